@@ -154,15 +154,14 @@ def _terminated_as_interrupted() -> Iterator[None]:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=(
         "\b\nCompletion of commands and options in bash (zsh, fish: zsh_source, fish_source):\n"
-        '  eval "$(_RMQ_COMPLETE=bash_source rmq)"\n\n'
-        + mqadmin.NOT_HERE
+        '  eval "$(_RMQ_COMPLETE=bash_source rmq)"\n\n' + mqadmin.NOT_HERE
     ),
 )
 @click.version_option(package_name="pyspark-rmq", prog_name="rmq")
 def commands() -> None:
-    """Look at an Apache RocketMQ store directory, without a broker.
+    """Read, check, change and copy an Apache RocketMQ store directory, without a broker.
 
-    Commands that look take --store PATH (or the environment variable RMQ_STORE) and --json, and change nothing on
+    Commands that only read take --store PATH (or the environment variable RMQ_STORE) and --json, and change nothing on
     disk.
 
     \b

@@ -20,27 +20,31 @@ if TYPE_CHECKING:
     from rmq_store.cli.checkpoints.reading import Checkpoint
     from rmq_store.cli.checkpoints.rewinding import Rewind
 
-@click.group(short_help="A stream's checkpoint: look, compare, begin elsewhere.")
-def checkpoint() -> None:
-    """The checkpoint of a Spark stream that reads a store: look at it, compare it, begin elsewhere.
 
-    Spark is not needed. A checkpoint is a local directory; one on another file system is copied to one first.
+@click.group(short_help="A stream's checkpoint: show, compare, rewind.")
+def checkpoint() -> None:
+    """The checkpoint of a Spark stream that reads a store: show it, compare it with the store, make a new one with
+    other positions.
+
+    Spark is not needed. A checkpoint must be a local directory: copy one from another file system first.
     """
 
 
 @checkpoint.command(
-    short_help="Which batches it has, and where each source stands.",
+    short_help="Its batches, and the positions of its sources.",
     epilog="\b\nExamples:\n  rmq checkpoint show /data/checkpoint\n  rmq checkpoint show /data/checkpoint --batch 41",
 )
 @click.argument("location", metavar="CHECKPOINT")
-@click.option("--batch", type=click.IntRange(0), metavar="N", help="Where this batch ended, instead.")
+@click.option(
+    "--batch", type=click.IntRange(0), metavar="N", help="Show the position at the end of this batch instead."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @wide_option
 def show(location: str, batch: int | None, as_json: bool) -> None:
-    """The query of a checkpoint, its batches, and where each source stands in each queue.
+    """The query of a checkpoint, its batches, and the position of each source in each queue.
 
-    COMMITTED is the first message that was not read when the query was last done with a batch, PLANNED the same at
-    the end of the last batch that it began. If these are not one batch, the last one runs again when the query starts.
+    COMMITTED is the first unread message after the last committed batch, PLANNED the same after the last planned batch.
+    If these are not one batch, the query runs the planned batch again when it starts.
     """
     from rmq_store.cli.checkpoints.reading import open_checkpoint
     from rmq_store.cli.checkpoints.showing import checkpoint_json, write_checkpoint
@@ -57,30 +61,31 @@ def show(location: str, batch: int | None, as_json: bool) -> None:
 
 
 @checkpoint.command(
-    short_help="Whether a query can go on from it, queue by queue.",
+    short_help="Whether a query can continue from it, for each queue.",
     epilog="\b\nExample:\n  rmq checkpoint diff /data/checkpoint --group cg_orders --store /data/rocketmq/store",
 )
 @common_options
 @wide_option
 @click.argument("location", metavar="CHECKPOINT")
 @click.option("-g", "--group", type=GROUP, metavar="GROUP",
-              help="Show what this group has committed, and how far it is off.")  # fmt: skip
+              help="Show the committed offsets of this group, and their distance to the positions.")  # fmt: skip
 def diff(root: Path, as_json: bool, location: str, group: str | None) -> None:
-    """Compare where a stream stands with what the store holds, and with what a group has committed.
+    """Compare the position of a stream with the messages in the store, and with the committed offsets of a group.
 
-    POSITION is the first message that was not read, BEHIND the messages to come, AHEAD how far the checkpoint is
-    before the group. Sources of other stores are left out, unless all are.
+    POSITION is the first unread message, BEHIND the number of unread messages, AHEAD the distance from the group's
+    committed offset to the checkpoint's position. Sources of other stores are left out, unless all sources are of other
+    stores.
 
     \b
     STATE
-      in range                the query can go on
-      overtaken by retention  messages that it has not read are gone
-      ahead of the log        it has read messages that are not there: the store was set back
-      other messages          where it has read, other messages are: the store was set back or replaced
+      in range                the query can continue
+      overtaken by retention  retention has deleted messages that the query has not read
+      ahead of the log        the query has read messages that the store does not have: it was set back
+      other messages          the messages before the position differ: the store was set back or replaced
       no such topic           the topic was deleted
-      closed queue            messages that it has not read are in a queue beyond readQueueNums
+      closed queue            unread messages are in a queue beyond readQueueNums
       other store             the checkpoint belongs to another store
-    Exit codes: 0 all queues can go on; 1 one cannot; 2 the caller's mistake.
+    Exit codes: 0 the query can continue in all queues; 1 not in all; 2 wrong arguments.
     """
     from rmq_store.cli.checkpoints.comparing import IN_RANGE, compare
     from rmq_store.cli.checkpoints.reading import open_checkpoint
@@ -101,7 +106,7 @@ def diff(root: Path, as_json: bool, location: str, group: str | None) -> None:
 
 
 @checkpoint.command(
-    short_help="Write a new checkpoint that begins elsewhere.",
+    short_help="Write a new checkpoint with other positions.",
     epilog="\b\nExamples:\n  rmq checkpoint rewind /data/checkpoint /data/checkpoint-again --to-time 1h --dry-run\n"
     "  rmq checkpoint rewind /data/checkpoint /data/checkpoint-again -t Orders --shift -100 --yes",
 )
@@ -113,22 +118,24 @@ def diff(root: Path, as_json: bool, location: str, group: str | None) -> None:
 @click.option("-t", "--topic", "topics", type=TOPIC, multiple=True, help="Only this topic; may be repeated.")
 @click.option("--queue", type=click.IntRange(0), help="Only this queue.")
 @target_options
-@click.option("--to-batch", type=click.IntRange(0), metavar="N", help="To where this batch ended.")
-@click.option("--to-group", type=GROUP, metavar="GROUP", help="To what this group has committed.")
-@click.option("--drop-state", is_flag=True, help="Of a query with state: begin without any, at batch 0.")
+@click.option("--to-batch", type=click.IntRange(0), metavar="N", help="To the end of this batch.")
+@click.option("--to-group", type=GROUP, metavar="GROUP", help="To the committed offsets of this group.")
+@click.option("--drop-state", is_flag=True, help="For a query with state: start without state, at batch 0.")
 def rewind(
     root: Path, as_json: bool, location: str, new: str, topics: tuple[str, ...], queue: int | None, dry_run: bool,
     yes: bool, drop_state: bool, **asked: Any,
 ) -> None:  # fmt: skip
-    """Write a new checkpoint, with which the same query begins where it is told to. The old one stays as it is.
+    """Write a new checkpoint with which the same query starts at other positions. The old one stays as it is.
 
-    Without -t all topics, %RETRY% topics excepted; --to-batch takes those and sources of other formats along. --shift
-    counts from where the query stands; --shift 0 moves only what lies outside of its queue, to the nearest end. AGAIN
-    are messages that were read and come once more, SKIPPED such that were not and will not be.
+    Without -t, all topics except %RETRY% topics are moved; --to-batch also moves those, and sources of other formats.
+    --shift counts from the current position; --shift 0 moves only positions outside of their queue, to the nearest end.
+    AGAIN counts messages that were read and will be read again, SKIPPED messages that were not read and will not be
+    read.
 
-    The new checkpoint has a new query id, so a sink that writes each batch once writes what comes again once more. Its
-    batches go on behind the last number of the old one. Refused while somebody consumes as the group whose %RETRY%
-    topic the query reads; of a query without one it is not known whether it runs.
+    The new checkpoint has a new query id, so a sink that writes each batch once will write the repeated messages once
+    more. Its batch numbers continue after the last one of the old checkpoint. The command is refused while a consumer
+    or stream of the group runs whose %RETRY% topic the query reads. A query without such a topic cannot be recognised
+    as running.
     """
     from rmq_store.cli.checkpoints.reading import local_path, open_checkpoint
     from rmq_store.cli.checkpoints.rewinding import check_target, write_rewind

@@ -67,9 +67,7 @@ def is_of(store: Store, standing: Standing) -> bool:
     return not wanted or not store.identity or wanted == store.identity
 
 
-def _states(
-    store: Store, standing: Standing, committed: Mapping[tuple[str, int], int]
-) -> Iterator[QueueState]:
+def _states(store: Store, standing: Standing, committed: Mapping[tuple[str, int], int]) -> Iterator[QueueState]:
     known = is_of(store, standing)
     for queue, position in sorted(standing.begin.next.items()):
         limits = store.queue_range(*queue) if known and store.find_topic(queue.topic) else None

@@ -21,7 +21,7 @@ _HOURS_MAX = 1_000_000
 
 @click.group(short_help="Dead letters: list, show, redrive, export, archive, restore.")
 def dlq() -> None:
-    """Dead letters: look at them, have them consumed again, and keep them."""
+    """Dead letters: show them, send them back to their group, and archive them."""
 
 
 @dlq.command(
@@ -31,14 +31,15 @@ def dlq() -> None:
 @common_options
 @click.argument("groups", type=DEAD_GROUP, metavar="[GROUP]...", nargs=-1)
 @click.option("--to", "directory", required=True, metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
-              help="Directory of the archive, outside of the store; made if it is missing.")  # fmt: skip
+              help="Directory of the archive, outside of the store; created if it is missing.")  # fmt: skip
 @click.option("--older-than", "hours", type=FiniteRange(0, _HOURS_MAX), metavar="HOURS",
-              help="Only dead letters that have been there for so long.")  # fmt: skip
+              help="Only dead letters that are older than this.")  # fmt: skip
 def archive(root: Path, as_json: bool, groups: tuple[str, ...], directory: Path, hours: float | None) -> None:
-    """Write dead letters to Parquet files, those of all groups unless some are named.
+    """Write dead letters to Parquet files: of the named groups, or of all groups.
 
-    They stay in the store, too. What is in the archive already is left out, so the command can be repeated, also after
-    it was killed. The files can be read by pandas, pyarrow and Spark; `rmq dlq restore` puts them back.
+    The dead letters also stay in the store. Those that are already in the archive are skipped, so you can repeat the
+    command, also after it was killed. pandas, pyarrow and Spark can read the files; `rmq dlq restore` restores them
+    into a store.
     """
     with open_store(root) as store, counting_bar("archive") as tell:
         there = store.archive(directory)
@@ -65,16 +66,21 @@ def archive(root: Path, as_json: bool, groups: tuple[str, ...], directory: Path,
 @click.option("--from", "start", type=OFFSET, default=0, metavar="OFFSET",
               help="First offset that a dead letter had when it was archived.")  # fmt: skip
 @click.option("--to", "end", type=OFFSET, metavar="OFFSET",
-              help="The offset behind the last one.")  # fmt: skip
-@click.option("--again", is_flag=True, help="Restore also what is in this store still, or was restored into it before.")
+              help="End of the range of archived offsets; this one is not restored.")  # fmt: skip
+@click.option(
+    "--again",
+    is_flag=True,
+    help="Also restore dead letters that are still in this store, or were restored into it before.",
+)
 def restore(
     root: Path, as_json: bool, directory: Path, group: str | None, start: int, end: int | None, again: bool
 ) -> None:
-    """Append archived dead letters to their %DLQ% topics again, those of all groups or of one.
+    """Append archived dead letters to their %DLQ% topics again: of the named groups, or of all groups.
 
-    They get new offsets. What still lies in this store, where it was archived, and what was restored into it before is
-    left out, so the command can be repeated, also after it was killed. A file that was moved out of its archive is
-    restored from DIR/GROUP/FILE. The store is opened for writing: no RocketMQ broker may run on it.
+    They get new offsets. Dead letters that are still in this store at their archived offsets are skipped, and so are
+    those that were restored into it before. So you can repeat the command, also after it was killed. A file that was
+    moved out of its archive is restored from DIR/GROUP/FILE. The store is opened for writing: no RocketMQ broker may
+    run on it.
     """
     from rmq_store import Store
 

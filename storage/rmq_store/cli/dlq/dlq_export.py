@@ -36,20 +36,24 @@ _FORMULA_BEGINS = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 @common_options
 @click.argument("group", type=DEAD_GROUP)
 @click.option("--to", "path", required=True, metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-              help="A new file; .parquet, .jsonl or .csv says what it holds.")  # fmt: skip
-@click.option("--reason", help="Only of this error class, with or without its module, or of this stack hash.")
-@click.option("--since", metavar="TIME", help="Only those that died since then, or in the last 10m, 2h, 1d.")
-@click.option("--overwrite", is_flag=True, help="Replace the file if it is there.")
-@click.option("--raw", is_flag=True, help="CSV: texts as they are, also those that a spreadsheet would compute.")
+              help="A new file. Its ending selects the format: .parquet, .jsonl or .csv.")  # fmt: skip
+@click.option(
+    "--reason", help="Only dead letters of this error class, with or without its module, or of this stack hash."
+)
+@click.option("--since", metavar="TIME", help="Only dead letters of this time or later, or of the last 10m, 2h, 1d.")
+@click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
+@click.option("--raw", is_flag=True, help="CSV: do not escape texts that a spreadsheet would take for a formula.")
 def export(
     root: Path, as_json: bool, group: str, path: Path, reason: str | None, since: str | None, overwrite: bool, raw: bool
 ) -> None:
-    """Write the dead letters of a group to a file: the message, where it came from, and why it died.
+    """Write the dead letters of a group to a file: the message, the position of its first copy, and the reason of its
+    failure.
 
-    Bodies are bytes in Parquet. In JSON Lines and CSV they are text, and one that is no UTF-8 is in bodyHex, in hex
-    digits; `rmq send --jsonl` takes the lines. In CSV a text that begins as a formula of a spreadsheet does (= + - @,
-    a tab, the end of a line) has an apostrophe before it, unless --raw is given. The file appears when it is whole, and
-    only its owner may read it. To keep dead letters beyond retention, and to put them back, see `rmq dlq archive`.
+    Bodies are bytes in Parquet. In JSON Lines and CSV they are text; a body that is not UTF-8 is in bodyHex, in hex
+    digits. `rmq send --jsonl` accepts the lines. In CSV, a text that a spreadsheet would take for a formula (it begins
+    with = + - @, a tab or a line end) gets an apostrophe before it, unless --raw is given. The file appears when it is
+    complete, and only its owner may read it. To keep dead letters beyond retention, and to restore them, see
+    `rmq dlq archive`.
     """
     from rmq_store.broker.monitoring.dead_letter_rows import DeadLetterRows, Wanted
 
@@ -119,9 +123,7 @@ def _csv(path: Path, raw: bool) -> Iterator[Write]:
     with _new_file(path, mode="x", encoding="utf-8", errors="backslashreplace", newline="") as file:
         writer = csv.DictWriter(file, [*DEAD_LETTER_SCHEMA.names, "bodyHex"])
         writer.writeheader()
-        yield lambda batch: writer.writerows(
-            _csv_row(row, () if raw else texts) for row in _plain(batch)
-        )
+        yield lambda batch: writer.writerows(_csv_row(row, () if raw else texts) for row in _plain(batch))
 
 
 def _csv_row(row: dict[str, Any], texts: Collection[str]) -> dict[str, Any]:

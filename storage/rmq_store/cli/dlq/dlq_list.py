@@ -25,18 +25,18 @@ NO_REASON = "(unknown)"
 
 @click.command(
     "list",
-    short_help="Groups with dead letters: how many, since when, why.",
+    short_help="Groups with dead letters: number, times, reasons.",
     epilog="\b\nExample:\n  rmq dlq list --store /data/rocketmq/store",
 )
 @common_options
 @wide_option
 @click.argument("groups", type=DEAD_GROUP, metavar="[GROUP]...", nargs=-1)
 def list_(root: Path, as_json: bool, groups: tuple[str, ...]) -> None:
-    """Groups with dead letters: how many there are, of when, why they died and where they came from.
+    """Groups with dead letters: their number, times, reasons and topics.
 
-    REDRIVEN: moved on (they stay, and count). ARCHIVED: also in the directory that dlqArchivePath names. REASONS: the
-    most frequent error classes; (unknown) for those of consumers that keep none, as RocketMQ's own. TOPICS: where they
-    came from.
+    REDRIVEN counts dead letters that were sent back to the group; they also stay here, and are part of COUNT. ARCHIVED
+    counts those that are also in the directory that dlqArchivePath names. REASONS are the most frequent error classes;
+    (unknown) if the consumer recorded none, as RocketMQ's own do. TOPICS are the original topics.
     """
     from rmq_store.format.text.names import DLQ_PREFIX
 
@@ -123,17 +123,19 @@ def _archived(store: Store, rows: DeadLetterRows) -> int | None:
 @common_options
 @wide_option
 @click.argument("group", type=DEAD_GROUP)
-@click.option("--max", "limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many at most.")
-@click.option("--reason", help="Only of this error class, with or without its module, or of this stack hash.")
-@click.option("--since", metavar="TIME", help="Only those that died since then, or in the last 10m, 2h, 1d.")
+@click.option(
+    "--max", "limit", type=click.IntRange(min=1), default=20, show_default=True, help="Maximum number to show."
+)
+@click.option(
+    "--reason", help="Only dead letters of this error class, with or without its module, or of this stack hash."
+)
+@click.option("--since", metavar="TIME", help="Only dead letters of this time or later, or of the last 10m, 2h, 1d.")
 @body_option
-def show(
-    root: Path, as_json: bool, group: str, limit: int, reason: str | None, since: str | None, body: str
-) -> None:
-    """Dead letters of a group, the newest first: where each came from, how often it was tried, when it died and why.
+def show(root: Path, as_json: bool, group: str, limit: int, reason: str | None, since: str | None, body: str) -> None:
+    """Dead letters of a group, the newest first: origin, number of tries, time of death, and reason.
 
-    ORIGIN is topic, queue and offset of the first message, as far as it is known. QUEUE and OFFSET are its place among
-    the dead letters. With --json every one is a line, with all columns.
+    ORIGIN is topic, queue and offset of the first copy, as far as it is known. QUEUE and OFFSET are the position in the
+    dead-letter topic. With --json every dead letter is a line, with all columns.
     """
     from rmq_store.broker.dlq.archive_schema import DEAD_LETTER_SCHEMA
     from rmq_store.broker.monitoring.dead_letter_rows import Wanted

@@ -76,24 +76,34 @@ class _Sums:
 
 
 @click.command(
-    short_help="Have dead letters consumed again.",
+    short_help="Send dead letters back to their group.",
     epilog="\b\nExamples:\n  rmq dlq redrive cg_orders --reason TimeoutError --dry-run --store /data/rocketmq/store\n"
     "  rmq dlq redrive cg_orders --since 1d --rate 100 --max-replays 3 --yes",
 )
 @common_options
 @wide_option
 @click.argument("group", type=DEAD_GROUP)
-@click.option("--reason", help="Only of this error class, with or without its module, or of this stack hash.")
-@click.option("--filter", "sql", metavar="SQL92", help="Only messages whose properties satisfy a condition.")
-@click.option("--since", metavar="TIME", help="Only those that died since then, or in the last 10m, 2h, 1d.")
+@click.option(
+    "--reason", help="Only dead letters of this error class, with or without its module, or of this stack hash."
+)
+@click.option("--filter", "sql", metavar="SQL92", help="Only messages whose properties match this SQL92 filter.")
+@click.option("--since", metavar="TIME", help="Only dead letters of this time or later, or of the last 10m, 2h, 1d.")
 @click.option("--max", "limit", type=click.IntRange(min=1), metavar="N",
-              help="Move N of them, in the order of the queues; again: the next N.")  # fmt: skip
-@click.option("--to-topic", type=TOPIC, metavar="TOPIC", help="Instead of the group's %RETRY% topic.")
+              help="Send at most N dead letters, in the order of the queues. The next run sends the "
+                   "next N.")  # fmt: skip
+@click.option(
+    "--to-topic", type=TOPIC, metavar="TOPIC", help="Send them to this topic instead of the group's %RETRY% topic."
+)
 @click.option("--max-replays", type=click.IntRange(min=0), metavar="N",
-              help="Refuse messages that were redriven N times before.")  # fmt: skip
-@click.option("--parking-topic", type=TOPIC, metavar="TOPIC", help="Where those go instead of being refused.")
+              help="Refuse messages that were sent back N times before.")  # fmt: skip
+@click.option(
+    "--parking-topic",
+    type=TOPIC,
+    metavar="TOPIC",
+    help="Send messages beyond --max-replays to this topic instead of refusing them.",
+)
 @click.option("--rate", type=FiniteRange(_RATE_MIN, _RATE_MAX), metavar="PER_SECOND",
-              help="At most so many messages per second.")  # fmt: skip
+              help="Maximum number of messages per second.")  # fmt: skip
 @changing_options
 def redrive(
     root: Path,
@@ -110,12 +120,12 @@ def redrive(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Copy dead letters to where they are consumed again: to the group's %RETRY% topic, with all its retries.
+    """Send dead letters back to their group: copy them to the group's %RETRY% topic, with all its retries.
 
-    Shows first what it will do, and asks. What was moved before is passed over, so it can be repeated, also after it
-    was killed; with --max each run moves the next ones, until nothing is left. Dead letters stay where they are. The
-    store is opened for writing, with --dry-run too: no RocketMQ broker may run on it. Exit code 1 if messages were
-    refused.
+    First shows what it will do, and asks. Dead letters that were sent back before are skipped, so you can repeat the
+    command, also after it was killed. With --max, each run sends the next ones, until none is left. Dead letters also
+    stay in the dead-letter topic. The store is opened for writing, also with --dry-run: no RocketMQ broker may run on
+    it. Exit code 1 if messages were refused.
     """
     from rmq_store import Store
     from rmq_store.broker.filter.sql92 import compile_selector

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 @wide_option
 @click.argument("names", metavar="[GROUP]...", nargs=-1, type=GROUP)
 @click.option("--queues", "per_queue", is_flag=True, help="One line per queue instead of sums per group.")
-@click.option("--all", "show_all", is_flag=True, help="Groups too that never committed an offset.")
+@click.option("--all", "show_all", is_flag=True, help="Also groups that never committed an offset.")
 def groups(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, show_all: bool) -> None:
     """Consumer groups: committed offsets, lag, retries, dead letters.
 
-    LAG is what mqadmin's consumerProgress shows as Diff: the messages between the committed offset and the end, over
-    all queues of the topics on which the group has committed, its %RETRY% topic included; a queue without a committed
-    offset counts from 0. RETRIES is the part of LAG in the %RETRY% topics. WAITING counts failed messages that wait for
-    their delay before they come to these; LAG does not. DEAD counts the messages in %DLQ%GROUP. With names of groups,
-    the queues are shown. Filters are what consumers asked a broker to select by (consumerFilter.json).
+    LAG is the Diff of mqadmin's consumerProgress: the messages between the committed offset and the end, over all
+    queues of the topics on which the group has committed, including its %RETRY% topic. A queue without a committed
+    offset counts from 0. RETRIES is the part of LAG in the %RETRY% topics. WAITING counts failed messages whose retry
+    delay has not passed; they are not in LAG. DEAD counts the messages in %DLQ%GROUP. If you name groups, their queues
+    are shown. Filters are those that consumers registered at a broker (consumerFilter.json).
     """
     from rmq_store.broker.metadata.groups import FilterTable
     from rmq_store.broker.monitoring.lag import group_lag

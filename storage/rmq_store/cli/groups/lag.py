@@ -50,7 +50,7 @@ class _Line(NamedTuple):
 
 
 @click.command(
-    short_help="How far consumer groups are behind, and when they catch up.",
+    short_help="Lag of consumer groups, and when they will have caught up.",
     epilog="\b\nExamples:\n  rmq lag --store /data/rocketmq/store\n  rmq lag cg_orders --watch",
 )
 @common_options
@@ -59,16 +59,16 @@ class _Line(NamedTuple):
 @click.argument("names", metavar="[GROUP]...", nargs=-1, type=GROUP)
 @click.option("--queues", "per_queue", is_flag=True, help="One line per queue, as with names of groups.")
 @click.option("--watch", "every_s", metavar="[SECONDS]", type=FiniteRange(0.05, DAY_S), is_flag=False,
-              flag_value=_EVERY_S, help="Look again and again, every 2 seconds; "
-              "with rates and times to catch up.")  # fmt: skip
+              flag_value=_EVERY_S, help="Poll repeatedly, every 2 seconds by default, and show rates and times to "
+                                        "catch up.")  # fmt: skip
 def lag(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, every_s: float | None) -> None:
-    """How far consumer groups are behind: for each queue of a group that is named, else for each topic of all groups.
+    """Lag of consumer groups: of the named groups for each queue, or of all groups for each topic.
 
-    LAG counts as mqadmin's consumerProgress does. WAITING counts the messages that wait for a delay or a time before
-    they come to the topic, in the topic's first line; a %RETRY% topic's are the group's failed ones. LAG TIME is how
-    long the oldest message that is left has been there; `-` if none is left. With --watch: RATE is messages consumed
-    per second since the look before, and ETA when the group will have caught up if it goes on like this. On a terminal
-    the screen is drawn again until q or Ctrl-C; in a pipe every look is a table, with --json a line.
+    LAG is counted as in mqadmin's consumerProgress. WAITING, in the first line of a topic, counts messages whose delay
+    or delivery time has not passed; for a %RETRY% topic these are the group's failed messages. LAG TIME is the age of
+    the oldest unconsumed message; `-` if there is none. With --watch: RATE is messages consumed per second since the
+    previous poll, and ETA the time until the group has caught up at this rate. On a terminal the screen is redrawn
+    until q or Ctrl-C. In a pipe every poll prints a table, with --json a line.
     """
     rates, lags = Rates(), Rates()
     with open_store(root) as store:

@@ -33,9 +33,9 @@ _FILE_BYTES_MAX = 64 << 20
 _COLUMNS = ("TOPIC", "QUEUE", "MIN", "MAX", "NOW", "THEN", "LAG NOW", "LAG THEN")
 
 
-@click.group(short_help="See, keep and move the offsets of a consumer group.")
+@click.group(short_help="Show, save and move the offsets of a consumer group.")
 def offsets() -> None:
-    """See, keep and move the offsets of a consumer group."""
+    """Show, save and move the offsets of a consumer group."""
 
 
 @offsets.command(
@@ -48,7 +48,8 @@ def offsets() -> None:
 @click.argument("group", type=GROUP)
 @click.option("-t", "--topic", "topics", type=TOPIC, multiple=True, help="Only this topic; may be repeated.")
 def show(root: Path, as_json: bool, group: str, topics: tuple[str, ...]) -> None:
-    """The committed offsets of a group on every queue of its topics, and the messages between each and the end.
+    """The committed offsets of a group in every queue of its topics, and the number of messages between each and the
+    end.
 
     A queue without an offset counts from 0, as in mqadmin.
     """
@@ -77,7 +78,7 @@ def show(root: Path, as_json: bool, group: str, topics: tuple[str, ...]) -> None
 @lmq_option
 @click.argument("group", type=GROUP)
 def export(root: Path, as_json: bool, group: str) -> None:
-    """The committed offsets of a group as JSON, {topic: {queue: offset}}, which `reset --to-offsets` reads."""
+    """Print the committed offsets of a group as JSON, {topic: {queue: offset}}, which `reset --to-offsets` reads."""
     with open_store(root) as store:
         committed = store.committed_offsets(require_group(store, group))
     found: dict[str, dict[str, int]] = {}
@@ -101,16 +102,18 @@ def export(root: Path, as_json: bool, group: str) -> None:
 @click.option("--queue", type=click.IntRange(0), help="Only this queue.")
 @target_options
 @click.option("--to-offsets", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
-              help="To those of `rmq offsets export`; queues that it does not name stay.")  # fmt: skip
+              help="To the offsets in a file of `rmq offsets export`. Queues that are not in the "
+                   "file stay.")  # fmt: skip
 def reset(
     root: Path, as_json: bool, group: str, topics: tuple[str, ...], queue: int | None, dry_run: bool, yes: bool,
     **asked: Any,
 ) -> None:  # fmt: skip
-    """Move a group to other offsets, and show first what that makes of its lag.
+    """Move a group to other offsets; first show the lag before and after.
 
-    Without -t all topics on which the group has committed, its %RETRY% topic excepted. An offset outside of its queue
-    becomes the queue's first or last one. Refused while somebody consumes as the group, who would overwrite it; only
-    SimpleConsumers follow by themselves. A stream that has a checkpoint begins there.
+    Without -t, all topics on which the group has committed are moved, except its %RETRY% topic. An offset outside of
+    its queue becomes the queue's first or last one. The command is refused while a consumer or stream of the group is
+    running, because it would overwrite the offsets. Only SimpleConsumers may run: they continue at the new offsets. A
+    stream that has a checkpoint starts at the position in its checkpoint.
     """
     from rmq_store.broker.monitoring.active_consumers import live_consumers, require_idle
     from rmq_store.broker.monitoring.offset_reset import apply_reset
@@ -162,9 +165,7 @@ def _plan(
     return plan_reset(store, group, _topics(store, group, topics), target(store, name, value), queue_id=queue)
 
 
-def _plan_file(
-    store: Store, group: str, topics: Sequence[str], queue: int | None, path: Path
-) -> list[OffsetChange]:
+def _plan_file(store: Store, group: str, topics: Sequence[str], queue: int | None, path: Path) -> list[OffsetChange]:
     from rmq_store.broker.monitoring.offset_reset import given, plan_reset
 
     wanted = {

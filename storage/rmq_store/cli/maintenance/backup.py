@@ -13,7 +13,7 @@ from rmq_store.cli.shared.progress import progress_bar
 
 
 @click.command(
-    short_help="Copy a store while it is written.",
+    short_help="Copy a store while it is in use.",
     epilog="\b\nExample:\n  rmq backup /data/rocketmq/store /backup/store-2026-11-21",
 )
 @click.argument("places", metavar="[STORE] TARGET", nargs=-1, required=True, type=click.Path(path_type=Path))
@@ -21,11 +21,11 @@ from rmq_store.cli.shared.progress import progress_bar
               type=StorePath())  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def backup(places: tuple[Path, ...], root: Path | None, as_json: bool) -> None:
-    """Copy the store in directory STORE to the new directory TARGET, while others go on writing it.
+    """Copy the store in directory STORE to the new directory TARGET, while other processes write the store.
 
-    The copy is a store that was stopped cleanly, at one moment of the call: open it where it is, or move it to where
-    the store was. Every record is checked on the way. A plain copy of a store in use is torn; this one is not. A store
-    that a RocketMQ broker wrote last is copied as it is, and only while no broker runs on it.
+    The copy is a cleanly closed store, in the state of one moment during the call: open it there, or move it to the
+    directory of the store. Every record is checked on the way. A plain copy of a store in use is torn; this one is not.
+    A store that a RocketMQ broker wrote last is copied as it is, and only while no broker runs on it.
     """
     from rmq_store.broker.backup.backup import backup as copy
 

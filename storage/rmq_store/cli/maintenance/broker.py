@@ -28,9 +28,9 @@ FIRST_CLEANING_S = 60.0
 REPORT_S = 10.0
 
 
-@click.group(short_help="What a broker does for its store.")
+@click.group(short_help="Deliver delayed messages and delete old ones.")
 def broker() -> None:
-    """What a broker does for its store."""
+    """Background work of a broker: deliver delayed messages, delete old ones."""
 
 
 @broker.command(
@@ -43,18 +43,18 @@ def broker() -> None:
     "conf",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The broker.conf of a store that a RocketMQ broker made: its messageDelayLevel above all.",
+    help="The broker.conf of a store that a RocketMQ broker made. Needed mainly for its messageDelayLevel.",
 )
-@click.option("--no-retention", is_flag=True, help="Delete nothing.")
+@click.option("--no-retention", is_flag=True, help="Deliver only; delete nothing.")
 def run(root: Path, conf: Path | None, no_retention: bool) -> None:
     """Deliver delayed messages when they are due, and delete old messages, until stopped.
 
-    Delivery needs this only for a store that no consumer or stream looks at: those deliver what is due by themselves.
-    Deletion follows the store's settings (fileReservedTime, deleteWhen, ...), as in a broker: after a minute, and then
-    every cleanResourceInterval; see `rmq retention status`. Any number of these may run at the same time. Opens the
-    store for writing; a running RocketMQ broker refuses that. Stops at Ctrl-C and SIGTERM, and then leaves
-    config/delayOffset.json up to date. What it deletes, and what goes wrong, it says on stderr; on a terminal it says
-    every few seconds what it delivered, too.
+    Running consumers and streams deliver due messages themselves, so delivery needs this command only while none is
+    running. Deletion follows the store's settings (fileReservedTime, deleteWhen, ...), as in a broker: after a minute,
+    and then every cleanResourceInterval; see `rmq retention status`. Several instances may run in parallel. Opens the
+    store for writing; a running RocketMQ broker prevents that. Stops on Ctrl-C and SIGTERM, and then brings
+    config/delayOffset.json up to date. Deletions and errors are reported on stderr; on a terminal also, every few
+    seconds, the deliveries.
     """
     from rmq_store import Store, StoreConfig
 

@@ -17,20 +17,19 @@ _COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "red"}
 
 
 @click.command(
-    short_help="Check Python, Java, PySpark, limits and a store; each with a fix.",
+    short_help="Check Python, Java, PySpark, limits and a store; propose fixes.",
     epilog="\b\nExample:\n  rmq doctor /data/rocketmq/store",
 )
 @click.argument("root", metavar="[PATH]", required=False, envvar="RMQ_STORE", type=click.Path(path_type=Path))
 @click.option("--store", "also_root", metavar="PATH", type=click.Path(path_type=Path), help="The same as PATH.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-@click.option("--no-spark", is_flag=True, help="Leave out Java and PySpark, which start processes.")
+@click.option("--no-spark", is_flag=True, help="Do not check Java and PySpark, whose checks start processes.")
 def doctor(root: Path | None, also_root: Path | None, as_json: bool, no_spark: bool) -> None:
-    """Check Python and its packages, limits and clock, Java and PySpark, and the store at PATH, if there is one.
+    """Check Python and its packages, limits and clock, Java and PySpark, and the store at PATH, if given.
 
-    What is in the files of the store it does not look at: that is `rmq verify`.
-    PySpark is checked as Spark would find it: with this environment, in the Python of its workers, and with every
-    module called pyspark_* imported, for one that is broken makes all data sources vanish. Changes nothing. Exit code
-    1 if something is FAIL.
+    The content of the store's files is not checked: `rmq verify` does that. PySpark is checked as Spark would find it:
+    with this environment, in the Python of its workers, and with an import of every module named pyspark_*, because one
+    broken module makes all Python data sources vanish. Changes nothing. Exit code 1 if a line says FAIL.
     """
     from rmq_store.cli.checks import FAIL, OK, machine, spark
 

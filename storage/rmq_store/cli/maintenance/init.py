@@ -22,38 +22,38 @@ from rmq_store.errors import UsageError
     "conf",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A broker.conf whose settings the store gets; the options below win over it.",
+    help="A broker.conf whose settings the store gets. The options below override it.",
 )
 @click.option("--broker-name", metavar="NAME", help="brokerName [default: rmq-embedded].")
 @click.option(
     "--flush-disk-type",
     type=click.Choice(["ASYNC_FLUSH", "SYNC_FLUSH"]),
-    help="Whether a sender waits for the disk [default: ASYNC_FLUSH, it does not].",
+    help="SYNC_FLUSH: a sender waits for the disk; ASYNC_FLUSH: it does not [default: ASYNC_FLUSH].",
 )
 @click.option(
     "--mapped-file-size-commit-log",
     metavar="BYTES",
     type=click.IntRange(1),
-    help="Size of a file of the log [default: 67108864]. A broker that opens the store needs the same.",
+    help="Size of a commit log file [default: 67108864]. A broker that opens the store needs the same setting.",
 )
 @click.option(
     "--default-topic-queue-nums",
     metavar="N",
     type=click.IntRange(1),
-    help="Queues of a topic that is made on first use [default: 4].",
+    help="Number of queues of a topic that is made on first use [default: 4].",
 )
 @click.option(
     "--file-reserved-time",
     metavar="HOURS",
     type=click.IntRange(0),
-    help="How long messages are kept [default: 72].",
+    help="Hours after which messages expire [default: 72].",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def init(path: Path, conf: Path | None, as_json: bool, **settings: Any) -> None:
     """Make an empty store in the directory PATH, which must be missing or empty.
 
-    Refuses where a store is already, and changes nothing of it. A store keeps the settings that it was made with, but
-    for those of retention (`Retention.configure`). Says what it made.
+    The command refuses a directory that already has a store, and changes nothing in it. The settings of a store cannot
+    be changed later, except those of retention (`Retention.configure`). Prints the settings of the new store.
     """
     from rmq_store import Store, StoreConfig
 

@@ -21,27 +21,28 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    short_help="Put a damaged store right.",
+    short_help="Repair a damaged store.",
     epilog="\b\nExamples:\n  rmq repair /data/rocketmq/store --dry-run\n  rmq repair /data/rocketmq/store --yes",
 )
 @store_argument
-@click.option("--dry-run", is_flag=True, help="Say what is wrong and what would be done; change nothing.")
-@click.option("--yes", is_flag=True, help="Do it without asking.")
-@click.option("--queues", is_flag=True, help="Build the consume queues again, whatever state they are in.")
-@click.option("--index", is_flag=True, help="Build the index again, whatever state it is in.")
+@click.option("--dry-run", is_flag=True, help="Show what is wrong and what would be done; change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--queues", is_flag=True, help="Rebuild the consume queues, even if they are sound.")
+@click.option("--index", is_flag=True, help="Rebuild the index, even if it is sound.")
 @click.option(
     "--removed", type=click.Path(file_okay=False, path_type=Path),
-    help="Where to put what is taken out (default: a new directory under pyrmq/removed/).",
+    help="Directory for files that are removed or changed (default: a new directory under "
+         "pyrmq/removed/).",
 )  # fmt: skip
 @click.option(
     "--set", "settings", multiple=True, metavar="NAME=VALUE",
-    help="A setting that pyrmq/store.json has lost, with RocketMQ's name; may be repeated.",
+    help="Value of a setting that pyrmq/store.json has lost, with RocketMQ's name; may be repeated.",
 )  # fmt: skip
 @click.option(
     "--config", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The broker.conf that has the lost settings.",
+    help="A broker.conf with the lost settings.",
 )  # fmt: skip
-@click.option("--defaults", is_flag=True, help="Take the default for every setting that is lost and not given.")
+@click.option("--defaults", is_flag=True, help="Use the default for each lost setting that is not given.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def repair(
     root: Path,
@@ -55,16 +56,16 @@ def repair(
     defaults: bool,
     as_json: bool,
 ) -> None:
-    """Find out what is wrong with the store in directory PATH, say what will be done, and do it.
+    """Find the damage of the store in directory PATH, show what will be done, and repair it.
 
-    Queues and index are built again from the log; a damaged JSON table comes back from its .bak. Damaged bytes of the
-    log stay where they are: they are written down as kept, and the store is used on both sides of them. Nothing is
-    deleted: what is taken out, or changed, is kept under pyrmq/removed/. Nobody may have the store open.
+    Queues and index are rebuilt from the log; a damaged JSON table is restored from its .bak. Damaged bytes of the log
+    stay where they are: their range is recorded as accepted (kept), and the messages before and after it stay readable.
+    Nothing is deleted: files that are removed or changed are saved under pyrmq/removed/. No process may have the store
+    open.
 
     \b
-    Exit codes: 0 nothing was wrong, or all of it was put right; 1 messages are lost (or, with --dry-run, something
-    would be done); 2 it could not be done: the caller's mistake, a store in use, or changed since it was looked at,
-    lost settings, a full disk.
+    Exit codes: 0 nothing was wrong, or everything was repaired; 1 messages are lost, or a dry run found work;
+    2 repair was not possible: wrong arguments, a store in use or changed meanwhile, lost settings, a full disk.
     """
     from rmq_store.broker.repair.repair import carry_out, examine
 

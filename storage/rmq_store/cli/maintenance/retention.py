@@ -41,28 +41,31 @@ _SETTINGS = (
 )
 
 
-@click.group(short_help="Delete old messages; show what would go.")
+@click.group(short_help="Delete old messages, or show which ones would be deleted.")
 def retention() -> None:
-    """Delete old messages by the rules of a broker; show what would go.
+    """Delete old messages by the rules of a broker, or show which ones would be deleted.
 
-    Whole commit log files go, the oldest first, whether or not their messages were consumed. Nothing deletes but
-    `rmq retention run` and `rmq broker run`.
+    Whole commit log files are deleted, the oldest first, whether or not their messages were consumed. Only
+    `rmq retention run` and `rmq broker run` delete messages.
     """
 
 
 @retention.command(
-    short_help="One pass: delete what may go now.",
+    short_help="Run one pass: delete the files that may be deleted now.",
     epilog="\b\nExamples:\n  rmq retention run --store /data/rocketmq/store --dry-run\n"
     "  rmq retention run --store /data/rocketmq/store --manual --file-reserved-time 24",
 )
 @common_options
 @wide_option
-@click.option("--dry-run", is_flag=True, help="Only say what would go; changes nothing on disk.")
-@click.option("--manual", is_flag=True, help="At any hour, up to 20 passes.")
+@click.option("--dry-run", is_flag=True, help="Only show the files that would be deleted; change nothing on disk.")
+@click.option("--manual", is_flag=True, help="Delete at any hour, in up to 20 passes.")
 @click.option(
-    "--file-reserved-time", metavar="HOURS", type=click.IntRange(0), help="Instead of the store's fileReservedTime."
+    "--file-reserved-time",
+    metavar="HOURS",
+    type=click.IntRange(0),
+    help="Use this value instead of the store's fileReservedTime.",
 )
-@click.option("--drop-waiting", is_flag=True, help="Delete delayed messages, too, that were not delivered yet.")
+@click.option("--drop-waiting", is_flag=True, help="Also delete delayed messages that were not delivered yet.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def run(
     root: Path,
@@ -73,11 +76,11 @@ def run(
     drop_waiting: bool,
     yes: bool,
 ) -> None:
-    """One pass: delete what may go now.
+    """Run one pass: delete the files that may be deleted now.
 
-    Without --manual something goes only in the hour of deleteWhen, or if the disk is fuller than diskMaxUsedSpaceRatio.
-    With options that go beyond the store's own settings it asks before it deletes. Exit code 1 if nothing could be
-    deleted although it should have been.
+    Without --manual, files are deleted only in the hour of deleteWhen, or if the disk is fuller than
+    diskMaxUsedSpaceRatio. With options that go beyond the store's own settings the command asks first. Exit code 1 if
+    no file could be deleted although one should have been.
     """
     from rmq_store import Store
 
@@ -98,13 +101,13 @@ def run(
 
 
 @retention.command(
-    short_help="How full the disk is, and what may go.",
+    short_help="Disk usage, and the files that may be deleted.",
     epilog="\b\nExample:\n  rmq retention status --store /data/rocketmq/store",
 )
 @common_options
 @wide_option
 def status(root: Path, as_json: bool) -> None:
-    """How full the disk is, by which settings messages are deleted, and what --manual would delete now."""
+    """Disk usage, the settings of retention, and the files that --manual would delete now."""
     with open_store(root) as store:
         plan, settings = store.retention.plan(manual=True), store.retention.settings()
         values = {name: getattr(settings, field) for name, field in _SETTINGS}

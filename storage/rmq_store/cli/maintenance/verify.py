@@ -21,20 +21,21 @@ EXIT_UNREADABLE = 2
 
 
 @click.command(
-    short_help="Check log, queues and index against each other.",
+    short_help="Check a store: compare log, queues and index.",
     epilog="\b\nExample:\n  rmq verify --store /data/rocketmq/store",
 )
 @common_options
 def verify(root: Path, as_json: bool) -> None:
-    """Check log, queues and index against each other; nothing is changed.
+    """Check a store: compare log, queues and index; change nothing.
 
-    Reads every byte of the log and recomputes every checksum, also while others write. The store is "clean", "damaged"
-    (each problem with file and bytes; see `rmq repair`), "unclean" (open now, not closed, or in the middle of a
-    repair: the next writer repairs what is listed), or "kept" (nothing but damage that somebody decided to live with).
-    Lines "not seen" name what belongs to the store and is not checked: files of other kinds (docs/stores.md).
+    Reads every byte of the log and recomputes every checksum; other processes may write meanwhile. The status is
+    "clean"; "damaged" (each problem is listed with file and bytes; see `rmq repair`); "unclean" (open now, not closed,
+    or in the middle of a repair: the next process that opens the store for writing repairs the listed items); or "kept"
+    (no damage except damage that was accepted before). Lines "not seen" name parts of the store that are not checked:
+    files of other kinds (docs/stores.md).
 
     \b
-    Exit codes: 0 clean, 1 damaged, 2 it cannot be read, or the caller's mistake, 3 unclean, 4 kept.
+    Exit codes: 0 clean, 1 damaged, 2 the store cannot be read, or wrong arguments, 3 unclean, 4 kept.
     """
     from rmq_store.verify import verify_store
 

@@ -42,7 +42,7 @@ class _Stop(BaseException):
 
 
 @click.command(
-    short_help="Take messages as a consumer group; --peek only looks.",
+    short_help="Consume messages as a group; --peek only shows them.",
     epilog="\b\nExamples:\n  rmq consume OrderTopic --group cg_orders --max 10 --store /data/rocketmq/store\n"
     "  rmq consume OrderTopic --group cg_orders --until-empty --exec 'python handle.py'",
 )
@@ -52,13 +52,14 @@ class _Stop(BaseException):
 @click.argument("topic", type=TOPIC)
 @click.option("--group", "-g", type=GROUP, required=True, help="The consumer group.")
 @click.option("--max", "limit", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")
-@click.option("--until-empty", is_flag=True, help="Stop when nothing is left.")
+@click.option("--until-empty", is_flag=True, help="Stop when no message is left.")
 @click.option("--tags", metavar="EXPR", help='Only messages with these tags: "TagA || TagB". Others count as consumed.')
 @click.option("--from", "start", metavar="WHERE", default="earliest", show_default=True,
-              help="Where a group without an offset begins: earliest, latest, or a time.")  # fmt: skip
+              help="Start of a group without an offset: earliest, latest, or a time.")  # fmt: skip
 @click.option("--exec", "command", metavar="CMD",
-              help="Run a command for each message, its body on standard input. Exit code 0: consumed.")  # fmt: skip
-@click.option("--peek", is_flag=True, help="Show what would come, and change nothing.")
+              help="Run a command for each message, with the body on standard input. Exit code 0: "
+                   "consumed.")  # fmt: skip
+@click.option("--peek", is_flag=True, help="Show the messages that would be consumed, and change nothing.")
 @body_option
 def consume(
     root: Path,
@@ -73,13 +74,14 @@ def consume(
     peek: bool,
     body: str,
 ) -> None:
-    """Take messages of a topic, and what comes back to the group, and commit how far the group is.
+    """Consume messages of a topic, and the group's retries, and commit the group's offsets.
 
     A message is consumed when it was printed, or when the command of --exec ended with 0. Other exit codes send it back
-    (RECONSUME_LATER): it comes again after a delay, and after its retries it is a dead letter. The command runs without
-    a shell, and has RMQ_TOPIC, RMQ_MSG_ID, RMQ_TAGS, RMQ_KEYS and RMQ_RECONSUME_TIMES in its environment. Other members
-    of the group share the queues as ever; a stream that reads the topic as the group does not, and is named (exit code
-    1). Without --max and --until-empty it goes on until Ctrl-C or SIGTERM. Exit code 1 if a message was sent back.
+    (RECONSUME_LATER): it comes again after a delay, and after its last retry it is a dead letter. The command runs
+    without a shell, and has RMQ_TOPIC, RMQ_MSG_ID, RMQ_TAGS, RMQ_KEYS and RMQ_RECONSUME_TIMES in its environment. Other
+    members of the group share the queues as usual. A stream that reads the topic as the group shares none: then the
+    command is refused, and names the stream (exit code 1). Without --max and --until-empty it runs until Ctrl-C or
+    SIGTERM. Exit code 1 if a message was sent back.
     """
     if peek:
         if command is not None:

@@ -20,19 +20,19 @@ from rmq_store.cli.shared.output import (
 
 
 @click.command(
-    short_help="Timers of a broker's wheel, and half messages of transactions.",
+    short_help="Timers of a broker's timer wheel, and half messages.",
     epilog="\b\nExample:\n  rmq delayed --store /data/rocketmq/store",
 )
 @common_options
 @lmq_option
 @wide_option
-@click.option("--max", "limit", type=click.IntRange(min=1), metavar="N", help="Show N messages at most.")
+@click.option("--max", "limit", type=click.IntRange(min=1), metavar="N", help="Maximum number of messages to show.")
 def delayed(root: Path, as_json: bool, limit: int | None) -> None:
-    """Messages that only a broker delivers: timers of its wheel, and half messages of transactions.
+    """Messages that only a broker delivers: timers of its timer wheel, and half messages of transactions.
 
-    TOPIC and QUEUE are where the message goes. DUE is when a timer is delivered; a half message has none, it waits for
-    the decision of its producer group, and AGE says for how long it and each timer have been there. What waits for a
-    delay level, or for a time in a store of ours, is counted by `rmq lag` and `rmq groups`.
+    TOPIC and QUEUE are the target of the message. DUE is the delivery time of a timer; a half message has none, because
+    it waits for the decision of its producer group. AGE is the time since each was stored. Messages that wait for a
+    delay level, or for a delivery time in a store of this project, are counted by `rmq lag` and `rmq groups`.
     """
     found: list[dict[str, Any]] = []
     with open_store(root) as store:

@@ -201,9 +201,7 @@ def _value(number: int, name: str, value: Any) -> Any:
     if name == "deliverTimestamp" and type(value) is int and 0 <= value < 1 << 53:
         return value * 1000
     if name == "properties" and isinstance(value, dict) and all(isinstance(text, str) for text in value.values()):
-        return {
-            _utf_8(number, name, key): _utf_8(number, name, text) for key, text in value.items() if key not in _OWN
-        }
+        return {_utf_8(number, name, key): _utf_8(number, name, text) for key, text in value.items() if key not in _OWN}
     expected = {"deliverTimestamp": "milliseconds since 1970", "properties": "an object of texts"}
     kind = expected.get(name, "a text" if name in _TEXTS else "a 32-bit integer")
     raise UsageError(f"line {number}: {name} is {kind}")

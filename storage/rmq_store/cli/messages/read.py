@@ -39,16 +39,24 @@ _TOGETHER, _TOGETHER_CHARACTERS = 1000, 1 << 20
 @wide_option
 @click.argument("topic", type=TOPIC)
 @click.option(
-    "--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue; by default one after the other."
+    "--queue",
+    "queue_id",
+    type=click.IntRange(min=0),
+    help="Only this queue; by default all queues, one after the other.",
 )
-@click.option("--from", "start", type=click.IntRange(min=0), help="First queue offset; by default the oldest there is.")
-@click.option("--max", "limit", type=click.IntRange(min=1), default=20, show_default=True, help="Messages in all.")
+@click.option(
+    "--from", "start", type=click.IntRange(min=0), help="First queue offset; by default that of the oldest message."
+)
+@click.option(
+    "--max", "limit", type=click.IntRange(min=1), default=20, show_default=True, help="Maximum number of messages."
+)
 @body_option
 def read(root: Path, as_json: bool, topic: str, queue_id: int | None, start: int | None, limit: int, body: str) -> None:
     """Print messages of a topic, each queue in the order of its offsets.
 
-    Nothing is consumed: no group's offset moves. With --json every message is one line, with all columns of the data
-    source. Bodies are decompressed; one that is not UTF-8 has its odd bytes escaped, use --body hex for the exact ones.
+    No message is consumed: no group's offset moves. With --json every message is one line, with all columns of the data
+    source. Bodies are decompressed. In a body that is not UTF-8 the invalid bytes are escaped; use --body hex for the
+    exact bytes.
     """
     from rmq_store.format.tables.schema import MESSAGE_SCHEMA
 

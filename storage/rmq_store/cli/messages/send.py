@@ -29,15 +29,16 @@ if TYPE_CHECKING:
 @click.option("--file", metavar="FILE", type=click.File("rb"), help="The same as FILE.")
 @click.option("--lines", metavar="FILE", type=click.File("rb"), help="One message per line, without its line end.")
 @click.option("--jsonl", metavar="FILE", type=click.File("rb"),
-              help="One message per line, as a JSON object: body or bodyHex, and tags, keys, properties, queueId, "
-              "shardingKey, delayLevel, deliverTimestamp, flag. What `rmq read --json` prints will do.")  # fmt: skip
+              help="One message per line, as a JSON object: body or bodyHex, and tags, keys, properties, "
+                   "queueId, shardingKey, delayLevel, deliverTimestamp, flag. The output of `rmq read --json` "
+                   "has this form.")  # fmt: skip
 @click.option("--tags", metavar="TAG", help="The tag.")
-@click.option("--keys", metavar="KEYS", help="Keys to find it by, separated by spaces.")
+@click.option("--keys", metavar="KEYS", help="Keys for queries, separated by spaces.")
 @click.option("--property", "properties", metavar="NAME=VALUE", multiple=True, help="A property; may be repeated.")
-@click.option("--delay-level", type=click.IntRange(min=0), metavar="N", help="Deliver after the delay of a level.")
-@click.option("--deliver-at", metavar="TIME", help="Deliver at a time, or after a duration (10m).")
+@click.option("--delay-level", type=click.IntRange(min=0), metavar="N", help="Deliver after the delay of this level.")
+@click.option("--deliver-at", metavar="TIME", help="Deliver at this time, or after a duration (10m).")
 @click.option("--sharding-key", metavar="KEY", help="Messages with the same key go to the same queue.")
-@click.option("--queue", "queue_id", type=click.IntRange(min=0), metavar="ID", help="Into this queue.")
+@click.option("--queue", "queue_id", type=click.IntRange(min=0), metavar="ID", help="Append to this queue.")
 def send(
     root: Path,
     as_json: bool,
@@ -55,13 +56,13 @@ def send(
     sharding_key: str | None,
     queue_id: int | None,
 ) -> None:
-    """Store one message and print its id and place, or many and print how many there are.
+    """Store one message and print its id and position, or many messages and print their number.
 
-    FILE is one message; `-` as FILE is standard input, everywhere.
-    With --lines and --jsonl the options hold for every message that does not say otherwise; messages become visible
-    some thousands at a time, and those before a line with a mistake are stored. A topic that is missing is made
-    (autoCreateTopicEnable). The store is opened for writing: no RocketMQ broker may run on it. Exit code 1 also if a
-    message is stored but was not flushed in time (SYNC_FLUSH).
+    FILE holds the body of one message; `-` as FILE is standard input, in all options. With --lines and --jsonl the
+    options are defaults for every message. Messages become visible some thousands at a time; if a line is wrong, the
+    messages of the lines before it are stored. A missing topic is made (autoCreateTopicEnable). The store is opened for
+    writing: no RocketMQ broker may run on it. Exit code 1 also if a message was stored but not flushed in time
+    (SYNC_FLUSH).
     """
     from rmq_store import Message, Store
 

@@ -25,20 +25,23 @@ LOOK_S = 0.1
 
 
 @click.command(
-    short_help="The last messages of a topic; -f follows it.",
+    short_help="The last messages of a topic; -f also prints new ones.",
     epilog="\b\nExamples:\n  rmq tail -f OrderTopic --store /data/rocketmq/store\n"
     "  rmq tail OrderTopic --from 10m --filter \"amount > 100 AND TAGS = 'paid'\" --json",
 )
 @common_options
 @wide_option
 @click.argument("topic", type=TOPIC)
-@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
-@click.option("-n", "--lines", "count", type=click.IntRange(min=0), metavar="N", help="The last N messages; 10.")
+@click.option("-f", "--follow", is_flag=True, help="Continue with new messages, until Ctrl-C.")
+@click.option(
+    "-n", "--lines", "count", type=click.IntRange(min=0), metavar="N", help="The last N messages; 10 by default."
+)
 @click.option("--from", "start", metavar="WHERE",
-              help="Instead of -n: earliest, latest, or a time (2026-11-21T00:21Z; 10m: 10 minutes ago).")  # fmt: skip
+              help="Start, instead of -n: earliest, latest, or a time (2026-11-21T00:21Z; 10m: 10 "
+                   "minutes ago).")  # fmt: skip
 @click.option("--queue", "queue_id", type=click.IntRange(min=0), metavar="ID", help="Only this queue.")
 @click.option("--tags", metavar="EXPR", help='Only messages with these tags: "TagA || TagB".')
-@click.option("--filter", "sql", metavar="SQL92", help="Only messages whose properties satisfy a condition.")
+@click.option("--filter", "sql", metavar="SQL92", help="Only messages whose properties match this SQL92 filter.")
 @body_option
 def tail(
     root: Path,
@@ -52,11 +55,11 @@ def tail(
     sql: str | None,
     body: str,
 ) -> None:
-    """The last messages of a topic in the order in which they were stored, and with -f those that come.
+    """The last messages of a topic, in the order in which they were stored; with -f also new ones.
 
-    A line is: time, queue:offset, tags, keys, body; on a terminal the beginning of the body. Nothing is consumed,
-    nothing is written, and any number of these may run beside writers, brokers and retention; what retention takes
-    first is passed over, and said on stderr.
+    A line is: time, queue:offset, tags, keys, body; on a terminal the body is cut. Nothing is consumed or written, and
+    several instances may run beside writers, brokers and retention. If retention deletes messages before they are
+    printed, they are skipped, with a message on stderr.
     """
     from rmq_store.cli.shared.follow import Follower
     from rmq_store.format.tables.schema import MESSAGE_SCHEMA
@@ -103,4 +106,3 @@ def reader_left(wait_s: float) -> bool:
     poll = select.poll()
     poll.register(number, 0)
     return any(event & (select.POLLERR | select.POLLNVAL) for _, event in poll.poll(wait_s * 1000))
-

@@ -33,20 +33,20 @@ _STANDING_COLUMNS = ("GROUP", "NOW", "WHERE", "TRY", "DUE")
 
 
 @click.command(
-    short_help="The life of one message: stored, delayed, retried, dead, redriven.",
+    short_help="The history of one message: stored, delayed, retried, dead.",
     epilog="\b\nExamples:\n  rmq trace --uniq-key C0000202371F5FFD2B2767134429005D --store /data/rocketmq/store\n"
     "  rmq trace -t OrderTopic -k ORD-000007 --store /data/rocketmq/store",
 )
 @common_options
 @wide_option
-@click.option("--uniq-key", "unique_key", metavar="ID", help="The id that its producer gave it (UNIQ_KEY).")
-@click.option("--msg-id", metavar="ID", help="The id that the broker gave it, or any of its copies (offset id).")
+@click.option("--uniq-key", "unique_key", metavar="ID", help="Unique id, made by the producer (UNIQ_KEY).")
+@click.option("--msg-id", metavar="ID", help="Offset message id, made by the broker; of any copy of the message.")
 @click.option("-t", "--topic", type=TOPIC,
-              help="With -k: the topic. With --uniq-key: where to read if the store has no index.")  # fmt: skip
-@click.option("-k", "--key", help="With -t: all messages with this key, the newest 64 of them.")
+              help="With -k: the topic. With --uniq-key: the topic to search if the store has no index.")  # fmt: skip
+@click.option("-k", "--key", help="With -t: the newest 64 messages with this key.")
 @click.option("--archive", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path),
-              help="Search an archive of dead letters too (`rmq dlq archive`).")  # fmt: skip
-@click.option("--events", is_flag=True, help="Say what each event means, below the table.")
+              help="Also search an archive of dead letters (`rmq dlq archive`).")  # fmt: skip
+@click.option("--events", is_flag=True, help="Explain each event below the table.")
 def trace(
     root: Path,
     as_json: bool,
@@ -57,13 +57,13 @@ def trace(
     archive: Path | None,
     events: bool,
 ) -> None:
-    """The life of one message: when it was stored, where it waited, which attempts of which groups failed, where it is
-    now, and when it goes on.
+    """The history of one message: its copies, delays and failed attempts, and for each group its state now and its next
+    delivery.
 
-    Times are UTC. A failed attempt is known by the copy that it made, a successful one by the group's offset: of
-    consumers that keep no offset here (broadcasting, another cluster) nothing is known. The second table says where the
-    message is for each group: CONSUMED, NOT_CONSUME_YET and NOT_ONLINE (nobody of the group is at work) as in mqadmin's
-    MessageTrack; WAITING for its next attempt, DEAD, REDRIVEN and not consumed since.
+    Times are UTC. A failed attempt is known from the copy that it stored, a successful one from the group's offset. So
+    nothing is known about consumers that store no offset here (broadcasting, another cluster). The second table has the
+    state of the message for each group: CONSUMED, NOT_CONSUME_YET and NOT_ONLINE (no consumer of the group is running)
+    as in mqadmin's MessageTrack; WAITING for its next attempt, DEAD, or REDRIVEN and not consumed since.
     """
     with open_store(root) as store:
         lives = _find(store, unique_key, msg_id, topic, key, archive)

@@ -9,8 +9,8 @@ from rmq_store.cli.mirror import mirror_letters, mirror_offsets, mirror_retry, m
 
 @click.group(short_help="Kafka: copy topics to a store and back.")
 def mirror() -> None:
-    """Copy records of Kafka topics to RocketMQ topics of a store, or back, each once and in its order. A mirror has a
-    name, and keeps its position where it writes: started again, it goes on. Needs the extra: pip install
+    """Copy records of Kafka topics to RocketMQ topics of a store, or back, each once and in order. A mirror has a name,
+    and stores its position together with the copies: a restarted mirror continues there. Needs the extra: pip install
     'pyspark-rmq[kafka]'
     """
 

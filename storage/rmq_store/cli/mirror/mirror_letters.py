@@ -35,17 +35,17 @@ def names_of(texts: tuple[str, ...]) -> tuple[str, ...]:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @kafka_options
 @click.option("--topics", "letter_topics", multiple=True, required=True, metavar="NAME",
-              help="Topics of dead letters; commas or repetition for more.")  # fmt: skip
+              help="Kafka topics of dead letters; commas or repetition for more.")  # fmt: skip
 @click.option("--group", "group_rules", multiple=True, required=True, metavar="GROUP[=KAFKA_GROUP]",
-              help="Whose dead letters they become. With a Kafka group only letters of that one, which for Kafka "
-              "Connect is connect-NAME. Once without.")  # fmt: skip
+              help="Group that gets the dead letters. With a Kafka group, only the letters of that group, which "
+                   "for Kafka Connect is connect-NAME. One --group must be without a Kafka group.")  # fmt: skip
 @click.option("--name", default="dead-letters", show_default=True, metavar="NAME",
-              help="Of this import: its position is kept under it.")  # fmt: skip
+              help="Name of this import, under which its position is stored.")  # fmt: skip
 @click.option("--cluster-id", required=True, metavar="ID",
-              help="Of the RocketMQ side, as for `rmq mirror kafka-to-rmq`.")  # fmt: skip
+              help="Cluster id of the RocketMQ side, as for `rmq mirror kafka-to-rmq`.")  # fmt: skip
 @click.option("--on-data-loss", type=click.Choice(["fail", "count"]), default="fail", show_default=True,
-              help="When Kafka deleted letters that were not read: end, or go on, counted.")  # fmt: skip
-@click.option("--once", is_flag=True, help="Import what is there now, then end.")
+              help="If Kafka deleted letters that were not read: end, or count them and continue.")  # fmt: skip
+@click.option("--once", is_flag=True, help="Import the letters that are there now, then end.")
 def dead_letters(
     root: Path,
     as_json: bool,
@@ -63,7 +63,7 @@ def dead_letters(
     letters of a group, each once, until Ctrl-C or SIGTERM.
 
     `rmq dlq list`, `show` and `export` show them with topic, attempts and reason; `rmq mirror redrive` sends them back
-    to Kafka. Records without such headers are imported, too, of unknown origin. Opens the store for writing: no
+    to Kafka. Records without such headers are imported too, with unknown origin. Opens the store for writing: no
     RocketMQ broker may run on it. Exit status 4: another process imports under this name.
     """
     from rmq_store import Store
@@ -115,15 +115,25 @@ def dead_letters(
 @click.argument("group", type=DEAD_GROUP)
 @kafka_options
 @click.option("--topic", "kafka_topics", multiple=True, metavar="NAME",
-              help="Kafka topics that letters may go to, and only letters that came from these; commas or repetition "
-              "for more. Needed, but with --dry-run.")  # fmt: skip
-@click.option("--to-topic", metavar="NAME", help="Where letters of unknown origin go.")
-@click.option("--reason", help="Only of this error class, with or without its package, or of this stack hash.")
-@click.option("--filter", "sql", metavar="SQL92", help="Only messages whose properties satisfy a condition.")
-@click.option("--since", metavar="TIME", help="Only those imported since then, or in the last 10m, 2h, 1d.")
-@click.option("--max", "limit", type=click.IntRange(min=1), metavar="N", help="Send N of them; again: the next N.")
+              help="Kafka topics that may get letters; only letters from these topics are sent. Commas or "
+                   "repetition for more. Required, except with --dry-run.")  # fmt: skip
+@click.option("--to-topic", metavar="NAME", help="Kafka topic for letters of unknown origin.")
+@click.option(
+    "--reason", help="Only dead letters of this error class, with or without its package, or of this stack hash."
+)
+@click.option("--filter", "sql", metavar="SQL92", help="Only messages whose properties match this SQL92 filter.")
+@click.option(
+    "--since", metavar="TIME", help="Only dead letters imported at this time or later, or in the last 10m, 2h, 1d."
+)
+@click.option(
+    "--max",
+    "limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Send at most N letters. The next run sends the next N.",
+)
 @click.option("--rate", type=FiniteRange(_RATE_MIN, _RATE_MAX), metavar="PER_SECOND",
-              help="At most so many records per second.")  # fmt: skip
+              help="Maximum number of records per second.")  # fmt: skip
 @changing_options
 def redrive(
     root: Path,
@@ -142,13 +152,13 @@ def redrive(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Produce dead letters that came from Kafka to the topics that they failed in, with the key, value and headers that
-    they had before, and the time of now.
+    """Send dead letters that came from Kafka to the topics in which they failed, with their original key, value and
+    headers, and the current time.
 
-    Shows first what it will do, and asks. Each letter goes once, also if this is killed or the store is set back: the
-    transaction that produces letters notes them in the topic __pyrmq.redriven.GROUP. Letters stay in the store, and
-    `rmq dlq list` shows them as redriven. Opens the store for writing, with --dry-run too: no RocketMQ broker may run
-    on it. Exit status 1: letters were refused, 4: another process sends letters of this group.
+    First shows what it will do, and asks. Each letter is sent once, also if the command is killed or the store is set
+    back: the transaction that sends letters records them in the topic __pyrmq.redriven.GROUP. Letters also stay in the
+    store, and `rmq dlq list` shows them as redriven. Opens the store for writing, also with --dry-run: no RocketMQ
+    broker may run on it. Exit status 1: letters were refused; 4: another process sends letters of this group.
     """
     from rmq_store import Store
     from rmq_store.bridge.kafka.connect import open_administration, open_reader, open_writers

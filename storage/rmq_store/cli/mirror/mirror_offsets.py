@@ -72,23 +72,34 @@ class _Outcome:
 @changing_options
 @kafka_options
 @click.option("--to", "direction", type=click.Choice(["rmq", "kafka"]), required=True,
-              help="Where the groups go: from Kafka to the store, or from the store to Kafka.")  # fmt: skip
-@click.option("--name", required=True, metavar="NAME", help="Of the mirror that copies the same way.")
+              help="Side to which the groups move: from Kafka to the store, or from the store to Kafka.")  # fmt: skip
+@click.option("--name", required=True, metavar="NAME", help="Name of the mirror that copies in the same direction.")
 @click.option("--back-name", metavar="NAME",
-              help="Of the mirror that copies the other way, if there is one; else --name.")  # fmt: skip
-@click.option("--cluster-id", required=True, metavar="ID", help="Of the RocketMQ side, as the mirror was told.")
+              help="Name of the mirror that copies in the other direction; --name by default.")  # fmt: skip
+@click.option(
+    "--cluster-id", required=True, metavar="ID", help="Cluster id of the RocketMQ side, the same as for the mirror."
+)
 @click.option("-g", "--group", "moves", multiple=True, metavar="NAME[=NAME]",
-              help="A group, and what it is called on the other side. May be repeated.")  # fmt: skip
-@click.option("--all-groups", is_flag=True, help="All groups that have positions on topics that are mirrored.")
+              help="A group, and its name on the other side if that differs. May be repeated.")  # fmt: skip
+@click.option("--all-groups", is_flag=True, help="All groups with positions on mirrored topics.")
 @click.option("--uncommitted", type=click.Choice(["skip", "start"]), default="skip", show_default=True,
-              help="A queue without a position of the group: say so, or take it from its start.")  # fmt: skip
-@click.option("--accept-missing", is_flag=True, help="Move also if the other side lacks what was not consumed.")
-@click.option("--pass-letters", is_flag=True, help="Pass over dead letters of the mirror that copies the other way.")
-@click.option("--ignore-waiting", is_flag=True, help="Leave behind what waits in the store to be consumed again.")
-@click.option("--force", is_flag=True, help="Move a group of the store that has members, who may overwrite it.")
-@click.option("--force-back", is_flag=True, help="Move a group back that is further there than here.")
+              help="For a queue in which the group has no position: skip and report it, or start at its "
+                   "beginning.")  # fmt: skip
+@click.option(
+    "--accept-missing", is_flag=True, help="Move a group even if the other side lacks records that it has not consumed."
+)
+@click.option(
+    "--pass-letters", is_flag=True, help="Skip dead letters of the mirror that copies in the other direction."
+)
+@click.option(
+    "--ignore-waiting", is_flag=True, help="Move a group even if the store has retries of it; they stay in the store."
+)
+@click.option(
+    "--force", is_flag=True, help="Move a group of the store even if it has members, which may overwrite the offsets."
+)
+@click.option("--force-back", is_flag=True, help="Move a group back if its offset there is further than here.")
 @click.option("--every", "every_s", type=FiniteRange(min=1), metavar="SECONDS",
-              help="Go on until Ctrl-C or SIGTERM, with so much time between two rounds. Needs --yes.")  # fmt: skip
+              help="Repeat until Ctrl-C or SIGTERM, with this time between two rounds. Needs --yes.")  # fmt: skip
 def offsets(
     root: Path,
     as_json: bool,
@@ -104,13 +115,13 @@ def offsets(
     every_s: float | None,
     **given: Any,
 ) -> None:
-    """Move consumer groups to the other side of a mirror, so that they skip nothing there, and as little as possible
-    comes again.
+    """Move the offsets of consumer groups to the other side of a mirror. A group skips no record there, and gets as few
+    as possible twice.
 
-    NEW is the first record that the group has not consumed; AGAIN counts consumed ones behind it, which are there
-    only where others write to the topic, too. Nothing goes back, and nothing is committed while the mirror is behind
-    the group. Stop the group first; with --every its positions follow it until then. Exit status 1: something was not
-    committed, or would not be: see RESULT.
+    NEW is the first record that the group has not consumed. AGAIN counts later records that it has consumed; there are
+    such records only if other programs write to the topic too. No offset moves back, and no offset is committed before
+    the mirror has copied up to the group's position. Stop the group first; with --every, the positions follow the group
+    until then. Exit status 1: an offset was not committed, or would not be: see RESULT.
     """
     from rmq_store import Store
 

@@ -43,12 +43,12 @@ def kafka_options(command: Command) -> Command:
     options = (
         click.option("--bootstrap-servers", required=True, multiple=True, metavar="HOST:PORT",
                      envvar="KAFKA_BOOTSTRAP_SERVERS", show_envvar=True,
-                     help="Brokers of Kafka to begin with; commas or repetition for more."),
+                     help="Kafka brokers for the first connection; commas or repetition for more."),
         click.option("--kafka", "kafka_settings", multiple=True, metavar="NAME=VALUE",
                      help="A setting of kafka-python's client for TLS, SASL or time-outs, such as "
                      "security_protocol=SASL_SSL. Secrets as env:NAME or file:/path. May be repeated."),
         click.option("--kafka-file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                     help="A file of such settings, one a line."),
+                     help="A file of settings as for --kafka, one a line."),
     )  # fmt: skip
     for option in reversed(options):
         command = option(command)
@@ -64,15 +64,15 @@ def topic_options(command: Command) -> Command:
         click.option("--topics", "source_topics", multiple=True, metavar="NAME",
                      help="Topics to copy; commas or repetition for more."),
         click.option("--pattern", metavar="REGEX",
-                     help="Copy all topics, now and later, whose whole names match; never retry topics, dead letters "
-                     "and topics of the systems themselves."),
+                     help="Copy all topics whose whole names match, also topics made later; never retry topics, "
+                          "dead letters or system topics."),
         click.option("--rename", "renames", multiple=True, metavar="REGEX=NAME",
-                     help=r"Call a topic whose whole name matches so on the other side; \1 is its first group. May be "
-                     "repeated; the first that matches counts."),
+                     help="Target name of a topic whose whole name matches; \\1 is its first group. May be repeated; "
+                          "the first that matches counts."),
         click.option("--dots-as", default="", metavar="CHARACTER",
-                     help="Replaces dots in names of Kafka, which RocketMQ does not take."),
+                     help="Replacement for dots in Kafka's topic names, because RocketMQ allows none."),
         click.option("--create-topics", is_flag=True,
-                     help="Make topics that are missing on the other side, and let them grow."),
+                     help="Make missing topics on the other side, and add queues or partitions to existing ones."),
     )  # fmt: skip
     for option in reversed(options):
         command = option(command)
@@ -84,18 +84,20 @@ def run_options(command: Command) -> Command:
     `letters_max`.
     """
     options = (
-        click.option("--name", required=True, metavar="NAME", help="The mirror's: its position is kept under it."),
+        click.option("--name", required=True, metavar="NAME", help="Name of the mirror, under which its position is "
+                                                                   "stored."),
         click.option("--cluster-id", required=True, metavar="ID",
-                     help="Of the RocketMQ side. Choose one that no other cluster has, and keep it: copies carry it, "
-                     "so that none goes in circles."),
-        click.option("--rate", type=FiniteRange(min=0.001), metavar="RECORDS", help="At most so many per second."),
+                     help="Cluster id of the RocketMQ side. Choose one that no other cluster has, and do not change "
+                          "it. Copies carry it, so that no record is copied in a loop."),
+        click.option("--rate", type=FiniteRange(min=0.001), metavar="RECORDS", help="Maximum number of records per "
+                                                                                    "second."),
         click.option("--window", "windows", multiple=True, metavar="HH:MM-HH:MM",
                      help="Copy only at these times of the day, UTC. May be repeated."),
         click.option("--max-letters", "letters_max", type=click.IntRange(0), metavar="N",
-                     help="End when more records than that became dead letters."),
-        click.option("--once", is_flag=True, help="Copy what is there now, then end."),
+                     help="End when more than N records became dead letters."),
+        click.option("--once", is_flag=True, help="Copy the records that are there now, then end."),
         click.option("--metrics", "metrics_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-                     help="Keep OpenMetrics text in this file, for node_exporter's textfile collector."),
+                     help="Write OpenMetrics text to this file, for node_exporter's textfile collector."),
     )  # fmt: skip
     for option in reversed(options):
         command = option(command)

@@ -16,7 +16,7 @@ from rmq_store.cli.shared.stop_signal import stopped_by_signals
 
 
 @click.command(
-    short_help="Retry what consumers of Kafka failed on.",
+    short_help="Retry records on which consumers of Kafka failed.",
     epilog="\b\nExample:\n  rmq mirror retry billing --store /data/store --cluster-id rmq-eu \\\n"
     "      --bootstrap-servers kafka:9092 --failed orders-failed --topic orders",
 )
@@ -24,18 +24,20 @@ from rmq_store.cli.shared.stop_signal import stopped_by_signals
 @click.argument("group", type=GROUP)
 @kafka_options
 @click.option("--failed", "failed", multiple=True, required=True, metavar="NAME",
-              help="Topics that consumers write failed records to; commas or repetition for more.")  # fmt: skip
+              help="Kafka topics to which consumers write failed records; commas or repetition for more.")  # fmt: skip
 @click.option("--topic", "kafka_topics", multiple=True, required=True, metavar="NAME",
-              help="Topics that records may return to. With one, those of unknown origin return there.")  # fmt: skip
+              help="Kafka topics to which records may return. If there is only one, records of unknown origin "
+                   "return to it.")  # fmt: skip
 @click.option("--name", default="retry", show_default=True, metavar="NAME",
-              help="Its position is kept under it.")  # fmt: skip
+              help="Name under which the position is stored.")  # fmt: skip
 @click.option("--cluster-id", required=True, metavar="ID",
-              help="Of the RocketMQ side, as for `rmq mirror kafka-to-rmq`.")  # fmt: skip
+              help="Cluster id of the RocketMQ side, as for `rmq mirror kafka-to-rmq`.")  # fmt: skip
 @click.option("--max-attempts", type=click.IntRange(min=0), metavar="N",
-              help="Retries before a record is dead. Becomes the group's setting, which is 16 at first.")  # fmt: skip
+              help="Number of retries before a record becomes a dead letter. Changes the group's setting, which "
+                   "is 16 by default.")  # fmt: skip
 @click.option("--on-data-loss", type=click.Choice(["fail", "count"]), default="fail", show_default=True,
-              help="When Kafka deleted records that were not read: end, or go on, counted.")  # fmt: skip
-@click.option("--once", is_flag=True, help="Read what is there now, return what is due, then end.")
+              help="If Kafka deleted records that were not read: end, or count them and continue.")  # fmt: skip
+@click.option("--once", is_flag=True, help="Read the records that are there now, return the due ones, then end.")
 def retry(
     root: Path,
     as_json: bool,
@@ -51,14 +53,14 @@ def retry(
     on_data_loss: str,
     once: bool,
 ) -> None:
-    """Take what consumers of Kafka wrote to topics of failed records, let each record wait as RocketMQ's retry of that
-    attempt does (10 s, 30 s, 1 min, ... 2 h), and return it to its topic, until Ctrl-C or SIGTERM.
+    """Give consumers of Kafka RocketMQ's retries: read the topics of failed records, let each record wait as RocketMQ's
+    retry of this attempt does (10 s, 30 s, 1 min, ... 2 h), and return it to its topic, until Ctrl-C or SIGTERM.
 
-    Header rmq.attempts counts the failures: consumers must copy it, with all other headers, to the topic of failed
-    records, or the ladder has no end. After the last attempt a record goes to NAME-dead-letters, which is made if it is
-    missing. All groups of a topic get what returns to it; rmq.retry-group says whose retry it is. The group must not
-    consume topics of the store. Opens the store for writing: no RocketMQ broker may run on it. Exit status 4: another
-    process retries for this group.
+    Header rmq.attempts counts the failures. Consumers must copy it, with all other headers, to the topic of failed
+    records; otherwise the retries never end. After the last attempt a record goes to NAME-dead-letters, which is made
+    if it is missing. All groups of a topic get the records that return to it; rmq.retry-group names the group that
+    failed. The group must not consume topics of the store. Opens the store for writing: no RocketMQ broker may run on
+    it. Exit status 4: another process handles retries of this group.
     """
     from rmq_store import Store
     from rmq_store.bridge.kafka.connect import open_administration, open_reader, open_writers

@@ -40,27 +40,33 @@ _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 @kafka_options
 @topic_options
 @click.option("--from", "start", default="earliest", show_default=True, metavar="START",
-              help=f"Where queues begin without a position: earliest, latest, or a time: {TIMES}.")  # fmt: skip
+              help=f"Start of queues without a position: earliest, latest, or a time: {TIMES}.")  # fmt: skip
 @run_options
 @click.option("--on-data-loss", type=click.Choice(["fail", "count"]), default="fail", show_default=True,
-              help="When retention took what was not copied: the topic stops, or goes on, counted.")  # fmt: skip
+              help="If retention deleted messages that were not copied: stop the topic, or count them and "
+                   "continue.")  # fmt: skip
 @click.option("--on-source-change", type=click.Choice(["fail", "common", "restart"]), default="fail", show_default=True,
-              help="When the store is not the one that was copied (a copy restored, a topic made again): the topic "
-              "stops, goes on at the last common place, or begins again.")  # fmt: skip
+              help="If the store is not the one that was copied (a copy was restored, a topic was made again): "
+                   "stop the topic, continue after the last common message, or start again.")  # fmt: skip
 @click.option("--begin-again", is_flag=True,
-              help="Begin a topic without positions, though its target has copies: they come twice.")  # fmt: skip
+              help="Copy a topic without stored positions from its beginning, although its target has copies. "
+                   "These will be there twice.")  # fmt: skip
 @click.option("--old-timestamps", type=click.Choice(["refuse", "keep", "now"]), default="refuse", show_default=True,
-              help="Messages born so long ago that the topic's retention.ms deletes them at once: the topic stops, "
-              "they are copied so, or get the time of the mirror.")  # fmt: skip
+              help="For messages so old that the topic's retention.ms deletes them at once: stop the topic, copy "
+                   "them unchanged, or copy them with the current time.")  # fmt: skip
 @click.option("--compacted-target", "compacted", is_flag=True,
-              help="Copy to a compacted topic, too: of messages with the same key the last one stays.")  # fmt: skip
+              help="Also copy to a compacted topic. Of messages with the same key only the last one "
+                   "stays there.")  # fmt: skip
 @click.option("--topic-setting", "topic_settings", multiple=True, metavar="NAME=VALUE",
-              help="A setting of topics that are made, such as retention.ms=-1. May be repeated.")  # fmt: skip
+              help="Kafka setting of topics that the mirror makes, such as retention.ms=-1. May be "
+                   "repeated.")  # fmt: skip
 @click.option("--replication-factor", type=click.IntRange(1), metavar="N",
-              help="Of topics that are made; else as Kafka is set.")  # fmt: skip
+              help="Replication factor of topics that the mirror makes; Kafka's default if not given.")  # fmt: skip
 @click.option("--compression", type=click.Choice(_COMPRESSIONS), default="none", show_default=True,
-              help="Of record batches, unless the topic has one of its own.")  # fmt: skip
-@click.option("--namesrv", metavar="HOST:PORT", help="Refused: brokers are not mirrored yet, stores are.")
+              help="Compression of record batches, unless the topic sets one.")  # fmt: skip
+@click.option(
+    "--namesrv", metavar="HOST:PORT", help="Refused: only store directories can be mirrored, not brokers yet."
+)
 def rmq_to_kafka(
     root: Path,
     as_json: bool,
@@ -89,14 +95,14 @@ def rmq_to_kafka(
     namesrv: str | None,
     **given: Any,
 ) -> None:
-    """Copy messages of a store's topics into topics of Kafka: queue q to partition q, each once, in its order, until
-    Ctrl-C or SIGTERM.
+    """Copy messages of a store's topics into topics of Kafka, until Ctrl-C or SIGTERM: queue q to partition q, each
+    once and in order.
 
-    Records and the position behind them are one transaction, so a mirror that was killed goes on where it was;
-    consumers need isolation.level=read_committed. What Kafka does not take becomes a dead letter in NAME-dead-letters.
-    On a terminal a line shows lag and rate. A RocketMQ broker may run on the store: the mirror then only reads it, and
-    a power cut may take messages from the broker that Kafka has. Exit status 1: topics have stopped, 4: another mirror
-    of this name is at work.
+    Records and the position after them are one transaction, so a mirror that was killed continues where it was.
+    Consumers need isolation.level=read_committed. A message that Kafka does not accept becomes a dead letter in
+    NAME-dead-letters. On a terminal one line shows lag and rate. A RocketMQ broker may run on the store: then the
+    mirror only reads the store, and in a power cut the broker may lose messages that Kafka has. Exit status 1: topics
+    have stopped; 4: another mirror of this name is running.
     """
     from rmq_store.bridge.kafka.connect import open_administration, open_reader, open_writers
     from rmq_store.bridge.mirror.into_kafka import IntoKafka
@@ -132,9 +138,7 @@ def rmq_to_kafka(
             )
         )
         reader = stack.enter_context(contextlib.closing(open_reader(connection)))
-        positions = KafkaPositions(
-            name, cluster_id, reader, administration, writers, is_stopping=lambda: stop.wait(0)
-        )
+        positions = KafkaPositions(name, cluster_id, reader, administration, writers, is_stopping=lambda: stop.wait(0))
         side = KafkaSide(name, cluster_id, administration.cluster_id(), administration, writers, positions)
         positions.prepare()
         mirror = IntoKafka(

@@ -37,20 +37,24 @@ from rmq_store.cli.shared.times import TIMES, parse_time
 @kafka_options
 @topic_options
 @click.option("--from", "start", default="earliest", show_default=True, metavar="START",
-              help=f"Where partitions begin without a position: earliest, latest, or a time: {TIMES}.")  # fmt: skip
+              help=f"Start of partitions without a position: earliest, latest, or a time: {TIMES}.")  # fmt: skip
 @run_options
 @click.option("--on-data-loss", type=click.Choice(["fail", "count"]), default="fail", show_default=True,
-              help="When Kafka deleted what was not copied: the partition stops, or goes on, counted.")  # fmt: skip
+              help="If Kafka deleted records that were not copied: stop the partition, or count them and "
+                   "continue.")  # fmt: skip
 @click.option("--on-bad-batch", type=click.Choice(["fail", "letter"]), default="fail", show_default=True,
-              help="When a record batch is broken: the partition stops, or a dead letter says where.")  # fmt: skip
-@click.option("--restart-replaced", is_flag=True, help="Begin a topic anew that was deleted and made again.")
-@click.option("--tags-from-header", "tags_header", metavar="NAME", help="The header whose value becomes the tag.")
+              help="If a record batch is damaged: stop the partition, or make a dead letter with "
+                   "its position.")  # fmt: skip
+@click.option(
+    "--restart-replaced", is_flag=True, help="If a topic was deleted and made again, copy it from its beginning."
+)
+@click.option("--tags-from-header", "tags_header", metavar="NAME", help="Header whose value becomes the tag.")
 @click.option("--born-timestamp", type=click.Choice(["keep", "mirror"]), default="keep", show_default=True,
-              help="The time of birth: that of the record, or when it was copied.")  # fmt: skip
+              help="Born time of a message: the record's timestamp, or the time of the copy.")  # fmt: skip
 @click.option("--max-topics", "topics_max", type=click.IntRange(1), default=1_000, show_default=True, metavar="N",
-              help="A pattern that takes more is refused.")  # fmt: skip
+              help="A pattern that matches more topics is refused.")  # fmt: skip
 @click.option("--max-partitions", "partitions_max", type=click.IntRange(1), default=1_024, show_default=True,
-              metavar="N", help="A topic with more is refused.")  # fmt: skip
+              metavar="N", help="A topic with more partitions is refused.")  # fmt: skip
 def kafka_to_rmq(
     root: Path,
     as_json: bool,
@@ -68,13 +72,13 @@ def kafka_to_rmq(
     metrics_file: Path | None,
     **given: Any,
 ) -> None:
-    """Copy records of Kafka topics into topics of a store: partition p to queue p, committed records only, each once,
-    in its order, until Ctrl-C or SIGTERM.
+    """Copy records of Kafka topics into topics of a store, until Ctrl-C or SIGTERM: partition p to queue p, committed
+    records only, each once and in order.
 
-    Records and the position behind them are one append, so a mirror that was killed goes on where it was. What cannot
-    be stored becomes a dead letter in %DLQ%mirror_NAME. On a terminal a line shows lag and rate. Opens the store for
-    writing: no RocketMQ broker may run on it. Exit status 1: partitions have stopped, 4: another mirror of this name is
-    at work.
+    Records and the position after them are one append, so a mirror that was killed continues where it was. A record
+    that the store cannot hold becomes a dead letter in %DLQ%mirror_NAME. On a terminal one line shows lag and rate.
+    Opens the store for writing: no RocketMQ broker may run on it. Exit status 1: partitions have stopped; 4: another
+    mirror of this name is running.
     """
     from rmq_store import Store
     from rmq_store.bridge.kafka.connect import open_administration, open_reader

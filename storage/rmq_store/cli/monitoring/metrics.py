@@ -22,25 +22,26 @@ if TYPE_CHECKING:
     "  rmq metrics --listen 127.0.0.1:5557",
 )
 @common_options
-@click.option("--queues", is_flag=True, help="Offsets and lag of every queue, too: a series for each.")
+@click.option("--queues", is_flag=True, help="Also a series for each queue: offsets and lag.")
 @click.option("--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-              help="Replace this file instead of printing: always whole, and readable for every user.")  # fmt: skip
+              help="Write to this file instead of printing. The file is replaced atomically, and every user may "
+                   "read it.")  # fmt: skip
 @click.option("--listen", "address", metavar="HOST:PORT",
-              help="Serve /metrics over HTTP until Ctrl-C or SIGTERM. Port 0: any.")  # fmt: skip
-@click.option("--expose", is_flag=True, help="Let --listen take an address that other machines can reach.")
+              help="Serve /metrics over HTTP until Ctrl-C or SIGTERM. Port 0: any free port.")  # fmt: skip
+@click.option("--expose", is_flag=True, help="Allow --listen an address that other machines can reach.")
 @click.option("--host", "names", metavar="NAME", multiple=True,
-              help="With --listen: answer requests for this name, too; may be repeated.")  # fmt: skip
+              help="With --listen: also answer requests for this host name; may be repeated.")  # fmt: skip
 def metrics(
     root: Path, as_json: bool, queues: bool, output: Path | None, address: str | None, expose: bool,
     names: tuple[str, ...],
 ) -> None:  # fmt: skip
-    """State and lag as OpenMetrics text: once, to a file, or over HTTP.
+    """State and lag as OpenMetrics text: printed once, written to a file, or served over HTTP.
 
-    Names and labels are those of a RocketMQ 5 broker where they mean the same, others begin with rmq_: docs/metrics.md
-    has them all. Over HTTP each request looks at the store anew. There is no password and no encryption: only this
-    machine is served, unless --expose says otherwise. Requests are answered for addresses, for localhost and for the
-    names that --host gives: others would let a web page that somebody opens here read the answer. With --json: a list
-    of metrics, each with its samples.
+    Names and labels are those of a RocketMQ 5 broker where the meaning is the same; others begin with rmq_.
+    docs/metrics.md lists all. Over HTTP each request reads the store again. There is no password and no encryption:
+    only this machine is served, unless --expose is given. A request is answered if its Host is an address, localhost,
+    or a name given by --host: otherwise a web page opened on this machine could read the answer. With --json: a list of
+    metrics, each with its samples.
     """
     if sum((as_json, output is not None, address is not None)) > 1:
         raise UsageError("--json, --output and --listen: one of them at a time")

@@ -23,17 +23,25 @@ _GROUPS = ("GROUP", "LAG", "LAG TIME", "OUT/S", "RETRIES", "DEAD")
 
 
 @click.command(
-    short_help="What happens in a store now: topics by rate, groups by lag.",
+    short_help="Live view of a store: topics by rate, groups by lag.",
     epilog="\b\nExample:\n  rmq top --store /data/rocketmq/store --every 5",
 )
 @common_options
 @click.option("--every", "every_s", metavar="SECONDS", type=FiniteRange(0.01, DAY_S), default=2.0, show_default=True,
-              help="Between two looks.")  # fmt: skip
-@click.option("--max", "limit", type=click.IntRange(min=1), default=15, show_default=True, help="Topics, and groups.")
+              help="Time between two polls.")  # fmt: skip
+@click.option(
+    "--max",
+    "limit",
+    type=click.IntRange(min=1),
+    default=15,
+    show_default=True,
+    help="Maximum number of topics, and of groups.",
+)
 def top(root: Path, as_json: bool, every_s: float, limit: int) -> None:
-    """What happens in a store now: topics by messages per second, groups by lag, the disk, and what is not flushed yet.
+    """Live view of a store: topics by messages per second, groups by lag, disk usage, and bytes not flushed yet.
 
-    On a terminal it is drawn again until q or Ctrl-C. In a pipe, and with --json, it looks twice and prints once.
+    On a terminal the view is redrawn until q or Ctrl-C. In a pipe, and with --json, the command polls twice and prints
+    once.
     """
     with open_store(root) as store:
         look = _Look(store, limit)

@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    short_help="Topics, their queues and what is in them.",
+    short_help="Topics, their queues, and the number of messages in them.",
     epilog="\b\nExample:\n  rmq topics --store /data/rocketmq/store --queues",
 )
 @common_options
 @wide_option
 @click.option("--queues", "per_queue", is_flag=True, help="One line per queue instead of sums per topic.")
-@click.option("--all", "show_all", is_flag=True, help="System topics too, and topics that cannot be read.")
+@click.option("--all", "show_all", is_flag=True, help="Also system topics, and topics that cannot be read.")
 def topics(root: Path, as_json: bool, per_queue: bool, show_all: bool) -> None:
-    """Topics, their queues and what is in them.
+    """Topics, their queues, and the number of messages in them.
 
-    MIN is the first offset that can be read, MAX the offset of the next message; without --queues they are sums over
+    MIN is the first offset that can be read, MAX the offset of the next message. Without --queues they are sums over
     the queues, so that MESSAGES = MAX - MIN on every line. PERM: R can be read, W can be written, X is inherited.
-    MESSAGES also names topics that the store keeps in a way that is not read here (docs/stores.md).
+    MESSAGES also shows which topics are stored in a form that is not read here (docs/stores.md).
 
-    A topic with * behind its name has queues, and config/topics.json does not name it: it can be read by its exact
-    name, `rmq repair` puts it into the table, `rmq deleteTopic` takes it from this list.
+    A topic with * after its name has queues, but no entry in config/topics.json. It can be read by its exact name.
+    `rmq repair` adds it to the table, `rmq deleteTopic` removes it from this list.
     """
     from rmq_store.format.text.names import LMQ_PREFIX, is_system_topic
 

@@ -54,10 +54,10 @@ ABSENT: Final[Mapping[str, str]] = {
 """The names of mqadmin that are not here: why, or what to use."""
 
 NOT_HERE = (
-    "\b\nOf mqadmin's commands these are not here, because a directory has none of it:\n"
+    "\b\nThese commands of mqadmin do not exist here, because a store directory has nothing for them:\n"
     "  name servers (wipeWritePerm, updateKvConfig, updateOrderConf, ...), producers' connections\n"
-    "  (producerConnection), the inside of clients (consumerStatus, setConsumeMode, startMonitoring),\n"
+    "  (producerConnection), state of clients (consumerStatus, setConsumeMode, startMonitoring),\n"
     "  other brokers and their controllers (haStatus, getBrokerEpoch, electMaster, updateStaticTopic),\n"
     "  users and rights (createUser, createAcl, ...), cold data control, RocksDB"
 )
-"""What the help of `rmq` says about the rest."""
+"""The end of the help of `rmq`."""

@@ -58,7 +58,8 @@ _UNKNOWN = "-"
 )
 @mqadmin_options()
 def broker_status(root: Path, as_json: bool) -> None:
-    """State of the store under the names of a broker's runtime information, as far as a directory knows it."""
+    """State of the store, under the names of a broker's runtime information. Values that a directory cannot have are
+    left out."""
     with open_store(root) as store:
         state = _state(store)
     if as_json:
@@ -75,7 +76,7 @@ def broker_status(root: Path, as_json: bool) -> None:
 )
 @mqadmin_options()
 def get_broker_config(root: Path, as_json: bool) -> None:
-    """Settings of the store, under the names that broker.conf has for them."""
+    """Settings of the store, under their names in broker.conf."""
     with open_store(root) as store:
         settings, address = _settings(store), broker_address(store)
     if as_json:
@@ -94,13 +95,13 @@ def get_broker_config(root: Path, as_json: bool) -> None:
 @mqadmin_options()
 @click.option("-a", "--updateAllBroker", hidden=True, expose_value=False)
 @click.option("-k", "--key", required=True, help="Name of the setting, as in broker.conf.")
-@click.option("-v", "--value", required=True, help="Its new value.")
+@click.option("-v", "--value", required=True, help="New value of the setting.")
 def update_broker_config(root: Path, as_json: bool, key: str, value: str) -> None:
-    """Change a setting for good, for every process that uses the store.
+    """Change a setting permanently, for every process that uses the store.
 
-    How the store is written cannot be changed, only how it is looked after: when messages are deleted and flushed. And
-    messageDelayLevel, for messages that are sent when the store is opened next: those that wait stay due when they are.
-    And enableLmq, which says whether the store's broker has its groups' offsets in lmqConsumerOffset.json.
+    Only settings of retention and flushing can be changed, and two more. messageDelayLevel applies to messages that are
+    sent after the store is opened next; waiting messages keep their due times. enableLmq says whether the store's
+    broker has its groups' offsets in lmqConsumerOffset.json. File formats and sizes cannot be changed.
     """
     from rmq_store import Store
     from rmq_store.broker.metadata.store_config import CHANGEABLE, JAVA_NAMES, parse_settings
@@ -127,9 +128,9 @@ def update_broker_config(root: Path, as_json: bool, key: str, value: str) -> Non
 @mqadmin_options("nc")
 @click.option("-m", "--moreStats", hidden=True, is_flag=True, expose_value=False)
 @click.option("-i", "--interval", "every_s", metavar="SECONDS", type=FiniteRange(0.05, DAY_S),
-              help="Look again and again, until Ctrl-C.")  # fmt: skip
+              help="Poll repeatedly, until Ctrl-C.")  # fmt: skip
 def cluster_list(root: Path, as_json: bool, every_s: float | None) -> None:
-    """The store as a cluster of one broker: #Hour is the age of its oldest message, #SPACE how full the disk is."""
+    """Show the store as a cluster of one broker. #Hour is the age of its oldest message, #SPACE the disk usage."""
     with open_store(root) as store, contextlib.suppress(KeyboardInterrupt):
         _write_cluster(store, as_json)
         while every_s is not None:
@@ -157,16 +158,16 @@ def _write_cluster(store: Store, as_json: bool) -> None:
 
 @click.command(
     "statsAll",
-    short_help="What came into each topic, and how far its groups are.",
+    short_help="New messages of each topic, and the lag of its groups.",
     epilog="\b\nExample:\n  rmq statsAll -a --store /data/store",
 )
 @mqadmin_options("n")
 @click.option("-a", "--activeTopic", "active", is_flag=True, help="Only topics with messages of the last 24 hours.")
 @click.option("-t", "--topic", type=TOPIC, help="Only this topic.")
 def stats_all(root: Path, as_json: bool, active: bool, topic: str | None) -> None:
-    """What came into each topic in the last minute and the last 24 hours, and how far behind its groups are.
+    """Messages that each topic received in the last minute and the last 24 hours, and the lag of its groups.
 
-    What went out nobody counts in a directory: `-`.
+    Delivered messages are not counted in a directory: `-`.
     """
     from rmq_store.broker.monitoring.lag import all_lags
     from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX
@@ -194,7 +195,7 @@ def stats_all(root: Path, as_json: bool, active: bool, topic: str | None) -> Non
 
 @click.command(
     "queryCq",
-    short_help="Entries of a queue, as they stand in its files.",
+    short_help="Entries of a queue, as stored in its files.",
     epilog="\b\nExample:\n  rmq queryCq -t Orders -q 0 -i 100 -c 5 --store /data/store",
 )
 @mqadmin_options("nb")
@@ -204,7 +205,7 @@ def stats_all(root: Path, as_json: bool, active: bool, topic: str | None) -> Non
 @click.option("-c", "--count", default=_CQ_COUNT, show_default=True, type=click.IntRange(1, 10_000), help="How many.")
 @click.option("-g", "--consumer", hidden=True, expose_value=False)
 def query_cq(root: Path, as_json: bool, topic: str, queue: int, index: int, count: int) -> None:
-    """Entries of a queue as they stand in its files: place and size of the record, and the hash of its tag."""
+    """Entries of a queue as stored in its files: log offset and size of the record, and the hash of its tag."""
     with open_store(root) as store:
         low, high = store.queue_range(topic, require_queue(store, topic, queue))
         entries = store.queue_entries(topic, queue, index, max(min(index + count, high), index)).tolist()

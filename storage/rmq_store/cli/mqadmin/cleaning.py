@@ -24,7 +24,7 @@ from rmq_store.cli.shared.output import open_store, write_json
 @changing_options
 @click.pass_context
 def delete_expired_commit_log(context: click.Context, root: Path, as_json: bool, dry_run: bool, yes: bool) -> None:
-    """Delete the files of the log that are older than fileReservedTime, at any hour: `rmq retention run --manual`."""
+    """Delete commit log files that are older than fileReservedTime, at any hour: `rmq retention run --manual`."""
     context.invoke(retention.run, root=root, as_json=as_json, dry_run=dry_run, manual=True, yes=yes)
 
 
@@ -35,9 +35,10 @@ def delete_expired_commit_log(context: click.Context, root: Path, as_json: bool,
 )
 @mqadmin_options()
 def clean_expired_cq(root: Path, as_json: bool) -> None:
-    """Delete queue files that know only messages which retention has taken.
+    """Delete queue files whose messages were all deleted by retention.
 
-    The last file of a queue stays: it knows the next queue offset. A broker would delete it, and begin again at 0.
+    The last file of a queue stays, because it holds the next queue offset. A broker would delete it, and start again at
+    0.
     """
     from rmq_store import Store
 
@@ -51,15 +52,15 @@ def clean_expired_cq(root: Path, as_json: bool) -> None:
 
 @click.command(
     "cleanUnusedTopic",
-    short_help="Forget what groups know of deleted topics.",
+    short_help="Delete groups' offsets on deleted topics.",
     epilog="\b\nExample:\n  rmq cleanUnusedTopic --dry-run --store /data/store",
 )
 @mqadmin_options()
 @changing_options
 def clean_unused_topic(root: Path, as_json: bool, dry_run: bool, yes: bool) -> None:
-    """Forget the offsets on topics that are not there any more, and delete queue files that `cleanExpiredCQ` deletes.
+    """Delete the offsets on topics that no longer exist, and the queue files that `cleanExpiredCQ` deletes.
 
-    The last file of each queue stays until the topic is made again, and so do messages that retention has not taken.
+    The last file of each queue stays until the topic is made again, and so do messages that retention has not deleted.
     """
     from rmq_store import Store
 

@@ -56,24 +56,52 @@ _FIELDS = (
 )
 @mqadmin_options()
 @click.option("-g", "--groupName", "group", type=GROUP, required=True, help="Name of the group.")
-@click.option("-s", "--consumeEnable", "consume_enable", type=bool, help="Whether it may consume.")
-@click.option("-m", "--consumeFromMinEnable", "consume_from_min_enable", type=bool, help="For brokers.")
-@click.option("-d", "--consumeBroadcastEnable", "consume_broadcast_enable", type=bool, help="For brokers.")
-@click.option("-o", "--consumeMessageOrderly", "consume_message_orderly", type=bool, help="Whether it keeps the order.")
-@click.option("-q", "--retryQueueNums", "retry_queue_nums", type=click.IntRange(0), help="Queues of its %RETRY% topic.")
-@click.option("-r", "--retryMaxTimes", "retry_max_times", type=int, help="Retries before a message is a dead letter.")
-@click.option("-i", "--brokerId", "broker_id", type=int, help="For brokers.")
-@click.option("-w", "--whichBrokerWhenConsumeSlowly", "which_broker_when_consume_slowly", type=int, help="For brokers.")
-@click.option("-a", "--notifyConsumerIdsChanged", "notify_consumer_ids_changed_enable", type=bool, help="For brokers.")
-@click.option("-p", "--groupRetryPolicy", "policy", metavar="JSON", help="For brokers.")
-@click.option("--attributes", metavar="+K=V,-K", help="Attributes to set and to remove. For brokers.")
+@click.option("-s", "--consumeEnable", "consume_enable", type=bool, help="Whether the group may consume.")
+@click.option(
+    "-m", "--consumeFromMinEnable", "consume_from_min_enable", type=bool, help="Stored for brokers; not used here."
+)
+@click.option(
+    "-d", "--consumeBroadcastEnable", "consume_broadcast_enable", type=bool, help="Stored for brokers; not used here."
+)
+@click.option(
+    "-o", "--consumeMessageOrderly", "consume_message_orderly", type=bool, help="Whether the group consumes in order."
+)
+@click.option(
+    "-q", "--retryQueueNums", "retry_queue_nums", type=click.IntRange(0), help="Number of queues of its %RETRY% topic."
+)
+@click.option(
+    "-r",
+    "--retryMaxTimes",
+    "retry_max_times",
+    type=int,
+    help="Number of retries before a message becomes a dead letter.",
+)
+@click.option("-i", "--brokerId", "broker_id", type=int, help="Stored for brokers; not used here.")
+@click.option(
+    "-w",
+    "--whichBrokerWhenConsumeSlowly",
+    "which_broker_when_consume_slowly",
+    type=int,
+    help="Stored for brokers; not used here.",
+)
+@click.option(
+    "-a",
+    "--notifyConsumerIdsChanged",
+    "notify_consumer_ids_changed_enable",
+    type=bool,
+    help="Stored for brokers; not used here.",
+)
+@click.option("-p", "--groupRetryPolicy", "policy", metavar="JSON", help="Stored for brokers; not used here.")
+@click.option(
+    "--attributes", metavar="+K=V,-K", help="Attributes to set and to remove. Stored for brokers; not used here."
+)
 def update_sub_group(
     root: Path, as_json: bool, group: str, policy: str | None, attributes: str | None, **given: Any
 ) -> None:
     """Make a consumer group, or change one.
 
-    A new group is made with mqadmin's defaults: neither consumeFromMinEnable nor consumeBroadcastEnable. Of a group
-    that is there, what no option names stays as it is; mqadmin sets that to its defaults.
+    A new group gets mqadmin's defaults: neither consumeFromMinEnable nor consumeBroadcastEnable. For an existing group,
+    settings without an option stay as they are; mqadmin would reset them to its defaults.
     """
     from rmq_store import Store, SubscriptionGroup
 
@@ -101,13 +129,20 @@ def update_sub_group(
 @mqadmin_options()
 @changing_options
 @click.option("-g", "--groupName", "group", type=GROUP, required=True, help="Name of the group.")
-@click.option("-r", "--removeOffset", "remove_offsets", type=bool, default=False, help="Its offsets, too: see above.")
+@click.option(
+    "-r",
+    "--removeOffset",
+    "remove_offsets",
+    type=bool,
+    default=False,
+    help="true: also delete its offsets and topics, see above.",
+)
 def delete_sub_group(root: Path, as_json: bool, group: str, remove_offsets: bool, dry_run: bool, yes: bool) -> None:
-    """Delete a consumer group: its settings. It begins where it was if it comes back.
+    """Delete the settings of a consumer group. If the group comes back, it continues at its offsets.
 
-    With `-r true` everything that is its own goes: offsets, what SimpleConsumers have in their hands, its %RETRY% topic
-    and its %DLQ% topic with the dead letters (`rmq dlq export` keeps them). Their messages stay in the log, unseen,
-    until retention takes them.
+    With `-r true` the command also deletes the group's offsets, its unacknowledged messages of SimpleConsumers, its
+    %RETRY% topic, and its %DLQ% topic with the dead letters (`rmq dlq export` saves them). Their messages stay in the
+    log, unreadable, until retention deletes them.
     """
     from rmq_store.broker.monitoring.active_consumers import require_idle
 
@@ -157,15 +192,16 @@ def get_consumer_config(root: Path, as_json: bool, group: str) -> None:
 
 @click.command(
     "consumerConnection",
-    short_help="Who consumes as a group now.",
+    short_help="Members of a group that are running now.",
     epilog="\b\nExample:\n  rmq consumerConnection -g cg_orders --store /data/store",
 )
 @mqadmin_options("nb")
 @click.option("-g", "--consumerGroup", "group", type=GROUP, required=True, help="Name of the group.")
 def consumer_connection(root: Path, as_json: bool, group: str) -> None:
-    """Who consumes as a group now: streams, push and lite pull consumers. SimpleConsumers are not connected.
+    """Members of a group that are running now: streams, push and lite pull consumers. SimpleConsumers are not
+    connected.
 
-    Exit code 1 if nobody does.
+    Exit code 1 if there is none.
     """
     from rmq_store.broker.metadata.groups import FilterTable
     from rmq_store.broker.metadata.leases import live_leases
@@ -224,7 +260,6 @@ def _field_text(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     return dict(value) if hasattr(value, "keys") else value
-
 
 
 COMMANDS = (consumer_progress, update_sub_group, delete_sub_group, get_consumer_config, consumer_connection)

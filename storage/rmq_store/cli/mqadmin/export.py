@@ -29,10 +29,12 @@ _CONFIGS = (
 )
 @mqadmin_options()
 @click.option("-f", "--filePath", "directory", default=".", show_default=True, metavar="DIRECTORY",
-              type=click.Path(file_okay=False, path_type=Path), help="Where to write the file.")  # fmt: skip
-@click.option("-t", "--topic", "only_topics", is_flag=True, help="Only topics: topic.json.")
-@click.option("-g", "--subscriptionGroup", "only_groups", is_flag=True, help="Only groups: subscriptionGroup.json.")
-@click.option("-s", "--specialTopic", "with_special", is_flag=True, help="Retry and dead-letter topics too.")
+              type=click.Path(file_okay=False, path_type=Path), help="Directory of the file.")  # fmt: skip
+@click.option("-t", "--topic", "only_topics", is_flag=True, help="Export only topics, to topic.json.")
+@click.option(
+    "-g", "--subscriptionGroup", "only_groups", is_flag=True, help="Export only groups, to subscriptionGroup.json."
+)
+@click.option("-s", "--specialTopic", "with_special", is_flag=True, help="Also retry and dead-letter topics.")
 def export_metadata(
     root: Path, as_json: bool, directory: Path, only_topics: bool, only_groups: bool, with_special: bool
 ) -> None:
@@ -57,7 +59,7 @@ def export_metadata(
 )
 @mqadmin_options()
 @click.option("-f", "--filePath", "directory", default=".", show_default=True, metavar="DIRECTORY",
-              type=click.Path(file_okay=False, path_type=Path), help="Where to write the file.")  # fmt: skip
+              type=click.Path(file_okay=False, path_type=Path), help="Directory of the file.")  # fmt: skip
 def export_configs(root: Path, as_json: bool, directory: Path) -> None:
     """Write the settings that mqadmin exports to configs.json; with --json, print them instead."""
     with open_store(root) as store:

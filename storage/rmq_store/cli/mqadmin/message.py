@@ -46,11 +46,12 @@ def body_options(command: Command) -> Command:
         "--body-dir",
         metavar="DIR",
         type=click.Path(file_okay=False, path_type=Path),
-        help="Write each body to a file named after the message's id, where mqadmin writes to /tmp/rocketmq/msgbodys.",
+        help="Write each body to a file in DIR, named after the message's id. (mqadmin writes to "
+        "/tmp/rocketmq/msgbodys.)",
     )(command)
     return click.option(
         "-f", "--bodyFormat", "encoding", metavar="CHARSET",
-        help="Print the whole body in this character set, not only its beginning.",
+        help="Print the whole body, decoded with this character set, not only its beginning.",
     )(command)  # fmt: skip
 
 
@@ -61,7 +62,7 @@ def no_message(text: str = "query message by key finished, but no message.") -> 
 
 @click.command(
     "queryMsgByKey",
-    short_help="Messages with a key, the newest 64 of them.",
+    short_help="The newest 64 messages with a key.",
     epilog="\b\nExample:\n  rmq queryMsgByKey -t OrderTopic -k ORD-000007 --store /data/rocketmq/store",
 )
 @mqadmin_options("nc")
@@ -70,13 +71,11 @@ def no_message(text: str = "query message by key finished, but no message.") -> 
 @click.option("-b", "--beginTimestamp", "begin_ms", type=int, default=0, help="Stored at this time (ms) or later.")
 @click.option("-e", "--endTimestamp", "end_ms", type=int, default=_LONG_MAX, help="Stored at this time (ms) or before.")
 @click.option("-m", "--maxNum", "max_num", type=click.IntRange(1, 64), default=64, show_default=True,
-              help="At most so many.")  # fmt: skip
-def query_msg_by_key(
-    root: Path, as_json: bool, topic: str, key: str, begin_ms: int, end_ms: int, max_num: int
-) -> None:
-    """Messages with a key, the newest 64 of them: unique id, queue and offset of each.
+              help="Maximum number of messages.")  # fmt: skip
+def query_msg_by_key(root: Path, as_json: bool, topic: str, key: str, begin_ms: int, end_ms: int, max_num: int) -> None:
+    """The newest 64 messages with a key: unique id, queue and offset of each.
 
-    They are in the order in which they were stored, as mqadmin prints them.
+    They are printed in the order in which they were stored, as by mqadmin.
     """
     with open_store(root) as store:
         require_topic(store, topic)
@@ -94,12 +93,12 @@ def query_msg_by_key(
 
 @click.command(
     "queryMsgById",
-    short_help="One message by the id that the broker gave it.",
+    short_help="One message by its offset message id.",
     epilog="\b\nExample:\n  rmq queryMsgById -i 7F000001000051AF0000000000009E67 --store /data/rocketmq/store",
 )
 @mqadmin_options("nc")
 @click.option("-i", "--msgId", "msg_ids", required=True, help="Offset message id, or several with commas between.")
-@click.option("-t", "--topic", type=TOPIC, help="Where to search an id that turns out to be a unique id.")
+@click.option("-t", "--topic", type=TOPIC, help="Topic to search if the id is a unique id.")
 @click.option("-u", "--unitName", hidden=True, expose_value=False)
 @_to_client
 @refused_options(("-s", "--sendMessage"), reason="sends the message again; `rmq sendMessage` sends one")
@@ -107,9 +106,9 @@ def query_msg_by_key(
 def query_msg_by_id(
     root: Path, as_json: bool, msg_ids: str, topic: str | None, encoding: str | None, body_dir: Path | None
 ) -> None:
-    """One message by the offset id that a broker gave it: all its fields, and which groups have consumed it.
+    """One message by its offset message id, made by the broker: all fields, and the groups that have consumed it.
 
-    An id that a producer made (UNIQ_KEY) looks the same; with -t it is found as well.
+    A unique id (UNIQ_KEY), made by the producer, looks similar; with -t it is found as well.
     """
     wanted = [msg_id.strip() for msg_id in msg_ids.split(",") if msg_id.strip()]
     with open_store(root) as store:
@@ -137,14 +136,14 @@ def _by_any_id(store: Store, msg_id: str, topic: str | None) -> StoredMessage:
 
 @click.command(
     "queryMsgByUniqueKey",
-    short_help="One message by the id that its producer gave it.",
+    short_help="One message by its unique id.",
     epilog="\b\nExample:\n  rmq queryMsgByUniqueKey -t OrderTopic -i C0000202371F5FFD2B2767134429005D "
     "--store /data/rocketmq/store",
 )
 @mqadmin_options("nc")
 @click.option("-i", "--msgId", "msg_id", required=True, help="The unique id (UNIQ_KEY).")
 @click.option("-t", "--topic", type=TOPIC, required=True, help="The topic.")
-@click.option("-a", "--showAll", "shows", type=click.Choice(["all"]), help='"all": every message with this id.')
+@click.option("-a", "--showAll", "shows", type=click.Choice(["all"]), help='"all": show every message with this id.')
 @_to_client
 @body_options
 def query_msg_by_unique_key(
@@ -156,10 +155,10 @@ def query_msg_by_unique_key(
     encoding: str | None,
     body_dir: Path | None,
 ) -> None:
-    """One message by the id that its producer gave it: all its fields, and which groups have consumed it.
+    """One message by its unique id, made by the producer: all fields, and the groups that have consumed it.
 
-    A producer that repeats a send stores the message again under the same id: the newest is shown, with -a all each of
-    them. Copies in retry and dead-letter topics have it too, see `rmq trace`.
+    If a producer repeats a send, the message is stored again with the same id. The newest is shown; -a all shows each.
+    Copies in retry and dead-letter topics have the same id too: see `rmq trace`.
     """
     with open_store(root) as store:
         require_topic(store, topic)
@@ -171,7 +170,7 @@ def query_msg_by_unique_key(
 
 @click.command(
     "queryMsgByOffset",
-    short_help="One message by its place in its queue.",
+    short_help="One message by its queue offset.",
     epilog="\b\nExample:\n  rmq queryMsgByOffset -t OrderTopic -b golden-a -i 1 -o 7 --store /data/rocketmq/store",
 )
 @mqadmin_options("n")
@@ -190,7 +189,7 @@ def query_msg_by_offset(
     encoding: str | None,
     body_dir: Path | None,
 ) -> None:
-    """One message by its place in its queue: all its fields, and which groups have consumed it."""
+    """One message by its queue offset: all fields, and the groups that have consumed it."""
     with open_store(root) as store:
         require_broker(store, broker)
         require_queue(store, topic, queue_id)
@@ -228,17 +227,17 @@ def _write(
 
 @click.command(
     "DecodeMessageId",
-    short_help="What a message id says: host, time, offset.",
+    short_help="Decode a message id: host, time, offset.",
     epilog="\b\nExample:\n  rmq DecodeMessageId -i C0000202371F5FFD2B2767134429005D",
 )
 @click.option("-i", "--messageId", "msg_id", required=True, help="A message id of 32 or 56 hex digits.")
 @click.option("-n", "--namesrvAddr", hidden=True, expose_value=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def decode_message_id(msg_id: str, as_json: bool) -> None:
-    """What a message id says: as a producer's unique id (its host and the time when it was made, UTC), and as a
-    broker's offset id (its host, and the place in its log) where it may be one. No store is needed.
+    """Decode a message id: as a unique id, made by a producer (its host, and the time when it was made, UTC), and, if
+    possible, as an offset id, made by a broker (its host, and the log offset). No store is needed.
 
-    A unique id holds its time within a month only: the latest month that is not in the future is shown.
+    A unique id holds its time only within a month: the latest month that is not in the future is shown.
     """
     from rmq_store import clock
     from rmq_store.format.text.ids import month_start_ms, parse_offset_message_id, parse_unique_id

@@ -41,24 +41,25 @@ _HEAD = (
 
 @click.command(
     "dumpCompactionLog",
-    short_help="Show records as they lie in a file.",
+    short_help="Show the records of a file, byte for byte.",
     epilog="\b\nExample:\n  rmq dumpCompactionLog --at 40551 --store /data/rocketmq/store",
 )
 @click.option("-f", "--file", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="A file of records: a segment of a commit log, or a compaction log.")  # fmt: skip
 @click.option("--at", "offset", type=click.IntRange(0, (1 << 62) - 1), metavar="BYTE",
-              help="One record, field by field: its place in the file, without -f in the log of --store.")  # fmt: skip
+              help="Show one record, field by field: its offset in the file, or without -f in the log of "
+                   "--store.")  # fmt: skip
 @click.option("--store", "root", metavar="PATH", envvar="RMQ_STORE", show_envvar=True,
               type=StorePath(), help="Directory of a store.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @wide_option
 @click.option("-n", "--namesrvAddr", hidden=True, expose_value=False)
 def dump_compaction_log(path: Path | None, offset: int | None, root: Path | None, as_json: bool) -> None:
-    """Show records as they lie in a file.
+    """Show the records of a file, byte for byte.
 
-    With -f alone, all of them as mqadmin prints them, up to the first bytes that are no record; exit code 1 if they are
-    not the unwritten end of the file. With --at, every field of one: its first byte in the record, its size, its bytes
-    in hex and what they mean; long ones are cut, --json has them whole. Nothing is changed.
+    With -f alone: print all records as mqadmin does, up to the first bytes that are no record. Exit code 1 if these are
+    not the unwritten end of the file. With --at: print every field of one record: its position in the record, its size,
+    its bytes in hex and their meaning. Long fields are cut; --json has them in full. Nothing is changed.
     """
     if path is None and (root is None or offset is None):
         raise UsageError("name a file with -f, or a store and a place in its log: --store PATH --at BYTE")
@@ -183,23 +184,25 @@ def _short_hex(raw: bytes) -> str:
 
 @click.command(
     "queryMsgTraceById",
-    short_help="What traced clients said of a message.",
+    short_help="Trace of a message, written by clients.",
     epilog="\b\nExample:\n  rmq queryMsgTraceById -i C0000202371F5FFD2B2767134429005D --store /data/rocketmq/store",
 )
 @mqadmin_options("n")
 @click.option("-i", "--msgId", "msg_id", required=True, help="The unique id (UNIQ_KEY).")
 @click.option("-t", "--traceTopic", "topic", type=TOPIC, default=_TRACE_TOPIC, show_default=True,
-              help="Where traces are.")  # fmt: skip
+              help="Topic of the traces.")  # fmt: skip
 @click.option("-b", "--beginTimestamp", "begin_ms", type=int, default=0, help="Traces of this time (ms) or later.")
 @click.option("-e", "--endTimestamp", "end_ms", type=int, default=(1 << 63) - 1, help="... or before.")
 @click.option("-c", "--maxNum", "max_num", type=click.IntRange(1, 64), default=64, show_default=True,
-              help="Trace messages that are looked at.")  # fmt: skip
+              help="Maximum number of trace messages to read.")  # fmt: skip
 def query_msg_trace_by_id(
     root: Path, as_json: bool, msg_id: str, topic: str, begin_ms: int, end_ms: int, max_num: int
 ) -> None:
-    """What clients with tracing enabled said of a message: who sent it, which consumers got it, and how long each took.
+    """Trace of a message that clients with tracing enabled wrote: its sender, the consumers that got it, and how long
+    each took.
 
-    Only clients that trace leave that. What the store itself knows of a message, without tracing, `rmq trace` prints.
+    Only clients with tracing write it. `rmq trace` prints the history of a message that the store itself knows, without
+    tracing.
     """
     with open_store(root) as store:
         if topic != _TRACE_TOPIC:

@@ -38,11 +38,13 @@ _TIME_HELP = "stored at this time: ms, yyyy-MM-dd#HH:mm:ss:SSS (UTC), or 10m, 2h
 )
 @mqadmin_options("n")
 @click.option("-t", "--topic", type=TOPIC, required=True, help="The topic.")
-@click.option("-c", "--charsetName", "encoding", default="UTF-8", show_default=True, help="How bodies are read.")
+@click.option("-c", "--charsetName", "encoding", default="UTF-8", show_default=True, help="Character set of bodies.")
 @click.option("-s", "--subExpression", "tags", default="*", show_default=True, help="Tags: TagA || TagB.")
-@click.option("-b", "--beginTimestamp", "begin", help=f"First message {_TIME_HELP}")
-@click.option("-e", "--endTimestamp", "end", help=f"Only those before the first message {_TIME_HELP}")
-@click.option("-d", "--printBody", "with_body", type=bool, default=True, show_default=True, help="Print bodies.")
+@click.option("-b", "--beginTimestamp", "begin", help=f"Start at the first message {_TIME_HELP}")
+@click.option("-e", "--endTimestamp", "end", help=f"End before the first message {_TIME_HELP}")
+@click.option(
+    "-d", "--printBody", "with_body", type=bool, default=True, show_default=True, help="Whether to print bodies."
+)
 def print_msg(
     root: Path,
     as_json: bool,
@@ -77,13 +79,19 @@ def print_msg(
 @click.option("-t", "--topic", type=TOPIC, required=True, help="The topic.")
 @click.option("-a", "--brokerName", "broker", help="The broker's name; a store has one.")
 @click.option("-i", "--queueId", "queue_id", type=click.IntRange(min=0), required=True, help="The queue.")
-@click.option("-c", "--charsetName", "encoding", default="UTF-8", show_default=True, help="How bodies are read.")
+@click.option("-c", "--charsetName", "encoding", default="UTF-8", show_default=True, help="Character set of bodies.")
 @click.option("-s", "--subExpression", "tags", default="*", show_default=True, help="Tags: TagA || TagB.")
-@click.option("-b", "--beginTimestamp", "begin", help=f"First message {_TIME_HELP}")
-@click.option("-e", "--endTimestamp", "end", help=f"Only those before the first message {_TIME_HELP}")
-@click.option("-p", "--printMsg", "prints", type=bool, default=False, show_default=True, help="Print messages.")
-@click.option("-d", "--printBody", "with_body", type=bool, default=False, show_default=True, help="Bodies, too.")
-@click.option("-f", "--calculate", "counts", type=bool, default=False, show_default=True, help="Count by tag.")
+@click.option("-b", "--beginTimestamp", "begin", help=f"Start at the first message {_TIME_HELP}")
+@click.option("-e", "--endTimestamp", "end", help=f"End before the first message {_TIME_HELP}")
+@click.option(
+    "-p", "--printMsg", "prints", type=bool, default=False, show_default=True, help="Whether to print messages."
+)
+@click.option(
+    "-d", "--printBody", "with_body", type=bool, default=False, show_default=True, help="Whether to print bodies too."
+)
+@click.option(
+    "-f", "--calculate", "counts", type=bool, default=False, show_default=True, help="Whether to count messages by tag."
+)
 def print_msg_by_queue(
     root: Path,
     as_json: bool,
@@ -100,7 +108,7 @@ def print_msg_by_queue(
 ) -> None:
     """Print or count the messages of one queue. As with mqadmin, nothing is printed without -p true or -f true.
 
-    Counts come most frequent first; messages without a tag are not counted.
+    Counts are sorted, the most frequent tag first. Messages without a tag are not counted.
     """
     printer = _Lines(charset(encoding), with_body, as_json)
     counted: Counter[str] = Counter()
@@ -129,11 +137,17 @@ def print_msg_by_queue(
 @click.option("-b", "--brokerName", "broker", help="The broker's name; a store has one.")
 @click.option("-i", "--queueId", "queue_id", type=click.IntRange(min=0), help="Only this queue.")
 @click.option("-o", "--offset", type=click.IntRange(min=0), help="With -i: from this queue offset on.")
-@click.option("-g", "--consumerGroup", "group", type=GROUP, help="Taken as mqadmin takes it; its offset does not move.")
-@click.option("-s", "--beginTimestamp", "begin", help=f"First message {_TIME_HELP}")
-@click.option("-e", "--endTimestamp", "end", help=f"Only those before the first message {_TIME_HELP}")
+@click.option(
+    "-g",
+    "--consumerGroup",
+    "group",
+    type=GROUP,
+    help="Accepted for compatibility with mqadmin; the group's offset does not move.",
+)
+@click.option("-s", "--beginTimestamp", "begin", help=f"Start at the first message {_TIME_HELP}")
+@click.option("-e", "--endTimestamp", "end", help=f"End before the first message {_TIME_HELP}")
 @click.option("-c", "--MessageNumber", "limit", type=click.IntRange(min=1), default=128, show_default=True,
-              help="Messages in all.")  # fmt: skip
+              help="Maximum number of messages.")  # fmt: skip
 def consume_message(
     root: Path,
     as_json: bool,
@@ -179,12 +193,12 @@ def consume_message(
     epilog="\b\nExample:\n  rmq sendMessage -t OrderTopic -p 'tea for two' -k ORD-1 -c TagA --store /data/store",
 )
 @mqadmin_options("n")
-@click.option("-t", "--topic", type=TOPIC, required=True, help="The topic; a new one is made as a broker makes it.")
+@click.option("-t", "--topic", type=TOPIC, required=True, help="The topic; a missing one is made as by a broker.")
 @click.option("-p", "--body", required=True, help="The body, as UTF-8.")
-@click.option("-k", "--key", "keys", help="Keys, separated by blanks.")
+@click.option("-k", "--key", "keys", help="Keys, separated by spaces.")
 @click.option("-c", "--tags", help="The tag.")
 @click.option("-b", "--broker", help="The broker's name; a store has one.")
-@click.option("-i", "--qid", "queue_id", type=click.IntRange(min=0), help="The queue; by default in turn.")
+@click.option("-i", "--qid", "queue_id", type=click.IntRange(min=0), help="The queue; by default round robin.")
 @click.option("-m", "--msgTraceEnable", "traced", type=bool, hidden=True, expose_value=False)
 def send_message(
     root: Path,

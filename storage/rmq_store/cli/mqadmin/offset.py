@@ -43,9 +43,11 @@ _BEHIND_THE_NEWEST = -1
 @click.option("-t", "--topic", type=TOPIC, required=True, help="Name of the topic.")
 @click.option("-s", "--timestamp", required=True, metavar="TIME",
               help="now, ms since 1970 (-1: behind the newest), yyyy-MM-dd#HH:mm:ss:SSS (UTC), ISO 8601.")  # fmt: skip
-@click.option("-f", "--force", type=bool, default=True, show_default=True, help="false: only ever move it back.")
+@click.option(
+    "-f", "--force", type=bool, default=True, show_default=True, help="false: move offsets only back, never forward."
+)
 @click.option("-q", "--queue", type=click.IntRange(0), help="Only this queue.")
-@click.option("-o", "--offset", type=click.IntRange(0), help="With -q: to this offset instead of the time.")
+@click.option("-o", "--offset", type=click.IntRange(0), help="With -q: move to this offset instead of the time.")
 def reset_offset_by_time(
     root: Path, as_json: bool, group: str, topic: str, timestamp: str, force: bool, queue: int | None,
     offset: int | None, dry_run: bool, yes: bool,
@@ -66,32 +68,34 @@ def reset_offset_by_time(
 
 @click.command(
     "skipAccumulatedMessage",
-    short_help="Move a group behind the newest messages.",
+    short_help="Move a group to the ends of the queues.",
     epilog="\b\nExample:\n  rmq skipAccumulatedMessage -g cg_orders -t Orders --dry-run --store /data/store",
 )
 @mqadmin_options()
 @changing_options
 @click.option("-g", "--group", type=GROUP, required=True, help="Name of the group.")
 @click.option("-t", "--topic", type=TOPIC, required=True, help="Name of the topic.")
-@click.option("-f", "--force", type=bool, default=True, show_default=True, help="false: only ever move it back.")
+@click.option(
+    "-f", "--force", type=bool, default=True, show_default=True, help="false: move offsets only back, never forward."
+)
 def skip_accumulated_message(
     root: Path, as_json: bool, group: str, topic: str, force: bool, dry_run: bool, yes: bool
 ) -> None:
-    """Move a group behind the newest message of each queue of a topic: it never sees those in between."""
+    """Move a group to the end of each queue of a topic: it skips all messages before."""
     _Reset(group, topic, _BEHIND_THE_NEWEST, force).run(root, as_json, dry_run, yes, "", "#rollbackOffset")
 
 
 @click.command(
     "cloneGroupOffset",
-    short_help="Let a group begin where another one is.",
+    short_help="Copy the offsets of another group.",
     epilog="\b\nExample:\n  rmq cloneGroupOffset -s cg_orders -d cg_audit -t Orders --store /data/store",
 )
 @mqadmin_options()
 @changing_options
 @click.option("-s", "--srcGroup", "source", type=GROUP, required=True,
-              help="Group that is where the other one shall be.")  # fmt: skip
+              help="Group whose offsets are copied.")  # fmt: skip
 @click.option("-d", "--destGroup", "target", type=GROUP, required=True,
-              help="Group whose offsets are set; it may be new.")  # fmt: skip
+              help="Group whose offsets are set; it may be a new group.")  # fmt: skip
 @click.option("-t", "--topic", type=TOPIC, required=True, help="Name of the topic.")
 @click.option("-o", "--offline", hidden=True, expose_value=False)
 def clone_group_offset(

@@ -26,20 +26,20 @@ _GROUP_LINE = "%-64s  %-6s  %-24s %-5s  %-14s  %-7s  %s"
 
 @click.command(
     "consumerProgress",
-    short_help="How far behind consumer groups are.",
+    short_help="Lag of consumer groups.",
     epilog="\b\nExample:\n  rmq consumerProgress -g cg_orders --store /data/store",
 )
 @mqadmin_options("nc")
 @click.option("-g", "--groupName", "group", type=GROUP, help="Only this group, queue by queue.")
 @click.option("-t", "--topicName", "topic", type=TOPIC, help="With -g: only this topic.")
-@click.option("-s", "--showClientIP", "show_clients", type=bool, help="With -g: who holds each queue.")
+@click.option("-s", "--showClientIP", "show_clients", type=bool, help="With -g: show the member that holds each queue.")
 def consumer_progress(
     root: Path, as_json: bool, group: str | None, topic: str | None, show_clients: bool | None
 ) -> None:
-    """How far behind consumer groups are: of all groups the sums, of one its queues.
+    """Lag of consumer groups: sums for all groups, or the queues of one group.
 
-    #Diff are the messages from the committed offset to the end, #Inflight those that were given out and are not
-    committed; the totals have the %RETRY% topics in them. #LastTime: when the last consumed message was stored (UTC).
+    #Diff counts the messages from the committed offset to the end, #Inflight those that were delivered and are not
+    committed; the totals include the %RETRY% topics. #LastTime is the store time of the last consumed message (UTC).
     """
     if group is None:
         if topic is not None or show_clients is not None:

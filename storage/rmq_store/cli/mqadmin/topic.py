@@ -43,9 +43,10 @@ _QUEUES = 8
     "topicList", short_help="Names of all topics.", epilog="\b\nExample:\n  rmq topicList -c --store /data/store"
 )
 @mqadmin_options("n")
-@click.option("-c", "--clusterModel", "with_groups", is_flag=True, help="With their cluster and their consumer groups.")
+@click.option("-c", "--clusterModel", "with_groups", is_flag=True, help="Also show cluster and consumer groups.")
 def topic_list(root: Path, as_json: bool, with_groups: bool) -> None:
-    """Names of all topics; with -c, cluster and consumer groups of each that is no retry or dead-letter topic."""
+    """Names of all topics. With -c: also cluster and consumer groups of each topic, without retry and dead-letter
+    topics."""
     from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX
 
     with open_store(root) as store:
@@ -74,7 +75,7 @@ def topic_list(root: Path, as_json: bool, with_groups: bool) -> None:
 @mqadmin_options("nc")
 @click.option("-t", "--topic", type=TOPIC, required=True, help="Name of the topic.")
 def topic_status(root: Path, as_json: bool, topic: str) -> None:
-    """Offsets of a topic's queues, and when the newest message of each was stored (UTC)."""
+    """Offsets of a topic's queues, and the store time of the newest message of each (UTC)."""
     with open_store(root) as store:
         broker, rows = store.broker_name, []
         for queue_id, span in sorted(store.queue_ranges(require_topic(store, topic)).items()):
@@ -91,14 +92,14 @@ def topic_status(root: Path, as_json: bool, topic: str) -> None:
 
 @click.command(
     "topicRoute",
-    short_help="Where a topic's queues are.",
+    short_help="Route of a topic: its broker and queues.",
     epilog="\b\nExample:\n  rmq topicRoute -t Orders -l --store /data/store",
 )
 @mqadmin_options("n")
 @click.option("-t", "--topic", type=TOPIC, required=True, help="Name of the topic.")
-@click.option("-l", "--list", "as_list", is_flag=True, help="As a table.")
+@click.option("-l", "--list", "as_list", is_flag=True, help="Print a table.")
 def topic_route(root: Path, as_json: bool, topic: str, as_list: bool) -> None:
-    """What a name server would answer for a topic: the store as the one broker that has it."""
+    """Route of a topic, as a name server would answer it: the store is the only broker."""
     from rmq_store.format.tables.config_json import dumps
 
     with open_store(root) as store:
@@ -132,7 +133,7 @@ def topic_route(root: Path, as_json: bool, topic: str, as_list: bool) -> None:
 @mqadmin_options("n")
 @click.option("-t", "--topic", type=TOPIC, required=True, help="Name of the topic.")
 def topic_cluster_list(root: Path, as_json: bool, topic: str) -> None:
-    """The cluster that a topic belongs to."""
+    """The cluster of a topic."""
     with open_store(root) as store:
         require_topic(store, topic)
         cluster = cluster_name(store)
@@ -150,8 +151,10 @@ def topic_cluster_list(root: Path, as_json: bool, topic: str) -> None:
 )
 @mqadmin_options()
 @click.option("-t", "--topic", type=TOPIC, required=True, help="Name of the topic.")
-@click.option("-r", "--readQueueNums", "read_queues", type=click.IntRange(0), help="Queues that are read.")
-@click.option("-w", "--writeQueueNums", "write_queues", type=click.IntRange(0), help="Queues that get new messages.")
+@click.option("-r", "--readQueueNums", "read_queues", type=click.IntRange(0), help="Number of queues that are read.")
+@click.option(
+    "-w", "--writeQueueNums", "write_queues", type=click.IntRange(0), help="Number of queues that get new messages."
+)
 @click.option("-p", "--perm", type=click.IntRange(0, 7), help="2: write, 4: read, 6: both.")
 @click.option("-o", "--order", type=bool, help="Whether it is an ordered topic.")
 @click.option("-u", "--unit", type=bool, help="Whether it is a unit topic (bit 0 of topicSysFlag).")
@@ -160,8 +163,9 @@ def topic_cluster_list(root: Path, as_json: bool, topic: str) -> None:
 def update_topic(root: Path, as_json: bool, topic: str, attributes: str | None, **given: Any) -> None:
     """Make a topic of 8 queues, or change one.
 
-    Of a topic that is there, what no option names stays as it is; mqadmin sets that to its defaults. A topic that was
-    deleted before goes on where it ended: what is left of its old messages can be read again.
+    For an existing topic, settings without an option stay as they are; mqadmin would reset them to its defaults. A
+    topic that was deleted before continues at its old end: old messages that retention has not deleted can be read
+    again.
     """
     from rmq_store import Store, TopicConfig
 
@@ -183,14 +187,14 @@ def update_topic(root: Path, as_json: bool, topic: str, attributes: str | None, 
 
 @click.command(
     "updateTopicPerm",
-    short_help="Say who may use a topic.",
+    short_help="Set the permissions of a topic.",
     epilog="\b\nExample:\n  rmq updateTopicPerm -t Orders -p 4 --store /data/store",
 )
 @mqadmin_options()
 @click.option("-t", "--topic", type=TOPIC, required=True, help="Name of the topic.")
 @click.option("-p", "--perm", required=True, type=click.IntRange(0, 7), help="2: write, 4: read, 6: both.")
 def update_topic_perm(root: Path, as_json: bool, topic: str, perm: int) -> None:
-    """Set the permissions of a topic; everything else stays."""
+    """Set the permissions of a topic; its other settings stay."""
     from rmq_store import Store
 
     with Store.open(root) as store:
@@ -217,9 +221,9 @@ def update_topic_perm(root: Path, as_json: bool, topic: str, perm: int) -> None:
 def delete_topic(root: Path, as_json: bool, topic: str, dry_run: bool, yes: bool) -> None:
     """Delete a topic: its settings, and every group's offsets on it.
 
-    Its messages stay in the log until retention takes them. A topic that is made again under this name goes on at the
-    offsets where this one ended, and what is left of its messages can be read again; a broker would begin at 0, and
-    after a rebuild of its queues have two messages for one offset.
+    Its messages stay in the log until retention deletes them. If the topic is made again under this name, it continues
+    at its old end, and old messages that are still there can be read again. A broker would start at 0, and after a
+    rebuild of the queues have two messages for one offset.
     """
     from rmq_store import Store, UnknownTopicError
 

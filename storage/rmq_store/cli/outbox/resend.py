@@ -7,10 +7,10 @@ import click
 from rmq_store.cli.outbox import resend_change, resend_list, resend_run, resend_schema
 
 
-@click.group(short_help="Outbox: send what is not sent or confirmed, and the manual list.")
+@click.group(short_help="Outbox: send and resend its messages; the manual list.")
 def resend() -> None:
-    """The message stubs of a database: send what no broker has, send again what no consumer confirms, and look after
-    the manual list. Needs the extra: pip install 'pyspark-rmq[reliable]'
+    """The outbox of a database: send messages that no broker has, send messages again that no consumer confirms, and
+    manage the manual list. Needs the extra: pip install 'pyspark-rmq[reliable]'
     """
 
 

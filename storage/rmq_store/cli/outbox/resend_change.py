@@ -39,48 +39,49 @@ def _changing(command: Command) -> Command:
 
 
 @click.command(
-    short_help="End messages: they have no effect from now on.",
+    short_help="End messages: groups will ignore them from now on.",
     epilog="\b\nExample:\n  rmq resend void C0000202371F5FFD2B2767134429005D --database env:ORDERS_DB --dry-run",
 )
 @_changing
 def void(**given: Any) -> None:
-    """End messages: whoever has not done them will do nothing when they come, and they leave the manual list.
+    """End messages: groups that have not done them will ignore them, and they are removed from the manual list.
 
-    An effect that a group has had stays: the list names these groups. Exit code 1 if a message could not be ended.
+    Effects that have happened stay: the output names these groups. Exit code 1 if a message could not be ended.
     """
     _run("void", "End {count} messages, which then have no effect?", **given)
 
 
 @click.command(
-    short_help="Have messages sent once more.",
+    short_help="Send messages once more.",
     epilog="\b\nExample:\n  rmq resend retry C0000202371F5FFD2B2767134429005D --database env:ORDERS_DB --yes",
 )
 @_changing
 @click.option("--inbox-days", type=click.IntRange(min=1), default=30, show_default=True, metavar="DAYS",
-              help="How long inboxes remember what is done. Older messages are refused.")  # fmt: skip
+              help="Days for which inboxes keep done messages. Older messages are refused.")  # fmt: skip
 @click.option("--effects-may-repeat", is_flag=True,
-              help="Send also older messages, whose effect a group may have, and would have twice.")  # fmt: skip
+              help="Also send older messages, although a group that has done one would do it a "
+                   "second time.")  # fmt: skip
 def retry(inbox_days: int, effects_may_repeat: bool, **given: Any) -> None:
-    """Have messages sent once more by `rmq resend run`, whatever their count, time and offset, and also if they come
-    behind later messages of their key. Groups that have done them recognise them.
+    """Let `rmq resend run` send messages once more, whatever their count, time and offset, and even out of order.
+    Groups that have done them recognise them.
 
-    They leave the manual list, but doubts about effects stay on it. If one fails again, a new entry tells of it. Exit
-    code 1 if one of them cannot be sent again.
+    The messages are removed from the manual list, but entries in_doubt stay. If a message fails again, it gets a new
+    entry. Exit code 1 if one of them cannot be sent again.
     """
     days = None if effects_may_repeat else inbox_days
     _run("retry", "Send {count} messages once more?", inbox_days=days, **given)
 
 
 @click.command(
-    short_help="Take messages off the manual list, and do nothing else.",
+    short_help="Remove messages from the manual list; do nothing else.",
     epilog="\b\nExample:\n  rmq resend clear C0000202371F5FFD2B2767134429005D --database env:ORDERS_DB --yes",
 )
 @_changing
 def clear(**given: Any) -> None:
-    """Take messages off the manual list: dead letters that a person has dealt with, and doubts that are over.
+    """Remove messages from the manual list: dead letters and doubts that an operator has resolved.
 
-    Messages that the relay has given up (maximum, ordered) are not cleared, as nobody would send them: retry or void.
-    Exit code 1 if one of them stays.
+    Messages that the relay has given up (maximum, ordered) cannot be cleared, because they would never be sent: use
+    retry or void. Exit code 1 if one of the messages stays on the list.
     """
     _run("clear", "Take {count} messages off the manual list?", **given)
 

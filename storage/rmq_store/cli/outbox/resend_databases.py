@@ -24,11 +24,12 @@ _OF_GROUP = re.compile(r"([%|a-zA-Z0-9_-]+)=(.+)")
 def database_options(command: Command) -> Command:
     """Add --database, --inbox and --prefix; the command gets `database`, `inbox` and `prefix` for `open_databases`."""
     command = click.option(
-        "--prefix", default="rmq_", show_default=True, help="How the names of the kit's tables begin."
+        "--prefix", default="rmq_", show_default=True, help="Prefix of the names of the outbox and inbox tables."
     )(command)
     command = click.option(
         "--inbox", multiple=True, metavar="[GROUP=]REF",
-        help="Database of the consumers, of one group or of all others, if it is another one. May be repeated.",
+        help="Database of the consumers, if it is another one: of one group, or of all groups that have no "
+             "own --inbox. May be repeated.",
     )(command)  # fmt: skip
     return click.option(
         "--database",

@@ -28,7 +28,7 @@ _PAGE = 500
 
 @click.command(
     "list",
-    short_help="The manual list; with --state what is not confirmed, and why.",
+    short_help="The manual list; with --state unconfirmed messages, and why.",
     epilog="\b\nExamples:\n  rmq resend list --database env:ORDERS_DB\n"
     "  rmq resend list --state waiting --state due --group cg_stock --database file:/run/secrets/orders",
 )
@@ -36,10 +36,12 @@ _PAGE = 500
 @wide_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a line for each, instead of a table.")
 @click.option("--state", "states", multiple=True, type=click.Choice(STATES),
-              help="Stubs in this state instead of the manual list. May be repeated.")  # fmt: skip
-@click.option("--group", "-g", type=GROUP, help="Only what this group has not done.")
-@click.option("--reason", type=click.Choice(REASONS), help="Of the manual list only entries for this reason.")
-@click.option("--max", "limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many at most.")
+              help="Show stubs in this state instead of the manual list. May be repeated.")  # fmt: skip
+@click.option("--group", "-g", type=GROUP, help="Only messages that this group has not done.")
+@click.option("--reason", type=click.Choice(REASONS), help="Only entries of the manual list with this reason.")
+@click.option(
+    "--max", "limit", type=click.IntRange(min=1), default=100, show_default=True, help="Maximum number to show."
+)
 def list_(
     database: str,
     inbox: tuple[str, ...],
@@ -50,12 +52,13 @@ def list_(
     reason: str | None,
     limit: int,
 ) -> None:
-    """List what people must look at: messages that were sent as often as is allowed (maximum), that would come behind
-    later ones of their key (ordered), of which nobody knows whether they arrived (stuck), that a group has given up
-    (dead_letter), whose effect may have happened twice (in_doubt), that have no id (no_id).
+    """Show the manual list, the messages that need a decision: sent as often as is allowed (maximum); out of order if
+    sent again, because later ones of their key were sent (ordered); unknown whether they arrived (stuck); given up by a
+    group (dead_letter); effect may have happened twice (in_doubt); without an id (no_id).
 
-    With --state stubs instead, the oldest first, and why each is not sent: unsent (no broker has it), waiting (sent,
-    and not lost as far as is known), due (sent again next), manual, void. Changes nothing.
+    With --state it shows stubs (messages of the outbox) instead, the oldest first, and why each is not sent: unsent (no
+    broker has it), waiting (sent, and not lost as far as is known), due (will be sent again next), manual, void.
+    Changes nothing.
     """
     if states and reason:
         raise UsageError("--reason is for the manual list: leave it out, or --state")
@@ -199,8 +202,9 @@ def _group_json(group: Any) -> dict[str, Any]:
 @click.argument("message_id", metavar="ID")
 @body_option
 def show(database: str, inbox: tuple[str, ...], prefix: str, as_json: bool, message_id: str, body: str) -> None:
-    """Everything that the databases know of a message: its stub, who must confirm it, who has received it and not done
-    it, who has done it, and what stands on the manual list. Changes nothing. Exit code 1 if nothing knows the id.
+    """Everything that the databases hold about a message: its stub, the groups that must confirm it, the groups that
+    have received or done it, and its entries on the manual list. Changes nothing. Exit code 1 if no database knows the
+    id.
     """
     with open_databases(database, inbox, prefix) as databases:
         from rmq_store.reliable.desk.message_report import report_of

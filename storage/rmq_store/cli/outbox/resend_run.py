@@ -33,15 +33,16 @@ _NUMBERS = ("sent", "resent", "failed", "confirmed", "notified", "purged")
 def _mail_options(command: Command) -> Command:
     """Add the options of the mail server; the command gets them for `_notifier`."""
     options = (
-        click.option("--smtp", metavar="HOST:PORT", help="Mail server that tells people of the manual list."),
+        click.option("--smtp", metavar="HOST:PORT", help="Mail server for notifications about the manual list."),
         click.option("--smtp-security", type=click.Choice(["starttls", "tls", "none"]), default="starttls",
-                     show_default=True, help="How the connection is encrypted; the certificate is checked."),
+                     show_default=True, help="Encryption of the connection; the certificate is checked."),
         click.option("--smtp-ca", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
-                     help="Authorities for its certificate, instead of the system's."),
-        click.option("--smtp-user", metavar="REF", help="Its user: a name, env:NAME or file:/path."),
-        click.option("--smtp-password", metavar="REF", help="Its password: env:NAME or file:/path."),
-        click.option("--mail-from", metavar="ADDRESS", help="Sender of the mails."),
-        click.option("--mail-to", metavar="ADDRESS", multiple=True, help="Who is told. May be repeated."),
+                     help="File of certificate authorities for the mail server, instead of the system's."),
+        click.option("--smtp-user", metavar="REF", help="User of the mail server: a name, env:NAME or file:/path."),
+        click.option("--smtp-password", metavar="REF", help="Password of the mail server: env:NAME or file:/path."),
+        click.option("--mail-from", metavar="ADDRESS", help="Sender address of the notifications."),
+        click.option("--mail-to", metavar="ADDRESS", multiple=True, help="Recipient of the notifications. May be "
+                                                                         "repeated."),
     )  # fmt: skip
     for option in reversed(options):
         command = option(command)
@@ -49,7 +50,7 @@ def _mail_options(command: Command) -> Command:
 
 
 @click.command(
-    short_help="Send what is not sent or not confirmed, until stopped.",
+    short_help="Run the relay: send and resend messages, until stopped.",
     epilog="\b\nExamples:\n  rmq resend run --store /data/rocketmq/store --database env:ORDERS_DB\n"
     "  rmq resend run --once --dry-run --store /data/rocketmq/store --database file:/run/secrets/orders\n"
     "  rmq resend run --database env:ORDERS_DB --smtp mail.example.org:587 --mail-from kit@example.org "
@@ -57,14 +58,15 @@ def _mail_options(command: Command) -> Command:
 )
 @common_options
 @database_options
-@click.option("--once", is_flag=True, help="One round, then end.")
+@click.option("--once", is_flag=True, help="Run one round, then end.")
 @click.option("--interval", "interval_s", type=FiniteRange(0.01, _INTERVAL_MAX_S), default=1.0, show_default=True,
-              metavar="SECONDS", help="Between two rounds.")  # fmt: skip
+              metavar="SECONDS", help="Time between two rounds.")  # fmt: skip
 @click.option("--max-send-count", type=click.IntRange(min=1), default=16, show_default=True, metavar="N",
-              help="Sent so often and not confirmed: to the manual list.")  # fmt: skip
+              help="A message that was sent N times and not confirmed goes to the manual list.")  # fmt: skip
 @click.option("--resend-out-of-order", is_flag=True,
-              help="Send messages with a sharding key again, too: behind later ones of their key.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="One round that only says what it would do; changes nothing.")
+              help="Also resend messages with a sharding key, although they then come after later ones of their "
+                   "key.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Run one round that only shows what it would do; change nothing.")
 @_mail_options
 def run(
     root: Path,
@@ -79,11 +81,12 @@ def run(
     dry_run: bool,
     **mail: Any,
 ) -> None:
-    """Send what no broker has, send again what is lost, bring dead letters to the manual list, and tell people of it.
+    """Run the relay: send messages that no broker has, send lost messages again, add dead letters to the manual list,
+    and notify operators of new entries.
 
-    Any number of these may run at the same time, on one database and one store. Stops at Ctrl-C and SIGTERM behind the
-    page of messages that it is sending. On a terminal it says every few seconds what it did; with --json every round
-    that did something is a line. Opens the store for writing: no RocketMQ broker may run on it.
+    Several instances may run in parallel, on one database and one store. Ctrl-C and SIGTERM stop it after the current
+    page of messages. On a terminal it reports every few seconds; with --json it prints a line for each round in which
+    it did something. Opens the store for writing: no RocketMQ broker may run on it.
     """
     from rmq_store import Store
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 )
 @database_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-@click.option("--create", is_flag=True, help="Make the tables that are missing; the others stay as they are.")
-@click.option("--migrate", is_flag=True, help="Bring older tables to this version. Stop senders and consumers first.")
+@click.option("--create", is_flag=True, help="Create missing tables; existing tables stay as they are.")
+@click.option("--migrate", is_flag=True, help="Change older tables to this version. Stop senders and consumers first.")
 @changing_options
 def schema(
     database: str,
@@ -35,9 +35,10 @@ def schema(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Compare the tables of each database with those of this version, and say every difference.
+    """Compare the tables of each database with those of this version, and show every difference.
 
-    --create and --migrate change tables, and ask first; nothing else ever does. Exit code 1 if differences are left.
+    --create and --migrate change tables, and ask first; no other command changes tables. Exit code 1 if differences are
+    left.
     """
     if create and migrate:
         raise UsageError("name one of --create, --migrate")

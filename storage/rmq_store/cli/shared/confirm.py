@@ -16,7 +16,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def changing_options(command: Command) -> Command:
     """Add --dry-run and --yes; the command gets `dry_run: bool` and `yes: bool`."""
     command = click.option("--yes", is_flag=True, help="Do not ask.")(command)
-    return click.option("--dry-run", is_flag=True, help="Only say what it would do; change nothing.")(command)
+    return click.option("--dry-run", is_flag=True, help="Only show what the command would do; change nothing.")(command)
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -29,7 +29,8 @@ def body_option(command: Command) -> Command:
         type=click.Choice(["text", "hex", "json", "none"]),
         default="text",
         show_default=True,
-        help="How to show bodies. json: in one line, and with --json as a value; what is no JSON is shown as text.",
+        help="How to show bodies. json: in one line, and with --json as a value; a body that is no JSON is "
+        "shown as text.",
     )(command)
 
 

@@ -42,9 +42,7 @@ class StorePath(click.Path):
     def __init__(self) -> None:
         super().__init__(exists=True, file_okay=False, path_type=Path)
 
-    def convert(
-        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
-    ) -> Any:
+    def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Raises click.BadParameter: it is not there, or no directory."""
         try:
             return super().convert(value, param, ctx)
@@ -76,7 +74,7 @@ def wide_option(command: Command) -> Command:
     def remember(context: click.Context, option: click.Parameter, value: bool) -> None:
         context.meta[_WIDE] = value
 
-    text = "On a terminal: cut and wrap nothing, however long the lines are."
+    text = "On a terminal: do not cut or wrap long lines."
     return click.option("--wide", is_flag=True, expose_value=False, callback=remember, help=text)(command)
 
 
@@ -129,8 +127,8 @@ def lmq_option(command: Command) -> Command:
     return click.option(
         "--enable-lmq", type=bool, metavar="BOOLEAN", expose_value=False, callback=remember, envvar=_LMQ_VARIABLE,
         show_envvar=True,
-        help="Whether the store's broker has enableLmq=true: needed if consumerOffset.json and lmqConsumerOffset.json "
-        "say different things of a group.",
+        help="Whether the store's broker has enableLmq=true. Needed if consumerOffset.json and "
+             "lmqConsumerOffset.json have different offsets for a group.",
     )(command)  # fmt: skip
 
 

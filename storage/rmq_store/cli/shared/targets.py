@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _OPTIONS = (
-    click.option("--to-earliest", is_flag=True, help="To the first message that is there."),
-    click.option("--to-latest", is_flag=True, help="Behind the newest message."),
-    click.option("--to-time", metavar="TIME", help=f"To the first message stored then or later: now, {TIMES}."),
+    click.option("--to-earliest", is_flag=True, help="To the oldest message of the queue."),
+    click.option("--to-latest", is_flag=True, help="To the end of the queue, after the newest message."),
+    click.option("--to-time", metavar="TIME", help=f"To the first message stored at this time or later: now, {TIMES}."),
     click.option("--to-offset", type=click.IntRange(0), metavar="N", help="To this offset."),
-    click.option("--shift", type=int, metavar="N", help="N messages forward, or back with -N."),
+    click.option("--shift", type=int, metavar="N", help="By N messages forward; by -N messages back."),
 )
 
 

@@ -14,7 +14,7 @@ _MILLISECONDS = re.compile(r"[0-9]{11,15}", re.ASCII)
 # mqadmin's yyyy-MM-dd#HH:mm:ss:SSS (UtilAll#YYYY_MM_DD_HH_MM_SS_SSS).
 _MQADMIN = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})#([0-9]{2}:[0-9]{2}:[0-9]{2}):([0-9]{3})", re.ASCII)
 
-TIMES = "milliseconds since 1970, 2026-11-21T00:21:55Z (UTC unless it says otherwise), or a duration: 30s, 10m, 2h, 1d"
+TIMES = "milliseconds since 1970, 2026-11-21T00:21:55Z (UTC if it has no zone), or a duration: 30s, 10m, 2h, 1d"
 
 
 def parse_time(text: str, now_ms: int, *, ahead: bool = False) -> int:
