@@ -13,20 +13,24 @@ _QUEUE = (*_SOURCE, "topic", "queue_id")
 
 LAG = Metric("rmq_stream_lag_messages", "gauge", "Messages between the position of the query and the end.", _QUEUE)
 LAG_TIME = Metric(
-    "rmq_stream_lag_seconds", "gauge", "How long the oldest message that was not read has been there.", _QUEUE,
+    "rmq_stream_lag_seconds", "gauge", "Age of the oldest unread message.", _QUEUE,
     "seconds",
 )  # fmt: skip
-RATE = Metric("rmq_stream_messages_per_second", "gauge", "Messages read per second, of late.", _QUEUE)
+RATE = Metric(
+    "rmq_stream_messages_per_second", "gauge", "Messages read per second since the previous batch ended.", _QUEUE
+)
 ETA = Metric(
     "rmq_stream_catch_up_seconds", "gauge",
-    "When nothing will be left, if it goes on like this; no sample if it gets more.", _QUEUE, "seconds",
+    "Time until the lag is zero at the current rate; no sample while the lag grows.", _QUEUE, "seconds",
 )  # fmt: skip
-MESSAGES = Metric("rmq_stream_messages", "counter", "Messages read since the listener began.", _QUEUE)
-RETRIES = Metric("rmq_stream_retries", "counter", "Of these, messages that came back from a retry.", _SOURCE)
+MESSAGES = Metric("rmq_stream_messages", "counter", "Messages read since the listener started.", _QUEUE)
+RETRIES = Metric(
+    "rmq_stream_retries", "counter", "Messages read from the group's retry topic since the listener started.", _SOURCE
+)
 DEAD_LETTERS = Metric(
     "rmq_stream_dead_letters", "counter", "Messages that became dead letters of the group while the query ran.", _SOURCE
 )
-ERRORS = Metric("rmq_listener_errors", "counter", "Events of Spark that the listener could not take in.")
+ERRORS = Metric("rmq_listener_errors", "counter", "Events of Spark that the listener could not process.")
 
 STREAM_METRICS: Final = (LAG, LAG_TIME, RATE, ETA, MESSAGES, RETRIES, DEAD_LETTERS, ERRORS)
 

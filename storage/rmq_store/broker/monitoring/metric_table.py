@@ -23,23 +23,23 @@ TOPIC_NUMBER = Metric("rocketmq_topic_number", "gauge", "Topics.", _NODE)
 GROUP_NUMBER = Metric("rocketmq_consumer_group_number", "gauge", "Consumer groups with settings.", _NODE)
 CONNECTIONS = Metric(
     "rocketmq_consumer_connections", "gauge",
-    "Streams, push and lite pull consumers that are at work as the group.", _GROUP,
+    "Running streams, push and lite pull consumers of the group.", _GROUP,
 )  # fmt: skip
 LAG_MESSAGES = Metric(
     "rocketmq_consumer_lag_messages", "gauge", "Messages between the committed offset and the end.", _LAG
 )
 LAG_LATENCY = Metric(
     "rocketmq_consumer_lag_latency_milliseconds", "gauge",
-    "How long the oldest message that is not consumed has been there.", _LAG, "milliseconds",
+    "Age of the oldest message that is not consumed.", _LAG, "milliseconds",
 )  # fmt: skip
 INFLIGHT = Metric(
-    "rocketmq_consumer_inflight_messages", "gauge", "Messages that pops gave out and that are not committed.", _LAG
+    "rocketmq_consumer_inflight_messages", "gauge", "Messages that POP handed out and that are not committed.", _LAG
 )
 QUEUEING_LATENCY = Metric(
     "rocketmq_consumer_queueing_latency_milliseconds", "gauge",
-    "How long the oldest message that nobody was given has been there.", _LAG, "milliseconds",
+    "Age of the oldest message that was not handed out.", _LAG, "milliseconds",
 )  # fmt: skip
-READY = Metric("rocketmq_consumer_ready_messages", "gauge", "Messages that nobody was given.", _LAG)
+READY = Metric("rocketmq_consumer_ready_messages", "gauge", "Messages that were not handed out.", _LAG)
 SENT_TO_DLQ = Metric(
     "rocketmq_send_to_dlq_messages", "counter", "Messages that ever became dead letters of the group.", _GROUP
 )
@@ -48,7 +48,8 @@ STORAGE_SIZE = Metric(
 )
 FLUSH_BEHIND = Metric(
     "rocketmq_storage_flush_behind_bytes", "gauge",
-    "Bytes of the log that a power cut would take; only while a process of ours has the store open.", _STORAGE, "bytes",
+    "Bytes of the log that are not flushed; only while a process of this project has the store "
+    "open.", _STORAGE, "bytes",
 )  # fmt: skip
 RESERVE_TIME = Metric(
     "rocketmq_storage_message_reserve_time_milliseconds", "gauge", "Age of the oldest message of the log.", _STORAGE,
@@ -60,16 +61,16 @@ TOPIC_PUT = Metric(
 )
 DEAD_LETTERS = Metric("rmq_dead_letters", "gauge", "Dead letters of the group that can be read.", _GROUP)
 DELAYED = Metric(
-    "rmq_delayed_messages", "gauge", "Messages that wait for a delay level; level timer: for a time of their own.",
+    "rmq_delayed_messages", "gauge", "Delayed messages of a delay level; level timer: those with a delivery time.",
     (*_NODE, "delay_level"),
 )  # fmt: skip
 OVERDUE = Metric(
     "rmq_delayed_overdue_seconds", "gauge",
-    "How long the first waiting message has been due; grows while no process delivers.", (*_NODE, "delay_level"),
+    "Time since the first delayed message became due; grows while no process delivers.", (*_NODE, "delay_level"),
     "seconds",
 )  # fmt: skip
-LOG_MIN_OFFSET = Metric("rmq_commit_log_min_offset_bytes", "gauge", "Where the commit log begins.", _NODE, "bytes")
-LOG_MAX_OFFSET = Metric("rmq_commit_log_max_offset_bytes", "gauge", "Where the commit log ends.", _NODE, "bytes")
+LOG_MIN_OFFSET = Metric("rmq_commit_log_min_offset_bytes", "gauge", "Start of the commit log.", _NODE, "bytes")
+LOG_MAX_OFFSET = Metric("rmq_commit_log_max_offset_bytes", "gauge", "End of the commit log.", _NODE, "bytes")
 FILES = Metric("rmq_storage_files", "gauge", "Files of a part of the store.", (*_NODE, "part"))
 FILE_BYTES = Metric("rmq_storage_bytes", "gauge", "Disk space of a part of the store.", (*_NODE, "part"), "bytes")
 DISK_USAGE = Metric(
@@ -77,7 +78,7 @@ DISK_USAGE = Metric(
     "ratio",
 )  # fmt: skip
 UNREADABLE = Metric(
-    "rmq_unreadable", "gauge", "1 for a group, or a topic, of which nothing else is told, because a file is damaged.",
+    "rmq_unreadable", "gauge", "1 for a group or topic without other samples, because a file is damaged.",
     (*_NODE, "consumer_group", "topic"),
 )  # fmt: skip
 QUEUE_MIN_OFFSET = Metric("rmq_queue_min_offset", "gauge", "The first queue offset that can be read.", _QUEUE)
@@ -87,7 +88,7 @@ QUEUE_LAG = Metric(
     "rmq_consumer_queue_lag_messages", "gauge", "Messages between the committed offset and the end.", _GROUP_QUEUE
 )
 QUEUE_LAG_TIME = Metric(
-    "rmq_consumer_queue_lag_seconds", "gauge", "How long the oldest message that is not consumed has been there.",
+    "rmq_consumer_queue_lag_seconds", "gauge", "Age of the oldest message that is not consumed.",
     _GROUP_QUEUE, "seconds",
 )  # fmt: skip
 
