@@ -20,6 +20,7 @@ from rmq_store.broker.delay.due_copies import ParkedReader
 from rmq_store.broker.delay.timer_queue import Mark, timer_rows
 from rmq_store.broker.metadata.offsets import DelayOffsetTable
 from rmq_store.broker.read.queue_reader import QueueReader
+from rmq_store.broker.read.read_request import ReadRequest
 from rmq_store.broker.rules.timer import TIMER_QUEUES
 from rmq_store.broker.write.units import UnitTable
 from rmq_store.errors import CorruptionError, OffsetOutOfRangeError
@@ -140,13 +141,12 @@ def _real_topics(
     log: CommitLog, topic: str, queue_id: int, offsets: npt.NDArray[np.int64]
 ) -> Iterator[tuple[str, int]]:
     """(topic, how many of these messages come to it)."""
-    first = int(offsets[0])
-    entries = log.views.queue(topic, queue_id).entries(first, int(offsets[-1]) + 1)[offsets - first]
+    first, end = int(offsets[0]), int(offsets[-1]) + 1
+    entries = log.views.queue(topic, queue_id).entries(first, end)[offsets - first]
+    request = ReadRequest(topic, queue_id, first, end, ["properties"], raw_body=True, only=offsets)
     reader = QueueReader(log, "", body_limit_bytes=0)
     try:
-        read = list(
-            reader.read(topic, queue_id, first, entries, ["properties"], tags=None, raw_body=True, rows=offsets)
-        )
+        read = list(reader.read(request, entries))
     except CorruptionError:
         if len(offsets) > 1:
             middle = len(offsets) // 2

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 
 from rmq_store.broker.metadata.offsets import OffsetTable
 from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.read.read_request import ReadRequest
 from rmq_store.broker.rules.input_rows import map_columns
 from rmq_store.errors import CorruptConfigError, StoreFailedError
 from rmq_store.files import durable
@@ -86,9 +87,8 @@ class BrokerWaits:
         """Of each queue of a topic, the messages from an offset on."""
         for queue_id in self._queues.queue_ids(topic):
             low, high = self._queues.range(topic, queue_id)
-            for batch in self._queues.read(
-                topic, queue_id, max(low, first.get(queue_id, 0)), high, columns, tags=None, raw_body=True
-            ):
+            start = max(low, first.get(queue_id, 0))
+            for batch in self._queues.read(ReadRequest(topic, queue_id, start, high, columns, raw_body=True)):
                 yield queue_id, batch
 
     def _timers(self) -> Iterator[pa.RecordBatch]:

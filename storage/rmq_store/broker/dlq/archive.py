@@ -24,12 +24,12 @@ from rmq_store.broker.dlq.redrive_ledger import OffsetRanges, RedrivenTable
 from rmq_store.broker.metadata.store_config import StoreFile
 from rmq_store.broker.metadata.topics import TopicTable
 from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.read.read_request import ReadRequest
 from rmq_store.broker.read.records import StoredFrames
 from rmq_store.errors import CorruptionError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.segments.pin import Pin
 from rmq_store.format.bytes.gather import take_slices
-from rmq_store.format.tables.schema import MESSAGE_SCHEMA
 from rmq_store.format.text import names
 from rmq_store.log.core.commit_log import CommitLog
 
@@ -142,7 +142,9 @@ class DeadLetterArchive:
         if there is None or there["commitLogOffset"] != place:
             return False
         try:
-            here = self._queues.read(topic, file.queue_id, offset, offset + 1, _TELLING, tags=None, raw_body=True)
+            here = self._queues.read(
+                ReadRequest(topic, file.queue_id, offset, offset + 1, _TELLING, raw_body=True)
+            )
             (row,) = (row for batch in here for row in batch.to_pylist())
         except CorruptionError:
             return True  # as far as can be told
@@ -201,9 +203,8 @@ class DeadLetterArchive:
         self, topic: str, queue_id: int, start: int, end: int, moved: OffsetRanges | None
     ) -> Iterator[pa.RecordBatch]:
         """Rows of [start, end); those that cannot be read are found by halving."""
-        columns = MESSAGE_SCHEMA.names
         try:
-            for batch in self._queues.read(topic, queue_id, start, end, columns, tags=None, raw_body=False):
+            for batch in self._queues.read(ReadRequest(topic, queue_id, start, end)):
                 yield self._complete(batch, moved)
                 start = batch.column("queueOffset")[-1].as_py() + 1
             return
@@ -238,7 +239,7 @@ class DeadLetterArchive:
         """The row of a record that cannot be read, or whose body cannot."""
         place = (topic, queue_id, queue_offset, queue_offset + 1)
         try:
-            (batch,) = self._queues.read(*place, MESSAGE_SCHEMA.names, tags=None, raw_body=True)
+            (batch,) = self._queues.read(ReadRequest(*place, raw_body=True))
             row = self._complete(batch, moved)
             at = row.schema.get_field_index("body")
             return row.set_column(at, row.schema.field(at), pa.nulls(1, pa.binary()))

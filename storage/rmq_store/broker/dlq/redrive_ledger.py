@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.broker.read.queue_reader import QueueReader
+from rmq_store.broker.read.read_request import ReadRequest
 from rmq_store.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmq_store.files.locks.guard import Guard
 from rmq_store.format.batches.frame_encoder import EncodeOptions, encode_batch
@@ -134,9 +135,8 @@ class RedrivenTable:
         if first >= last:
             return
         self._next = first
-        columns = ["body", "commitLogOffset"]
-        entries = queue.entries(first, last)
-        for batch in self._reader.read(self._topic, _QUEUE, first, entries, columns, tags=None, raw_body=True):
+        request = ReadRequest(self._topic, _QUEUE, first, last, ["body", "commitLogOffset"], raw_body=True)
+        for batch in self._reader.read(request, queue.entries(first, last)):
             for body, offset in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 try:
                     self._note(json.loads(body))

@@ -13,8 +13,8 @@ from enum import IntEnum
 import pyarrow as pa
 
 from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.read.read_request import ReadRequest
 from rmq_store.errors import CorruptionError, CorruptRecordError, OffsetOutOfRangeError
-from rmq_store.format.tables.schema import MESSAGE_SCHEMA
 from rmq_store.protocol.results import QueueRange
 
 # MessageStoreConfig.java: accessMessageInMemoryMaxRatio, maxTransferBytesOnMessageInMemory.
@@ -138,10 +138,7 @@ class TopicReader:
 
     def _read(self, queue_id: int, start: int, end: int, tags: str | None) -> list[StoredRow]:
         found: list[StoredRow] = []
-        batches = self._queues.read(
-            self._topic, queue_id, start, end, MESSAGE_SCHEMA.names, tags=tags, raw_body=False
-        )
-        for batch in batches:
+        for batch in self._queues.read(ReadRequest(self._topic, queue_id, start, end, tags=tags)):
             offsets, places, times = (
                 batch.column(name).to_pylist() for name in ("queueOffset", "commitLogOffset", "reconsumeTimes")
             )

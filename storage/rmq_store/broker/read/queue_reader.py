@@ -6,14 +6,14 @@ queue and queue offset before it is believed: an entry is not checksummed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.broker.filter.tags import TagFilter
+from rmq_store.broker.read.read_request import ReadRequest
 from rmq_store.errors import CorruptQueueError, CorruptRecordError, OffsetOutOfRangeError
 from rmq_store.format.batches.frame_decoder import BatchTooLargeError, NotOwnedError, Owner, decode_frames
 from rmq_store.format.tables.schema import message_schema
@@ -62,32 +62,26 @@ class QueueReader:
 
     def read(
         self,
-        topic: str,
-        queue_id: int,
-        start: int,
+        request: ReadRequest,
         entries: np.ndarray,
-        columns: Sequence[str],
         *,
-        tags: TagFilter | None,
-        raw_body: bool,
         batch_rows: int = BATCH_ROWS,
         batch_bytes: int = BATCH_BYTES,
-        over_holes: bool = False,
-        rows: np.ndarray | None = None,
-        two_threads: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of `entries` (dtype ENTRY) in queue order: their queue offsets are `rows` (n,) int64,
-        ascending, or without them those from `start` on. `two_threads` as `Store.read`.
+        """Yield the messages that `request` asks for, in queue order. `entries` (n,) of dtype ENTRY are the entries of
+        `request.queue_offsets()`.
 
         Raises:
             CorruptQueueError: an entry and the record it points at disagree, or it points nowhere.
             OffsetOutOfRangeError: retention has taken the messages since the caller looked; or their entries are
                 damaged, and point below the log. It does not say what is left: who knows the whole queue finds out.
             CorruptRecordError: a record is damaged, or its segment is missing in the middle of the log. Of damage that
-                was kept, it names all messages that are lost; with `over_holes` they are passed over.
+                was kept, it names all messages that are lost; with `request.skip_lost` they are left out.
         """
-        queue_offsets = np.arange(start, start + len(entries), dtype=np.int64) if rows is None else rows
-        end = int(queue_offsets[-1]) + 1 if len(entries) else start
+        topic, queue_id, columns, tags = request.topic, request.queue_id, request.columns, request.tag_filter
+        queue_offsets = request.queue_offsets()
+        assert len(queue_offsets) == len(entries)
+        end = int(queue_offsets[-1]) + 1 if len(entries) else request.start
         offsets = entries["commit_log_offset"].astype(np.int64)
         sizes = entries["frame_size"].astype(np.int32)
         wanted = sizes != PRE_BLANK_SIZE
@@ -96,7 +90,7 @@ class QueueReader:
             wanted &= tags.may_match(entries["tags_code"])
         wanted &= ~lost
         stop = None
-        if lost.any() and not over_holes:
+        if lost.any() and not request.skip_lost:
             stop = int(lost.argmax())  # whatever its tag was
             wanted[stop:] = False
         hole = None if stop is None else self._hole(topic, queue_id, int(queue_offsets[stop]), entries[stop])
@@ -104,10 +98,10 @@ class QueueReader:
             offsets, sizes, queue_offsets = offsets[wanted], sizes[wanted], queue_offsets[wanted]
         decoded = list(dict.fromkeys([*columns, *(["tags"] if tags is not None else [])]))
         schema = message_schema(tuple(columns))
-        decode = partial(self._decode, columns=decoded, raw_body=raw_body)
+        decode = partial(self._decode, columns=decoded, raw_body=request.raw_body)
         wanted_frames = _Frames(offsets, sizes, Owner(topic, queue_id, queue_offsets))
         pieces = (wanted_frames.part(*cut) for cut in self._batches(offsets, sizes, batch_rows, batch_bytes))
-        for frames, made in (two_by_two if two_threads else _one_by_one)(pieces, decode):
+        for frames, made in (two_by_two if request.two_threads else _one_by_one)(pieces, decode):
             try:
                 for batch in _whole_or_halves(frames, made, decode):
                     if tags is not None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
 
 from rmq_store.broker.filter.tags import TagFilter
 from rmq_store.broker.read.queue_reader import QueueReader, damaged_entry
+from rmq_store.broker.read.read_request import ReadRequest
 from rmq_store.errors import CorruptQueueError, CorruptRecordError, OffsetOutOfRangeError, UsageError
 from rmq_store.files.locks.state_page import StatePage
 from rmq_store.format.frames.frame_check import FRAME_BYTES_MIN
-from rmq_store.format.tables.schema import READABLE_SCHEMA
 from rmq_store.format.text.names import SCHEDULE_TOPIC, validate_topic
 from rmq_store.format.views.consume_queue import ENTRY, PRE_BLANK_SIZE
 from rmq_store.log.core.commit_log import CommitLog
@@ -120,70 +120,22 @@ class Queues:
             last = missing[0] + len(missing[1])
         return QueueRange(first, last)
 
-    def read(
-        self,
-        topic: str,
-        queue_id: int,
-        start: int,
-        end: int,
-        columns: Sequence[str],
-        *,
-        tags: str | None,
-        raw_body: bool,
-        only: np.ndarray | None = None,
-        two_threads: bool = False,
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, request: ReadRequest) -> Iterator[pa.RecordBatch]:
         """See `Store.read`."""
-        unknown = [name for name in columns if name not in READABLE_SCHEMA.names]
-        if unknown:
-            raise UsageError(f"unknown column {unknown[0]!r}; known are {', '.join(READABLE_SCHEMA.names)}")
-        tag_filter = TagFilter.parse(tags)
-        self._check_range(topic, queue_id, start, end)
-        if only is not None:
-            if only.ndim != 1 or only.dtype.kind not in "iu" or bool((only[1:] <= only[:-1]).any()):
-                raise UsageError("only: ascending queue offsets are expected, as a numpy array of integers")
-            only = only[np.searchsorted(only, start) : np.searchsorted(only, end)]
-            return self._read_rows(topic, queue_id, only, columns, tag_filter, raw_body)
-        return self._read(topic, queue_id, start, end, columns, tag_filter, raw_body, two_threads)
+        self._check_range(request.topic, request.queue_id, request.start, request.end)
+        return self._read(request)
 
-    def _read(
-        self,
-        topic: str,
-        queue_id: int,
-        start: int,
-        end: int,
-        columns: Sequence[str],
-        tags: TagFilter | None,
-        raw_body: bool,
-        two_threads: bool,
-    ) -> Iterator[pa.RecordBatch]:
-        for first in range(start, end, _STEP):
-            entries = self._entries(topic, queue_id, first, min(first + _STEP, end))
+    def _read(self, request: ReadRequest) -> Iterator[pa.RecordBatch]:
+        queue = request.topic, request.queue_id
+        for part in request.parts(_STEP):
+            if part.only is None:
+                entries = self._entries(*queue, part.start, part.end)
+            else:
+                entries = self.entries_at(*queue, part.only)
             try:
-                yield from self._reader.read(
-                    topic, queue_id, first, entries, columns, tags=tags, raw_body=raw_body, two_threads=two_threads
-                )
+                yield from self._reader.read(part, entries)
             except OffsetOutOfRangeError as error:
-                raise self._record_is_gone(topic, queue_id, error.requested) from error
-
-    def _read_rows(
-        self,
-        topic: str,
-        queue_id: int,
-        rows: np.ndarray,
-        columns: Sequence[str],
-        tags: TagFilter | None,
-        raw_body: bool,
-    ) -> Iterator[pa.RecordBatch]:
-        for first in range(0, len(rows), _STEP):
-            part = rows[first : first + _STEP]
-            entries = self.entries_at(topic, queue_id, part)
-            try:
-                yield from self._reader.read(
-                    topic, queue_id, int(part[0]), entries, columns, tags=tags, raw_body=raw_body, rows=part
-                )
-            except OffsetOutOfRangeError as error:
-                raise self._record_is_gone(topic, queue_id, error.requested) from error
+                raise self._record_is_gone(*queue, error.requested) from error
 
     def commit_log_offset(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Where a message lies, as its entry says.

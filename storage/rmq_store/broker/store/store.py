@@ -40,6 +40,7 @@ from rmq_store.broker.metadata.topics import DEFAULT_TOPICS, TopicConfig, TopicT
 from rmq_store.broker.pop.pop import Pop
 from rmq_store.broker.read.query import Query
 from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.read.read_request import ReadRequest
 from rmq_store.broker.read.records import message_at
 from rmq_store.broker.retry.retry import Retry
 from rmq_store.broker.rules.send_back import PURPOSE as SEND_BACK_PURPOSE
@@ -487,9 +488,9 @@ class Store:
             UsageError: unknown column. TopicKindError: the topic is kept in a way that is not read here.
         """
         self._refuse_unreadable(topic)
-        return self._reading().read(
-            topic, queue_id, start, end, columns, tags=tags, raw_body=raw_body, only=only, two_threads=two_threads
-        )
+        # One thread for single messages.
+        both = two_threads and only is None
+        return self._reading().read(ReadRequest(topic, queue_id, start, end, columns, tags, raw_body, only, both))
 
     def queue_entries(self, topic: str, queue_id: int, start: int, end: int) -> np.ndarray:
         """Entries [start, end) of a queue, dtype ENTRY: commit_log_offset, frame_size, tags_code.

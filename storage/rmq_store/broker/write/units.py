@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from rmq_store.broker.read.queue_reader import QueueReader
+from rmq_store.broker.read.read_request import ReadRequest
 from rmq_store.errors import CorruptConfigError, CorruptionError
 from rmq_store.files import durable
 from rmq_store.log.core.commit_log import CommitLog
@@ -149,9 +150,9 @@ class UnitTable:
         from `first` on.
         """
         columns = ["tags", "body", "commitLogOffset", "storeTimestamp"]
-        for batch in self._reader.read(
-            UNITS_TOPIC, UNITS_QUEUE, first, entries, columns, tags=None, raw_body=True, over_holes=True
-        ):
+        end = first + len(entries)
+        request = ReadRequest(UNITS_TOPIC, UNITS_QUEUE, first, end, columns, raw_body=True, skip_lost=True)
+        for batch in self._reader.read(request, entries):
             times = batch.column("storeTimestamp").cast("int64").to_pylist()
             others = (batch.column(name).to_pylist() for name in columns[:3])
             for tag, body, offset, time in zip(*others, times, strict=True):

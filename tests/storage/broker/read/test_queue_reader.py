@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import CorruptQueueError, CorruptRecordError, Store, StoreConfig
-from rmq_store.broker.filter.tags import TagFilter
 from rmq_store.broker.read import queue_reader
 from rmq_store.broker.read.queue_reader import QueueReader
+from rmq_store.broker.read.read_request import ReadRequest
 from rmq_store.format.batches import frame_decoder
 from rmq_store.format.frames.compression import compress
 from rmq_store.format.frames.message import Host, encode_frame
@@ -24,11 +24,14 @@ from rmq_store.format.views.consume_queue import ENTRY, PRE_BLANK_SIZE
 
 COUNT = 300
 
+# What every request of these tests asks for besides its own.
+_ASKED: dict[str, Any] = {}
+
 
 @pytest.fixture(autouse=True, params=[False, True], ids=["one thread", "two threads"])
 def two_threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    monkeypatch.setitem(QueueReader.read.__kwdefaults__, "two_threads", request.param)
+    monkeypatch.setitem(_ASKED, "two_threads", request.param)
     return bool(request.param)
 
 
@@ -51,10 +54,14 @@ def entries_of(store: Store, queue_id: int = 0, count: int = COUNT) -> np.ndarra
 
 
 def read(
-    store: Store, entries: np.ndarray, columns: tuple[str, ...] = ("body",), **options: object
+    store: Store, entries: np.ndarray, columns: tuple[str, ...] = ("body",), tags: str | None = None, **limits: int
 ) -> list[pa.RecordBatch]:
     reader = QueueReader(store._log, "b", body_limit_bytes=1 << 20)
-    return list(reader.read("T", 0, 0, entries, columns, **{"tags": None, "raw_body": False, **options}))
+    return list(reader.read(asked(0, len(entries), columns, tags), entries, **limits))
+
+
+def asked(start: int, end: int, columns: tuple[str, ...] = ("body",), tags: str | None = None) -> ReadRequest:
+    return ReadRequest("T", 0, start, end, columns, tags, **_ASKED)
 
 
 def numbers(batches: list[pa.RecordBatch]) -> list[int]:
@@ -119,7 +126,7 @@ def test_arrows_pool_is_asked_now_and_then_for_what_it_keeps(store: Store, monke
     monkeypatch.setattr(queue_reader, "_POOL_BYTES", int(entries["frame_size"].sum()) // 3)
     reader = QueueReader(store._log, "b", body_limit_bytes=1 << 20)
     for first in range(0, COUNT, 10):
-        list(reader.read("T", 0, first, entries[first : first + 10], ["body"], tags=None, raw_body=False))
+        list(reader.read(asked(first, first + 10), entries[first : first + 10]))
     assert pool.release_unused.call_count == 2
 
 
@@ -131,10 +138,10 @@ def test_pre_blank_entries_are_passed_over(store: Store) -> None:
 
 
 def test_tags_that_share_a_hash_are_told_apart_by_their_text(store: Store) -> None:
-    batches = read(store, entries_of(store), tags=TagFilter.parse("BBBB"))
+    batches = read(store, entries_of(store), tags="BBBB")
     assert numbers(batches) == list(range(1, COUNT, 3))
     assert {tuple(batch.schema.names) for batch in batches} == {("body",)}
-    assert read(store, entries_of(store), tags=TagFilter.parse("None")) == []
+    assert read(store, entries_of(store), tags="None") == []
 
 
 def test_an_entry_that_points_at_another_queues_message_is_found_out(store: Store) -> None:
@@ -181,7 +188,7 @@ def test_what_came_before_a_damaged_record_is_delivered(store: Store) -> None:
     entries = entries_of(store)
     entries["frame_size"][200] += 1
     reader = QueueReader(store._log, "b", body_limit_bytes=1 << 20)
-    batches = reader.read("T", 0, 0, entries, ["body"], tags=None, raw_body=False, batch_rows=10)
+    batches = reader.read(asked(0, COUNT), entries, batch_rows=10)
     found = []
     with pytest.raises(CorruptRecordError):
         found.extend(batches)
