@@ -201,7 +201,7 @@ class FakeHome:
     def refresh(self) -> None:
         pass
 
-    def rest(self) -> None:
+    def unpin(self) -> None:
         pass
 
     def topics(self) -> dict[str, object]:
@@ -225,7 +225,7 @@ class FakeHome:
     def log_range(self) -> tuple[int, int]:
         return 0, self.log_end if self.log_end is not None else self.base + 100 * 10_000
 
-    def stands_still(self, end: int) -> bool:
+    def has_not_grown(self, end: int) -> bool:
         return self.log_range()[1] == end
 
     def commit_log_offset_before(self, topic: str, queue_id: int, queue_offset: int) -> int:

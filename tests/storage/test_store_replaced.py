@@ -53,7 +53,7 @@ WAYS: dict[str, Callable[[Store], object]] = {
     "delete_topic": lambda store: store.admin.delete_topic("U"),
     "delete_group": lambda store: store.admin.delete_group("g", remove_offsets=True),
     "flush": lambda store: store.flush(),
-    "flush_soon": lambda store: store.flush_soon(),
+    "flush_async": lambda store: store.flush_async(),
     "refresh": lambda store: store.refresh(),
     "queue_range": lambda store: store.queue_range("T", 0),
     "close": lambda store: store.close(),

@@ -328,7 +328,7 @@ def test_who_finds_the_files_used_up_by_the_same_commit_has_nothing_to_add(
     def open_late(*arguments: Any) -> list[pa.RecordBatch]:
         monkeypatch.setattr(writer, "open_all_staged", open_all)
         with Store.open(root) as other:
-            assert other.commit_staged([staged], key="q", value=7, use_up=True).committed
+            assert other.commit_staged([staged], key="q", value=7, consume_files=True).committed
         return open_all(*arguments)
 
     monkeypatch.setattr(writer, "open_all_staged", open_late)

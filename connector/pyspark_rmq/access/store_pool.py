@@ -30,7 +30,7 @@ class Keepable(Protocol):
     def refresh(self) -> None:
         """Look at what others have written since."""
 
-    def rest(self) -> None:
+    def unpin(self) -> None:
         """Keep nothing from retention until something is read again."""
 
     def close(self) -> None:
@@ -237,7 +237,7 @@ def _keep(key: _Key, opened: _Open[K], keep_s: float | None, close_wait_s: float
         opened.close_quietly(key[1])
         return
     try:
-        opened.home.rest()
+        opened.home.unpin()
         opened.timer = threading.Timer(keep_s, _let_go, (key, opened))
         opened.timer.daemon = True
         with _lock:

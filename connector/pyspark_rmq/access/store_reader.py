@@ -134,7 +134,7 @@ class Home(Protocol):
     def refresh(self) -> None:
         """Look at what others have written since."""
 
-    def rest(self) -> None:
+    def unpin(self) -> None:
         """Keep nothing from retention until something is read again."""
 
     def topics(self) -> Mapping[str, object]:
@@ -155,7 +155,7 @@ class Home(Protocol):
     def log_range(self) -> tuple[int, int]:
         """The commit-log offsets `[start, end)` that exist."""
 
-    def stands_still(self, end: int) -> bool:
+    def has_not_grown(self, end: int) -> bool:
         """Whether the log still ends there, as a look of a moment ago found; costs no system call. False is no
         answer.
         """
@@ -277,12 +277,12 @@ def open_to_watch(path: str) -> Home:
     return home  # type: ignore[no-any-return]
 
 
-def broker_waits(path: str, commit_log_paths: str) -> Iterator[pa.RecordBatch]:
-    """What only a broker delivers, as `Store.broker_waits`. Raises what `Store.open` and `Store.read` raise."""
+def broker_backlog(path: str, commit_log_paths: str) -> Iterator[pa.RecordBatch]:
+    """What only a broker delivers, as `Store.broker_backlog`. Raises what `Store.open` and `Store.read` raise."""
     from rmq_store import Store
 
     with Store.open(path, read_only=True, commit_log_paths=commit_log_paths) as store:
-        yield from store.broker_waits()
+        yield from store.broker_backlog()
 
 
 def open_to_commit(options: SourceOptions) -> Home:

@@ -219,7 +219,7 @@ def commit_staged(
         committed = _commit(store, files, marker, SEND_BACK if options.send_back is not None else "sink")
         if _kept_s(store, keeps_open) is not None:
             # At once, however little it is: Spark may end a worker at any moment, and its flusher with it.
-            store.flush_soon()
+            store.flush_async()
             beside(sweeping)
         else:
             _flush(store)
@@ -232,10 +232,11 @@ def _commit(store: Store, files: Sequence[StagedFile], marker: Marker | None, pu
     from rmq_store import MarkerError
 
     if marker is None:
-        return store.commit_staged(files, purpose=purpose, use_up=True).committed
+        return store.commit_staged(files, purpose=purpose, consume_files=True).committed
     try:
         return store.commit_staged(
-            files, purpose=marker.purpose, key=marker.key, value=marker.value, repeatable=marker.repeatable, use_up=True
+            files, purpose=marker.purpose, key=marker.key, value=marker.value, repeatable=marker.repeatable,
+            consume_files=True,
         ).committed
     except MarkerError as error:
         if store.last_unit(marker.purpose, marker.key) != marker.value:

@@ -36,7 +36,7 @@ class IdleLook:
         """
         return (
             now_s - self.looked_s < SELDOM_S
-            and home.stands_still(self.log_end)
+            and home.has_not_grown(self.log_end)
             and (self.due_ms is None or home.clock() < self.due_ms)
             and start == self.start
         )

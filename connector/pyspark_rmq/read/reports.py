@@ -1,7 +1,7 @@
 """Batch reads of something else than messages of topics: an option asks for the report, and it has columns of its own.
 
     dataLoss       what queries of this store went on without                            `losses.py`
-    brokerWaits    what only a broker delivers: timers of its wheel, half messages       `Store.broker_waits`
+    brokerWaits    what only a broker delivers: timers of its wheel, half messages       `Store.broker_backlog`
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-from pyspark_rmq.access.store_reader import broker_waits
+from pyspark_rmq.access.store_reader import broker_backlog
 from pyspark_rmq.options.options import ReportOptions
 from pyspark_rmq.position.position import refuse
 from pyspark_rmq.read.loss_report import LOSS_SCHEMA, loss_rows
@@ -64,5 +64,5 @@ class ReportReader(DataSourceReader):
         if self._options.name == "dataLoss":
             yield loss_rows(self._options.path).select(self._names)
         else:
-            for batch in broker_waits(self._options.path, self._options.commit_log_paths):
+            for batch in broker_backlog(self._options.path, self._options.commit_log_paths):
                 yield batch.select(self._names)

@@ -160,7 +160,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if planning.backlog(low, end):
             self._last_batch_s = time.monotonic()
         after = marks_before(home, end | closed, begin)
-        home.rest()
+        home.unpin()
         if first:
             began = dict(begin.began) | began
         position = StreamPosition(home.identity or begin.store, end, after, began, closed)
@@ -339,7 +339,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if compares:
             loss_detection.check_identity(home, position)
         back = loss_detection.check_history(home, position, ranges, self._options, compares=compares)
-        home.rest()
+        home.unpin()
         if not back:
             self._checked = (*self._checked[-1:], position)
         return back

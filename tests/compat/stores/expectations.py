@@ -20,7 +20,7 @@ BROKER_NAME = "fixture-a"
 Check = Callable[[Store, Manifest], object]
 LOG_CHECKS: tuple[Check, ...] = (
     reading.check_ranges, reading.check_messages, reading.check_times, reading.check_queries, reading.check_waiting,
-    reading.check_broker_waits,
+    reading.check_broker_backlog,
 )  # fmt: skip
 TABLE_CHECKS: tuple[Check, ...] = (reading.check_tables, reading.check_offsets_and_lags)
 

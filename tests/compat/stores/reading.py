@@ -153,7 +153,7 @@ def check_waiting(store: Store, manifest: Manifest) -> int:
         due = [m["storeTimestamp"] + delays_ms[level - 1] for m in queue["messages"] if m["queueOffset"] >= begin]
         if begin < queue["maxOffset"]:
             expected[level] = (queue["maxOffset"] - begin, due[0] if due else None)
-    backlogs = {backlog.level: backlog for backlog in store.waiting() if backlog.level is not None}
+    backlogs = {backlog.level: backlog for backlog in store.delay_backlogs() if backlog.level is not None}
     assert {level: backlog.messages for level, backlog in backlogs.items()} == {
         level: count for level, (count, _) in expected.items()
     }
@@ -162,9 +162,9 @@ def check_waiting(store: Store, manifest: Manifest) -> int:
     return sum(count for count, _ in expected.values())
 
 
-def check_broker_waits(store: Store, manifest: Manifest) -> int:
+def check_broker_backlog(store: Store, manifest: Manifest) -> int:
     """Timers that the wheel has not delivered, with the due times of the broker, and the undecided transaction."""
-    rows = [row for batch in store.broker_waits() for row in batch.to_pylist()]
+    rows = [row for batch in store.broker_backlog() for row in batch.to_pylist()]
     undecided = [row["msgId"] for row in rows if row["kind"] == "half message"]
     assert undecided == [manifest["sent"]["half"]["UNKNOW"]["msgId"]]
     delivered = {message["keys"] for message in manifest["queues"]["Late"]["0"]["messages"]}

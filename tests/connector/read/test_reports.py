@@ -67,7 +67,7 @@ def test_spark_reads_them(spark: SparkSession, waiting: Path) -> None:
 
 def test_the_columns_are_those_of_the_store() -> None:
     arrow = to_arrow_schema(WAITS_SCHEMA, timezone="UTC")
-    assert arrow == pa.schema([pa.field(field.name, field.type) for field in broker_backlog.WAITS_SCHEMA])
+    assert arrow == pa.schema([pa.field(field.name, field.type) for field in broker_backlog.BROKER_BACKLOG_SCHEMA])
 
 
 def test_a_log_that_lies_elsewhere_is_named_beside_it(waiting: Path, tmp_path: Path) -> None:

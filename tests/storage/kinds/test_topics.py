@@ -174,7 +174,7 @@ def test_what_is_due_for_such_a_topic_waits_on_and_is_named(
     with Store.open(root, clock=lambda: now) as store:
         assert store.schedule.deliver_due().delivered == 1
         assert store.queue_range("Plain", 0) == (0, 1)
-        assert store.waiting_for() == {"Odd": 1}
+        assert store.backlog_by_topic() == {"Odd": 1}
     assert "what is due for Odd-0 waits on" in caplog.text
     assert "queues of these topics hold batches" in caplog.text
     assert not (root / "consumequeue" / "Odd").exists()

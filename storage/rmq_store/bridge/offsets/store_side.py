@@ -73,7 +73,7 @@ class StoreSide:
 
     def waiting_count(self, group: str) -> int:
         """Messages of its %RETRY% topic that it has not consumed, and those that wait for their time to come there."""
-        return group_lag(self._store, group).retry_diff + self._store.waiting_for().get(retry_topic(group), 0)
+        return group_lag(self._store, group).retry_diff + self._store.backlog_by_topic().get(retry_topic(group), 0)
 
     def commit(self, group: str, positions: Mapping[Queue, int], *, force: bool) -> None:
         """As `Side.commit`; messages below the positions are flushed first."""

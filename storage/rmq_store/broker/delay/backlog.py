@@ -68,7 +68,7 @@ def backlogs(log: CommitLog, newest_unit: NewestUnit | None, end: int) -> list[B
     for a store that is only read.
 
     A level costs two looks into its queue; of the messages that wait for a time each is looked at. Raises as
-    `waiting_by_segment`, FileNotFoundError only if it happens again and again.
+    `backlog_by_segment`, FileNotFoundError only if it happens again and again.
     """
     units = UnitTable(log)
     look_up = newest_unit or (lambda purpose, key: units.newest(purpose, key, end))
@@ -96,7 +96,7 @@ def _backlogs(log: CommitLog, newest_unit: NewestUnit, end: int) -> list[Backlog
     return found
 
 
-def waiting_by_topic(log: CommitLog, newest_unit: NewestUnit | None, end: int) -> dict[str, int]:
+def backlog_by_topic(log: CommitLog, newest_unit: NewestUnit | None, end: int) -> dict[str, int]:
     """How many messages wait below the end of the log for each topic that they come to: failed ones for the `%RETRY%`
     topic of a group. The record of each is looked at, a piece of a queue at a time. A damaged one is left out: it never
     comes. `newest_unit` and errors as for `backlogs`.
@@ -159,7 +159,7 @@ def _real_topics(
             yield entry["values"], entry["counts"]
 
 
-def waiting_by_segment(log: CommitLog, newest_unit: NewestUnit, start: int, end: int) -> dict[int, Waiting]:
+def backlog_by_segment(log: CommitLog, newest_unit: NewestUnit, start: int, end: int) -> dict[int, Waiting]:
     """What waits in the segments of [start, end), by their first offsets; segments in which nothing waits are left out.
     `end` is a segment's end.
 

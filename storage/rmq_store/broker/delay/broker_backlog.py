@@ -35,7 +35,7 @@ from rmq_store.format.text.names import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
 
 TIMER, HALF = "timer", "half message"
 
-WAITS_SCHEMA: Final[pa.Schema] = pa.schema([
+BROKER_BACKLOG_SCHEMA: Final[pa.Schema] = pa.schema([
     ("kind", pa.string()),
     ("topic", pa.string()),
     ("queueId", pa.int32()),
@@ -70,7 +70,7 @@ class _Cancelled(NamedTuple):
     places: np.ndarray
 
 
-class BrokerWaits:
+class BrokerBacklog:
     """What waits in one open store."""
 
     def __init__(self, root: Path, queues: Queues, offsets: OffsetTable) -> None:
@@ -79,7 +79,7 @@ class BrokerWaits:
         self._offsets = offsets
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """The messages in the order of the log, timers first: WAITS_SCHEMA. Raises as `Store.read`."""
+        """The messages in the order of the log, timers first: BROKER_BACKLOG_SCHEMA. Raises as `Store.read`."""
         yield from self._timers()
         yield from self._half_messages()
 
@@ -184,7 +184,7 @@ def _rows(
     ]  # fmt: skip
     if is_half:
         columns[9] = columns[9].fill_null(0)
-    rows = pa.RecordBatch.from_arrays(columns, schema=WAITS_SCHEMA).filter(pa.array(stays))
+    rows = pa.RecordBatch.from_arrays(columns, schema=BROKER_BACKLOG_SCHEMA).filter(pa.array(stays))
     if rows.num_rows:
         yield rows
 

@@ -138,7 +138,7 @@ def _topics(store: Store, look: LagLook) -> Iterator[_Sample]:
 
 def _waiting(store: Store) -> Iterator[_Sample]:
     now_ms = store.clock()
-    for level, messages, first_due_ms in store.waiting():
+    for level, messages, first_due_ms in store.delay_backlogs():
         label = ("timer" if level is None else str(level),)
         yield _Sample(table.DELAYED, label, messages)
         yield _Sample(table.OVERDUE, label, max(0, now_ms - first_due_ms) / 1000)

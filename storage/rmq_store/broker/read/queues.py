@@ -61,8 +61,8 @@ class Queues:
             return peeked.flushed_end if self._log.sync_flush else peeked.appended_end
         return peeked.end
 
-    def stands_still(self, end: int) -> bool:
-        """See `Store.stands_still`."""
+    def has_not_grown(self, end: int) -> bool:
+        """See `Store.has_not_grown`."""
         if self._log.writable:
             return self._log.visible_end() == end
         peeked = self._peeked

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rmq_store.arguments import checked_methods
-from rmq_store.broker.delay.backlog import Waiting, waiting_by_segment
+from rmq_store.broker.delay.backlog import Waiting, backlog_by_segment
 from rmq_store.broker.metadata.store_config import CHANGEABLE, StoreConfig, StoreFile, parse_delete_when
 from rmq_store.broker.metadata.topics import TopicTable
 from rmq_store.broker.read.queues import Queues
@@ -334,13 +334,13 @@ class Retention:
 
     def _waiting(self, start: int, end: int) -> dict[int, Waiting]:
         if self._log.writable:
-            return waiting_by_segment(self._log, self._newest_unit, start, end)
+            return backlog_by_segment(self._log, self._newest_unit, start, end)
         log_end = self._queues.end()
 
         def newest_unit(purpose: str, key: str) -> UnitRecord | None:
             return self._units.newest(purpose, key, log_end)
 
-        return waiting_by_segment(self._log, newest_unit, start, end)
+        return backlog_by_segment(self._log, newest_unit, start, end)
 
     def _newest_unit(self, purpose: str, key: str) -> UnitRecord | None:
         with append_lock(self._log):

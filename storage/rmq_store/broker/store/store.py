@@ -23,8 +23,8 @@ import pyarrow as pa
 
 from rmq_store import kinds
 from rmq_store.arguments import checked_methods, integer
-from rmq_store.broker.delay.backlog import Backlog, backlogs, waiting_by_topic
-from rmq_store.broker.delay.broker_backlog import BrokerWaits
+from rmq_store.broker.delay.backlog import Backlog, backlog_by_topic, backlogs
+from rmq_store.broker.delay.broker_backlog import BrokerBacklog
 from rmq_store.broker.delay.scheduler import Schedule
 from rmq_store.broker.dlq.archive import DeadLetterArchive
 from rmq_store.broker.dlq.redrive import DeadLetters
@@ -117,7 +117,7 @@ class Store:
         )
         self._unlisted = UnlistedTopics(log.root, self._topics, self._queues)
         self._query = Query(log, self._queues)
-        self._broker_waits = BrokerWaits(log.root, self._queues, self._offsets)
+        self._broker_backlog = BrokerBacklog(log.root, self._queues, self._offsets)
         self._flusher = Flusher(log, file.config) if log.writable else None
         self._writer = Writer(log, file.config, self._topics, self._flusher) if self._flusher else None
         self._schedule = Schedule(log, self._writer, self._queues) if self._writer else None
@@ -339,7 +339,7 @@ class Store:
         """
         self._looking().refresh()
 
-    def rest(self) -> None:
+    def unpin(self) -> None:
         """Keep nothing from retention until something is read again."""
         self._log.files.unpin()
 
@@ -553,32 +553,32 @@ class Store:
         queues = self._looking()
         return self._log.start(), queues.end()
 
-    def stands_still(self, end: int) -> bool:
+    def has_not_grown(self, end: int) -> bool:
         """Whether the log still ends at `end`, as far as mapped memory tells: for who asks all the time, and looks
         properly (`refresh`, `log_range`) now and then. What was appended is always seen; that files were replaced, or
         that a broker took the store over from a writer of ours, only by that other look. False is no answer.
         """
-        return self._reading().stands_still(end)
+        return self._reading().has_not_grown(end)
 
-    def waiting(self) -> list[Backlog]:
+    def delay_backlogs(self) -> list[Backlog]:
         """What waits for each delay level, and for times of their own: as it is at the moment. CorruptionError."""
         newest_unit = None if self._writer is None else self._writer.newest_unit
         return backlogs(self._log, newest_unit, self._reading().end())
 
-    def waiting_for(self) -> dict[str, int]:
+    def backlog_by_topic(self) -> dict[str, int]:
         """How many messages wait for a delay or a time before they come to each topic; failed ones come to a `%RETRY%`
         topic. Each of them is looked at. CorruptionError: a queue is damaged.
         """
         newest_unit = None if self._writer is None else self._writer.newest_unit
-        return waiting_by_topic(self._log, newest_unit, self._reading().end())
+        return backlog_by_topic(self._log, newest_unit, self._reading().end())
 
-    def broker_waits(self) -> Iterator[pa.RecordBatch]:
+    def broker_backlog(self) -> Iterator[pa.RecordBatch]:
         """Yield the messages that only a broker delivers, with their due times: timers of its wheel, and half messages
-        of transactions. WAITS_SCHEMA of `rmq_store.broker.delay.broker_backlog`; a read of three system topics. Raises
-        as `read`, and as `committed_offsets`.
+        of transactions. Schema BROKER_BACKLOG_SCHEMA of `rmq_store.broker.delay.broker_backlog`; reads three system
+        topics. Raises as `read`, and as `committed_offsets`.
         """
         self._reading()
-        return self._broker_waits.rows()
+        return self._broker_backlog.rows()
 
     def pin(self, start_offset: int, end_offset: int) -> Pin:
         """Keep retention from deleting [start_offset, end_offset) of the commit log, until the pin is released or the
@@ -646,14 +646,14 @@ class Store:
         key: str | None = None,
         value: int | None = None,
         repeatable: bool = True,
-        use_up: bool = False,
+        consume_files: bool = False,
     ) -> CommitResult:
         """Append staged files as one unit: all of them or nothing, across a power cut too.
 
         With `key` and `value` a repetition of the newest value of the key adds nothing. `repeatable=False` accepts a
         repetition whose rows differ from those committed under this value (a query that is not deterministic).
-        `use_up=True` gives the memory of the files back while they are read: faster, but if it fails, they cannot be
-        committed a second time. Nobody else may commit them.
+        `consume_files=True` gives the memory of the files back while they are read: faster, but if it fails, they
+        cannot be committed a second time. Nobody else may commit them.
 
         Raises:
             StagingError: a file is missing or altered; nothing was written.
@@ -664,7 +664,7 @@ class Store:
         if purpose == SEND_BACK_PURPOSE:
             self.retry.make_topics(files)
         return self._writing().commit_staged(
-            files, purpose=purpose, key=key, value=value, repeatable=repeatable, use_up=use_up
+            files, purpose=purpose, key=key, value=value, repeatable=repeatable, consume_files=consume_files
         )
 
     def append_unit(
@@ -741,11 +741,11 @@ class Store:
         """Make everything stored so far durable. StoreFailedError."""
         self._writing().flush()
 
-    def flush_soon(self) -> None:
+    def flush_async(self) -> None:
         """Have a thread of the store make durable what is stored so far, at once and beside the caller. That it cannot
         is logged, and the next call that writes is told: StoreFailedError.
         """
-        self._changing().flush_soon()
+        self._changing().flush_async()
 
     def _reading(self) -> Queues:
         if self._closed:

@@ -75,7 +75,7 @@ class Flusher:
             with contextlib.suppress(StoreLockedError):  # somebody else is flushing at this moment
                 self.flush_if_due(timeout_ms=0)
 
-    def flush_soon(self) -> None:
+    def flush_async(self) -> None:
         """Have the thread flush what was appended until now, however little, at once and beside the caller."""
         self._wanted_end = self._log.writing_page.appended_end
         self._woken.set()

@@ -135,7 +135,7 @@ class Writer:
         if not self._log.sync_flush:
             self._flusher.appended()
         elif message is not None and not _waits_for_disk(message):
-            self._flusher.flush_soon()  # it can be seen only when it is on disk
+            self._flusher.flush_async()  # it can be seen only when it is on disk
         else:
             try:
                 flush(self._log, end, self._config.sync_flush_timeout if timeout_ms is None else timeout_ms)
@@ -176,7 +176,7 @@ class Writer:
         key: str | None,
         value: int | None,
         repeatable: bool,
-        use_up: bool,
+        consume_files: bool,
     ) -> CommitResult:
         """See `Store.commit_staged`."""
         if (key is None) != (value is None):
@@ -194,7 +194,7 @@ class Writer:
         copies = purpose == SEND_BACK_PURPOSE
         schema = STAGED_COPY_SCHEMA if copies else ENCODED_SCHEMA
         try:
-            batches = open_all_staged(self._log.root, files, used if use_up else None, schema)
+            batches = open_all_staged(self._log.root, files, used if consume_files else None, schema)
         except StagingError:
             # Of two who commit the same at once, the faster one uses the files up: nothing is wrong with them then.
             if self._is_done(unit, repeatable):
@@ -287,9 +287,9 @@ class Writer:
         flush(self._log)
         self._log.held_root.refuse_if_replaced()
 
-    def flush_soon(self) -> None:
-        """See `Store.flush_soon`."""
-        self._flusher.flush_soon()
+    def flush_async(self) -> None:
+        """See `Store.flush_async`."""
+        self._flusher.flush_async()
 
     def _append(self, encoded: Sequence[pa.RecordBatch]) -> Appended:
         with append_lock(self._log):

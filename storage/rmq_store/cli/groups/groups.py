@@ -54,7 +54,7 @@ def groups(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, s
             _ = name in committed or name in store.groups()
         if unknown := sorted(set(names) - known):
             raise UsageError(f"no such group: {', '.join(unknown)}")
-        waiting = store.waiting_for()
+        waiting = store.backlog_by_topic()
         failed = {name for name in known if retry_topic(name) in waiting}
         shown = sorted(names or (known if show_all else {*committed, *failed}))
         found = [_json(group_lag(store, name), waiting.get(retry_topic(name), 0)) for name in shown]

@@ -101,7 +101,7 @@ def _lines(store: Store, names: Sequence[str], per_queue: bool, rates: Rates, la
     for name in names:
         require_group(store, name)
     now_ms = store.clock()
-    waiting = store.waiting_for()
+    waiting = store.backlog_by_topic()
     groups = [group_lag(store, name, now_ms) for name in sorted(set(names))] if names else all_lags(store, now_ms)
     # Of groups that have not committed anything yet, too.
     failed = [retry for retry in sorted(waiting) if retry.startswith(RETRY_PREFIX)]

@@ -37,7 +37,7 @@ def delayed(root: Path, as_json: bool, limit: int | None) -> None:
     found: list[dict[str, Any]] = []
     with open_store(root) as store:
         now_ms = store.clock()
-        for batch in store.broker_waits():
+        for batch in store.broker_backlog():
             found += batch.slice(0, None if limit is None else limit - len(found)).to_pylist()
             if limit is not None and len(found) >= limit:
                 break

@@ -17,7 +17,7 @@ def test_what_waits_is_counted_by_where_it_comes_to(tmp_path: Path, monkeypatch:
     now_ms = [NOW_MS]
     with Store.open(tmp_path / "store", create=True, clock=lambda: now_ms[0]) as store:
         store.create_topic("T", 2)
-        assert store.waiting_for() == {}
+        assert store.backlog_by_topic() == {}
         sent = [store.send(Message("T", b"%d" % number)) for number in range(5)]
         for one in sent:
             store.retry.send_back("g", one.commit_log_offset)
@@ -25,15 +25,15 @@ def test_what_waits_is_counted_by_where_it_comes_to(tmp_path: Path, monkeypatch:
         store.send(Message("T", b"later", delay_level=9))
         store.send(Message("T", b"at a time", deliver_timestamp_ms=NOW_MS + 3_600_000))
         wanted = {"%RETRY%g": 5, "%RETRY%h": 1, "T": 2}
-        assert store.waiting_for() == wanted
+        assert store.backlog_by_topic() == wanted
         with Store.open(store.path, read_only=True) as reader:
-            assert reader.waiting_for() == wanted
+            assert reader.backlog_by_topic() == wanted
         now_ms[0] += 10_000
         store.schedule.deliver_due()
-        assert store.waiting_for() == {"%RETRY%h": 1, "T": 2}
+        assert store.backlog_by_topic() == {"%RETRY%h": 1, "T": 2}
         now_ms[0] += 3_600_000
         store.schedule.deliver_due()
-        assert store.waiting_for() == {}
+        assert store.backlog_by_topic() == {}
 
 
 def test_a_damaged_record_is_left_out_and_the_others_are_counted(tmp_path: Path) -> None:
@@ -44,4 +44,4 @@ def test_a_damaged_record_is_left_out_and_the_others_are_counted(tmp_path: Path)
         file.seek(sent[2].commit_log_offset + 4)
         file.write(b"\xff\xff\xff\xff")
     with Store.open(tmp_path / "store", read_only=True) as store:
-        assert store.waiting_for() == {"T": 4}
+        assert store.backlog_by_topic() == {"T": 4}

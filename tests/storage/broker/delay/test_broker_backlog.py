@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.broker.delay.broker_backlog import HALF, TIMER, WAITS_SCHEMA
+from rmq_store.broker.delay.broker_backlog import BROKER_BACKLOG_SCHEMA, HALF, TIMER
 from rmq_store.cli import commands
 from rmq_store.format.text.names import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
 
@@ -60,8 +60,8 @@ def store_of(root: Path, messages: list[Message], done_ms: int | None = None) ->
 
 def waits(root: Path) -> list[dict[str, object]]:
     with Store.open(root, read_only=True) as store:
-        batches = list(store.broker_waits())
-        assert all(batch.schema == WAITS_SCHEMA for batch in batches)
+        batches = list(store.broker_backlog())
+        assert all(batch.schema == BROKER_BACKLOG_SCHEMA for batch in batches)
         return [row for batch in batches for row in batch.to_pylist()]
 
 

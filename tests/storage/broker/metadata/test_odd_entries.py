@@ -149,7 +149,7 @@ def test_a_level_whose_progress_cannot_be_used_waits_and_the_others_are_delivere
     with caplog.at_level(logging.ERROR), Store.open(root, clock=lambda: now) as store:
         now += 60_000
         assert store.schedule.deliver_due().delivered == 2
-        assert [(entry.level, entry.messages) for entry in store.waiting()] == [(2, 1)]
+        assert [(entry.level, entry.messages) for entry in store.delay_backlogs()] == [(2, 1)]
         store.schedule.save_progress()
     assert "level 2: 'x' is no 64-bit integer" in caplog.text
     assert loads(path.read_bytes())["offsetTable"] == {1: 1, 3: 1, 2: "x"}

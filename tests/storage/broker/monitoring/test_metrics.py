@@ -233,10 +233,10 @@ def test_retention_may_take_a_queue_file_while_the_waiting_messages_are_counted(
 
     monkeypatch.setattr(backlog, "_levels", taken)
     if times == 1:
-        assert store.waiting() == [backlog.Backlog(3, 1, NOW_MS + 15_000)]
+        assert store.delay_backlogs() == [backlog.Backlog(3, 1, NOW_MS + 15_000)]
     else:
         with pytest.raises(FileNotFoundError):
-            store.waiting()
+            store.delay_backlogs()
 
 
 def test_a_topic_that_cannot_be_read_takes_no_other_topic_along(

@@ -100,7 +100,7 @@ def test_a_reader_gets_tags_and_due_times_and_changes_nothing(broker: Path, tree
         assert bodies(store, "A") == [b"0", b"2", b"4", b"6"]
         assert [store.tags_code("T", 0, number) for number in range(7)] == [java_hash(tag) for tag in TAGS]
         assert store.tags_code(SCHEDULE, 2, 3) == START_MS + 300_000
-        assert store.waiting() == [(3, 7, START_MS + 300_000)]
+        assert store.delay_backlogs() == [(3, 7, START_MS + 300_000)]
         entries = store.queue_entries("T", 0, 0, 7)
         assert tags_codes(broker, "T", 0, entries).tolist() == [java_hash(tag) for tag in TAGS]
     report = verify_store(broker)

@@ -77,7 +77,7 @@ def test_a_commit_that_uses_files_up_stores_what_they_held(
         lambda root, files: left.extend((root / "pyrmq" / "staging" / file.name).stat().st_blocks for file in files),
     )
     with Store.open(root) as store:
-        assert store.commit_staged(files, use_up=True).row_count == 2 * ROWS
+        assert store.commit_staged(files, consume_files=True).row_count == 2 * ROWS
     assert sum(left) * 512 < sum(file.size_bytes for file in files) / 5
     assert len(bodies_of(root)) == 2 * ROWS
 
@@ -106,9 +106,9 @@ def test_the_disk_begins_with_what_will_be_waited_for(
     assert asked == [flush_disk_type == "SYNC_FLUSH"] * 2
 
 
-@pytest.mark.parametrize("use_up", [False, True])
+@pytest.mark.parametrize("consume_files", [False, True])
 def test_only_files_that_were_not_used_up_can_be_committed_after_a_failure(
-    staged: tuple[Path, list[StagedFile]], use_up: bool, monkeypatch: pytest.MonkeyPatch
+    staged: tuple[Path, list[StagedFile]], consume_files: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, files = staged
     monkeypatch.setattr(frame_writer, "USED_BYTES", 1 << 20)
@@ -121,18 +121,18 @@ def test_only_files_that_were_not_used_up_can_be_committed_after_a_failure(
 
         monkeypatch.setattr(durable, "hook", full)
         with pytest.raises(StoreFullError):
-            store.commit_staged(files, use_up=use_up)
+            store.commit_staged(files, consume_files=consume_files)
         monkeypatch.setattr(durable, "hook", None)
-        if use_up:
+        if consume_files:
             with pytest.raises(StagingError, match="nothing was written"):
                 store.commit_staged(files)
         else:
             assert store.commit_staged(files).row_count == 2 * ROWS
-    assert len(bodies_of(root)) == (0 if use_up else 2 * ROWS)
+    assert len(bodies_of(root)) == (0 if consume_files else 2 * ROWS)
 
 
 def test_a_commit_needs_one_descriptor_for_each_file(tmp_path: Path) -> None:
-    """As many as without `use_up`: a write of many tasks meets the usual limit of 1,024 soon enough."""
+    """As many as without `consume_files`: a write of many tasks meets the usual limit of 1,024 soon enough."""
     root, files = tmp_path / "store", []
     with Store.open(root, create=True) as store:
         store.create_topic("T", 2)
@@ -146,7 +146,7 @@ def test_a_commit_needs_one_descriptor_for_each_file(tmp_path: Path) -> None:
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 90, limits[1]))
         try:
-            assert store.commit_staged(files, use_up=True).row_count == 60
+            assert store.commit_staged(files, consume_files=True).row_count == 60
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert len(bodies_of(root)) == 60

@@ -343,7 +343,7 @@ def test_what_somebody_wants_soon_is_flushed_however_little_it_is(lab: Lab) -> N
         store.append(lab.batch(1))
         flusher.flush_if_due()
         assert page.flushed_end < page.appended_end
-        flusher.flush_soon()
+        flusher.flush_async()
         flusher.flush_if_due()
         assert page.flushed_end == page.appended_end
         store.append(lab.batch(1))
@@ -351,14 +351,14 @@ def test_what_somebody_wants_soon_is_flushed_however_little_it_is(lab: Lab) -> N
         assert page.flushed_end < page.appended_end, "what came later is wanted no sooner than ever"
 
 
-def test_flush_soon_does_not_wait_for_the_interval(lab: Lab) -> None:
+def test_flush_async_does_not_wait_for_the_interval(lab: Lab) -> None:
     lab.config = replace(lab.config, flush_interval_commit_log=600_000)
     with lab.open() as store:
         store.append(lab.batch(1))  # it makes the segment, which is synced
         disk = SlowDisk()
         disk.go_on.set()
         store.append(lab.batch(1))
-        store.flush_soon()
+        store.flush_async()
         assert disk.entered.wait(HANG_GUARD_S)
         durable.hook = None
 
@@ -409,7 +409,7 @@ def test_the_thread_says_whether_trying_again_can_help(
     store.append(lab.batch(1))
     durable.hook = fail
     assert store._flusher is not None
-    store._flusher.flush_soon()
+    store._flusher.flush_async()
     while not caplog.messages:
         os.sched_yield()
     durable.hook = None

@@ -171,28 +171,28 @@ def test_that_a_log_stands_still_is_said_only_while_nobody_has_appended(lab: Lab
         store.append(lab.batch(5))
     with lab.open(read_only=True) as reader:
         queues, end = reader._queues, reader.log_range()[1]
-        assert queues.stands_still(end)
-        assert not queues.stands_still(end - 1)
+        assert queues.has_not_grown(end)
+        assert not queues.has_not_grown(end - 1)
         with lab.open() as store:
-            assert queues.stands_still(end)  # that somebody could write now is no news
+            assert queues.has_not_grown(end)  # that somebody could write now is no news
             store.append(lab.batch(1))
-            assert not queues.stands_still(end)
-        assert not queues.stands_still(end)  # nor does it become one again when the writer leaves
+            assert not queues.has_not_grown(end)
+        assert not queues.has_not_grown(end)  # nor does it become one again when the writer leaves
         reader.refresh()
         end = reader.log_range()[1]
-        assert queues.stands_still(end)
+        assert queues.has_not_grown(end)
         reader._log.files.clear()  # others were needed
-        assert not queues.stands_still(end)
+        assert not queues.has_not_grown(end)
         reader.refresh()
-        assert queues.stands_still(end)
+        assert queues.has_not_grown(end)
         with lab.open() as store:
             reader.refresh()
             assert reader.log_range()[1] == end
-            assert queues.stands_still(end)
+            assert queues.has_not_grown(end)
             store.append(lab.batch(1))
-            assert not queues.stands_still(end)
-            assert store._queues.stands_still(reader.log_range()[1])
-            assert not store._queues.stands_still(end)
+            assert not queues.has_not_grown(end)
+            assert store._queues.has_not_grown(reader.log_range()[1])
+            assert not store._queues.has_not_grown(end)
 
 
 def with_a_record_to_come(lab: Lab) -> tuple[int, bytes]:
@@ -271,7 +271,7 @@ def test_of_a_log_with_something_behind_its_end_nobody_says_that_it_stands_still
         file.write(b"\0\0\0\1")
     with lab.open(read_only=True) as reader:
         assert reader.log_range()[1] == end
-        assert not reader._queues.stands_still(end)
+        assert not reader._queues.has_not_grown(end)
 
 
 def test_what_was_appended_and_not_flushed_is_not_visible_and_moves_nothing_under_sync_flush(lab: Lab) -> None:
@@ -281,11 +281,11 @@ def test_what_was_appended_and_not_flushed_is_not_visible_and_moves_nothing_unde
         end = reader.log_range()[1]
         page = store._log.writing_page
         page.appended_end = end + 100
-        assert reader._queues.stands_still(end)
-        assert store._queues.stands_still(end)
+        assert reader._queues.has_not_grown(end)
+        assert store._queues.has_not_grown(end)
         page.flushed_end = end + 100
-        assert not reader._queues.stands_still(end)
-        assert not store._queues.stands_still(end)
+        assert not reader._queues.has_not_grown(end)
+        assert not store._queues.has_not_grown(end)
         page.flushed_end = page.appended_end = end
 
 

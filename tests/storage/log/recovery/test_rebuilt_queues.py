@@ -166,7 +166,7 @@ def test_also_if_retention_is_at_work_while_it_is_open(tmp_path: Path) -> None:
     in_first = sum(log.add("T", number, b"%d" % number) < SEGMENT_BYTES for number in range(150))
     with opened(log, tmp_path / "store") as store:
         assert store.queue_range("T", 0) == (0, 150)
-        store.rest()
+        store.unpin()
         (tmp_path / "store" / "commitlog" / f"{0:020d}").unlink()
         assert store.queue_range("T", 0) == (in_first, 150)
         assert bodies(store, "T", 0)[0] == b"%d" % in_first
