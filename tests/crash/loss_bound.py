@@ -23,7 +23,7 @@ from crash.protections import protection
 from crash.simulated_disk import run_lives
 from crash.store_life import Life, tiny_config
 from rmq_store import Store
-from rmq_store.broker.store import store as store_module
+from rmq_store.broker.store import parts
 from rmq_store.broker.write.flusher import Flusher
 
 PAGE_BYTES = 4096
@@ -51,7 +51,7 @@ class FlushedLife(Life):
         return self.now_ms
 
     def open(self) -> Store:
-        with patch.object(store_module, "Flusher", partial(Flusher, clock=lambda: self.now_ms)):
+        with patch.object(parts, "Flusher", partial(Flusher, clock=lambda: self.now_ms)):
             store = super().open()
         self.turn_ms = self.now_ms
         self.end_on_disk = store._log.writing_page.appended_end

@@ -29,7 +29,7 @@ from rmq_store import Message, Store, StoreConfig
 from rmq_store.broker.metadata.offsets import OffsetTable
 from rmq_store.broker.metadata.store_config import StoreFile
 from rmq_store.broker.metadata.topics import TopicTable
-from rmq_store.broker.store import store as store_module
+from rmq_store.broker.store.directory import is_ours
 from rmq_store.errors import StoreError
 from rmq_store.files import durable
 from rmq_store.log.append import flush
@@ -193,7 +193,7 @@ def _recover(root: Path, config: StoreConfig) -> int:
     """Do what `Store.open` does until the log can be written to, and die; returns where the log ends."""
     known = StoreFile.load(root)
     settings = known.config if known else config
-    infer(root, settings.geometry(), ours=store_module._is_ours(root))
+    infer(root, settings.geometry(), ours=is_ours(root))
     log = CommitLog(
         root, settings.geometry(), writable=True, index_enabled=True, index_tags=settings.message_index_tags,
         clock=lambda: 0, sync_flush=settings.flush_disk_type == "SYNC_FLUSH",

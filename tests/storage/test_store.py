@@ -30,7 +30,7 @@ from rmq_store import (
     UnknownTopicError,
     UsageError,
 )
-from rmq_store.broker.store import store as store_module
+from rmq_store.broker.store import open_store
 from rmq_store.clock import ClockFile
 from rmq_store.files import durable
 from rmq_store.log.recovery import opening
@@ -348,7 +348,7 @@ def test_who_makes_a_store_beside_another_one_keeps_its_wishes_and_the_report_of
         store.create_topic(TOPIC, queue_count=1)
         store.send(Message(TOPIC, b"theirs"))
         abandoned = working_copy(root)
-    settings_of, recover = store_module._settings, opening.open_for_writing
+    settings_of, recover = open_store.settings_that_hold, opening.open_for_writing
     wishes = []
 
     def settings_before_the_other_came(at: Path, known: object, *given: Any, **more: Any) -> StoreConfig:
@@ -361,7 +361,7 @@ def test_who_makes_a_store_beside_another_one_keeps_its_wishes_and_the_report_of
         wishes.append((asked["wishes"].keep, asked["wishes"].rebuild))
         return recover(*log, **asked)
 
-    monkeypatch.setattr(store_module, "_settings", settings_before_the_other_came)
+    monkeypatch.setattr(open_store, "settings_that_hold", settings_before_the_other_came)
     monkeypatch.setattr(opening, "open_for_writing", recorded)
     with Store.open(scratch / "new", create=True, config=small, on_corruption="keep", rebuild_views=True) as store:
         assert store.config.flush_disk_type == "SYNC_FLUSH"

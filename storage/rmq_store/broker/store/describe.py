@@ -1,0 +1,58 @@
+"""What a store says of itself: store.json (identity and settings), the default topics, and its broker's name."""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from pathlib import Path
+
+from rmq_store.broker.metadata.json_table import Stamp
+from rmq_store.broker.metadata.store_config import StoreConfig, StoreFile
+from rmq_store.broker.metadata.topics import DEFAULT_TOPICS, TopicTable
+from rmq_store.log.core.commit_log import LOCK_TIMEOUT_MS, CommitLog
+
+# TopicConfigManager: a 5.x broker makes a topic of this prefix and its own name.
+_SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
+
+
+def describe_first(root: Path, settings: StoreConfig) -> None:
+    """Write store.json if the store has none. The caller holds byte 0 of `lock` exclusively."""
+    if StoreFile.load(root) is None:
+        StoreFile(str(uuid.uuid4()), settings).save(root)
+
+
+
+def describe(log: CommitLog, known: StoreFile | None, settings: StoreConfig) -> StoreFile:
+    """Write store.json if the store has none, or if settings were given that may change. Returns the file that holds:
+    another opener may have written it first. Makes the default topics of a store without a topic table.
+    """
+    root = log.root
+    if known is None or known.config != settings:
+        with log.append_lock.exclusive(LOCK_TIMEOUT_MS):
+            found = StoreFile.load(root)
+            if found is None:
+                found = StoreFile(str(uuid.uuid4()), settings)
+                found.save(root)
+            elif known is not None and found == known:
+                found = StoreFile(known.identity, settings)
+                found.save(root)
+            known = found
+    if not (root / "config" / "topics.json").exists():
+        TopicTable(root).create_all(DEFAULT_TOPICS, exist_ok=True)
+    return known
+
+
+
+def broker_name(root: Path, settings: StoreConfig) -> str:
+    """5.x brokers leave a topic that carries their name; otherwise the store's own setting."""
+    return _name_left(root, TopicTable(root).stamp()) or settings.broker_name
+
+
+
+@functools.lru_cache(maxsize=16)
+def _name_left(root: Path, stamp: Stamp) -> str | None:
+    """Found once for each state of the table: every task of Spark opens the store, and there may be many topics."""
+    for name in TopicTable(root).all():
+        if name.startswith(_SYNC_MEMBER_PREFIX):
+            return name.removeprefix(_SYNC_MEMBER_PREFIX)
+    return None

@@ -1,0 +1,66 @@
+"""The directory of a store: whether one is there, whose it is, and how an empty one begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rmq_store import kinds
+from rmq_store.errors import (
+    NotAStoreError,
+    StoreKindError,
+)
+from rmq_store.files import durable
+from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT
+
+
+def is_store(root: Path) -> bool:
+    """Whether a store is there.
+
+    Raises:
+        StoreKindError: a store is there without a log. The log is made first, so it is elsewhere or lost, and a new
+            store must not begin in its place. Or the log is of another kind.
+    """
+    log = root / "commitlog"
+    if log.is_dir():
+        return True
+    with durable.typed_reading(root):
+        missing = kinds.missing_log(root)
+        if missing is not None:
+            raise StoreKindError(str(root), missing.text, missing.kind.name)
+        kinds.refuse_to_read(root)
+    return (root / "pyrmq" / "store.json").is_file()
+
+
+
+def why_no_store(root: Path) -> str:
+    """The reason of the error for a directory without a store."""
+    reason = "no RocketMQ store is here (no commitlog/ and no pyrmq/store.json)"
+    if root.exists() and not (root.is_dir() and not any(root.iterdir())):
+        return reason
+    return f"{reason}; check the path, or make a store with `rmq init` or Store.open(path, create=True)"
+
+
+
+def is_ours(root: Path) -> bool:
+    """Whether the last writer of the store was one of ours, and no broker."""
+    try:
+        return durable.read_limited(root / "lock", 4096).startswith(OUR_LOCK_TEXT)
+    except FileNotFoundError:
+        return False
+
+
+
+def make_root(root: Path) -> None:
+    """Make the directory of a new store, durably. NotAStoreError: other files are there."""
+    # Looked at last whether it is a store: another process may be creating it at this moment.
+    if root.exists() and (not root.is_dir() or (any(root.iterdir()) and not is_store(root))):
+        raise NotAStoreError(str(root), "not an empty directory, and no store: create one in a directory of its own")
+    missing = [path for path in [root, *root.parents] if not path.is_dir()]
+    try:
+        for path in reversed(missing):
+            durable.make_directory(path)
+        durable.make_directory(root / "commitlog")
+    except OSError as error:
+        raise durable.translate(error, root) from error
+
+

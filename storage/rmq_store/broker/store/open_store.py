@@ -1,0 +1,223 @@
+"""Opening a store: each check and step from a path to a log that can be used, in order.
+
+    1. check the arguments, and that a store is at the path (or make its directory)
+    2. refuse kinds of stores that cannot be read, or not be written
+    3. find the settings that hold
+    4. for writing: recover a store that was not stopped cleanly, and write store.json if it has none
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from rmq_store import kinds
+from rmq_store.broker.metadata.offsets import OffsetTable
+from rmq_store.broker.metadata.store_config import StoreConfig, StoreFile
+from rmq_store.broker.metadata.topics import topics_with_batch_queues
+from rmq_store.broker.store.describe import broker_name, describe, describe_first
+from rmq_store.broker.store.directory import is_ours, is_store, make_root, why_no_store
+from rmq_store.broker.store.parts import StoreParts
+from rmq_store.broker.store.settings import described_before, settings_that_hold
+from rmq_store.clock import store_clock
+from rmq_store.errors import (
+    CorruptIndexError,
+    NotAStoreError,
+    ReadOnlyError,
+    StoreError,
+    StoreLockedError,
+    UsageError,
+)
+from rmq_store.files import durable
+from rmq_store.files.rooted import Root
+from rmq_store.files.segments.spread_log import parse_paths
+from rmq_store.log.core.commit_log import Clock, CommitLog
+from rmq_store.log.integrity.index_gaps import has_no_index
+from rmq_store.log.recovery import opening
+from rmq_store.log.recovery.delay_inference import infer_delays, warn_of_assumed
+from rmq_store.log.recovery.index_repair import indexes_tags
+from rmq_store.log.recovery.rebuilt_queues import RebuiltViews
+from rmq_store.log.recovery.recovery import RecoveryReport, Wishes
+
+_LOG = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=StoreParts)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequest:
+    """The arguments of `Store.open`."""
+
+    path: str | Path
+    read_only: bool
+    create: bool
+    config: StoreConfig | None
+    clock: Clock | None
+    broker_name: str | None
+    on_corruption: str
+    rebuild_views: bool | Callable[[int, int, int], None]
+    commit_log_paths: str
+
+
+Make = Callable[[CommitLog, StoreFile, str, RecoveryReport | None], S]
+"""(open log, content of store.json, name of the broker, report of the recovery if there was one) -> the store."""
+
+
+def open_store(request: OpenRequest, make: Make[S]) -> S:
+    """Open the log and make the store of it. Raises as `Store.open`; nothing stays open then."""
+    root, paths = _checked_root(request)
+    ours = is_ours(root)  # first: a process that is about to say so has written everything that follows from it
+    known = StoreFile.load(root) or described_before(root)
+    damage: list[CorruptIndexError] = []
+    settings = settings_that_hold(root, known, request.config, damage, ours=ours, paths=paths)
+    log = CommitLog(
+        root,
+        settings.geometry(),
+        writable=not request.read_only,
+        index_enabled=settings.message_index_enable and not damage,
+        index_tags=settings.message_index_tags,
+        clock=request.clock or store_clock(root),
+        sync_flush=settings.flush_disk_type == "SYNC_FLUSH",
+        crc_property=settings.enabled_append_prop_crc,
+        delay_levels_ms=settings.delay_levels_ms(),
+        paths=paths,
+    )
+    recovery = None
+    is_open = False
+    try:
+        if request.read_only:
+            _prepare_reading(log)
+        log.index_damage = damage[0] if damage and settings.message_index_enable else None
+        if log.index_damage is not None and not request.read_only:
+            _LOG.warning("%s: what is stored now will not be found by its keys: %s", root, log.index_damage)
+        if known is None and log.segments.bases() and not request.read_only:
+            settings = _with_index_of(log, settings)
+        log.views.elsewhere |= topics_with_batch_queues(root)
+        if not request.read_only:
+            settings = _with_delays_of(log, settings, ours=ours)
+            recovery = opening.open_for_writing(log, wishes=_wishes(request, root, settings))
+            is_open = True
+            if request.rebuild_views and recovery is None:
+                raise StoreLockedError(f"{root}: its views can be rebuilt only while nobody else has it open")
+            known = describe(log, known, settings)
+            if known.config != settings:
+                # Another process was faster to make the store, with other settings: those hold.
+                is_open = False
+                opening.close(log)
+                again = open_store(request, make)
+                again.recovery = recovery or again.recovery
+                return again
+        name = request.broker_name or broker_name(root, settings)
+        if not settings.message_delay_level:
+            settings = settings.with_delays(log.delay_levels_ms)
+        return make(log, StoreFile(known.identity if known else "", settings), name, recovery)
+    except BaseException:
+        try:
+            if is_open:  # nothing is wrong with the log: it is stopped as cleanly as it was
+                with contextlib.suppress(StoreError):
+                    opening.close(log)
+        finally:
+            log.close()
+        raise
+
+
+def _checked_root(request: OpenRequest) -> tuple[Path, Sequence[Path]]:
+    """The directory of a store that may be opened so, and where its log is if not in it."""
+    root, read_only = Path(request.path).absolute(), request.read_only
+    if request.on_corruption not in ("refuse", "keep"):
+        raise UsageError(f"on_corruption={request.on_corruption!r}: refuse or keep")
+    if read_only and (request.create or request.rebuild_views or request.on_corruption == "keep"):
+        raise UsageError("a read-only open writes nothing: it goes with neither create, rebuild_views nor keep")
+    paths = parse_paths(request.commit_log_paths) if request.commit_log_paths else ()
+    if paths and not read_only:
+        raise ReadOnlyError(f"{root}: a log that is not in the store (storePathCommitLog) is only read: open it so")
+    if paths and not (root / "config").is_dir():
+        raise NotAStoreError(str(root), "no store of a broker is here: it has no config/")
+    if request.create and not is_store(root):
+        make_root(root)
+    elif not paths and not is_store(root):
+        raise NotAStoreError(str(root), why_no_store(root))
+    durable.warn_of_shared_directory(root)
+    with durable.typed_reading(root):
+        if read_only:
+            kinds.refuse_to_read(root)
+        else:
+            kinds.refuse_to_write(root)
+    if not read_only:
+        with durable.typed(root):
+            root = Root(root).path
+    return root, paths
+
+
+def _wishes(request: OpenRequest, root: Path, settings: StoreConfig) -> Wishes:
+    rebuild = request.rebuild_views
+    return Wishes(
+        request.on_corruption == "keep",
+        bool(rebuild),
+        lambda: _consumed(root),
+        describe=functools.partial(describe_first, root, settings),
+        progress=rebuild if callable(rebuild) else lambda records, done_bytes, total_bytes: None,
+    )
+
+
+def _prepare_reading(log: CommitLog) -> None:
+    log.held = Root(log.root)
+    log.held.watch()
+    if kinds.queues_are_in(log.root) == "RocksDB":
+        log.views = RebuiltViews(log)
+    if (tables := kinds.tables_are_in_rocksdb(log.root)) is not None:
+        _warn(f"{log.root}: {tables.text}")
+
+
+def _with_index_of(log: CommitLog, settings: StoreConfig) -> StoreConfig:
+    """The settings of a broker's store that none of ours has opened yet: its index says whether it has one, and of
+    what.
+    """
+    if log.views.index is not None and has_no_index(log):
+        settings, log.views.index = replace(settings, message_index_enable=False), None
+    log.index_tags = indexes_tags(log)
+    return replace(settings, message_index_tags=log.index_tags)
+
+
+def _with_delays_of(log: CommitLog, settings: StoreConfig, *, ours: bool) -> StoreConfig:
+    """The settings without delay levels, if a broker wrote delayed messages and nobody gave its levels: these messages
+    tell them to the log.
+    """
+    if not settings.tells_delays() and _has_brokers_records(log, ours=ours):
+        settings = replace(settings, message_delay_level="")
+    if not settings.message_delay_level:
+        rocketmqs_own = log.delay_levels_ms
+        infer_delays(log, rocketmqs_own)
+        warn_of_assumed(log, rocketmqs_own)
+    return settings
+
+
+def _has_brokers_records(log: CommitLog, *, ours: bool) -> bool:
+    """Whether a broker has written into the store, whose delays nobody told us."""
+    if not ours:
+        return bool(log.segments.bases())
+    known = log.progress.load()
+    return known is not None and bool(known[0].crc_from)
+
+
+
+def _consumed(root: Path) -> dict[tuple[str, int], list[int]]:
+    """Up to where each group has consumed each queue: these offsets were given out."""
+    consumed: dict[tuple[str, int], list[int]] = {}
+    for key, offset in OffsetTable(root).given_out():
+        consumed.setdefault(key, []).append(offset)
+    return consumed
+
+
+
+@functools.lru_cache(maxsize=64)
+def _warn(text: str) -> None:
+    """Once: every task of Spark opens the store."""
+    _LOG.warning("%s", text)
+
+

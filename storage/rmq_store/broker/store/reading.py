@@ -1,0 +1,187 @@
+"""Messages, ranges and times of an open store, as its users ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_store import kinds
+from rmq_store.arguments import checked_methods
+from rmq_store.broker.delay.backlog import Backlog, backlog_by_topic, backlogs
+from rmq_store.broker.dlq.archive import DeadLetterArchive
+from rmq_store.broker.dlq.redrive_ledger import OffsetRanges, RedrivenTable
+from rmq_store.broker.read.query import Query
+from rmq_store.broker.read.read_request import ReadRequest
+from rmq_store.broker.read.records import message_at
+from rmq_store.broker.store.topics_and_groups import TopicsAndGroups
+from rmq_store.files.segments.pin import Pin
+from rmq_store.format.frames.message import StoredMessage
+from rmq_store.format.tables.schema import MESSAGE_SCHEMA
+from rmq_store.protocol.results import QueueRange
+
+
+@checked_methods()
+class Reading(TopicsAndGroups):
+    """The part of `Store` that reads."""
+
+    def redriven(self, group: str) -> Mapping[int, OffsetRanges]:
+        """Which dead letters in each queue of `%DLQ%group` were moved on up to now. CorruptionError: a record of what
+        was moved is damaged.
+        """
+        self._reading()
+        return RedrivenTable(self._log, lambda: self.log_range()[1]).moved(group)
+
+    def queue_range(self, topic: str, queue_id: int) -> QueueRange:
+        """The messages that can be read; (0, 0) for a queue that was never used. TopicKindError: none of them can."""
+        queues = self._reading_ends()
+        self._refuse_unreadable(topic)
+        return queues.range(topic, queue_id)
+
+    def queue_ranges(self, topic: str) -> dict[int, QueueRange]:
+        """`queue_range` of each read queue. UnknownTopicError."""
+        queues, known = self._reading_ends(), self.topic(topic)
+        kinds.refuse_to_read_topic(topic, known.kind)
+        return queues.ranges(topic, range(known.read_queue_nums))
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        start: int,
+        end: int,
+        *,
+        columns: Sequence[str] = tuple(MESSAGE_SCHEMA.names),
+        tags: str | None = None,
+        raw_body: bool = False,
+        only: np.ndarray | None = None,
+        two_threads: bool = True,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield messages [start, end) of a queue as batches, in queue order; schema MESSAGE_SCHEMA restricted to
+        `columns`.
+
+        `tags` ("TagA || TagB") leaves out messages with other tags. Compressed bodies are decompressed unless
+        `raw_body`. `only`: of the range, just these queue offsets, (n,) int64, ascending; nothing else is touched.
+        `two_threads`: a second thread makes every other batch, before the one in front of it is yielded; not for who
+        has a reader for each processor. It holds one batch more (9 MiB of stored bytes; one message if that is larger).
+
+        Raises:
+            OffsetOutOfRangeError: [start, end) is not within the queue's range.
+            CorruptionError: a record or entry is damaged; what was yielded before is right.
+            UsageError: unknown column. TopicKindError: the topic is kept in a way that is not read here.
+        """
+        self._refuse_unreadable(topic)
+        # One thread for single messages.
+        both = two_threads and only is None
+        return self._reading().read(ReadRequest(topic, queue_id, start, end, columns, tags, raw_body, only, both))
+
+    def queue_entries(self, topic: str, queue_id: int, start: int, end: int) -> np.ndarray:
+        """Entries [start, end) of a queue, dtype ENTRY: commit_log_offset, frame_size, tags_code.
+        OffsetOutOfRangeError, TopicKindError.
+        """
+        self._refuse_unreadable(topic)
+        return self._reading().entries(topic, queue_id, start, end)
+
+    def commit_log_offset_before(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Commit-log offset of the message before `queue_offset`; -1 if the queue has none there (any more)."""
+        return self._reading().commit_log_offset_before(topic, queue_id, queue_offset)
+
+    def bytes_between(self, topic: str, queue_id: int, start: int, end: int) -> int:
+        """Stored bytes of messages [start, end), from the queue entries alone. OffsetOutOfRangeError."""
+        return self._reading().bytes_between(topic, queue_id, start, end)
+
+    def offset_after_bytes(self, topic: str, queue_id: int, start: int, end: int, limit_bytes: int) -> int:
+        """The largest offset in [start, end] up to which messages from `start` on have at most `limit_bytes`; at
+        least one message.
+        """
+        return self._reading().offset_after_bytes(topic, queue_id, start, end, limit_bytes)
+
+    def lost_offsets(
+        self, topic: str, queue_id: int, start: int, end: int, *, tags: str | None = None
+    ) -> np.ndarray:
+        """The messages of [start, end) that `read` of these tags cannot have, as far as the queue entries tell: their
+        segment is missing, or they lie in damage that was kept. Queue offsets (n,) int64, ascending.
+        OffsetOutOfRangeError.
+        """
+        return self._reading().lost_offsets(topic, queue_id, start, end, tags=tags)
+
+    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """storeTimestamp in ms of one message. OffsetOutOfRangeError, CorruptRecordError."""
+        return self._reading().store_timestamp(topic, queue_id, queue_offset)
+
+    def tags_code(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """What the queue's entry holds beside the place of one message: the hash of its tag; for a message that waits
+        for its delay, when it is due (ms). OffsetOutOfRangeError.
+        """
+        return self._reading().tags_code(topic, queue_id, queue_offset)
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: str = "lower") -> int:
+        """The queue offset that RocketMQ finds for a time (ConsumeQueue#getOffsetInQueueByTime): `lower` or `upper`."""
+        return self._reading().offset_by_time(topic, queue_id, timestamp_ms, boundary)
+
+    def message_at(self, commit_log_offset: int) -> StoredMessage:
+        """The message whose record begins there, with all its fields; its body as stored. UsageError if none begins
+        there (any more), CorruptRecordError if it is damaged.
+        """
+        return message_at(self._log, self._reading().end(), commit_log_offset)
+
+    @property
+    def query(self) -> Query:
+        """Finds messages by key, unique key, id, queue offset and time."""
+        self._reading()
+        return self._query
+
+    def log_range(self) -> tuple[int, int]:
+        """[start, end) of the commit log as this store sees it now."""
+        queues = self._reading_ends()
+        return self._log.start(), queues.end()
+
+    def has_not_grown(self, end: int) -> bool:
+        """Whether the log still ends at `end`, as far as mapped memory tells: for who asks all the time, and looks
+        properly (`refresh`, `log_range`) now and then. What was appended is always seen; that files were replaced, or
+        that a broker took the store over from a writer of ours, only by that other look. False is no answer.
+        """
+        return self._reading().has_not_grown(end)
+
+    def delay_backlogs(self) -> list[Backlog]:
+        """What waits for each delay level, and for times of their own: as it is at the moment. CorruptionError."""
+        newest_unit = None if self._writer is None else self._writer.newest_unit
+        return backlogs(self._log, newest_unit, self._reading().end())
+
+    def backlog_by_topic(self) -> dict[str, int]:
+        """How many messages wait for a delay or a time before they come to each topic; failed ones come to a `%RETRY%`
+        topic. Each of them is looked at. CorruptionError: a queue is damaged.
+        """
+        newest_unit = None if self._writer is None else self._writer.newest_unit
+        return backlog_by_topic(self._log, newest_unit, self._reading().end())
+
+    def broker_backlog(self) -> Iterator[pa.RecordBatch]:
+        """Yield the messages that only a broker delivers, with their due times: timers of its wheel, and half messages
+        of transactions. Schema BROKER_BACKLOG_SCHEMA of `rmq_store.broker.delay.broker_backlog`; reads three system
+        topics. Raises as `read`, and as `committed_offsets`.
+        """
+        self._reading()
+        return self._broker_backlog.rows()
+
+    def pin(self, start_offset: int, end_offset: int) -> Pin:
+        """Keep retention from deleting [start_offset, end_offset) of the commit log, until the pin is released or the
+        process dies; for at most `destroyMapedFileIntervalForcibly` (2 min) once it wants to.
+        """
+        self._reading()
+        return Pin(self._log.segments, start_offset, end_offset)
+
+    def archive(self, directory: str | Path) -> DeadLetterArchive:
+        """The archive of this store's dead letters in `directory`, which is made when it is first written to."""
+        return DeadLetterArchive(self._log, self._reading(), self._topics, Path(directory).absolute())
+
+    def refresh(self) -> None:
+        """Look at the disk again, if this is a read-only store that nobody of us writes. StoreReplacedError: the store
+        is not in its place any more.
+        """
+        self._reading_ends().refresh()
+
+    def unpin(self) -> None:
+        """Keep nothing from retention until something is read again."""
+        self._log.files.unpin()

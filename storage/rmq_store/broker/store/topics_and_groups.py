@@ -1,0 +1,119 @@
+"""Topics, groups, committed offsets and leases of an open store, as its users ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rmq_store import kinds
+from rmq_store.arguments import checked_methods
+from rmq_store.broker.metadata.groups import SubscriptionGroup
+from rmq_store.broker.metadata.leases import Lease
+from rmq_store.broker.metadata.topic_use import TopicLease
+from rmq_store.broker.metadata.topics import TopicConfig
+from rmq_store.broker.store.parts import StoreParts
+from rmq_store.errors import (
+    UnknownTopicError,
+    UsageError,
+)
+from rmq_store.format.properties.light_queues import is_light
+from rmq_store.format.text.names import is_system_topic, validate_topic
+
+
+@checked_methods()
+class TopicsAndGroups(StoreParts):
+    """The part of `Store` that concerns topics and groups."""
+
+    def topics(self) -> Mapping[str, TopicConfig]:
+        """All topics of the table by name."""
+        return self._topics.all()
+
+    def topic(self, name: str) -> TopicConfig:
+        """One topic, as `find_topic`; UnknownTopicError names some that the table lacks."""
+        topic = self.find_topic(name)
+        if topic is None:
+            told = self._unlisted.told()
+            if is_light(name) and kinds.queues_are_in(self.path) != "files":
+                told = ": light message queues that its broker keeps in RocksDB are not read here"
+            raise UnknownTopicError(f"no topic {str(name)[:255]!r} in {self.path}{told}")
+        return topic
+
+    def find_topic(self, name: str) -> TopicConfig | None:
+        """The topic of exactly this name, also one that has queues and that the table does not name: it can be read.
+        None if there is none. CorruptionError: a queue of such a topic is damaged.
+        """
+        self._reading()
+        return self._topics.all().get(name) or self._unlisted.get(name)
+
+    def unlisted_topics(self) -> Mapping[str, TopicConfig]:
+        """Topics that have queues and that the table does not name, by name: it, or their entries, were lost, or a
+        broker never writes them there (system topics, `%LMQ%` queues). Raises as `find_topic`.
+        """
+        self._reading()
+        return self._unlisted.all()
+
+    def create_topic(self, name: str, queue_count: int = 4, perm: int = 6, *, exist_ok: bool = False) -> TopicConfig:
+        """Create a topic durably. UsageError if the name is bad, a system topic's, or taken (unless `exist_ok`)."""
+        self._changing()
+        validate_topic(name)
+        if is_system_topic(name):
+            raise UsageError(f"{name!r} is the name of a system topic: choose another one")
+        return self._topics.create(TopicConfig(name, queue_count, queue_count, perm), exist_ok=exist_ok)
+
+    def groups(self) -> Mapping[str, SubscriptionGroup]:
+        """All consumer groups with a configuration, by name."""
+        return self._groups.all()
+
+    def create_group(self, group: SubscriptionGroup, *, exist_ok: bool = False) -> SubscriptionGroup:
+        """Add a consumer group's settings durably and return them; with `exist_ok`, return those that are there
+        unchanged. UsageError if a value is bad, or the group is there.
+        """
+        self._changing()
+        return self._groups.create(group, exist_ok=exist_ok)
+
+    def update_group(self, group: SubscriptionGroup) -> None:
+        """Replace the settings of a group durably. UsageError if a value is bad, or there is no such group."""
+        self._changing()
+        self._groups.update(group)
+
+    def committed_offsets(self, group: str) -> dict[tuple[str, int], int]:
+        """{(topic, queue id): offset of the next message to consume}; {} for a group that never committed.
+
+        Raises:
+            UsageError: consumerOffset.json and lmqConsumerOffset.json say different things of the group, and
+                `enable_lmq` is not set.
+            CorruptConfigError: of the result, if an offset is asked for that stands in the file and cannot be used.
+        """
+        return self._offsets.committed(group)
+
+    def all_committed_offsets(self) -> Mapping[str, Mapping[tuple[str, int], int]]:
+        """`committed_offsets` of every group; without those for which that is an error: see `offset_conflicts`."""
+        return self._offsets.all()
+
+    def offset_conflicts(self) -> list[str]:
+        """Of which groups consumerOffset.json and lmqConsumerOffset.json say different things, as sentences; none if
+        `enable_lmq` is set.
+        """
+        return [str(conflict.error()) for conflict in self._offsets.conflicts()]
+
+    def commit_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Set offsets of a group, forwards or backwards; other offsets stay. Durable on return, and so are the messages
+        below them: if some of these wait for their flush, it is made first.
+
+        Raises:
+            UsageError: a name, queue id or offset that cannot be one.
+            StoreLockedError, StoreFullError, StoreFailedError: nothing was committed.
+        """
+        self._changing()
+        self._offsets.commit(group, offsets)
+
+    def lease(self, group: str, topic: str, owner: str, *, alone: bool = True) -> Lease:
+        """Take the lease of `group` on `topic`, as a stream does: no other stream and no consumer of the group can read
+        the topic until it is released or the process dies. Not `alone`: consumers can.
+
+        Raises:
+            LeaseHeldError: somebody has it, or consumers share the topic's queues; names them.
+        """
+        self._changing()
+        lease = (TopicLease if alone else Lease)(self._log.root, group, topic, clock=self._log.clock)
+        lease.acquire(owner)
+        return lease

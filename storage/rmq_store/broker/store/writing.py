@@ -1,0 +1,167 @@
+"""Everything that appends to an open store, as its users ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from rmq_store.arguments import checked_methods, integer
+from rmq_store.broker.delay.scheduler import Schedule
+from rmq_store.broker.dlq.redrive import DeadLetters
+from rmq_store.broker.pop.pop import Pop
+from rmq_store.broker.retry.retry import Retry
+from rmq_store.broker.rules.send_back import PURPOSE as SEND_BACK_PURPOSE
+from rmq_store.broker.store.parts import StoreParts
+from rmq_store.broker.write.staged_files import StagedFile
+from rmq_store.format.frames.message import Message
+from rmq_store.log.core.commit_log import LOCK_TIMEOUT_MS
+from rmq_store.log.core.units import UnitRecord
+from rmq_store.protocol.results import AppendResult, CommitResult, SendResult
+
+
+@checked_methods("send")
+class Writing(StoreParts):
+    """The part of `Store` that appends."""
+
+    def send(
+        self,
+        message: Message,
+        *,
+        sys_flag: int = 0,
+        lock_timeout_ms: int = LOCK_TIMEOUT_MS,
+        flush_timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Store one message. Under SYNC_FLUSH it is on disk on return; under ASYNC_FLUSH it survives this process,
+        not the machine. `sys_flag` says how a body is compressed that the caller has compressed.
+
+        Waits so long for other writers (StoreLockedError), and under SYNC_FLUSH for the fsync of another one
+        (FLUSH_DISK_TIMEOUT; None: the setting syncFlushTimeout); its own takes as long as the disk does. A message
+        whose property WAIT is "false" does not wait for the disk.
+
+        Raises:
+            UsageError: the message breaks a rule (name, size, properties); nothing was written.
+            StoreFullError, StoreLockedError: nothing was written; may work later.
+            StoreFailedError: whether it is stored is unknown.
+        """
+        if type(sys_flag) is not int or type(lock_timeout_ms) is not int or flush_timeout_ms is not None:
+            sys_flag = integer("sys_flag", sys_flag)
+            lock_timeout_ms = integer("lock_timeout_ms", lock_timeout_ms)
+            if flush_timeout_ms is not None:
+                flush_timeout_ms = integer("flush_timeout_ms", flush_timeout_ms)
+        return self._writing().send(message, sys_flag, lock_timeout_ms, flush_timeout_ms)
+
+    def send_all(
+        self,
+        messages: Sequence[Message],
+        *,
+        lock_timeout_ms: int = LOCK_TIMEOUT_MS,
+        flush_timeout_ms: int | None = None,
+    ) -> list[SendResult]:
+        """Store a few messages, visible as one, in their order; for many there is `append`. Durable, waits and raises
+        as `send`.
+        """
+        return self._writing().send_all(messages, lock_timeout_ms, flush_timeout_ms)
+
+    def append(self, batch: pa.RecordBatch, topic: str | None = None) -> AppendResult:
+        """Store a batch of any number of messages (columns of INPUT_SCHEMA), visible as one. Durable and raises as
+        `send`; UsageError names row, column and value of what cannot be stored.
+        """
+        return self._writing().append(batch, topic)
+
+    def commit_staged(
+        self,
+        files: Sequence[StagedFile],
+        *,
+        purpose: str = "sink",
+        key: str | None = None,
+        value: int | None = None,
+        repeatable: bool = True,
+        consume_files: bool = False,
+    ) -> CommitResult:
+        """Append staged files as one unit: all of them or nothing, across a power cut too.
+
+        With `key` and `value` a repetition of the newest value of the key adds nothing. `repeatable=False` accepts a
+        repetition whose rows differ from those committed under this value (a query that is not deterministic).
+        `consume_files=True` gives the memory of the files back while they are read: faster, but if it fails, they
+        cannot be committed a second time. Nobody else may commit them.
+
+        Raises:
+            StagingError: a file is missing or altered; nothing was written.
+            UsageError: two rows of files of `SendBackArea` name one message; nothing was written.
+            MarkerError: a smaller value than the newest of this key, or the same value with other rows.
+            UsageError, StoreFullError, StoreLockedError, StoreFailedError: as `send`.
+        """
+        if purpose == SEND_BACK_PURPOSE:
+            self.retry.make_topics(files)
+        return self._writing().commit_staged(
+            files, purpose=purpose, key=key, value=value, repeatable=repeatable, consume_files=consume_files
+        )
+
+    def append_unit(
+        self,
+        batches: Sequence[pa.RecordBatch],
+        *,
+        purpose: str,
+        key: str,
+        value: int,
+        expect: int | None,
+        detail: Mapping[str, int] | None = None,
+        keep_unique_key: bool = False,
+    ) -> AppendResult | None:
+        """Append batches (columns of INPUT_SCHEMA; perhaps none) as the unit that follows value `expect` of its purpose
+        and key (None: as the first one): all of them and the value, or nothing, across a power cut too. Value and
+        `detail` are remembered as long as the store has the key. `keep_unique_key`: a property UNIQ_KEY stays, and a
+        column `reconsumeTimes` may say how often a message failed.
+
+        Returns None, and appends nothing, if the newest value is another one: somebody else was faster. Durable and
+        raises as `append`.
+        """
+        unit = UnitRecord(purpose, key, value, sum(batch.num_rows for batch in batches), 0, dict(detail or {}))
+        return self._writing().append_rows(batches, unit, expect=expect, keep_unique_key=keep_unique_key)
+
+    def last_unit(self, purpose: str, key: str) -> int | None:
+        """The newest committed value of a unit key; None if there is none."""
+        return self._writing().last_unit(purpose, key)
+
+    def newest_unit(self, purpose: str, key: str) -> UnitRecord | None:
+        """The newest unit of a key with all that it says; None if there is none."""
+        return self._writing().newest_unit(purpose, key)
+
+    @property
+    def schedule(self) -> Schedule:
+        """Delayed messages and their delivery. ReadOnlyError."""
+        self._writing()
+        assert self._schedule is not None
+        return self._schedule
+
+    @property
+    def retry(self) -> Retry:
+        """Sends failed messages back: retry topics and dead letters. ReadOnlyError."""
+        self._writing()
+        assert self._retry is not None
+        return self._retry
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """Moves dead letters to where they are consumed again. ReadOnlyError."""
+        self._writing()
+        assert self._dead_letters is not None
+        return self._dead_letters
+
+    @property
+    def pop(self) -> Pop:
+        """Receive, acknowledge and hide messages one by one. ReadOnlyError."""
+        self._writing()
+        assert self._pop is not None
+        return self._pop
+
+    def flush(self) -> None:
+        """Make everything stored so far durable. StoreFailedError."""
+        self._writing().flush()
+
+    def flush_async(self) -> None:
+        """Have a thread of the store make durable what is stored so far, at once and beside the caller. That it cannot
+        is logged, and the next call that writes is told: StoreFailedError.
+        """
+        self._changing().flush_async()
