@@ -293,8 +293,8 @@ _WHAT = (
         _tags,
         "string",
         "`*`",
-        "Only messages with one of these tags: `TagA || TagB`. Offsets advance over the others. What comes back to a "
-        "`group` by its retry topic is not filtered again.",
+        "Only messages with one of these tags: `TagA || TagB`. Offsets advance over the others. Messages that come back "
+        "to a `group` by its retry topic are not filtered again.",
     ),
     Option(
         "rawBody",
@@ -310,7 +310,7 @@ _WHAT = (
         _text,
         "string",
         "the store's own",
-        "What the column `brokerName` shows. A store that a broker wrote does not say.",
+        "The value of the column `brokerName`. A store that a broker wrote does not hold this name.",
     ),
     Option(
         "storePathCommitLog",
@@ -391,8 +391,8 @@ _WHERE = (
         _on_corruption,
         "`fail` or `skip`",
         "`fail`",
-        "What a message does whose bytes contradict the format. With `skip`, which needs `failOnDataLoss=false`, it is "
-        "left out, and reported as lost.",
+        "The effect of a message whose bytes contradict the format. With `skip`, which needs `failOnDataLoss=false`, "
+        "the query leaves it out, and reports it as lost.",
     ),
     Option(
         "dataLoss",
@@ -484,7 +484,7 @@ _GROUP = (
         _text,
         "string",
         "`a Spark stream`",
-        "What a second query of the `group`, which is refused, is told about this one, beside host and process.",
+        "Name of this query in the error that refuses a second query of the `group`, beside host and process.",
     ),
 )
 
