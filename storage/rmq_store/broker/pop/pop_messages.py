@@ -5,7 +5,6 @@ Sources: PopMessageProcessor#getInitOffset, PullMessageProcessor (limits), Messa
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -14,11 +13,11 @@ import pyarrow as pa
 
 from rmq_store.broker.read.queues import Queues
 from rmq_store.broker.read.read_request import ReadRequest
+from rmq_store.broker.rules.hot_queue import is_hot
 from rmq_store.errors import CorruptionError, CorruptRecordError, OffsetOutOfRangeError
 from rmq_store.protocol.results import QueueRange
 
 # MessageStoreConfig.java: accessMessageInMemoryMaxRatio, maxTransferBytesOnMessageInMemory.
-HOT_MEMORY_PERCENT = 40
 READ_BYTES_MAX = 256 << 10
 # What one receive looks at before it answers that nothing matched.
 SCAN_MAX = 4096
@@ -74,7 +73,7 @@ class TopicReader:
         """Where a group without an offset begins."""
         if mode is ConsumeInitMode.MIN or is_retry:
             return found.min_offset
-        if found.min_offset == 0 and self._is_hot(queue_id, found):
+        if found.min_offset == 0 and is_hot(self._queues, self._topic, queue_id, found.max_offset):
             return 0
         return max(found.max_offset - 1, found.min_offset)
 
@@ -147,10 +146,3 @@ class TopicReader:
                 for row in range(batch.num_rows)
             )
         return found
-
-    def _is_hot(self, queue_id: int, found: QueueRange) -> bool:
-        if found.max_offset == 0:
-            return True
-        first = self._queues.commit_log_offset_before(self._topic, queue_id, 1)
-        memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return self._queues.end() - first <= memory_bytes * HOT_MEMORY_PERCENT // 100

@@ -5,7 +5,6 @@ Pulls are in `local_pull`. Sources: SendMessageProcessor.java, ConsumerManagePro
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from rmq_store.broker.pop.pop_messages import ConsumeInitMode
 from rmq_store.broker.processor.local_answers import Answers
 from rmq_store.broker.processor.local_groups import LocalGroups
 from rmq_store.broker.processor.local_pull import PULL_BATCH_BYTES_MAX, PULL_BYTES_MAX, PULL_ROOM_BYTES_MAX, LocalPull
+from rmq_store.broker.rules.hot_queue import is_hot
 from rmq_store.broker.store.store import Store
 from rmq_store.format.frames.frame_check import TRANSACTION_MASK
 from rmq_store.format.frames.message import Message
@@ -25,7 +25,6 @@ from rmq_store.protocol.messages import MessageExt, MessageQueue, PoppedMessage,
 from rmq_store.protocol.results import SendResult, SendStatus
 from rmq_store.protocol.stored_messages import messages_of
 
-HOT_MEMORY_PERCENT = 40  # MessageStoreConfig.java: accessMessageInMemoryMaxRatio
 PAGE_CACHE_BUSY_MS = 1_000  # osPageCacheBusyTimeOutMills
 
 
@@ -143,7 +142,7 @@ class LocalBroker:
                 return stored
             if self._strict_last_offset or self.min_offset(queue) > 0:
                 return None
-            return 0 if self._is_hot(queue) else None
+            return 0 if is_hot(self.store, queue.topic, queue.queue_id, self.max_offset(queue)) else None
 
     def update_consumer_offsets(
         self, group: str, offsets: Mapping[MessageQueue, int], *, lock_owner: str | None = None
@@ -302,11 +301,3 @@ class LocalBroker:
                 ResponseCode.INVALID_PARAMETER,
                 f"topic {topic!r} has no queue {queue_id}: it has {known.write_queue_nums} write queues",
             )
-
-    def _is_hot(self, queue: MessageQueue) -> bool:
-        """4.x MessageStore.checkInDiskByConsumeOffset(0), negated: no message, or not far from the end of the log."""
-        if self.max_offset(queue) <= 0:
-            return True
-        first_message = self.store.commit_log_offset_before(queue.topic, queue.queue_id, 1)
-        memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return self.store.log_range()[1] - first_message <= memory_bytes * HOT_MEMORY_PERCENT // 100

@@ -61,6 +61,10 @@ class Queues:
             return peeked.flushed_end if self._log.sync_flush else peeked.appended_end
         return peeked.end
 
+    def log_range(self) -> tuple[int, int]:
+        """See `Store.log_range`."""
+        return self._log.start(), self.end()
+
     def has_not_grown(self, end: int) -> bool:
         """See `Store.has_not_grown`."""
         if self._log.writable:

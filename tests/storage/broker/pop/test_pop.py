@@ -21,6 +21,7 @@ from rmq_store import (
 from rmq_store.broker.pop import pop_messages, pop_turn
 from rmq_store.broker.pop.pop import Pop, Popped
 from rmq_store.broker.pop.pop_messages import ConsumeInitMode
+from rmq_store.broker.rules import hot_queue
 from rmq_store.errors import ResponseError
 from rmq_store.files import durable
 
@@ -345,7 +346,7 @@ def test_a_new_group_begins_at_the_start_of_a_young_queue(store: Store) -> None:
 def test_a_new_group_begins_at_the_last_message_of_an_old_queue(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pop_messages, "HOT_MEMORY_PERCENT", 0)
+    monkeypatch.setattr(hot_queue, "HOT_MEMORY_PERCENT", 0)
     send(store, 3)
     assert offsets(store.pop.receive("max", "T", 32, 30)) == [2]
     assert offsets(store.pop.receive("min", "T", 32, 30, init_mode=ConsumeInitMode.MIN)) == [0, 1, 2]

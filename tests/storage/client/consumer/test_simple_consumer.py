@@ -13,7 +13,7 @@ import pytest
 
 from rmq_store import InvalidReceiptHandleError, Message, Store, StoreConfig, SubscriptionGroup, UsageError
 from rmq_store.broker.filter.subscription import MessageSelector
-from rmq_store.broker.pop import pop_messages
+from rmq_store.broker.rules import hot_queue
 from rmq_store.client.backend.local import LocalBackend
 from rmq_store.client.consumer.message_view import MessageView
 from rmq_store.client.consumer.simple_consumer import FilterExpression, FilterExpressionType, SimpleConsumer
@@ -220,7 +220,7 @@ def test_messages_that_others_sent_back_come_under_their_own_topic(lab: Lab) -> 
 
 
 def test_a_group_begins_where_it_is_told(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pop_messages, "HOT_MEMORY_PERCENT", 0)
+    monkeypatch.setattr(hot_queue, "HOT_MEMORY_PERCENT", 0)
     lab.send("0", "1", "2", queue_id=0)
     assert bodies(drain(lab.consumer(group="last"))) == ["2"]
     first = lab.consumer(group="first", consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
