@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from rmq_store.broker.metadata.json_table import CachedView, ConfigFile, Table
-from rmq_store.broker.metadata.odd_entries import AGAIN, OddEntry, shown, usable_entries, with_errors
+from rmq_store.broker.metadata.entry_table import EntryTable
+from rmq_store.broker.metadata.json_table import ConfigFile, Table
+from rmq_store.broker.metadata.odd_entries import AGAIN, OddEntry, shown, usable_entries
 from rmq_store.clock import system_clock
-from rmq_store.errors import CorruptConfigError, UsageError
-from rmq_store.format.tables.config_json import Shadowed, remove
+from rmq_store.errors import UsageError
+from rmq_store.format.tables.config_json import Shadowed
 from rmq_store.format.text import names
 
 # Retry queues are walked one by one, as a topic's queues are.
@@ -65,34 +65,14 @@ _FIELDS = sorted(((f.name, _java_name(f.name), str(f.type)) for f in fields(Subs
 _TYPES: Mapping[str, type] = {"bool": bool, "int": int, "str": str}
 
 
-class GroupTable:
+class GroupTable(EntryTable[SubscriptionGroup]):
     """The consumer groups of the store at `root`. Safe for threads; other processes' changes are seen at once."""
 
     part = "subscriptionGroupTable"
+    file_name = "subscriptionGroup.json"
 
     def __init__(self, root: str | Path, *, clock: Callable[[], int] = system_clock) -> None:
-        self._file = ConfigFile(root, "subscriptionGroup.json", clock=clock)
-        self._view = CachedView(self._file, self._decode)
-
-    def all(self) -> Mapping[str, SubscriptionGroup]:
-        """Return every group by name, read-only; without the entries that hold what no group can have: to ask for such
-        a name is a CorruptConfigError.
-
-        Raises:
-            CorruptConfigError: the table and its backup are unreadable.
-        """
-        return self._view.get()[0]
-
-    def odd(self) -> Sequence[OddEntry]:
-        """Return the entries that hold what no group can have. Raises as `all`."""
-        return self._view.get()[1]
-
-    def has(self, name: str) -> bool:
-        """Whether there is an entry of this name, usable or not. Raises as `all`."""
-        try:
-            return name in self.all()
-        except CorruptConfigError:
-            return name in self._file.part(self._file.load(), self.part)
+        super().__init__(root, clock=clock)
 
     def get(self, name: str) -> SubscriptionGroup | None:
         """Return one group, or None; a broker creates an unknown one with its defaults when a consumer asks.
@@ -172,35 +152,7 @@ class GroupTable:
 
     def delete(self, name: str) -> bool:
         """Remove a group durably; False if there was none. Its offsets and its retry topic stay."""
-        found = False
-
-        def mutate(table: Table) -> bool:
-            nonlocal found
-            found = remove(self._file.part(table, self.part), name)
-            return found
-
-        self._file.update(mutate)
-        return found
-
-    def check(self, table: Table) -> None:
-        """CorruptConfigError if `table`, of this file or its backup, is no table of groups."""
-        self._decode(table)
-
-    def odd_keys(self, table: Table) -> list[Any]:
-        """The keys of the entries that hold what no group can have. CorruptConfigError as `check`."""
-        return [*usable_entries(str(self._file.path), self._file.part(table, self.part), self._decode_entry)[1]]
-
-    def _decode(self, table: Table) -> tuple[Mapping[str, SubscriptionGroup], Sequence[OddEntry]]:
-        entries = self._file.part(table, self.part)
-        usable, odd = usable_entries(str(self._file.path), entries, self._decode_entry)
-        return MappingProxyType(with_errors(usable, odd)), (*odd.values(),)
-
-    def _usable(self, name: str, entry: Any) -> SubscriptionGroup:
-        """An entry that a caller asks for by its name."""
-        try:
-            return self._decode_entry(name, entry)
-        except CorruptConfigError as error:
-            raise OddEntry(error.path, error.reason).error() from None
+        return self._remove(name)
 
     def _decode_entry(self, name: str, entry: Any) -> SubscriptionGroup:
         if not isinstance(entry, dict):

@@ -14,17 +14,17 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from rmq_store import kinds
-from rmq_store.broker.metadata.json_table import CachedView, ConfigFile, Stamp, Table
-from rmq_store.broker.metadata.odd_entries import OddEntry, shown, usable_entries, with_errors
+from rmq_store.broker.metadata.entry_table import EntryTable
+from rmq_store.broker.metadata.json_table import Stamp, Table
+from rmq_store.broker.metadata.odd_entries import shown
 from rmq_store.clock import system_clock
 from rmq_store.errors import CorruptConfigError, UnknownTopicError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.rooted import as_path
-from rmq_store.format.tables.config_json import Shadowed, remove
+from rmq_store.format.tables.config_json import Shadowed
 from rmq_store.format.text import names
 
 PERM_READ = 4
@@ -85,44 +85,15 @@ DEFAULT_TOPICS = (
 """What a broker's fresh table holds, without the topics that carry its own or its cluster's name."""
 
 
-class TopicTable:
+class TopicTable(EntryTable[TopicConfig]):
     """The topics of the store at `root`. Safe for threads; other processes' changes are seen at the next call."""
 
     part = "topicConfigTable"
+    file_name = "topics.json"
 
     def __init__(self, root: str | Path, *, clock: Callable[[], int] = system_clock) -> None:
         self._root = as_path(root)
-        self._file = ConfigFile(root, "topics.json", clock=clock)
-        self._view = CachedView(self._file, self._decode)
-
-    def stamp(self) -> Stamp:
-        """Identity of the table's files now: equal stamps, equal topics. UsageError."""
-        return self._file.stamp()
-
-    @property
-    def paths(self) -> tuple[Path, Path]:
-        """The table, and its backup."""
-        return self._file.path, self._file.backup
-
-    def all(self) -> Mapping[str, TopicConfig]:
-        """Return every topic by name, read-only; without the entries that hold what no topic can have: to ask for such
-        a name is a CorruptConfigError.
-
-        Raises:
-            CorruptConfigError: the table and its backup are unreadable.
-        """
-        return self._view.get()[0]
-
-    def odd(self) -> Sequence[OddEntry]:
-        """Return the entries that hold what no topic can have. Raises as `all`."""
-        return self._view.get()[1]
-
-    def has(self, name: str) -> bool:
-        """Whether there is an entry of this name, usable or not. Raises as `all`."""
-        try:
-            return name in self.all()
-        except CorruptConfigError:
-            return name in self._file.part(self._file.load(), self.part)
+        super().__init__(root, clock=clock)
 
     def get(self, name: str) -> TopicConfig:
         """Return one topic; UnknownTopicError if there is none of this name, CorruptConfigError if it cannot be used.
@@ -216,40 +187,15 @@ class TopicTable:
         """
         if names.is_system_topic(name):
             raise UsageError(f"topic {name!r} belongs to the broker and cannot be deleted")
-        found = False
+        return self._remove(name)
 
-        def mutate(table: Table) -> bool:
-            nonlocal found
-            found = remove(self._file.part(table, self.part), name)
-            return found
-
-        self._file.update(mutate)
-        return found
-
-    def check(self, table: Table) -> None:
-        """CorruptConfigError if `table`, of this file or its backup, is no table of topics."""
-        self._decode(table)
-
-    def odd_keys(self, table: Table) -> list[Any]:
-        """The keys of the entries that hold what no topic can have. CorruptConfigError as `check`."""
-        return [*usable_entries(str(self._file.path), self._file.part(table, self.part), self._decode_entry)[1]]
-
-    def _decode(self, table: Table) -> tuple[Mapping[str, TopicConfig], Sequence[OddEntry]]:
-        entries = self._file.part(table, self.part)
-        usable, odd = usable_entries(str(self._file.path), entries, self._decode_entry)
+    def _completed(self, usable: dict[str, TopicConfig]) -> dict[str, TopicConfig]:
         with durable.typed_reading(self._root):
             by_files = kinds.kinds_by_files(self._root)
         for name, kind in by_files.items():
             if name in usable:
                 usable[name] = replace(usable[name], kind=kind)
-        return MappingProxyType(with_errors(usable, odd)), (*odd.values(),)
-
-    def _usable(self, name: str, entry: Any) -> TopicConfig:
-        """An entry that a caller asks for by its name."""
-        try:
-            return self._decode_entry(name, entry)
-        except CorruptConfigError as error:
-            raise OddEntry(error.path, error.reason).error() from None
+        return usable
 
     def _decode_entry(self, name: str, entry: Any) -> TopicConfig:
         if not isinstance(entry, dict):

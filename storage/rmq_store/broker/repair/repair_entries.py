@@ -22,7 +22,7 @@ from rmq_store.errors import CorruptionError, NotAStoreError, StoreFailedError
 _NAMED = 3
 
 
-class EntryTable(Protocol):
+class JudgedTable(Protocol):
     """A table of which single entries can be judged; `part` is the member that holds them."""
 
     part: str
@@ -31,7 +31,7 @@ class EntryTable(Protocol):
         """The keys of the entries of `table` that cannot be used, as they stand there. CorruptConfigError."""
 
 
-def find_odd_entries(root: Path, trash: Trash, path: Path, table: EntryTable) -> Finding | None:
+def find_odd_entries(root: Path, trash: Trash, path: Path, table: JudgedTable) -> Finding | None:
     """What is done about the entries of a table that can be read; None if there is nothing to do."""
     relative = str(path.relative_to(root))
     found = _better_entries(root, path, table)
@@ -53,7 +53,7 @@ def find_odd_entries(root: Path, trash: Trash, path: Path, table: EntryTable) ->
     return Finding("config", relative, f"entries that cannot be used: {names}", f"each comes back {where}", put_back)
 
 
-def _better_entries(root: Path, path: Path, table: EntryTable) -> Mapping[Any, Any]:
+def _better_entries(root: Path, path: Path, table: JudgedTable) -> Mapping[Any, Any]:
     """{key: entry} for those that can be had again."""
     content = _load(root, path.name)
     odd = [key for key in table.odd_keys(content) if isinstance(key, str | int)]
