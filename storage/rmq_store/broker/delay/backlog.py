@@ -15,12 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.broker.delay import delay_level, timer_queue
 from rmq_store.broker.delay.due_copies import ParkedReader
 from rmq_store.broker.delay.timer_queue import Mark, timer_rows
 from rmq_store.broker.metadata.offsets import DelayOffsetTable
 from rmq_store.broker.read.queue_reader import QueueReader
 from rmq_store.broker.read.read_request import ReadRequest
+from rmq_store.broker.rules import purposes
 from rmq_store.broker.rules.timer import TIMER_QUEUES
 from rmq_store.broker.write.units import UnitTable
 from rmq_store.errors import CorruptionError, OffsetOutOfRangeError
@@ -131,7 +131,7 @@ def _queue_offsets(
             yield SCHEDULE_TOPIC, level - 1, start + np.flatnonzero(entries["frame_size"] != PRE_BLANK_SIZE)
     reader = ParkedReader(log)
     for queue_id in range(TIMER_QUEUES):
-        mark = Mark.of(newest_unit(timer_queue.PURPOSE, str(queue_id)))
+        mark = Mark.of(newest_unit(purposes.TIMER, str(queue_id)))
         for start, stop in _steps(log, PYRMQ_TIMER_TOPIC, queue_id, mark.start, end):
             rows = mark.waiting(timer_rows(log, reader, queue_id, start, stop))
             yield PYRMQ_TIMER_TOPIC, queue_id, np.sort(rows["queue_offset"])
@@ -195,7 +195,7 @@ def _levels(log: CommitLog, newest_unit: NewestUnit) -> Iterator[tuple[int, int]
     known = set(progress)
     for queue_id in log.views.queue_ids(SCHEDULE_TOPIC):
         level = queue_id + 1
-        unit = newest_unit(delay_level.PURPOSE, str(level))
+        unit = newest_unit(purposes.DELAY, str(level))
         ours = unit.value if unit and unit.value else 0
         # Of a level whose entry cannot be used nothing is delivered: the Schedule leaves it.
         yield level, max(ours, progress[level]) if level in known else ours
@@ -204,7 +204,7 @@ def _levels(log: CommitLog, newest_unit: NewestUnit) -> Iterator[tuple[int, int]
 def _timers(log: CommitLog, newest_unit: NewestUnit, end: int) -> Iterator[_Places]:
     reader = ParkedReader(log)
     for queue_id in range(TIMER_QUEUES):
-        yield from _of_timers(log, reader, queue_id, Mark.of(newest_unit(timer_queue.PURPOSE, str(queue_id))), end)
+        yield from _of_timers(log, reader, queue_id, Mark.of(newest_unit(purposes.TIMER, str(queue_id))), end)
 
 
 def _of_level(log: CommitLog, queue_id: int, done: int, end: int) -> Iterator[_Places]:

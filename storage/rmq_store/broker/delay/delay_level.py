@@ -22,13 +22,12 @@ import numpy as np
 from rmq_store.broker.delay.due_copies import Chunk, ParkedRows
 from rmq_store.broker.metadata.offsets import DelayOffsetTable
 from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.rules import purposes
 from rmq_store.broker.write.writer import Writer
 from rmq_store.format.text.names import SCHEDULE_TOPIC
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.units import UnitRecord
 from rmq_store.log.recovery.delivery_times import due_times
-
-PURPOSE = "delay"
 
 # Delay of a level that is not in messageDelayLevel: whatever the queue entries say is believed.
 NO_DELAY_MS = 1 << 62
@@ -98,7 +97,7 @@ class DelayLevel:
         if not count:
             return None
         rows = ParkedRows.of(SCHEDULE_TOPIC, self._queue_id, start, entries[:count]).within(bytes_max)
-        record = UnitRecord(PURPOSE, str(self.level), start + len(rows))
+        record = UnitRecord(purposes.DELAY, str(self.level), start + len(rows))
         return Chunk(rows, record, unit.value if unit else None)
 
     def delivered(self, chunk: Chunk) -> None:
@@ -108,7 +107,7 @@ class DelayLevel:
 
     def newest_unit(self) -> UnitRecord | None:
         """What was delivered last, by whatever process of ours."""
-        return self._writer.newest_unit(PURPOSE, str(self.level))
+        return self._writer.newest_unit(purposes.DELAY, str(self.level))
 
     def _progress(self, unit: UnitRecord | None) -> int:
         ours = unit.value if unit and unit.value else 0

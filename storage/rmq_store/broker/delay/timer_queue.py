@@ -30,13 +30,12 @@ import numpy.typing as npt
 
 from rmq_store.broker.delay.due_copies import Chunk, ParkedReader, ParkedRows
 from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.rules import purposes
 from rmq_store.broker.write.writer import Writer
 from rmq_store.format.text.names import PYRMQ_TIMER_TOPIC
 from rmq_store.format.views.consume_queue import PRE_BLANK_SIZE
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.units import UnitRecord
-
-PURPOSE = "timer"
 
 # Waiting messages that are remembered per queue, the earliest ones, 32 bytes each.
 _REMEMBERED_ROWS = 1 << 18
@@ -71,7 +70,7 @@ class Mark:
     def unit(self, queue_id: int) -> UnitRecord:
         """The unit that leaves this mark."""
         detail = {"time": self.time_ms, "offset": self.offset, "scanned_end": self.scanned_end, "start": self.start}
-        return UnitRecord(PURPOSE, str(queue_id), self.number, detail=detail)
+        return UnitRecord(purposes.TIMER, str(queue_id), self.number, detail=detail)
 
     def waiting(self, rows: Timers) -> Timers:
         """The rows that were not delivered."""
@@ -133,7 +132,7 @@ class TimerQueue:
 
     def chunk(self, now_ms: int, rows_max: int, bytes_max: int) -> Chunk | None:
         """What is due now, earliest first, of what nobody delivered; None: nothing."""
-        mark = Mark.of(self._writer.newest_unit(PURPOSE, str(self._queue_id)))
+        mark = Mark.of(self._writer.newest_unit(purposes.TIMER, str(self._queue_id)))
         self._go_on_from(mark)
         if not self._scan_on(self._log.visible_end()):
             return None
@@ -167,7 +166,7 @@ class TimerQueue:
         """From which time on a message that is parked now is not due at once: the mark is ahead if the clock was set
         back.
         """
-        return max(now_ms, Mark.of(self._writer.newest_unit(PURPOSE, str(self._queue_id))).time_ms)
+        return max(now_ms, Mark.of(self._writer.newest_unit(purposes.TIMER, str(self._queue_id))).time_ms)
 
     def _go_on_from(self, mark: Mark) -> None:
         if self._mark is None:
@@ -188,7 +187,7 @@ class TimerQueue:
             if not last:
                 return True
             if self._mark is None:
-                self._go_on_from(Mark.of(self._writer.newest_unit(PURPOSE, str(self._queue_id))))
+                self._go_on_from(Mark.of(self._writer.newest_unit(purposes.TIMER, str(self._queue_id))))
             assert self._mark is not None
             if not len(self._earliest.rows) and self._earliest.end_ms is not None:
                 self._begin(self._mark.start)

@@ -24,6 +24,7 @@ from rmq_store.broker.dlq.restore_ledger import ROW_BYTES_MAX, RestoredTable, di
 from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.metadata.topics import TopicConfig, TopicTable
 from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.rules import purposes
 from rmq_store.broker.rules.send_back import properties_bytes_max
 from rmq_store.broker.write.writer import Writer
 from rmq_store.errors import CorruptionError, CorruptRecordError, OffsetOutOfRangeError, UsageError
@@ -40,7 +41,6 @@ from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.layout import BLANK_BYTES
 from rmq_store.log.core.units import UnitRecord
 
-PURPOSE: Final = "restore"
 """Purpose of the units that hold restored dead letters; key: store and group, value: their number."""
 
 CHUNK_ROWS: Final = 10_000
@@ -135,7 +135,7 @@ class ArchiveRestorer:
         offsets, digests = absent.column("queueOffset").to_numpy(), digests_of(absent.column("frame"))
         while True:
             # In this order: what is committed behind the look at the number changes it, and nothing is appended.
-            newest = self._writer.last_unit(PURPOSE, key)
+            newest = self._writer.last_unit(purposes.RESTORE, key)
             left = np.ones(len(offsets), np.bool_)
             if not again:
                 left = ~self._table.contains(key, file.queue_id, offsets, digests)
@@ -145,7 +145,7 @@ class ArchiveRestorer:
             if not count:
                 return report, 0
             record = self._table.restored(key, file.queue_id, offsets[left], digests[left], self._options())
-            unit = UnitRecord(PURPOSE, key, (newest or 0) + 1, count)
+            unit = UnitRecord(purposes.RESTORE, key, (newest or 0) + 1, count)
             batches = [self._encode(file, missing), record]
             if self._writer.append_unit(batches, unit, expect=newest) is not None:
                 return report, int(missing.column("frame").nbytes)

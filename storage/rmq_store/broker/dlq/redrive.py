@@ -26,6 +26,7 @@ from rmq_store.broker.metadata.groups import GroupTable
 from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.metadata.topics import TopicConfig, TopicTable
 from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.rules import purposes
 from rmq_store.broker.rules.routing import Router
 from rmq_store.broker.write.writer import Writer
 from rmq_store.errors import UsageError
@@ -37,7 +38,6 @@ from rmq_store.log.core.units import UnitRecord
 
 __all__ = ["CHUNK_ROWS", "RESULT_SCHEMA", "ROWS_SCHEMA", "DeadLetters"]
 
-PURPOSE: Final = "redrive"
 """Purpose of the units that hold moved dead letters; key: the group, value: their number."""
 
 CHUNK_ROWS: Final = 10_000
@@ -184,7 +184,7 @@ class DeadLetters:
         host = self._host
         offsets = np.unique(np.array(queue_offsets, np.int64))
         while True:
-            newest = self._writer.last_unit(PURPOSE, group)
+            newest = self._writer.last_unit(purposes.REDRIVE, group)
             known = self._table.moved(group).get(queue_id, OffsetRanges.none())
             new = offsets[~known.contains(offsets)]
             if not len(new):
@@ -194,7 +194,7 @@ class DeadLetters:
                 index_tags=self._log.index_tags,
             )  # fmt: skip
             record = self._table.record(group, {queue_id: OffsetRanges.of(new)}, options)
-            unit = UnitRecord(PURPOSE, group, (newest or 0) + 1, 0)
+            unit = UnitRecord(purposes.REDRIVE, group, (newest or 0) + 1, 0)
             if self._writer.append_unit([record], unit, expect=newest) is not None:
                 return len(new)
 
@@ -254,7 +254,7 @@ class DeadLetters:
         ids = None if job.msg_ids is None else job.msg_ids.take(pa.array(chunk))
         while True:
             # In this order: what is committed behind the look at the number changes it, and nothing is appended.
-            newest = self._writer.last_unit(PURPOSE, job.group)
+            newest = self._writer.last_unit(purposes.REDRIVE, job.group)
             moved = self._table.moved(job.group).get(queue_id, OffsetRanges.none())
             judged, copies = redriver.judge(queue_id, offsets, ids, moved, job.policy)
             undecided = judged.open_rows()
@@ -296,7 +296,7 @@ class DeadLetters:
         )  # fmt: skip
         gone = OffsetRanges.of(np.sort(job.queue_offsets[chunk[rows]]))
         batches.append(self._table.record(job.group, {queue_id: gone}, options))
-        unit = UnitRecord(PURPOSE, job.group, (newest or 0) + 1, len(rows))
+        unit = UnitRecord(purposes.REDRIVE, job.group, (newest or 0) + 1, len(rows))
         appended = self._writer.append_unit(batches, unit, expect=newest)
         if appended is None:
             return False

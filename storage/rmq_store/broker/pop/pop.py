@@ -35,7 +35,7 @@ from rmq_store.broker.pop.pop_turn import Services, Turn
 from rmq_store.broker.pop.receipt_handle import ReceiptHandle
 from rmq_store.broker.read.queues import Queues
 from rmq_store.broker.retry.retry import Retry
-from rmq_store.broker.rules.send_back import PURPOSE
+from rmq_store.broker.rules import purposes
 from rmq_store.broker.write.writer import Writer
 from rmq_store.errors import InvalidReceiptHandleError, ResponseError, UsageError
 from rmq_store.format.text.names import validate_group, validate_topic
@@ -246,7 +246,7 @@ class Pop:
         self._retry.send_back_all(group, rows, key=_unit_key(group, topic), value=unit, reconsume_times=attempts)
 
     def _last_unit(self, group: str, topic: str) -> int:
-        return self._writer.last_unit(PURPOSE, _unit_key(group, topic)) or 0
+        return self._writer.last_unit(purposes.SEND_BACK, _unit_key(group, topic)) or 0
 
     def _commit(self, pops: _Pops, turn: Turn) -> None:
         now_ms = self._clock()

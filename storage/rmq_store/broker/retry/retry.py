@@ -21,10 +21,10 @@ from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.metadata.topics import TopicTable
 from rmq_store.broker.read.records import message_at
 from rmq_store.broker.retry.send_back_batch import ANSWER_SCHEMA, SEND_BACK_SCHEMA, SendBackEncoder, normalise
+from rmq_store.broker.rules import purposes
 from rmq_store.broker.rules.failure import size_bytes, with_reasons
 from rmq_store.broker.rules.resend import resent_hop, resent_properties
 from rmq_store.broker.rules.send_back import (
-    PURPOSE,
     Hop,
     SendBackRules,
     Source,
@@ -175,7 +175,7 @@ class Retry:
             self._group_topics.make_dlq(group)
         offsets = None
         if rows.num_rows:
-            unit = UnitRecord(PURPOSE, key, value, rows.num_rows, content_sum_of(copies.batches))
+            unit = UnitRecord(purposes.SEND_BACK, key, value, rows.num_rows, content_sum_of(copies.batches))
             appended = self._writer.append_once(copies.batches, unit)
             if appended is not None:
                 offsets = pa.array(appended.offsets).take(pa.array(copies.rows.argsort()))

@@ -24,7 +24,6 @@ from rmq_store.format.properties import property_string as keys
 from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES
 from rmq_store.format.text import names
 
-PURPOSE: Final = "sendback"
 """Purpose of the units that hold send-backs."""
 
 FIRST_RETRY_LEVEL: Final = 3

@@ -12,16 +12,13 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.broker.rules.send_back import PURPOSE as SEND_BACK_PURPOSE
+from rmq_store.broker.rules import purposes
 from rmq_store.broker.write.units import UnitTable
 from rmq_store.format.batches.frame_encoder import EncodeOptions, encode_batch
 from rmq_store.format.text.host import Host
 from rmq_store.log.append.append import append, append_lock
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.units import END_TAG, UNITS_QUEUE, UNITS_TOPIC, UnitRecord
-
-# Of the stream sink, of batch writes with txnAppId and txnVersion, of failed rows that were sent back.
-EXPIRING = frozenset({"sink", "txn", SEND_BACK_PURPOSE})
 
 
 class UnitMarkers:
@@ -70,4 +67,4 @@ class UnitMarkers:
 
 
 def _is_expired(unit: UnitRecord, expired_ms: int) -> bool:
-    return unit.purpose in EXPIRING and unit.seen_ms < expired_ms
+    return unit.purpose in purposes.EXPIRING and unit.seen_ms < expired_ms

@@ -11,7 +11,7 @@ from rmq_store.broker.delay.scheduler import Schedule
 from rmq_store.broker.dlq.redrive import DeadLetters
 from rmq_store.broker.pop.pop import Pop
 from rmq_store.broker.retry.retry import Retry
-from rmq_store.broker.rules.send_back import PURPOSE as SEND_BACK_PURPOSE
+from rmq_store.broker.rules import purposes
 from rmq_store.broker.store.parts import StoreParts
 from rmq_store.broker.write.staged_files import StagedFile
 from rmq_store.format.frames.message import Message
@@ -92,7 +92,7 @@ class Writing(StoreParts):
             MarkerError: a smaller value than the newest of this key, or the same value with other rows.
             UsageError, StoreFullError, StoreLockedError, StoreFailedError: as `send`.
         """
-        if purpose == SEND_BACK_PURPOSE:
+        if purpose == purposes.SEND_BACK:
             self.retry.make_topics(files)
         return self._writing().commit_staged(
             files, purpose=purpose, key=key, value=value, repeatable=repeatable, consume_files=consume_files

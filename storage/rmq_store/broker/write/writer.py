@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.metadata.topics import QUEUE_COUNT_MAX, TopicConfig, TopicTable
+from rmq_store.broker.rules import purposes
 from rmq_store.broker.rules.routing import AUTO_CREATE_QUEUE_MAX, Router
-from rmq_store.broker.rules.send_back import PURPOSE as SEND_BACK_PURPOSE
 from rmq_store.broker.write.disk_space import DiskSpace
 from rmq_store.broker.write.encoder import MessageEncoder, rows_of
 from rmq_store.broker.write.flusher import Flusher
@@ -191,7 +191,7 @@ class Writer:
             return self._acknowledged(CommitResult(0, committed=False))
         self._space.check()
         used = UsedFiles()
-        copies = purpose == SEND_BACK_PURPOSE
+        copies = purpose == purposes.SEND_BACK
         schema = STAGED_COPY_SCHEMA if copies else ENCODED_SCHEMA
         try:
             batches = open_all_staged(self._log.root, files, used if consume_files else None, schema)

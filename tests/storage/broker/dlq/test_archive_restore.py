@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rmq_store import CorruptionError, Message, RestoreReport, Store, StoreConfig, UsageError, backup
-from rmq_store.broker.dlq.archive_restore import PURPOSE
 from rmq_store.broker.dlq.redrive_ledger import OffsetRanges, RedrivenTable
 from rmq_store.broker.dlq.restore_ledger import RESTORED_TOPIC
+from rmq_store.broker.rules import purposes
 from rmq_store.errors import CorruptRecordError
 from rmq_store.files import durable
 from rmq_store.format.batches.frame_encoder import encode_batch
@@ -202,7 +202,7 @@ def test_what_an_older_version_restored_is_not_restored_again(fast: Path) -> Non
         some = OffsetRanges.of(np.array([0, 1, 2, 5]))
         record = older.record(key, {0: some}, other.dead_letters._restorer._options())
         assert other._writer is not None
-        other._writer.append_unit([record], UnitRecord(PURPOSE, key, 1, 1), expect=None)
+        other._writer.append_unit([record], UnitRecord(purposes.RESTORE, key, 1, 1), expect=None)
         report = other.dead_letters.restore(fast / "archive")
         assert (report.restored_count, report.present_count) == (4, 4)
         assert older.moved(key)[0].pairs() == [(0, 8)]
@@ -221,7 +221,7 @@ def test_a_record_of_what_was_restored_that_is_none_is_damage(fast: Path, conten
             batch, queue_ids=np.zeros(1, np.int32), options=other.dead_letters._restorer._options()
         )
         assert other._writer is not None
-        other._writer.append_unit([encoded], UnitRecord(PURPOSE, "g", 1, 1), expect=None)
+        other._writer.append_unit([encoded], UnitRecord(purposes.RESTORE, "g", 1, 1), expect=None)
         with pytest.raises(CorruptRecordError, match="no record of moved dead letters"):
             other.dead_letters.restore(fast / "archive")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rmq_store import MarkerError, Message, Store
-from rmq_store.broker.store.unit_markers import EXPIRING
+from rmq_store.broker.rules.purposes import EXPIRING
 from rmq_store.broker.write.units import UnitTable
 from rmq_store.format.properties.property_string import DELAY_TIME_LEVEL
 from rmq_store.log.core.units import UNITS_TOPIC, UnitRecord
