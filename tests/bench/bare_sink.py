@@ -91,12 +91,12 @@ def _copy(path: Path, start: int, log: Sequence[int]) -> None:
     import numpy as np
     import pyarrow as pa
 
-    from rmq_store.broker.write.page_release import UsedFiles
+    from rmq_store.broker.write.page_release import PageRelease
     from rmq_store.files import durable
 
     with path.open("rb") as file:
         mapped = pa.py_buffer(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
-    data, used = np.frombuffer(mapped, np.uint8), UsedFiles()
+    data, used = np.frombuffer(mapped, np.uint8), PageRelease()
     used.add(mapped, path)
     piece = np.empty(_PIECE_BYTES, np.uint8)
     for first in range(0, len(data), _PIECE_BYTES):

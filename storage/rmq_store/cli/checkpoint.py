@@ -180,14 +180,14 @@ def _plan(
 
 def _require_idle(store: Store, plan: Rewind, group: str | None, *, dry_run: bool) -> None:
     """Of the groups that the query is known by: those of its retry topics, and `group`."""
-    from rmq_store.broker.monitoring.active_consumers import live_consumers
+    from rmq_store.broker.monitoring.active_consumers import active_consumers
     from rmq_store.errors import LeaseHeldError
     from rmq_store.format.text.names import RETRY_PREFIX, retry_group
 
     queues = {queue for standing in plan.checkpoint.standings() for queue in standing.begin.next}
     groups = {retry_group(queue.topic) for queue in queues if queue.topic.startswith(RETRY_PREFIX)}
     for name in sorted(groups | ({group} if group is not None else set())):
-        holders = live_consumers(store, name)
+        holders = active_consumers(store, name)
         if holders and not dry_run:
             who = "; ".join(holders)
             raise LeaseHeldError(f"stop the query first: at work as its group {name!r} is {who}", holders[0])

@@ -8,7 +8,7 @@ from typing import Final
 from rmq_store.bridge.offsets.origins import MESSAGE_COLUMNS, message_origins
 from rmq_store.bridge.offsets.side import Extent, Origin, Queue
 from rmq_store.bridge.offsets.translate import Origins
-from rmq_store.broker.monitoring.active_consumers import live_consumers
+from rmq_store.broker.monitoring.active_consumers import active_consumers
 from rmq_store.broker.monitoring.lag import group_lag
 from rmq_store.broker.monitoring.offset_reset import OffsetChange, QueuePlace, apply_reset
 from rmq_store.broker.store.store import Store
@@ -69,7 +69,7 @@ class StoreSide:
 
     def members(self, group: str) -> str:
         """Who holds leases of the group."""
-        return "; ".join(live_consumers(self._store, group))
+        return "; ".join(active_consumers(self._store, group))
 
     def waiting_count(self, group: str) -> int:
         """Messages of its %RETRY% topic that it has not consumed, and those that wait for their time to come there."""

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.broker.delay.due_copies import ParkedReader
-from rmq_store.broker.delay.timer_queue import Mark, timer_rows
+from rmq_store.broker.delay.due_copies import DueCopyReader
+from rmq_store.broker.delay.timer_queue import Watermark, timer_rows
 from rmq_store.broker.metadata.offsets import DelayOffsetTable
 from rmq_store.broker.read.queue_reader import QueueReader
 from rmq_store.broker.read.read_request import ReadRequest
@@ -46,7 +46,7 @@ _Places = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 """Commit-log offsets, ascending, and due times in ms; (n,) each."""
 
 
-class Waiting(NamedTuple):
+class SegmentBacklog(NamedTuple):
     """What waits in a segment: how many messages, and when the last of them is due (ms)."""
 
     messages: int
@@ -129,11 +129,11 @@ def _queue_offsets(
         for start, stop in _steps(log, SCHEDULE_TOPIC, level - 1, done, end):
             entries = log.views.queue(SCHEDULE_TOPIC, level - 1).entries(start, stop)
             yield SCHEDULE_TOPIC, level - 1, start + np.flatnonzero(entries["frame_size"] != PRE_BLANK_SIZE)
-    reader = ParkedReader(log)
+    reader = DueCopyReader(log)
     for queue_id in range(TIMER_QUEUES):
-        mark = Mark.of(newest_unit(purposes.TIMER, str(queue_id)))
-        for start, stop in _steps(log, PYRMQ_TIMER_TOPIC, queue_id, mark.start, end):
-            rows = mark.waiting(timer_rows(log, reader, queue_id, start, stop))
+        watermark = Watermark.of(newest_unit(purposes.TIMER, str(queue_id)))
+        for start, stop in _steps(log, PYRMQ_TIMER_TOPIC, queue_id, watermark.start, end):
+            rows = watermark.not_delivered(timer_rows(log, reader, queue_id, start, stop))
             yield PYRMQ_TIMER_TOPIC, queue_id, np.sort(rows["queue_offset"])
 
 
@@ -159,7 +159,7 @@ def _real_topics(
             yield entry["values"], entry["counts"]
 
 
-def backlog_by_segment(log: CommitLog, newest_unit: NewestUnit, start: int, end: int) -> dict[int, Waiting]:
+def backlog_by_segment(log: CommitLog, newest_unit: NewestUnit, start: int, end: int) -> dict[int, SegmentBacklog]:
     """What waits in the segments of [start, end), by their first offsets; segments in which nothing waits are left out.
     `end` is a segment's end.
 
@@ -177,7 +177,7 @@ def backlog_by_segment(log: CommitLog, newest_unit: NewestUnit, start: int, end:
         np.add.at(counts, segments, 1)
         np.maximum.at(until, segments, due_ms[rows])
     return {
-        (number + first) * size: Waiting(int(counts[number]), int(until[number]))
+        (number + first) * size: SegmentBacklog(int(counts[number]), int(until[number]))
         for number in np.flatnonzero(counts).tolist()
     }
 
@@ -202,9 +202,9 @@ def _levels(log: CommitLog, newest_unit: NewestUnit) -> Iterator[tuple[int, int]
 
 
 def _timers(log: CommitLog, newest_unit: NewestUnit, end: int) -> Iterator[_Places]:
-    reader = ParkedReader(log)
+    reader = DueCopyReader(log)
     for queue_id in range(TIMER_QUEUES):
-        yield from _of_timers(log, reader, queue_id, Mark.of(newest_unit(purposes.TIMER, str(queue_id))), end)
+        yield from _of_timers(log, reader, queue_id, Watermark.of(newest_unit(purposes.TIMER, str(queue_id))), end)
 
 
 def _of_level(log: CommitLog, queue_id: int, done: int, end: int) -> Iterator[_Places]:
@@ -215,9 +215,11 @@ def _of_level(log: CommitLog, queue_id: int, done: int, end: int) -> Iterator[_P
         yield entries["commit_log_offset"].astype(np.int64), due_times(log, queue_id, entries)
 
 
-def _of_timers(log: CommitLog, reader: ParkedReader, queue_id: int, mark: Mark, end: int) -> Iterator[_Places]:
-    for start, stop in _steps(log, PYRMQ_TIMER_TOPIC, queue_id, mark.start, end):
-        rows = mark.waiting(timer_rows(log, reader, queue_id, start, stop))
+def _of_timers(
+    log: CommitLog, reader: DueCopyReader, queue_id: int, watermark: Watermark, end: int
+) -> Iterator[_Places]:
+    for start, stop in _steps(log, PYRMQ_TIMER_TOPIC, queue_id, watermark.start, end):
+        rows = watermark.not_delivered(timer_rows(log, reader, queue_id, start, stop))
         yield rows["log_offset"], rows["due_ms"]
 
 

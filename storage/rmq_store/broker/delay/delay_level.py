@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rmq_store.broker.delay.due_copies import Chunk, ParkedRows
+from rmq_store.broker.delay.due_copies import Chunk, DueRows
 from rmq_store.broker.metadata.offsets import DelayOffsetTable
 from rmq_store.broker.read.queues import Queues
 from rmq_store.broker.rules import purposes
@@ -96,7 +96,7 @@ class DelayLevel:
             count = self._count_sure(due_ms[:count], entries, until_ms, now_ms)
         if not count:
             return None
-        rows = ParkedRows.of(SCHEDULE_TOPIC, self._queue_id, start, entries[:count]).within(bytes_max)
+        rows = DueRows.of(SCHEDULE_TOPIC, self._queue_id, start, entries[:count]).within(bytes_max)
         record = UnitRecord(purposes.DELAY, str(self.level), start + len(rows))
         return Chunk(rows, record, unit.value if unit else None)
 

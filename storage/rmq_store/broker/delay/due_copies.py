@@ -63,7 +63,7 @@ PUT_OFF_QUEUE = timer_queue_id(PUT_OFF_MS)
 
 
 @dataclass(frozen=True, slots=True)
-class ParkedRows:
+class DueRows:
     """Messages of one parking queue: queue offset, commit-log offset and frame size of each, int64 (n,)."""
 
     topic: str
@@ -73,7 +73,7 @@ class ParkedRows:
     sizes: Int64
 
     @classmethod
-    def of(cls, topic: str, queue_id: int, first: int, entries: np.ndarray) -> ParkedRows:
+    def of(cls, topic: str, queue_id: int, first: int, entries: np.ndarray) -> DueRows:
         """From queue entries (dtype ENTRY) with the queue offsets `first`, `first` + 1, ..."""
         return cls(
             topic,
@@ -83,13 +83,13 @@ class ParkedRows:
             entries["frame_size"].astype(np.int64),
         )
 
-    def take(self, rows: Rows | Mask | slice) -> ParkedRows:
+    def take(self, rows: Rows | Mask | slice) -> DueRows:
         """Some of the rows, in that order."""
         return replace(
             self, queue_offsets=self.queue_offsets[rows], log_offsets=self.log_offsets[rows], sizes=self.sizes[rows]
         )
 
-    def within(self, bytes_max: int) -> ParkedRows:
+    def within(self, bytes_max: int) -> DueRows:
         """The first rows that have at most so many bytes together; at least one, if there is one."""
         return self.take(slice(max(1, int(np.searchsorted(np.cumsum(self.sizes), bytes_max, side="right")))))
 
@@ -101,7 +101,7 @@ class ParkedRows:
 class Chunk:
     """Messages of one parking queue that are due and become one unit, which follows the value `expect` of its key."""
 
-    rows: ParkedRows
+    rows: DueRows
     unit: UnitRecord
     expect: int | None
 
@@ -129,14 +129,14 @@ class _Copied(NamedTuple):
     is_put_off: bool
 
 
-class ParkedReader:
+class DueCopyReader:
     """Reads parked records of one log. The caller knows where the log ends."""
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
         self._options = CopyOptions(crc_property=log.crc_property, index_tags=log.index_tags)
 
-    def restore(self, rows: ParkedRows, put_off: PutOff | None = None) -> Restored:
+    def restore(self, rows: DueRows, put_off: PutOff | None = None) -> Restored:
         """The records to append, in the order of the rows; fewer rows if some cannot be put again.
 
         UsageError: a message that is put off has no room for the time.
@@ -161,7 +161,7 @@ class ParkedReader:
         return Restored(ordered, put_off_count)
 
     def _copy(
-        self, rows: ParkedRows, place: Rows, base: int, buffer: pa.Buffer, crc_from: int | None, put_off: PutOff | None
+        self, rows: DueRows, place: Rows, base: int, buffer: pa.Buffer, crc_from: int | None, put_off: PutOff | None
     ) -> list[_Copied]:
         """Those of the rows at `place` that can be put again; all lie in the segment that begins at `base`."""
         part = rows.take(place)
@@ -196,7 +196,7 @@ class ParkedReader:
         place = ENCODED_SCHEMA.get_field_index("tags_code")
         return batch.set_column(place, ENCODED_SCHEMA.field(place), pa.array(np.full(count, due_ms, np.int64)))
 
-    def due_times(self, rows: ParkedRows) -> Int64:
+    def due_times(self, rows: DueRows) -> Int64:
         """int64 (n,): when the messages of the timer topic are due by their records; 0 where that cannot be told."""
         due = np.zeros(len(rows), np.int64)
         for place, base, buffer in self._segments(rows):
@@ -204,7 +204,7 @@ class ParkedReader:
             due[place[good]] = due_times(headers.properties((names.TIMER_OUT_MS,))).fill_null(0).to_numpy()
         return due
 
-    def _segments(self, rows: ParkedRows) -> Iterator[tuple[Rows, int, pa.Buffer]]:
+    def _segments(self, rows: DueRows) -> Iterator[tuple[Rows, int, pa.Buffer]]:
         """Which of the rows lie in which segment: (rows, the segment's first offset, its bytes)."""
         segment_bytes = self._log.segments.size_bytes
         bases = rows.log_offsets // segment_bytes * segment_bytes
@@ -217,7 +217,7 @@ class ParkedReader:
                     _LOG.error("%s: %d parked messages are gone with segment %d", self._log.root, len(place), base)
 
     def _headers(
-        self, buffer: pa.Buffer, base: int, rows: ParkedRows, crc_from: int | None
+        self, buffer: pa.Buffer, base: int, rows: DueRows, crc_from: int | None
     ) -> tuple[Rows, FrameHeaders]:
         """Which of the rows of one segment are whole records of their queue, and the headers of these."""
         positions, sizes = rows.log_offsets - base, rows.sizes.astype(np.int32)
@@ -239,7 +239,7 @@ class ParkedReader:
             headers = frame_columns(buffer, positions[good], sizes[good], base_offset=base)
         return good, headers
 
-    def _is_whole(self, buffer: pa.Buffer, base: int, rows: ParkedRows, row: int) -> bool:
+    def _is_whole(self, buffer: pa.Buffer, base: int, rows: DueRows, row: int) -> bool:
         positions, sizes = rows.log_offsets[row : row + 1] - base, rows.sizes[row : row + 1].astype(np.int32)
         try:
             frame_columns(buffer, positions, sizes, base_offset=base)
@@ -248,7 +248,7 @@ class ParkedReader:
             return False
         return True
 
-    def _targets(self, headers: FrameHeaders, rows: ParkedRows) -> tuple[Rows, pa.DictionaryArray, Int32]:
+    def _targets(self, headers: FrameHeaders, rows: DueRows) -> tuple[Rows, pa.DictionaryArray, Int32]:
         """Which of the rows say where they belong, and their real topics and queue ids."""
         pieces = headers.properties((names.REAL_TOPIC, names.REAL_QUEUE_ID))
         # Each different text is looked at once: there are few.
@@ -281,7 +281,7 @@ class ParkedReader:
         # CRC property; a blank must fit behind it.
         return self._log.segments.size_bytes - 1 - _CRC_BYTES_MAX - BLANK_BYTES
 
-    def _drop(self, rows: ParkedRows, row: int, reason: str) -> None:
+    def _drop(self, rows: DueRows, row: int, reason: str) -> None:
         _LOG.error(
             "%s: message %d of %s-%d, at byte %d of the log, cannot be delivered: %s",
             self._log.root,

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from rmq_store.arguments import checked_methods
 from rmq_store.broker.delay.delay_level import NO_DELAY_MS, DelayLevel
-from rmq_store.broker.delay.due_copies import PUT_OFF_MS, PUT_OFF_QUEUE, Chunk, ParkedReader, PutOff, Restored
+from rmq_store.broker.delay.due_copies import PUT_OFF_MS, PUT_OFF_QUEUE, Chunk, DueCopyReader, PutOff, Restored
 from rmq_store.broker.delay.timer_queue import TimerQueue
 from rmq_store.broker.metadata.offsets import DelayOffsetTable
 from rmq_store.broker.read.queues import Queues
@@ -95,7 +95,7 @@ class Schedule:
         self._log = log
         self._writer = writer
         self._offsets = DelayOffsetTable(log.root, clock=log.clock)
-        self._reader = ParkedReader(log)
+        self._reader = DueCopyReader(log)
         delays_ms = dict(enumerate(log.delay_levels_ms, start=1))
         # Messages also wait in levels that were taken out of messageDelayLevel.
         waiting = {queue_id + 1 for queue_id in log.views.queue_ids(SCHEDULE_TOPIC)}

@@ -1,7 +1,7 @@
 """One queue of messages that wait for an absolute time: which are due, and which were delivered (data plane).
 
-Their times are in no order, so an offset does not say what was delivered. A mark does; each unit `timer/<queue id>`
-moves it on, in the record that says that the messages were delivered:
+Their times are in no order, so one queue offset cannot say which were delivered. A watermark does. Each unit
+`timer/<queue id>` moves the watermark, in the record that says that the messages were delivered:
 
     time, offset    every message before this (time, queue offset) was delivered,
     scanned_end       if its queue offset is below this
@@ -14,8 +14,8 @@ moves it on, in the record that says that the messages were delivered:
              +------------------+------> queue offset
                            scanned_end
 
-The value of the unit is its number: two marks may have one time. The time of a mark never goes back: after the clock
-was set back, a message due before it is delivered at once.
+The value of the unit is its number, because two watermarks may have one time. The time of a watermark never goes back:
+after the clock was set back, a message due before that time is delivered at once.
 
 The queue's entries hold the due times. A broker that rebuilt the queue wrote hashes of tags there, which look like
 times in January 1970: such a message is asked itself.
@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.broker.delay.due_copies import Chunk, ParkedReader, ParkedRows
+from rmq_store.broker.delay.due_copies import Chunk, DueCopyReader, DueRows
 from rmq_store.broker.read.queues import Queues
 from rmq_store.broker.rules import purposes
 from rmq_store.broker.write.writer import Writer
@@ -50,7 +50,7 @@ Timers = npt.NDArray[np.void]
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Watermark:
     """What was delivered, see above. `number`: of the unit that says so; None: there is none yet."""
 
     number: int | None = None
@@ -60,19 +60,19 @@ class Mark:
     start: int = 0
 
     @classmethod
-    def of(cls, unit: UnitRecord | None) -> Mark:
-        """The mark that a unit leaves."""
+    def of(cls, unit: UnitRecord | None) -> Watermark:
+        """The watermark that a unit leaves."""
         if unit is None:
             return cls()
         detail = unit.detail
         return cls(unit.value, *(detail.get(name, 0) for name in ("time", "offset", "scanned_end", "start")))
 
     def unit(self, queue_id: int) -> UnitRecord:
-        """The unit that leaves this mark."""
+        """The unit that leaves this watermark."""
         detail = {"time": self.time_ms, "offset": self.offset, "scanned_end": self.scanned_end, "start": self.start}
         return UnitRecord(purposes.TIMER, str(queue_id), self.number, detail=detail)
 
-    def waiting(self, rows: Timers) -> Timers:
+    def not_delivered(self, rows: Timers) -> Timers:
         """The rows that were not delivered."""
         before = (rows["due_ms"] < self.time_ms) | (
             (rows["due_ms"] == self.time_ms) & (rows["queue_offset"] < self.offset)
@@ -118,9 +118,9 @@ class TimerQueue:
         self._writer = writer
         self._queues = queues
         self._queue_id = queue_id
-        self._reader = ParkedReader(log)
+        self._reader = DueCopyReader(log)
         self._rows_max = rows_max
-        self._mark: Mark | None = None  # None: not looked yet
+        self._watermark: Watermark | None = None  # None: not looked yet
         self._begin(0)
 
     def next_due_ms(self, end: int, now_ms: int) -> int | None:
@@ -132,22 +132,22 @@ class TimerQueue:
 
     def chunk(self, now_ms: int, rows_max: int, bytes_max: int) -> Chunk | None:
         """What is due now, earliest first, of what nobody delivered; None: nothing."""
-        mark = Mark.of(self._writer.newest_unit(purposes.TIMER, str(self._queue_id)))
-        self._go_on_from(mark)
+        watermark = Watermark.of(self._writer.newest_unit(purposes.TIMER, str(self._queue_id)))
+        self._go_on_from(watermark)
         if not self._scan_on(self._log.visible_end()):
             return None
-        late, scanned_end = self._late(mark, rows_max, bytes_max)
-        new = replace(mark, number=(mark.number or 0) + 1, scanned_end=scanned_end)
+        late, scanned_end = self._late(watermark, rows_max, bytes_max)
+        new = replace(watermark, number=(watermark.number or 0) + 1, scanned_end=scanned_end)
         taken = late
         if scanned_end == self._scanned:
             due = self._earliest.rows[self._earliest.rows["due_ms"] <= now_ms]
-            on_time = due[due["due_ms"] >= mark.time_ms]
+            on_time = due[due["due_ms"] >= watermark.time_ms]
             part = on_time[:0]
             if len(late) < rows_max:
                 part = _within(on_time, rows_max - len(late), bytes_max - int(late["size"].sum()))
             taken = np.concatenate([late, part])
             if len(part) == len(on_time) and self._earliest.is_complete(now_ms):
-                if now_ms >= mark.time_ms:
+                if now_ms >= watermark.time_ms:
                     new = replace(new, time_ms=now_ms + 1, offset=0)
             elif len(part):
                 new = replace(new, time_ms=int(part["due_ms"][-1]), offset=int(part["queue_offset"][-1]) + 1)
@@ -156,25 +156,25 @@ class TimerQueue:
         new = replace(new, start=self._start(new))
         taken = taken[np.lexsort((taken["queue_offset"], taken["due_ms"]))]
         columns = (taken[name].copy() for name in ("queue_offset", "log_offset", "size"))
-        return Chunk(ParkedRows(PYRMQ_TIMER_TOPIC, self._queue_id, *columns), new.unit(self._queue_id), mark.number)
+        return Chunk(DueRows(PYRMQ_TIMER_TOPIC, self._queue_id, *columns), new.unit(self._queue_id), watermark.number)
 
     def delivered(self, chunk: Chunk) -> None:
         """The chunk is in the log."""
-        self._go_on_from(Mark.of(chunk.unit))
+        self._go_on_from(Watermark.of(chunk.unit))
 
     def not_late_ms(self, now_ms: int) -> int:
-        """From which time on a message that is parked now is not due at once: the mark is ahead if the clock was set
-        back.
+        """The earliest due time (ms) of a message stored now that is not delivered at once. The watermark is ahead of
+        the clock if the clock was set back.
         """
-        return max(now_ms, Mark.of(self._writer.newest_unit(purposes.TIMER, str(self._queue_id))).time_ms)
+        return max(now_ms, Watermark.of(self._writer.newest_unit(purposes.TIMER, str(self._queue_id))).time_ms)
 
-    def _go_on_from(self, mark: Mark) -> None:
-        if self._mark is None:
-            self._begin(mark.start)
-        elif mark == self._mark:
+    def _go_on_from(self, watermark: Watermark) -> None:
+        if self._watermark is None:
+            self._begin(watermark.start)
+        elif watermark == self._watermark:
             return
-        self._mark = mark
-        self._earliest.rows = mark.waiting(self._earliest.rows)
+        self._watermark = watermark
+        self._earliest.rows = watermark.not_delivered(self._earliest.rows)
 
     def _begin(self, start: int) -> None:
         self._scanned = self._lowest = start
@@ -186,14 +186,14 @@ class TimerQueue:
             last = self._log.queue_max(PYRMQ_TIMER_TOPIC, self._queue_id, end)
             if not last:
                 return True
-            if self._mark is None:
-                self._go_on_from(Mark.of(self._writer.newest_unit(purposes.TIMER, str(self._queue_id))))
-            assert self._mark is not None
+            if self._watermark is None:
+                self._go_on_from(Watermark.of(self._writer.newest_unit(purposes.TIMER, str(self._queue_id))))
+            assert self._watermark is not None
             if not len(self._earliest.rows) and self._earliest.end_ms is not None:
-                self._begin(self._mark.start)
+                self._begin(self._watermark.start)
             while self._scanned < last:
                 stop = min(last, self._scanned + _STEP)
-                rows = self._mark.waiting(self._rows(self._scanned, stop))
+                rows = self._watermark.not_delivered(self._rows(self._scanned, stop))
                 if not len(rows) and self._lowest == self._scanned:
                     self._lowest = stop
                 self._earliest.add(rows)
@@ -204,14 +204,14 @@ class TimerQueue:
             return False
         return True
 
-    def _late(self, mark: Mark, rows_max: int, bytes_max: int) -> tuple[Timers, int]:
-        """Messages that came behind the mark's scan and are due before its time, in queue order, and the end of the
-        scan that they make possible.
+    def _late(self, watermark: Watermark, rows_max: int, bytes_max: int) -> tuple[Timers, int]:
+        """Messages that were stored after the watermark's scan and are due before its time, in queue order; and the
+        end of the scan that they make possible.
         """
         found, count, size = [np.empty(0, _ROW)], 0, 0
-        for first in range(mark.scanned_end, self._scanned, _STEP) if mark.time_ms else ():
+        for first in range(watermark.scanned_end, self._scanned, _STEP) if watermark.time_ms else ():
             rows = self._rows(first, min(first + _STEP, self._scanned))
-            rows = rows[rows["due_ms"] < mark.time_ms]
+            rows = rows[rows["due_ms"] < watermark.time_ms]
             part = _within(rows, rows_max - count, bytes_max - size)
             found.append(part)
             count, size = count + len(part), size + int(part["size"].sum())
@@ -219,18 +219,18 @@ class TimerQueue:
                 return np.concatenate(found), int(part["queue_offset"][-1]) + 1
         return np.concatenate(found), self._scanned
 
-    def _start(self, mark: Mark) -> int:
+    def _start(self, watermark: Watermark) -> int:
         """Below which queue offset nothing waits any more."""
         if self._earliest.end_ms is not None:
             return self._lowest
-        offsets = mark.waiting(self._earliest.rows)["queue_offset"]
+        offsets = watermark.not_delivered(self._earliest.rows)["queue_offset"]
         return int(offsets.min()) if len(offsets) else self._scanned
 
     def _rows(self, start: int, stop: int) -> Timers:
         return timer_rows(self._log, self._reader, self._queue_id, start, stop)
 
 
-def timer_rows(log: CommitLog, reader: ParkedReader, queue_id: int, start: int, stop: int) -> Timers:
+def timer_rows(log: CommitLog, reader: DueCopyReader, queue_id: int, start: int, stop: int) -> Timers:
     """Messages [start, stop) of a timer queue without its pre-blank slots; FileNotFoundError if a file is gone."""
     entries = log.views.queue(PYRMQ_TIMER_TOPIC, queue_id).entries(start, stop)
     all_rows = np.empty(len(entries), _ROW)
@@ -242,7 +242,7 @@ def timer_rows(log: CommitLog, reader: ParkedReader, queue_id: int, start: int, 
     hashes = np.flatnonzero(rows["due_ms"] < _HASH_END)
     if len(hashes):
         columns = (rows[name][hashes] for name in ("queue_offset", "log_offset", "size"))
-        rows["due_ms"][hashes] = reader.due_times(ParkedRows(PYRMQ_TIMER_TOPIC, queue_id, *columns))
+        rows["due_ms"][hashes] = reader.due_times(DueRows(PYRMQ_TIMER_TOPIC, queue_id, *columns))
     return rows
 
 

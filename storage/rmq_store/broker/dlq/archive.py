@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from rmq_store.arguments import checked_methods
 from rmq_store.broker.dlq.archive_files import STORE_KEY, ArchiveFile, ArchiveFiles, check_group, is_group, read
 from rmq_store.broker.dlq.archive_schema import ARCHIVE_SCHEMA, columns_of_properties
-from rmq_store.broker.dlq.redrive_ledger import OffsetRanges, RedrivenTable
+from rmq_store.broker.dlq.redrive_ledger import OffsetRanges, RedriveLedger
 from rmq_store.broker.metadata.store_config import StoreFile
 from rmq_store.broker.metadata.topics import TopicTable
 from rmq_store.broker.read.queues import Queues
@@ -66,7 +66,7 @@ class DeadLetterArchive:
         self._topics = topics
         self._files = ArchiveFiles(directory)
         self._frames = StoredFrames(log)
-        self._redriven = RedrivenTable(log, queues.end)
+        self._redriven = RedriveLedger(log, queues.end)
         known = StoreFile.load(log.root)
         self._identity = known.identity if known else ""
 

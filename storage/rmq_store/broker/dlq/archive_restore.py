@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from rmq_store.broker.dlq.archive_files import ArchiveFile, ArchiveFiles, read
 from rmq_store.broker.dlq.archive_schema import ARCHIVE_SCHEMA
-from rmq_store.broker.dlq.restore_ledger import ROW_BYTES_MAX, RestoredTable, digests_of
+from rmq_store.broker.dlq.restore_ledger import ROW_BYTES_MAX, RestoreLedger, digests_of
 from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.metadata.topics import TopicConfig, TopicTable
 from rmq_store.broker.read.queues import Queues
@@ -80,7 +80,7 @@ class ArchiveRestorer:
         self._topics = topics
         self._queues = queues
         self._writer = writer
-        self._table = RestoredTable(log)
+        self._table = RestoreLedger(log)
         self._host = Host.parse(config.broker_host)
         # The record of what a unit restored must fit a segment.
         self._chunk_rows = min(CHUNK_ROWS, log.segments.size_bytes // ROW_BYTES_MAX)

@@ -19,8 +19,8 @@ import pyarrow as pa
 from rmq_store.arguments import checked_methods
 from rmq_store.broker.dlq.archive_restore import ArchiveRestorer, RestoreReport
 from rmq_store.broker.dlq.redrive_batch import PARKED, REDRIVEN, Copy, Judged, Policy, Redriver
-from rmq_store.broker.dlq.redrive_ledger import OffsetRanges, RedrivenTable
-from rmq_store.broker.dlq.redrive_request import RESULT_SCHEMA, ROWS_SCHEMA, RedriveJob
+from rmq_store.broker.dlq.redrive_ledger import OffsetRanges, RedriveLedger
+from rmq_store.broker.dlq.redrive_request import RESULT_SCHEMA, ROWS_SCHEMA, RedriveRequest
 from rmq_store.broker.metadata.group_topics import GroupTopics
 from rmq_store.broker.metadata.groups import GroupTable
 from rmq_store.broker.metadata.store_config import StoreConfig
@@ -69,7 +69,7 @@ class DeadLetters:
         self._group_topics = GroupTopics(config, groups, topics)
         self._queues = queues
         self._writer = writer
-        self._table = RedrivenTable(log)
+        self._table = RedriveLedger(log)
         self._host = Host.parse(config.broker_host)
         self._random = np.random.default_rng()
         self._restorer = ArchiveRestorer(log, config, topics, queues, writer)
@@ -206,7 +206,7 @@ class DeadLetters:
         max_replays: int | None,
         parking_topic: str | None,
         limit: int | None,
-    ) -> RedriveJob:
+    ) -> RedriveRequest:
         names.validate_group(group)
         if max_replays is not None and (type(max_replays) is not int or max_replays < 0):
             raise UsageError(f"max_replays={max_replays!r}: 0 or more")
@@ -219,7 +219,7 @@ class DeadLetters:
         for what, topic in (("to_topic", target), ("parking_topic", parking_topic)):
             if topic is not None:
                 self._check_target(what, topic, router, group)
-        job = RedriveJob(group, rows, Policy(target, max_replays, parking_topic), router, limit)
+        job = RedriveRequest(group, rows, Policy(target, max_replays, parking_topic), router, limit)
         for queue_id, wanted in job.queues():
             last = self._queues.range(job.dlq, queue_id).max_offset if queue_id >= 0 else 0
             offsets = job.queue_offsets[wanted]
@@ -247,7 +247,7 @@ class DeadLetters:
         if settings is not None and settings.retry_queue_nums < 1:
             raise UsageError(f"group {name!r} has no retry queues: name another topic")
 
-    def _settle(self, job: RedriveJob, queue_id: int, chunk: npt.NDArray[np.intp], *, writes: bool) -> int:
+    def _settle(self, job: RedriveRequest, queue_id: int, chunk: npt.NDArray[np.intp], *, writes: bool) -> int:
         """Decide, and move, the first rows of a chunk of one queue; returns of how many."""
         redriver = Redriver(self._log, self._queues, self._host, job.dlq)
         offsets = job.queue_offsets[chunk]
@@ -276,7 +276,7 @@ class DeadLetters:
 
     def _move(
         self,
-        job: RedriveJob,
+        job: RedriveRequest,
         redriver: Redriver,
         queue_id: int,
         chunk: npt.NDArray[np.intp],
@@ -303,7 +303,7 @@ class DeadLetters:
         job.place(chunk[rows], np.concatenate(queue_ids), appended.queue_offsets[:-1], appended.offsets[:-1])
         return True
 
-    def _route(self, job: RedriveJob, topics: pa.DictionaryArray, copy: Copy) -> npt.NDArray[np.int32]:
+    def _route(self, job: RedriveRequest, topics: pa.DictionaryArray, copy: Copy) -> npt.NDArray[np.int32]:
         """Queues for copies; topics that are missing are made."""
         queue_ids = np.zeros(len(topics), np.int32)
         for code, topic in enumerate(topics.dictionary.to_pylist()):

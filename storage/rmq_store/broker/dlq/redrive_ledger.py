@@ -82,7 +82,7 @@ class OffsetRanges:
         return list(zip(self.starts.tolist(), self.ends.tolist(), strict=True))
 
 
-class RedrivenTable:
+class RedriveLedger:
     """Looks up what was moved, up to an `end` of the log that is loaded for each look-up; by default that of what is
     appended, not of what is flushed: what was moved must not be moved again. Safe for threads and processes.
 

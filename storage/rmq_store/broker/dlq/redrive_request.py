@@ -39,7 +39,7 @@ the message was not looked at.
 """
 
 
-class RedriveJob:
+class RedriveRequest:
     """Rows of one dead-letter topic, by queues and in ascending order of their offsets, and their results."""
 
     def __init__(

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmq_store.broker.dlq.redrive_ledger import OffsetRanges, RedrivenTable
+from rmq_store.broker.dlq.redrive_ledger import OffsetRanges, RedriveLedger
 from rmq_store.format.batches.frame_encoder import EncodeOptions
 from rmq_store.format.bytes.gather import value_bytes
 from rmq_store.format.text.names import SYSTEM_PREFIX
@@ -52,7 +52,7 @@ def digests_of(frames: pa.BinaryArray) -> Digests:
     return np.frombuffer(b"".join(found), _DIGEST).astype(np.uint64)
 
 
-class RestoredTable(RedrivenTable):
+class RestoreLedger(RedriveLedger):
     """Looks up what was restored into the store of `log`, by any process up to now. Safe for threads and processes."""
 
     def __init__(self, log: CommitLog) -> None:

@@ -22,7 +22,7 @@ LOCK_PREFIX: Final = "%LOCK%"
 """Begins the name of the lease on one queue; its owner is the client id, too."""
 
 
-def live_consumers(store: Store, group: str) -> list[str]:
+def active_consumers(store: Store, group: str) -> list[str]:
     """Who commits offsets of `group` now; for each its name, its process, since when, and what it holds. Sorted.
 
     Raises:
@@ -34,7 +34,7 @@ def live_consumers(store: Store, group: str) -> list[str]:
     return sorted(_describe(owner, infos, store.clock()) for (owner, _), infos in holders.items())
 
 
-def live_groups(store: Store, topic: str) -> list[str]:
+def active_groups(store: Store, topic: str) -> list[str]:
     """The groups somebody works for that read `topic`, sorted: by a lease on it, or by a member that has subscribed to
     it; if the member has not said to what, by an offset of its group.
     """
@@ -58,7 +58,7 @@ def require_idle(store: Store, group: str) -> None:
         LeaseHeldError: somebody is; the text names all of them, `.holder` is the first.
         UsageError: a bad group name.
     """
-    found = live_consumers(store, group)
+    found = active_consumers(store, group)
     if found:
         raise LeaseHeldError(
             f"group {group!r} is being consumed and would overwrite this: stop it first: {'; '.join(found)}", found[0]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from rmq_store.broker.filter.sql92 import compile_selector
 from rmq_store.broker.filter.tags import TagFilter
 from rmq_store.broker.metadata.groups import FilterTable
-from rmq_store.broker.monitoring.active_consumers import live_groups
+from rmq_store.broker.monitoring.active_consumers import active_groups
 from rmq_store.format.frames.message import StoredMessage
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Tracker:
         if offset > message.queue_offset:
             return TrackType.CONSUMED if self._selects(group, message) else TrackType.CONSUMED_BUT_FILTERED
         if message.topic not in self._live:
-            self._live[message.topic] = live_groups(self._store, message.topic)
+            self._live[message.topic] = active_groups(self._store, message.topic)
         return TrackType.NOT_CONSUME_YET if group in self._live[message.topic] else TrackType.NOT_ONLINE
 
     def _track(self, message: StoredMessage, group: str) -> MessageTrack:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rmq_store.broker.metadata.leases import groups_with_leases
 from rmq_store.broker.monitoring import metric_table as table
-from rmq_store.broker.monitoring.active_consumers import live_consumers
+from rmq_store.broker.monitoring.active_consumers import active_consumers
 from rmq_store.broker.monitoring.lag import GroupLag, LagLook, QueueLag
 from rmq_store.broker.write.disk_space import usage_percent
 from rmq_store.errors import CorruptionError, CorruptRecordError, StoreError, UsageError
@@ -71,7 +71,7 @@ def _groups(store: Store, look: LagLook) -> Iterator[_Sample]:
     for group in sorted({*store.all_committed_offsets(), *groups_with_leases(store.path)}):
         labels = group, _flag(_is_system_group(group))
         if is_group_name(group):
-            yield _Sample(table.CONNECTIONS, labels, len(live_consumers(store, group)))
+            yield _Sample(table.CONNECTIONS, labels, len(active_consumers(store, group)))
         try:
             lag = look.group(group)
         except CorruptionError:

@@ -19,7 +19,7 @@ from rmq_store.broker.dlq.archive_files import ArchiveFiles, read
 from rmq_store.broker.dlq.archive_schema import ARCHIVE_SCHEMA
 from rmq_store.broker.monitoring.message_track import Tracker, TrackType
 from rmq_store.broker.monitoring.trace_life import SEEN, Event, Step, steps_of, with_archived
-from rmq_store.broker.monitoring.trace_records import PARKING_TOPICS, Copies
+from rmq_store.broker.monitoring.trace_records import DELAY_TOPICS, Copies
 from rmq_store.errors import CorruptIndexError, OffsetOutOfRangeError, UsageError
 from rmq_store.format.frames.message import StoredMessage
 from rmq_store.format.properties import property_string as keys
@@ -139,7 +139,7 @@ class Trace:
         half). Raises as `Query.by_key`.
         """
         found = self._store.query.by_key(topic, key)
-        for parking in PARKING_TOPICS:
+        for parking in DELAY_TOPICS:
             waiting = self._store.query.by_key(parking, key)
             found += [record for record in waiting if record.properties.get(keys.REAL_TOPIC) == topic]
         with_id = [record.properties[keys.UNIQUE_KEY] for record in found if keys.UNIQUE_KEY in record.properties]

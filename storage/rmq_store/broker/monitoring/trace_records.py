@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Copies of one message that are shown; a message with all its retries has 34.
 _RECORDS_MAX = 1000
 
-PARKING_TOPICS = (names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.PYRMQ_TIMER_TOPIC, names.HALF_TOPIC)
+DELAY_TOPICS = (names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.PYRMQ_TIMER_TOPIC, names.HALF_TOPIC)
 """Where messages wait that their topic does not hold yet."""
 
 
@@ -36,7 +36,7 @@ class Copies:
     def __init__(self, store: Store, scan_max: int) -> None:
         self._store = store
         self._scan_max = scan_max
-        self._topics = sorted({*store.topics(), *PARKING_TOPICS})
+        self._topics = sorted({*store.topics(), *DELAY_TOPICS})
 
     def by_index(self, unique_keys: Sequence[str]) -> tuple[list[StoredMessage], bool]:
         """The records with these UNIQ_KEYs. UsageError, CorruptIndexError: the index cannot answer; see `scan`."""
@@ -57,7 +57,7 @@ class Copies:
         copying = [name for name in self._topics if name.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX))]
         found: set[int] = set()
         left = self._scan_max
-        for name in dict.fromkeys([*([topic] if topic else []), *copying, *PARKING_TOPICS]):
+        for name in dict.fromkeys([*([topic] if topic else []), *copying, *DELAY_TOPICS]):
             for queue_id in self._queue_ids(name):
                 first, last = self._store.queue_range(name, queue_id)
                 start = self._store.offset_by_time(name, queue_id, begin_ms) if first < last and begin_ms else first

@@ -9,7 +9,7 @@ A message waits for its time in another topic; its properties say where it goes 
 
 A level above the table counts as its last one, and DELAY is rewritten. With a level the timer properties go. A time
 that has passed asks for nothing. Source: HookUtils.java (handleScheduleMessage, transformDelayLevelMessage,
-transformTimerMessage). Many at once: `parking_rows`.
+transformTimerMessage). Many at once: `delay_batch`.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _INT32_MAX = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class ParkingRules:
+class DelayRules:
     """What holds for a store: `delay_levels_ms[k]` is the delay of level k + 1; how far ahead a timer may be."""
 
     delay_levels_ms: Sequence[int]
     timer_delay_ms_max: int = timer.DELAY_MS_MAX
 
     @classmethod
-    def of(cls, config: StoreConfig) -> ParkingRules:
+    def of(cls, config: StoreConfig) -> DelayRules:
         """The rules of a store with these settings."""
         return cls(config.delay_levels_ms(), config.timer_max_delay_sec * 1000)
 
 
-class Parked(NamedTuple):
+class Destination(NamedTuple):
     """Where one message is stored, and with what. `delay_ms` and `tags_code` as in OneRecord, for `tags_code` None the
     hash of its tag.
     """
@@ -55,27 +55,29 @@ class Parked(NamedTuple):
     tags_code: int | None = None
 
 
-def park(properties: dict[str, str], topic: str, queue_id: int, now_ms: int, rules: ParkingRules) -> Parked:
-    """The place of a message with these properties that goes to queue `queue_id` of `topic`, at once or later.
+def destination_of(
+    properties: dict[str, str], topic: str, queue_id: int, now_ms: int, rules: DelayRules
+) -> Destination:
+    """Where a message with these properties is stored now, if it goes to queue `queue_id` of `topic`, at once or later.
 
     Raises:
         UsageError: a level or time that is no number, or a time too far ahead.
     """
     level = delay_level_of(properties.get(names.DELAY_TIME_LEVEL))
     if level <= 0 and timer.TIMER_PROPERTY_SET.isdisjoint(properties):
-        return Parked(topic, queue_id, properties)
+        return Destination(topic, queue_id, properties)
     real_place = {names.REAL_TOPIC: topic, names.REAL_QUEUE_ID: str(queue_id)}
     if level > 0 and rules.delay_levels_ms:
         kept = {name: value for name, value in properties.items() if name not in timer.TIMER_PROPERTIES}
         if level > len(rules.delay_levels_ms):
             level = len(rules.delay_levels_ms)
             kept[names.DELAY_TIME_LEVEL] = str(level)
-        return Parked(SCHEDULE_TOPIC, level - 1, {**kept, **real_place}, delay_ms=rules.delay_levels_ms[level - 1])
+        return Destination(SCHEDULE_TOPIC, level - 1, {**kept, **real_place}, delay_ms=rules.delay_levels_ms[level - 1])
     due = timer.due_ms(properties, now_ms, rules.timer_delay_ms_max)
     if due is None:
-        return Parked(topic, queue_id, properties)
+        return Destination(topic, queue_id, properties)
     waiting = {**properties, **real_place, names.TIMER_OUT_MS: str(due)}
-    return Parked(PYRMQ_TIMER_TOPIC, timer.timer_queue_id(due - now_ms), waiting, tags_code=due)
+    return Destination(PYRMQ_TIMER_TOPIC, timer.timer_queue_id(due - now_ms), waiting, tags_code=due)
 
 
 def delay_level_of(text: str | None) -> int:

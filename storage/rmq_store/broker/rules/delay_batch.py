@@ -1,4 +1,4 @@
-"""As `parking`, for the rows of a batch (data plane): each row ends up as its message alone would."""
+"""As `delay`, for the rows of a batch (data plane): each row ends up as its message alone would."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.broker.rules import timer
-from rmq_store.broker.rules.delay import ParkingRules, delay_level_of
+from rmq_store.broker.rules.delay import DelayRules, delay_level_of
 from rmq_store.errors import UsageError
 from rmq_store.format.bytes.gather import Bytes, value_bytes
 from rmq_store.format.properties import property_string as names
@@ -34,7 +34,7 @@ _FAR = 10**15
 
 
 @dataclass(frozen=True, slots=True)
-class ParkedRows:
+class DelayedRows:
     """Rows of a batch, some of which wait: what `encode_batch` gets, and what its answer is completed with.
 
     `batch` has other topics, further columns that become properties, and is otherwise the one that was given;
@@ -54,16 +54,16 @@ class ParkedRows:
         return pa.RecordBatch.from_arrays(arrays, schema=encoded.schema)
 
 
-def park_rows(
-    batch: pa.RecordBatch, queue_ids: Int32, now_ms: int, rules: ParkingRules, dropped: frozenset[str]
-) -> ParkedRows | None:
+def delay_rows(
+    batch: pa.RecordBatch, queue_ids: Int32, now_ms: int, rules: DelayRules, dropped: frozenset[str]
+) -> DelayedRows | None:
     """The places of all rows of a batch with INPUT_SCHEMA's columns; None if no row asks to wait.
 
     `queue_ids` (n,) are those of the rows' own topics. A value in the columns `delayLevel` and `deliverTimestamp` holds
     before DELAY and TIMER_DELIVER_MS in the properties; of these the names in `dropped` do not count.
 
     Raises:
-        UsageError: as `park`; or a delayLevel below 0. Names row and column.
+        UsageError: as `destination_of`; or a delayLevel below 0. Names row and column.
     """
     wishes = _Wishes(batch, dropped)
     if not wishes.are_there:
@@ -78,7 +78,7 @@ def park_rows(
 
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     topics = columns["topic"].dictionary_encode()
-    columns["topic"] = _parked_topics(topics, has_level, due_ms > 0)
+    columns["topic"] = _delayed_topics(topics, has_level, due_ms > 0)
     if "properties" in columns and bool(has_level.any()):
         columns["properties"] = _without_timers(columns["properties"], has_level)
     columns |= {
@@ -96,7 +96,7 @@ def park_rows(
     queues = np.where(has_level, levels - 1, queue_ids)
     queues = np.where(due_ms > 0, timer.timer_queue_ids(due_ms - now_ms), queues)
     parked = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-    return ParkedRows(parked, queues.astype(np.int32), delays_ms, due_ms)
+    return DelayedRows(parked, queues.astype(np.int32), delays_ms, due_ms)
 
 
 class _Wishes:
@@ -227,7 +227,7 @@ def _level_or_none(text: str) -> int:
         return _NO_LEVEL
 
 
-def _parked_topics(topics: pa.DictionaryArray, has_level: Mask, is_timed: Mask) -> pa.StringArray:
+def _delayed_topics(topics: pa.DictionaryArray, has_level: Mask, is_timed: Mask) -> pa.StringArray:
     codes = topics.indices.to_numpy().copy()
     codes[has_level] = len(topics.dictionary)
     codes[is_timed] = len(topics.dictionary) + 1

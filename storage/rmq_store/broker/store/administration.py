@@ -114,7 +114,7 @@ class Administration:
 
     def delete_topic(self, name: str) -> Deletion:
         """Delete a topic and what groups know of it, and return what was taken; durable on return. See the module for
-        what stays. Consumers at work are not asked: see `live.live_groups`.
+        what stays. Consumers at work are not asked: see `live.active_groups`.
 
         Raises:
             UsageError: as `plan_topic_deletion`; nothing was changed.

@@ -12,7 +12,7 @@ from rmq_store import kinds
 from rmq_store.arguments import checked_methods
 from rmq_store.broker.delay.backlog import Backlog, backlog_by_topic, backlogs
 from rmq_store.broker.dlq.archive import DeadLetterArchive
-from rmq_store.broker.dlq.redrive_ledger import OffsetRanges, RedrivenTable
+from rmq_store.broker.dlq.redrive_ledger import OffsetRanges, RedriveLedger
 from rmq_store.broker.read.query import Query
 from rmq_store.broker.read.read_request import ReadRequest
 from rmq_store.broker.read.records import message_at
@@ -32,7 +32,7 @@ class Reading(TopicsAndGroups):
         was moved is damaged.
         """
         self._reading()
-        return RedrivenTable(self._log, lambda: self.log_range()[1]).moved(group)
+        return RedriveLedger(self._log, lambda: self.log_range()[1]).moved(group)
 
     def queue_range(self, topic: str, queue_id: int) -> QueueRange:
         """The messages that can be read; (0, 0) for a queue that was never used. TopicKindError: none of them can."""

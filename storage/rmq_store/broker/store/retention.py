@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rmq_store.arguments import checked_methods
-from rmq_store.broker.delay.backlog import Waiting, backlog_by_segment
+from rmq_store.broker.delay.backlog import SegmentBacklog, backlog_by_segment
 from rmq_store.broker.metadata.store_config import CHANGEABLE, StoreConfig, StoreFile, parse_delete_when
 from rmq_store.broker.metadata.topics import TopicTable
 from rmq_store.broker.read.queues import Queues
@@ -86,7 +86,7 @@ class SegmentFate:
     modified_ms: int
     goes: bool
     reason: str
-    waiting: Waiting | None = None
+    waiting: SegmentBacklog | None = None
     is_kept: bool = False
 
 
@@ -332,7 +332,7 @@ class Retention:
             fates.append(SegmentFate(base, end, modified_ms, goes, reason, is_kept=kept))
         return fates
 
-    def _waiting(self, start: int, end: int) -> dict[int, Waiting]:
+    def _waiting(self, start: int, end: int) -> dict[int, SegmentBacklog]:
         if self._log.writable:
             return backlog_by_segment(self._log, self._newest_unit, start, end)
         log_end = self._queues.end()
@@ -359,7 +359,7 @@ class Retention:
 _KEPT = "a reader keeps it"
 
 
-def _held(fate: SegmentFate, waiting: Waiting | None, now_ms: int) -> SegmentFate:
+def _held(fate: SegmentFate, waiting: SegmentBacklog | None, now_ms: int) -> SegmentFate:
     if waiting is None or not fate.goes:
         return replace(fate, waiting=waiting)
     until = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(waiting.until_ms / 1000))

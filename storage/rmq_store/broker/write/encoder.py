@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.metadata.topics import TopicConfig
-from rmq_store.broker.rules.delay import ParkingRules
-from rmq_store.broker.rules.delay_batch import park_rows
+from rmq_store.broker.rules.delay import DelayRules
+from rmq_store.broker.rules.delay_batch import delay_rows
 from rmq_store.broker.rules.input_rows import rows_from
 from rmq_store.broker.rules.routing import Router
 from rmq_store.errors import UsageError
@@ -92,7 +92,7 @@ class MessageEncoder:
         self._use_queue_id = use_queue_id
         self._segment_bytes = config.mapped_file_size_commit_log
         store_host = Host.parse(config.broker_host)
-        self._parking = ParkingRules.of(config)
+        self._delay_rules = DelayRules.of(config)
         self._options = EncodeOptions(
             store_host=store_host,
             born_host=Host(store_host.address, 0),
@@ -136,11 +136,11 @@ class MessageEncoder:
         now = self._clock()
         options = replace(self._options, now_ms=now)
         queues = _queues(topics, queue_ids)
-        parked = park_rows(batch, queue_ids, now, self._parking, options.drop_properties)
-        if parked is None:
+        delayed = delay_rows(batch, queue_ids, now, self._delay_rules, options.drop_properties)
+        if delayed is None:
             frames = encode_batch(batch, queue_ids=queue_ids, options=options)
         else:
-            frames = parked.complete(encode_batch(parked.batch, queue_ids=parked.queue_ids, options=options))
+            frames = delayed.complete(encode_batch(delayed.batch, queue_ids=delayed.queue_ids, options=options))
         sizes = np.diff(frame_bounds(frames))
         if int(sizes.max(initial=0)) + BLANK_BYTES > self._segment_bytes:
             row = int(sizes.argmax())

@@ -21,7 +21,7 @@ from rmq_store.files.segments import blocks
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-class UsedFiles:
+class PageRelease:
     """Maps of files whose bytes nobody needs a second time."""
 
     def __init__(self) -> None:

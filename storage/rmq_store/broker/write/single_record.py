@@ -6,7 +6,7 @@ import os
 import random
 
 from rmq_store.broker.metadata.store_config import StoreConfig
-from rmq_store.broker.rules.delay import Parked, ParkingRules, park
+from rmq_store.broker.rules.delay import DelayRules, Destination, destination_of
 from rmq_store.errors import UsageError
 from rmq_store.format.frames.frame_check import COMPRESSION_MASK, SysFlag
 from rmq_store.format.frames.message import Message
@@ -30,7 +30,7 @@ class OneMessageEncoder:
         self._hosts = Hosts(Host(self._host.address, 0), self._host)
         self._unique_ids = UniqueIdGenerator(self._host.address, os.getpid() & 0xFFFF, random.getrandbits(32))
         self._month = (0, 0, 0)
-        self._rules = ParkingRules.of(config)
+        self._rules = DelayRules.of(config)
 
     def unique_id(self, message: Message, now_ms: int) -> str:
         """The UNIQ_KEY that the message has, or a new one."""
@@ -68,11 +68,11 @@ class OneMessageEncoder:
             tags_code = tags_hash
         return OneRecord(topic, queue_id, frame, tags_code, key_hashes, delay_ms), unique_id
 
-    def _place(self, message: Message, stored: dict[str, str], queue_id: int, now_ms: int) -> Parked:
+    def _place(self, message: Message, stored: dict[str, str], queue_id: int, now_ms: int) -> Destination:
         """Where the message is stored: in its own topic, or where it waits."""
         if message.delay_level < 0:
             raise UsageError(f"delay_level={message.delay_level} is no delay level; 0 means none")
-        return park(stored, message.topic, queue_id, now_ms, self._rules)
+        return destination_of(stored, message.topic, queue_id, now_ms, self._rules)
 
     def _month_start(self, now_ms: int) -> int:
         """Start of the local month; looked up once an hour, since that takes longer than the rest."""

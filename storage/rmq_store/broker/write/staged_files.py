@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.arguments import checked
-from rmq_store.broker.write.page_release import UsedFiles
+from rmq_store.broker.write.page_release import PageRelease
 from rmq_store.errors import NotAStoreError, StagingError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.locks.lock import OfdLock
@@ -110,7 +110,7 @@ def discard_staged(root: Path, files: Sequence[StagedFile]) -> None:
 
 
 def open_all_staged(
-    root: Path, files: Sequence[StagedFile], used: UsedFiles | None = None, schema: pa.Schema = ENCODED_SCHEMA
+    root: Path, files: Sequence[StagedFile], used: PageRelease | None = None, schema: pa.Schema = ENCODED_SCHEMA
 ) -> list[pa.RecordBatch]:
     """The batches of all files in their order, as `open_staged`; large ones on all processors."""
     look = partial(open_staged, root, used=used, schema=schema)
@@ -120,7 +120,7 @@ def open_all_staged(
 
 
 def open_staged(
-    root: Path, staged: StagedFile, used: UsedFiles | None = None, schema: pa.Schema = ENCODED_SCHEMA
+    root: Path, staged: StagedFile, used: PageRelease | None = None, schema: pa.Schema = ENCODED_SCHEMA
 ) -> list[pa.RecordBatch]:
     """Map a staged file and return its batches, which keep the map alive, after checking that it is the one reported.
     `used` is told of it.

@@ -16,7 +16,7 @@ from rmq_store.broker.rules.routing import AUTO_CREATE_QUEUE_MAX, Router
 from rmq_store.broker.write.disk_space import DiskSpace
 from rmq_store.broker.write.encoder import MessageEncoder, rows_of
 from rmq_store.broker.write.flusher import Flusher
-from rmq_store.broker.write.page_release import UsedFiles
+from rmq_store.broker.write.page_release import PageRelease
 from rmq_store.broker.write.single_record import OneMessageEncoder
 from rmq_store.broker.write.staged_copies import refuse_twice
 from rmq_store.broker.write.staged_files import CONTENT_SUM_MASK, StagedFile, discard_staged, open_all_staged
@@ -190,7 +190,7 @@ class Writer:
         if self._is_done(unit, repeatable):
             return self._acknowledged(CommitResult(0, committed=False))
         self._space.check()
-        used = UsedFiles()
+        used = PageRelease()
         copies = purpose == purposes.SEND_BACK
         schema = STAGED_COPY_SCHEMA if copies else ENCODED_SCHEMA
         try:

@@ -115,7 +115,7 @@ def reset(
     running, because it would overwrite the offsets. Only SimpleConsumers may run: they continue at the new offsets. A
     stream that has a checkpoint starts at the position in its checkpoint.
     """
-    from rmq_store.broker.monitoring.active_consumers import live_consumers, require_idle
+    from rmq_store.broker.monitoring.active_consumers import active_consumers, require_idle
     from rmq_store.broker.monitoring.offset_reset import apply_reset
 
     with open_store(root) as store:
@@ -125,7 +125,7 @@ def reset(
             _write_changes(changes)
         if not dry_run:
             require_idle(store, group)
-        for who in live_consumers(store, group):
+        for who in active_consumers(store, group):
             click.echo(printable(f"rmq: it would be refused now: at work as the group is {who}"), err=True)
     moving = sum(change.then != change.place.committed for change in changes)
     if moving and not dry_run:

@@ -84,14 +84,14 @@ def _one_group(root: Path, as_json: bool, group: str, topic: str | None, show_cl
 
 
 def _all_groups(root: Path, as_json: bool) -> None:
-    from rmq_store.broker.monitoring.active_consumers import live_consumers
+    from rmq_store.broker.monitoring.active_consumers import active_consumers
     from rmq_store.broker.monitoring.lag import group_lag
     from rmq_store.format.text.names import RETRY_PREFIX, is_system_group, retry_group
 
     with open_store(root) as store:
         names = {retry_group(topic) for topic in store.topics() if topic.startswith(RETRY_PREFIX)}
         names |= {name for name in store.all_committed_offsets() if not is_system_group(name)}
-        found = [(group_lag(store, name), len(live_consumers(store, name))) for name in sorted(names)]
+        found = [(group_lag(store, name), len(active_consumers(store, name))) for name in sorted(names)]
     if as_json:
         write_json([{"group": lag.group, "count": count, "diffTotal": lag.diff_total} for lag, count in found])
         return

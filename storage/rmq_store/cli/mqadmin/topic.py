@@ -259,11 +259,11 @@ def _newest_ms(store: Store, topic: str, queue_id: int, span: QueueRange) -> int
 
 
 def _require_unused(store: Store, topic: str) -> None:
-    from rmq_store.broker.monitoring.active_consumers import live_consumers, live_groups
+    from rmq_store.broker.monitoring.active_consumers import active_consumers, active_groups
 
-    groups = live_groups(store, topic)
+    groups = active_groups(store, topic)
     if groups:
-        who = [f"group {group!r} by {text}" for group in groups for text in live_consumers(store, group)]
+        who = [f"group {group!r} by {text}" for group in groups for text in active_consumers(store, group)]
         raise LeaseHeldError(f"topic {topic!r} is being consumed: stop it first: {'; '.join(who)}", who[0])
 
 

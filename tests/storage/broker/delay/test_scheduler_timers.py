@@ -16,7 +16,7 @@ import pytest
 from rmq_store import Store
 from rmq_store.broker.delay import scheduler, timer_queue
 from rmq_store.broker.delay.scheduler import Delivery
-from rmq_store.broker.delay.timer_queue import Earliest, Mark
+from rmq_store.broker.delay.timer_queue import Earliest, Watermark
 from rmq_store.broker.rules.timer import PYRMQ_TIMER_TOPIC
 from rmq_store.format.views.consume_queue import encode_entries
 from rmq_store.log.core.units import UnitRecord
@@ -272,18 +272,18 @@ def rows_of(pairs: list[tuple[int, int]]) -> np.ndarray:
 
 
 def test_a_mark_says_what_was_delivered_for_every_time_and_offset() -> None:
-    mark = Mark(3, time_ms=5, offset=4, scanned_end=6, start=1)
+    watermark = Watermark(3, time_ms=5, offset=4, scanned_end=6, start=1)
     grid = list(itertools.product(range(8), range(8)))
-    waiting = {(int(row["due_ms"]), int(row["queue_offset"])) for row in mark.waiting(rows_of(grid))}
+    waiting = {(int(row["due_ms"]), int(row["queue_offset"])) for row in watermark.not_delivered(rows_of(grid))}
     assert waiting == {(due, offset) for due, offset in grid if offset >= 6 or (due, offset) >= (5, 4)}
 
 
 def test_a_mark_travels_in_its_unit() -> None:
-    mark = Mark(3, time_ms=5, offset=4, scanned_end=6, start=1)
-    unit = mark.unit(2)
+    watermark = Watermark(3, time_ms=5, offset=4, scanned_end=6, start=1)
+    unit = watermark.unit(2)
     assert (unit.purpose, unit.key, unit.value) == ("timer", "2", 3)
-    assert Mark.of(UnitRecord.parse(unit.bodies(0, 0)[1])) == mark
-    assert Mark.of(None) == Mark()
+    assert Watermark.of(UnitRecord.parse(unit.bodies(0, 0)[1])) == watermark
+    assert Watermark.of(None) == Watermark()
 
 
 @pytest.mark.parametrize("limit", [1, 3, 7, 100])

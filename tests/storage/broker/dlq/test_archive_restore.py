@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rmq_store import CorruptionError, Message, RestoreReport, Store, StoreConfig, UsageError, backup
-from rmq_store.broker.dlq.redrive_ledger import OffsetRanges, RedrivenTable
+from rmq_store.broker.dlq.redrive_ledger import OffsetRanges, RedriveLedger
 from rmq_store.broker.dlq.restore_ledger import RESTORED_TOPIC
 from rmq_store.broker.rules import purposes
 from rmq_store.errors import CorruptRecordError
@@ -198,7 +198,7 @@ def test_what_an_older_version_restored_is_not_restored_again(fast: Path) -> Non
         archive_all(store, fast / "archive")
         key = f"{store.identity}/{GROUP}"
     with open_store(fast / "other") as other:
-        older = RedrivenTable(other._log, topic=RESTORED_TOPIC)
+        older = RedriveLedger(other._log, topic=RESTORED_TOPIC)
         some = OffsetRanges.of(np.array([0, 1, 2, 5]))
         record = older.record(key, {0: some}, other.dead_letters._restorer._options())
         assert other._writer is not None

@@ -38,7 +38,7 @@ from rmq_store import (
 )
 from rmq_store.broker.dlq import redrive, redrive_batch
 from rmq_store.broker.dlq.redrive import RESULT_SCHEMA
-from rmq_store.broker.dlq.redrive_ledger import REDRIVEN_TOPIC, OffsetRanges, RedrivenTable
+from rmq_store.broker.dlq.redrive_ledger import REDRIVEN_TOPIC, OffsetRanges, RedriveLedger
 from rmq_store.broker.write import writer
 from rmq_store.format.batches.frame_encoder import EncodeOptions, encode_batch
 from rmq_store.format.text.host import Host
@@ -329,18 +329,18 @@ def test_what_another_process_moves_between_the_looks_is_not_moved_again(
     again.
     """
     kill_off(store, 3)
-    look = RedrivenTable.moved
+    look = RedriveLedger.moved
     other = parking.open()
     looks = []
 
-    def look_and_lose(table: RedrivenTable, group: str) -> Any:
+    def look_and_lose(table: RedriveLedger, group: str) -> Any:
         moved = look(table, group)
         looks.append(table)
         if len(looks) == 1:
             other.dead_letters.redrive(GROUP, rows_of([1]))
         return moved
 
-    monkeypatch.setattr(RedrivenTable, "moved", look_and_lose)
+    monkeypatch.setattr(RedriveLedger, "moved", look_and_lose)
     result = store.dead_letters.redrive(GROUP, rows_of(range(3)))
     other.close()
     assert outcomes(result) == ["REDRIVEN", "ALREADY_REDRIVEN", "REDRIVEN"]

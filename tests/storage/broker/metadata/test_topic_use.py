@@ -20,7 +20,7 @@ from rmq_store import LeaseHeldError, Message, Store, live_leases
 from rmq_store.broker.metadata import topic_use
 from rmq_store.broker.metadata.leases import Lease
 from rmq_store.broker.metadata.topic_use import TopicLease, TopicUse
-from rmq_store.broker.monitoring.active_consumers import live_groups, require_idle
+from rmq_store.broker.monitoring.active_consumers import active_groups, require_idle
 from rmq_store.broker.monitoring.offset_reset import apply_reset, earliest, plan_reset
 from rmq_store.client import (
     ConsumeConcurrentlyStatus,
@@ -199,7 +199,7 @@ def test_a_topic_need_not_exist_to_be_held(store: Store, join: Any) -> None:
 
 def test_offsets_are_reset_beside_simple_consumers_which_are_no_members(store: Store, join: Any) -> None:
     consumer = join("simple", "T")
-    assert live_leases(store.path, GROUP) == [] and live_groups(store, "T") == []
+    assert live_leases(store.path, GROUP) == [] and active_groups(store, "T") == []
     require_idle(store, GROUP)
     apply_reset(store, GROUP, plan_reset(store, GROUP, ["T"], earliest))
     consumer.receive(1, timedelta(seconds=1))

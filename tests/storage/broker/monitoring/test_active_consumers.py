@@ -10,7 +10,7 @@ import pytest
 
 from rmq_store import LeaseHeldError, Message, Store, StoreConfig, UsageError
 from rmq_store.broker.metadata.leases import STUCK_AFTER_MS, Lease, live_leases
-from rmq_store.broker.monitoring.active_consumers import live_consumers, live_groups, require_idle
+from rmq_store.broker.monitoring.active_consumers import active_consumers, active_groups, require_idle
 from rmq_store.broker.processor.local_groups import LocalGroups
 from rmq_store.protocol.messages import MessageQueue
 
@@ -37,23 +37,23 @@ def store(scratch: Path, small: StoreConfig, clock: Clock) -> Iterator[Store]:
 
 
 def test_nobody_is_at_work_as_a_group_that_was_never_seen_or_whose_consumers_have_left(store: Store) -> None:
-    assert live_consumers(store, "g") == []
+    assert active_consumers(store, "g") == []
     require_idle(store, "g")
     store.lease("g", "T", "a stream").release()
-    assert live_consumers(store, "g") == []
+    assert active_consumers(store, "g") == []
     with pytest.raises(UsageError):
-        live_consumers(store, "no/group")
+        active_consumers(store, "no/group")
 
 
 def test_a_stream_is_named_once_with_all_that_it_holds(store: Store) -> None:
     leases = [store.lease("g", topic, "query 'orders' on host-1") for topic in ("T", "%RETRY%g")]
     who = f"\"query 'orders' on host-1\" (process {os.getpid()}, since 2025-11-21 07:55:15 UTC, holds %RETRY%g, T)"
-    assert live_consumers(store, "g") == [who]
+    assert active_consumers(store, "g") == [who]
     with pytest.raises(LeaseHeldError) as raised:
         require_idle(store, "g")
     assert raised.value.holder == who
     assert str(raised.value) == f"group 'g' is being consumed and would overwrite this: stop it first: {who}"
-    assert live_consumers(store, "another") == []
+    assert active_consumers(store, "another") == []
     for lease in leases:
         lease.release()
 
@@ -64,17 +64,17 @@ def test_members_and_their_queue_locks_are_one_consumer_by_its_client_id(store: 
     groups.heartbeat("g", "10.0.0.1@4712#1")
     assert groups.lock_queues("g", "10.0.0.1@4711#1", [MessageQueue("T", "b", 0)])
     since = "since 2025-11-21 07:55:15 UTC"
-    assert live_consumers(store, "g") == [
+    assert active_consumers(store, "g") == [
         f"'10.0.0.1@{instance}#1' (process {os.getpid()}, {since})" for instance in (4711, 4712)
     ]
     groups.close()
-    assert live_consumers(store, "g") == []
+    assert active_consumers(store, "g") == []
 
 
 def test_a_stuck_holder_counts_because_it_may_go_on(store: Store, clock: Clock) -> None:
     lease = store.lease("g", "T", "sleeper")
     clock.now_ms += STUCK_AFTER_MS + 1
-    (text,) = live_consumers(store, "g")
+    (text,) = active_consumers(store, "g")
     assert text.endswith("holds T, stuck)")
     lease.release()
 
@@ -101,12 +101,12 @@ def test_groups_at_work_on_a_topic_are_those_with_a_lease_on_it_or_with_members_
     store.commit_offsets("g_push", {("T", 0): 0})
     store.commit_offsets("g_idle", {("T", 0): 0})
     (store.path / "pyrmq" / "groups" / "no.group").mkdir()
-    assert live_groups(store, "T") == ["g_push", "g_stream"]
-    assert live_groups(store, "U") == ["g_other"]
+    assert active_groups(store, "T") == ["g_push", "g_stream"]
+    assert active_groups(store, "U") == ["g_other"]
     members.close()
     for lease in (stream, elsewhere):
         lease.release()
-    assert live_groups(store, "T") == []
+    assert active_groups(store, "T") == []
 
 
 def test_a_member_reads_what_it_has_subscribed_to_whatever_its_group_has_committed(store: Store, clock: Clock) -> None:
@@ -114,11 +114,11 @@ def test_a_member_reads_what_it_has_subscribed_to_whatever_its_group_has_committ
     members = LocalGroups(store.path, clock)
     store.commit_offsets("g", {("U", 0): 0})
     members.heartbeat("g", "10.0.0.1@1", joins=True, topics={"T", "%RETRY%g"})
-    assert live_groups(store, "T") == ["g"]
-    assert live_groups(store, "U") == []
+    assert active_groups(store, "T") == ["g"]
+    assert active_groups(store, "U") == []
     members.heartbeat("g", "10.0.0.1@1", topics={"U"})
-    assert live_groups(store, "T") == []
-    assert live_groups(store, "U") == ["g"]
+    assert active_groups(store, "T") == []
+    assert active_groups(store, "U") == ["g"]
     members.close()
 
 
@@ -142,5 +142,5 @@ def test_a_lease_whose_text_cannot_be_read_is_somebody_nevertheless(store: Store
     with path.open("r+b") as file:
         file.seek(64)
         file.write(b"\0" * 4032)
-    assert live_consumers(store, "g") == [f"another member (process {os.getpid()}, holds T)"]
+    assert active_consumers(store, "g") == [f"another member (process {os.getpid()}, holds T)"]
     lease.release()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import LeaseHeldError, Message, Store, StoreConfig, UnknownTopicError, UsageError
-from rmq_store.broker.monitoring.active_consumers import live_consumers
+from rmq_store.broker.monitoring.active_consumers import active_consumers
 from rmq_store.broker.monitoring.offset_reset import (
     Target,
     apply_reset,
@@ -91,7 +91,7 @@ def test_queues_that_a_file_does_not_name_stay(store: Store) -> None:
 def test_a_reset_commits_what_was_planned_and_leaves_no_lease(store: Store) -> None:
     apply_reset(store, "g", plan_reset(store, "g", ["T"], earliest))
     assert store.committed_offsets("g") == {("T", 0): 0, ("T", 1): 0}
-    assert live_consumers(store, "g") == []
+    assert active_consumers(store, "g") == []
 
 
 def test_nothing_is_reset_under_a_live_consumer_even_one_that_came_after_the_plan(
@@ -106,7 +106,7 @@ def test_nothing_is_reset_under_a_live_consumer_even_one_that_came_after_the_pla
         apply_reset(store, "g", changes)
     assert store.committed_offsets("g") == {("T", 0): 2}
     stream.release()
-    assert live_consumers(store, "g") == []  # the lease on T was given back
+    assert active_consumers(store, "g") == []  # the lease on T was given back
 
 
 def test_nothing_is_reset_under_a_push_consumer_which_holds_no_lease_of_a_topic(store: Store) -> None:

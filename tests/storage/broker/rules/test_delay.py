@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from rmq_store import Message, StagingArea, Store, StoreConfig, UsageError
 from rmq_store.broker.metadata.topics import TopicConfig
-from rmq_store.broker.rules.delay import ParkingRules, park
-from rmq_store.broker.rules.delay_batch import park_rows
+from rmq_store.broker.rules.delay import DelayRules, destination_of
+from rmq_store.broker.rules.delay_batch import delay_rows
 from rmq_store.broker.write.encoder import INPUT_SCHEMA
 from rmq_store.format.batches.frame_encoder import EncodeOptions, encode_batch
 from rmq_store.format.frames.message import StoredMessage, decode_frame
@@ -26,7 +26,7 @@ from rmq_store.format.text.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
 from rmq_store.verify import verify_store
 
 NOW = 1_700_000_000_000
-RULES = ParkingRules((1000, 5000, 10_000))
+RULES = DelayRules((1000, 5000, 10_000))
 HOUR, DAY = 3_600_000, 86_400_000
 
 
@@ -85,7 +85,7 @@ def records(store: Store, topic: str, queue_id: int) -> list[tuple[StoredMessage
     ],
 )  # fmt: skip
 def test_where_a_message_waits_and_what_it_says(given_properties: dict[str, str], expected: tuple[Any, ...]) -> None:
-    parked = park(given_properties, "T", 2, NOW, RULES)
+    parked = destination_of(given_properties, "T", 2, NOW, RULES)
     assert (parked.topic, parked.queue_id, parked.properties, parked.delay_ms, parked.tags_code) == expected
 
 
@@ -93,7 +93,7 @@ def test_where_a_message_waits_and_what_it_says(given_properties: dict[str, str]
 def test_a_level_that_is_no_number_is_refused(level: str) -> None:
     """Integer.parseInt; int() takes more."""
     with pytest.raises(UsageError, match="no delay level"):
-        park({"DELAY": level}, "T", 0, NOW, RULES)
+        destination_of({"DELAY": level}, "T", 0, NOW, RULES)
 
 
 # -- many at once: as each alone --------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def alone(row: dict[str, Any], queue_id: int) -> tuple[str, int, dict[str, str],
         row["topic"], b"", tags=row["tags"], properties=row["properties"] or {}, delay_level=row["delayLevel"] or 0,
         deliver_timestamp_ms=row["deliverTimestamp"],
     )  # fmt: skip
-    found = park(message.stored_properties(), row["topic"], queue_id, NOW, RULES)
+    found = destination_of(message.stored_properties(), row["topic"], queue_id, NOW, RULES)
     return found.topic, found.queue_id, found.properties, found.delay_ms, found.tags_code
 
 
@@ -160,9 +160,9 @@ def test_rows_wait_where_each_would_alone(batch_rows: list[dict[str, Any]], give
         expected = [alone(row, number) for number, row in enumerate(batch_rows)]
     except UsageError:
         with pytest.raises(UsageError, match=r"^row \d+, column '(properties|delayLevel|deliverTimestamp)': "):
-            park_rows(batch, queue_ids, NOW, RULES, frozenset())
+            delay_rows(batch, queue_ids, NOW, RULES, frozenset())
         return
-    parked = park_rows(batch, queue_ids, NOW, RULES, frozenset())
+    parked = delay_rows(batch, queue_ids, NOW, RULES, frozenset())
     if parked is None:
         encoded = encode_batch(batch, queue_ids=queue_ids, options=OPTIONS)
     else:
@@ -195,7 +195,7 @@ def test_a_row_that_waits_is_found_behind_any_number_of_others(
     rows = [{"topic": "Orders", "body": b"x", "properties": entries} for entries in named]
     batch = pa.RecordBatch.from_pylist(rows, INPUT_SCHEMA)[skip:]
     wishes = [bool({"DELAY", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"} & {name for name, _ in row}) for row in named]
-    found = park_rows(batch, np.zeros(batch.num_rows, np.int32), NOW, RULES, frozenset())
+    found = delay_rows(batch, np.zeros(batch.num_rows, np.int32), NOW, RULES, frozenset())
     assert found is not None if any(wishes[skip:]) else found is None or any(wishes)
 
 
@@ -203,8 +203,8 @@ def test_properties_that_are_dropped_ask_for_nothing() -> None:
     properties = pa.array([[("DELAY", "3")], [("TIMER_DELAY_SEC", "9")]], pa.map_(pa.string(), pa.string()))
     batch = pa.RecordBatch.from_arrays([pa.array(["T", "T"]), properties], ["topic", "properties"])
     queue_ids = np.zeros(2, np.int32)
-    assert park_rows(batch, queue_ids, NOW, RULES, frozenset({"DELAY", "TIMER_DELAY_SEC"})) is None
-    parked = park_rows(batch, queue_ids, NOW, RULES, frozenset({"DELAY"}))
+    assert delay_rows(batch, queue_ids, NOW, RULES, frozenset({"DELAY", "TIMER_DELAY_SEC"})) is None
+    parked = delay_rows(batch, queue_ids, NOW, RULES, frozenset({"DELAY"}))
     assert parked is not None
     assert parked.batch.column("topic").to_pylist() == ["T", PYRMQ_TIMER_TOPIC]
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import StagedFile, StagingArea, StagingError, Store, StoreConfig, StoreFullError
-from rmq_store.broker.write.page_release import UsedFiles
+from rmq_store.broker.write.page_release import PageRelease
 from rmq_store.files import durable
 from rmq_store.files.segments.segments import SegmentRun
 from rmq_store.log.append import frame_writer
@@ -27,7 +27,7 @@ def test_whole_pages_are_given_back_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x" * (64 * PAGE))
     with path.open("rb") as file:
-        used = UsedFiles()
+        used = PageRelease()
         mapped = pa.py_buffer(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
         used.add(mapped, path)
         data = np.frombuffer(mapped, np.uint8)
