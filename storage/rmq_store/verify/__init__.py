@@ -28,7 +28,7 @@ from rmq_store.errors import NotAStoreError, StoreFailedError, UsageError
 from .beside import check
 from .files import Bytes
 from .index import IndexCheck
-from .known import REBUILD_FILE, BadRange, is_in_repair, kept_ranges
+from .known import REBUILD_FILE, BadRange, accepted_damage_ranges, is_in_repair
 from .queues import NoQueues, QueueCheck
 from .records import MAGIC_START, Frame, read_frame
 from .report import FINDINGS_KEPT, Ledger, Problem, Report
@@ -81,7 +81,7 @@ class _Scan:
         self.elsewhere = topics_with_batch_queues(ledger.root)
         self.index = IndexCheck(ledger, self.segments)
         self.newest_ms = 0
-        self.kept: list[BadRange] = []
+        self.accepted: list[BadRange] = []
 
     def run(self) -> Report:
         if self.ledger.has_abort:
@@ -93,7 +93,7 @@ class _Scan:
             f"{seen.path}: {seen.kind.unchecked}" for seen in kinds.look(self.ledger.root) if seen.kind.unchecked
         ]
         check_tables(self.ledger)
-        self._read_kept()
+        self._read_accepted_damage()
         for number, (base, path) in enumerate(self.segments):
             if self.limit is not None and base >= self.limit:
                 self._pass_over_missing(self.limit)
@@ -173,21 +173,21 @@ class _Scan:
 
     def _skip(self, offset: int) -> int:
         """Where the log goes on if damage that was kept begins at `offset`; that is known, and no news."""
-        for bad in self.kept:
+        for bad in self.accepted:
             if bad.start == offset:
                 self.report.kept.append(bad)
                 self.ledger.bad_ranges.append((bad.start, bad.end))
                 offset = bad.end
         return offset
 
-    def _read_kept(self) -> None:
-        kept = kept_ranges(self.ledger.root)
-        if isinstance(kept, str):
-            self.ledger.problem("pyrmq/kept.json", 0, kept)
+    def _read_accepted_damage(self) -> None:
+        accepted = accepted_damage_ranges(self.ledger.root)
+        if isinstance(accepted, str):
+            self.ledger.problem("pyrmq/kept.json", 0, accepted)
             return
-        self.kept = kept
+        self.accepted = accepted
         # A lost file was found, say. Whoever looks for one of its messages goes by the list, and says that it is lost.
-        for bad in filter(self._is_whole, kept):
+        for bad in filter(self._is_whole, accepted):
             text = f"bytes {bad.start} to {bad.end} of the log are whole again: `rmq repair` takes them back"
             self.ledger.problem("pyrmq/kept.json", 0, text)
 

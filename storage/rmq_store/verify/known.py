@@ -144,7 +144,7 @@ def is_ours(root: Path) -> bool:
         return False
 
 
-def kept_ranges(root: Path) -> list[BadRange] | str:
+def accepted_damage_ranges(root: Path) -> list[BadRange] | str:
     """The damage that was kept, ascending; why it cannot be told, if the file is damaged. PermissionError."""
     try:
         data = json.loads(read_start(root / "pyrmq" / "kept.json", FILE_BYTES_MAX))

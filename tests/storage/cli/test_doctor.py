@@ -16,7 +16,7 @@ from click.testing import Result
 from rmq_store import BadRange, Message, NotAStoreError, Store, StoreConfig
 from rmq_store.cli.checks import FAIL, OK, WARN, Finding, directory, machine, spark
 from rmq_store.files.locks.state_page import StatePage
-from rmq_store.log.core.accepted_damage import Kept
+from rmq_store.log.core.accepted_damage import AcceptedDamage
 
 Run = Callable[..., Result]
 SMALL = StoreConfig(mapped_file_size_commit_log=16384, max_hash_slot_num=64, max_index_num=100)
@@ -374,11 +374,11 @@ def test_a_flush_that_failed(root: Path) -> None:
 
 
 def test_damage_that_was_kept(root: Path) -> None:
-    _is(directory.kept_damage(root), OK)
-    Kept((BadRange("commitlog/0", 100, 164, 3, "torn"),), {}).save(root / "pyrmq")
-    _is(directory.kept_damage(root), WARN, "1 ranges, 64 bytes", "at byte 100: torn", "rmq verify")
+    _is(directory.accepted_damage(root), OK)
+    AcceptedDamage((BadRange("commitlog/0", 100, 164, 3, "torn"),), {}).save(root / "pyrmq")
+    _is(directory.accepted_damage(root), WARN, "1 ranges, 64 bytes", "at byte 100: torn", "rmq verify")
     (root / "pyrmq" / "kept.json").write_text("{")
-    _is(directory.kept_damage(root), FAIL, "rmq repair")
+    _is(directory.accepted_damage(root), FAIL, "rmq repair")
 
 
 def test_leftovers(root: Path) -> None:

@@ -26,7 +26,7 @@ from rmq_store.files.segments.copying import copy_start
 from rmq_store.files.segments.segments import OpenFile
 from rmq_store.format.text.names import COMMIT_LOG_DIRECTORY, CONFIG_DIRECTORY, LOCK_FILE
 from rmq_store.log.core import scan
-from rmq_store.log.core.accepted_damage import Kept
+from rmq_store.log.core.accepted_damage import AcceptedDamage
 from rmq_store.log.core.scan import next_frame
 from rmq_store.log.integrity.placeholder_entries import messages_in
 from rmq_store.log.integrity.walk_over_damage import bad_range
@@ -66,7 +66,7 @@ class LiveBackup:
         self._copy.views.elsewhere = self._source.views.elsewhere
         self._made = made
         self._tell = tell
-        self._kept = Kept()
+        self._accepted = AcceptedDamage()
         self._records = 0
         self._done_bytes = 0
         self._last_record = -1
@@ -99,14 +99,14 @@ class LiveBackup:
         )  # fmt: skip
         copy_tree(root / "pyrmq", self._made / "pyrmq", _is_kept)
         copy_tree(root, self._made, partial(_is_of_others, root))
-        self._kept = Kept.load(self._copy.own)
+        self._accepted = AcceptedDamage.load(self._copy.own)
         known = self._source.progress.load()
         self._copy.crc_from = known[0].crc_from if known is not None else None
         self._store.refresh()
         end = self._store.log_range()[1]
         segments, start = self._pinned(end)
         copy_tree(root / CONFIG_DIRECTORY, self._made / CONFIG_DIRECTORY, _comes_after)
-        self._kept = self._copy.kept = self._kept.within(start, end)
+        self._accepted = self._copy.accepted_damage = self._accepted.within(start, end)
         gone = self._queues_without_messages(start, end)
         self._copy.views.restore_index(EMPTY)
         self._tell(0, 0, end - start)
@@ -131,7 +131,7 @@ class LiveBackup:
         start = bases[0] if bases else end
         missing = sorted(set(range(start, end, run.size_bytes)) - set(bases))
         for base in missing:
-            if self._kept.covering(base) is None:
+            if self._accepted.covering(base) is None:
                 raise self._damaged(None, base, "the segment is missing")
 
         def walk() -> Iterator[tuple[int, OpenFile]]:
@@ -190,7 +190,7 @@ class LiveBackup:
         """Put the records of a stretch into the copy's views."""
         offsets = stretch.base + stretch.positions
         self._records += len(offsets)
-        if self._kept:
+        if self._accepted:
             return  # messages that are lost have places in their queues: recovery knows how to make those
         columns = scan.columns_of(self._copy, stretch)
         for key, first, entries in scan.entries_by_queue(columns, stretch, self._source.views.elsewhere):
@@ -205,7 +205,7 @@ class LiveBackup:
 
         All of it gets onto the disk when the copy is opened, and before it has its name.
         """
-        index, last, done = self._copy.views.index_state(), self._last_record, start if self._kept else end
+        index, last, done = self._copy.views.index_state(), self._last_record, start if self._accepted else end
         self._copy.progress.write(
             ProgressRecord(
                 done, last, end, index.file, index.header, clean=False, timestamp=self._timestamp,

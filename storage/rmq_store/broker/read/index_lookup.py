@@ -104,7 +104,7 @@ class KeyRows:
             # A broker that runs, or was killed, has not synced the file that it writes to; a copy of it may be torn.
             covered = covered[1:]
         start, end = self._log.start(), self._queues.end()
-        gaps = [(bad.start, bad.end) for bad in self._log.kept.ranges]
+        gaps = [(bad.start, bad.end) for bad in self._log.accepted_damage.ranges]
         reached = start - 1
         for first, last in sorted(covered):
             if first > reached:
@@ -147,7 +147,7 @@ class KeyRows:
         """Queue id, queue offset and place of the records with these offset ids, whatever their topic: (3, n)."""
         ids = dict(parsed for text in texts if (parsed := _offset_id(text)) is not None)
         offsets = np.array(sorted(ids.values()), np.int64)
-        offsets = np.unique(offsets[~self._log.kept.mask(offsets)])
+        offsets = np.unique(offsets[~self._log.accepted_damage.mask(offsets)])
         for _ in range(_TRIES):
             end = self._queues.end()
             offsets = offsets[(offsets >= self._log.start()) & (offsets < end)]

@@ -321,7 +321,7 @@ class Query:
 
     def _message(self, offset: int, end: int) -> StoredMessage | None:
         """None if retention took it, or if it lies in damage that was kept."""
-        if self._log.kept.covering(offset):
+        if self._log.accepted_damage.covering(offset):
             return None
         try:
             return message_at(self._log, end, offset)
@@ -337,7 +337,7 @@ class Query:
     ) -> list[Int64]:
         """Of the records at `offsets` (n,), those that match: (4, m) arrays as in `find`."""
         end = self._queues.end()
-        offsets = offsets[~self._log.kept.mask(offsets)]
+        offsets = offsets[~self._log.accepted_damage.mask(offsets)]
         for _ in range(_TRIES):
             offsets = offsets[offsets >= self._log.start()]
             sizes = self._frames.sizes(offsets, end)

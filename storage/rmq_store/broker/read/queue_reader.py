@@ -85,7 +85,7 @@ class QueueReader:
         offsets = entries["commit_log_offset"].astype(np.int64)
         sizes = entries["frame_size"].astype(np.int32)
         wanted = sizes != PRE_BLANK_SIZE
-        lost = self._log.kept.mask(offsets) & wanted
+        lost = self._log.accepted_damage.mask(offsets) & wanted
         if tags is not None:
             wanted &= tags.may_match(entries["tags_code"])
         wanted &= ~lost
@@ -122,7 +122,7 @@ class QueueReader:
 
     def _hole(self, topic: str, queue_id: int, queue_offset: int, entry: np.void) -> CorruptRecordError:
         """The error for a message that lies in damage that was kept."""
-        bad = self._log.kept.covering(int(entry["commit_log_offset"]))
+        bad = self._log.accepted_damage.covering(int(entry["commit_log_offset"]))
         assert bad is not None
         first, last = hole_around(self._log, topic, queue_id, queue_offset)
         return CorruptRecordError(

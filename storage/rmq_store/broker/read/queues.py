@@ -243,7 +243,7 @@ class Queues:
             lost = ~there & (entries["frame_size"] > 0) & (offsets >= (bases[0] if bases else 0))
             if tag_filter is not None:
                 lost &= tag_filter.may_match(tags_codes(self._log.root, topic, queue_id, entries))
-            lost |= self._log.kept.mask(offsets)
+            lost |= self._log.accepted_damage.mask(offsets)
             found.append(first + np.flatnonzero(lost & (entries["frame_size"] != PRE_BLANK_SIZE)))
         return np.concatenate(found)
 

@@ -12,7 +12,7 @@ from rmq_store.broker.repair.repair_settings import is_ours
 from rmq_store.broker.repair.repair_trash import Trash
 from rmq_store.errors import CorruptionError
 from rmq_store.log.core import scan
-from rmq_store.log.core.accepted_damage import BadRange, Kept
+from rmq_store.log.core.accepted_damage import AcceptedDamage, BadRange
 from rmq_store.log.core.commit_log import CommitLog
 
 KEPT_FILE = "pyrmq/kept.json"
@@ -22,19 +22,19 @@ def find_whole_again(root: Path, trash: Trash, config: StoreConfig, unreadable: 
     """What is to be done if whole frames lie in kept ranges again. A segment in `unreadable` is not looked at: to touch
     it through a map would kill us.
     """
-    kept = Kept.load(root / "pyrmq")
+    accepted = AcceptedDamage.load(root / "pyrmq")
     with closing(log_of(root, config, writable=False)) as log:
         known = log.progress.load() if is_ours(root) else None
         log.crc_from = known[0].crc_from if known else None
-        parts = [[bad] if bad.file in unreadable else _still_damaged(log, bad) for bad in kept.ranges]
-    better = [bad for bad, still in zip(kept.ranges, parts, strict=True) if still != [bad]]
+        parts = [[bad] if bad.file in unreadable else _still_damaged(log, bad) for bad in accepted.ranges]
+    better = [bad for bad, still in zip(accepted.ranges, parts, strict=True) if still != [bad]]
     if not better:
         return None
     ranges = tuple(bad for still in parts for bad in still)
 
     def drop() -> None:
         trash.copy(root / KEPT_FILE)
-        Kept(ranges, kept.queues if ranges else {}).save(root / "pyrmq")
+        AcceptedDamage(ranges, accepted.queues if ranges else {}).save(root / "pyrmq")
 
     places = ", ".join(f"{bad.start} to {bad.end}" for bad in better)
     problem = f"bytes {places} of the log are kept as damaged, but hold whole records again"

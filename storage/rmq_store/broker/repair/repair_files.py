@@ -33,7 +33,7 @@ from rmq_store.format.tables.checkpoint import Checkpoint
 from rmq_store.format.tables.config_json import SIZE_MAX, ConfigJsonError, loads
 from rmq_store.format.text.names import is_index_file_name
 from rmq_store.format.views.consume_queue import ENTRY_BYTES
-from rmq_store.log.core.accepted_damage import Kept
+from rmq_store.log.core.accepted_damage import AcceptedDamage
 from rmq_store.log.integrity.queue_ends import QueueEnds
 from rmq_store.log.recovery.rebuild import REBUILD_FILE, is_begun
 
@@ -111,7 +111,9 @@ def _why_bad(path: Path) -> str:
 def find_own_files(root: Path, trash: Trash) -> Iterator[Finding]:
     """What lies in `pyrmq/` but store.json, and RocketMQ's checkpoint. NotAStoreError: a newer version wrote it."""
     checks: dict[str, tuple[Callable[[], object], str]] = {
-        "pyrmq/kept.json": (lambda: Kept.load(root / "pyrmq"), "it is moved away, and the whole log is judged again"),
+        "pyrmq/kept.json": (
+            lambda: AcceptedDamage.load(root / "pyrmq"), "it is moved away, and the whole log is judged again"
+        ),
         "pyrmq/progress": (lambda: _check_progress(root), "it is moved away, and the whole log is scanned"),
         "pyrmq/state": (lambda: _check_page(root), "it is moved away; the progress record says what was on disk"),
         "pyrmq/units.json": (lambda: loads(durable.read_limited(root / "pyrmq/units.json", SIZE_MAX)),

@@ -129,7 +129,7 @@ class UnitTable:
             return
         entries = queue.entries(first, last)
         # Units whose last record lies in damage that was kept are forgotten; the others count.
-        whole = np.flatnonzero(~self._log.kept.mask(entries["commit_log_offset"].astype(np.int64)))
+        whole = np.flatnonzero(~self._log.accepted_damage.mask(entries["commit_log_offset"].astype(np.int64)))
         if not len(whole):
             return
         last, entries = first + int(whole[-1]) + 1, entries[: int(whole[-1]) + 1]

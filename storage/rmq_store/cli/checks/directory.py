@@ -22,7 +22,7 @@ from rmq_store.files.locks.lock import OfdLock
 from rmq_store.files.locks.state_page import StatePage
 from rmq_store.format.text.names import SCHEDULE_TOPIC, parse_segment_name
 from rmq_store.kinds import COMMON, Effect, Seen, look
-from rmq_store.log.core.accepted_damage import Kept
+from rmq_store.log.core.accepted_damage import AcceptedDamage
 from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT
 
 FUTURE_S = 5.0
@@ -39,7 +39,7 @@ def checks(root: Path) -> list[Finding]:
         return [there, *(finding for finding in of_kind if finding.status == FAIL)]
     return [
         there, *of_kind, contents(root), tables(root), owner(root), links(root), file_system(root), disk(root),
-        clock(root), writers(root), clean_stop(root), flushes(root), kept_damage(root), delay_levels(root),
+        clock(root), writers(root), clean_stop(root), flushes(root), accepted_damage(root), delay_levels(root),
         leftovers(root),
     ]  # fmt: skip
 
@@ -254,17 +254,17 @@ def flushes(root: Path) -> Finding:
     return Finding("flushes", OK, "none failed")
 
 
-def kept_damage(root: Path) -> Finding:
+def accepted_damage(root: Path) -> Finding:
     """Damage that somebody decided to live with."""
     try:
-        kept = Kept.load(root / "pyrmq")
+        accepted = AcceptedDamage.load(root / "pyrmq")
     except StoreError as error:
         return Finding("kept damage", FAIL, str(error), f"rmq repair --store {root}")
-    if not kept:
+    if not accepted:
         return Finding("kept damage", OK, "none")
-    size = sum(bad.end - bad.start for bad in kept.ranges)
-    first = f"the first at byte {kept.ranges[0].start}: {kept.ranges[0].reason}"
-    text = f"{len(kept.ranges)} ranges, {size} bytes of the log; {first}"
+    size = sum(bad.end - bad.start for bad in accepted.ranges)
+    first = f"the first at byte {accepted.ranges[0].start}: {accepted.ranges[0].reason}"
+    text = f"{len(accepted.ranges)} ranges, {size} bytes of the log; {first}"
     return Finding("kept damage", WARN, text, "rmq verify says where; reading such a message is an error")
 
 

@@ -50,7 +50,7 @@ class BadRange(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class AcceptedDamage:
     """The ranges, ascending and disjoint; `queues`: the next queue offset of each that lost messages, at least."""
 
     ranges: tuple[BadRange, ...] = ()
@@ -84,7 +84,7 @@ class Kept:
         """The first range at or above `offset`; the last one if there is none."""
         return next((bad for bad in self.ranges if bad.start >= offset), self.ranges[-1])
 
-    def plus(self, ranges: Iterable[BadRange], queues: Mapping[QueueKey, int] | None = None) -> Kept:
+    def plus(self, ranges: Iterable[BadRange], queues: Mapping[QueueKey, int] | None = None) -> AcceptedDamage:
         """With more of both; overlapping ranges become one."""
         merged: list[BadRange] = []
         for bad in sorted([*self.ranges, *ranges], key=lambda bad: bad.start):
@@ -97,15 +97,15 @@ class Kept:
         ends = dict(self.queues)
         for key, end in (queues or {}).items():
             ends[key] = max(end, ends.get(key, 0))
-        return Kept(tuple(merged), ends)
+        return AcceptedDamage(tuple(merged), ends)
 
-    def within(self, start: int, end: int) -> Kept:
+    def within(self, start: int, end: int) -> AcceptedDamage:
         """What still matters of it to a log that holds [start, end)."""
         ranges = tuple(bad for bad in self.ranges if bad.end > start and bad.start < end)
-        return Kept(ranges, self.queues if ranges else {})
+        return AcceptedDamage(ranges, self.queues if ranges else {})
 
     @classmethod
-    def load(cls, own: Path) -> Kept:
+    def load(cls, own: Path) -> AcceptedDamage:
         """Read `kept.json` in `own`; nothing is kept if it is missing.
 
         Raises:

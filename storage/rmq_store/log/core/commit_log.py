@@ -30,7 +30,7 @@ from rmq_store.format.frames.message import (
     decode_checked,
 )
 from rmq_store.format.properties.light_queues import is_dispatched, is_light
-from rmq_store.log.core.accepted_damage import Kept
+from rmq_store.log.core.accepted_damage import AcceptedDamage
 from rmq_store.log.core.delay_table import DelayTable
 from rmq_store.log.core.geometry import Geometry
 from rmq_store.log.views.hash_index import HashIndex
@@ -98,7 +98,7 @@ class CommitLog:
         # Where the log ended after the last append of one record by this process, and where queues went on then.
         self._own_end = -1
         self._own_next: dict[tuple[str, int], int] = {}
-        self.kept = Kept()
+        self.accepted_damage = AcceptedDamage()
         self.crc_from: int | None = None
         """From here on a record must have a CRC property to count as whole. Set by whoever judges the log."""
         self.progress = Progress(self.own / "progress")
@@ -194,7 +194,7 @@ class CommitLog:
         queue = self.views.queue(topic, queue_id)
 
         def confirm(offset: int, size: int, queue_offset: int) -> bool:
-            if self.is_record_of(topic, queue_id, offset, size, queue_offset) or self.kept.covering(offset):
+            if self.is_record_of(topic, queue_id, offset, size, queue_offset) or self.accepted_damage.covering(offset):
                 return True
             # If retention took the record, it cannot answer: the entry is whole if nobody was writing while we looked.
             return offset < self.start() and self._is_settled(lambda: queue.entry(queue_offset))
@@ -225,7 +225,7 @@ class CommitLog:
         return (
             self.is_record_of(topic, queue_id, offset, size, queue_offset)  # first: the other two are rare
             or offset < self.start()
-            or self.kept.covering(offset) is not None
+            or self.accepted_damage.covering(offset) is not None
         )
 
     def next_queue_offset(self, topic: str, queue_id: int, end: int) -> int:

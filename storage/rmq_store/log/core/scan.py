@@ -46,8 +46,9 @@ def walk(log: CommitLog, start: int, limit: int | None = None, *, ahead: bool = 
 
     Every rule of CommitLog#checkMessageAndReturnSize holds, and more: the record must know its own offset, and from
     `log.crc_from` on it must have a CRC property. Without one nothing tells whether its properties are torn, or were
-    destroyed. Damage that was kept (`log.kept`) is passed over where it begins, unless a whole frame begins there: the
-    bytes may have been put back; what is still bad of them is passed over as well. `ahead` is for who goes far.
+    destroyed. Accepted damage (`log.accepted_damage`) is passed over where it begins, unless a whole frame begins
+    there: the bytes may have been put back; what is still bad of them is passed over as well. `ahead` checks frames
+    in a second thread, for long scans.
     """
     segment_bytes = log.segments.size_bytes
     offset = start
@@ -56,7 +57,7 @@ def walk(log: CommitLog, start: int, limit: int | None = None, *, ahead: bool = 
         while limit is None or offset < limit:
             base = log.segments.base_of(offset)
             if base not in bases:
-                resume = log.kept.skip(offset)
+                resume = log.accepted_damage.skip(offset)
                 gap = resume > offset
                 stopped = "" if gap else "the next segment does not exist"
                 yield Stretch(base, np.empty(0, np.int64), np.empty(0, np.int64), resume, stopped, gap)
@@ -82,7 +83,7 @@ def walk(log: CommitLog, start: int, limit: int | None = None, *, ahead: bool = 
                     position = segment_bytes
                 else:
                     stopped = "a blank frame that does not end with its segment"
-            resume = _behind_kept(log, base, position) if stopped else base + position
+            resume = _end_of_accepted_damage(log, base, position) if stopped else base + position
             gap = resume > base + position
             stopped = "" if gap else stopped
             yield Stretch(base, positions, sizes, resume, stopped, gap)
@@ -140,12 +141,12 @@ def _high(log: CommitLog, base: int, limit: int | None) -> int:
     return log.segments.size_bytes if limit is None else min(log.segments.size_bytes, limit - base)
 
 
-def _behind_kept(log: CommitLog, base: int, position: int) -> int:
+def _end_of_accepted_damage(log: CommitLog, base: int, position: int) -> int:
     """Where the log goes on behind a bad frame in damage that was kept; else where the frame is."""
     offset = base + position
-    bad = log.kept.covering(offset)
+    bad = log.accepted_damage.covering(offset)
     if bad is None or bad.start == offset:
-        return log.kept.skip(offset)
+        return log.accepted_damage.skip(offset)
     return min(bad.end, base + next_frame(log, base, position + 1))
 
 

@@ -43,7 +43,7 @@ def sound_behind(log: CommitLog, key: QueueKey, entries_of: EntriesOf, queue_off
 def _candidates(log: CommitLog, entries: np.ndarray) -> np.ndarray:
     """The rows (n,) of entries that can be true: their segment is there. Where many are lost few records are asked."""
     offsets, sizes = entries["commit_log_offset"].astype(np.int64), entries["frame_size"]
-    possible = (sizes > 0) & (sizes != PRE_BLANK_SIZE) & ~log.kept.mask(offsets)
+    possible = (sizes > 0) & (sizes != PRE_BLANK_SIZE) & ~log.accepted_damage.mask(offsets)
     segments = offsets // log.segments.size_bytes * log.segments.size_bytes
     return np.flatnonzero(possible & np.isin(segments, log.segments.bases()))
 

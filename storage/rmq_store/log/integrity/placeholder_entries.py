@@ -17,7 +17,7 @@ from rmq_store.files.segments.segments import SegmentRun
 from rmq_store.format.frames.frame_check import FRAME_BYTES_MIN
 from rmq_store.format.text.names import LMQ_PREFIX
 from rmq_store.format.views.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE, encode_entries
-from rmq_store.log.core.accepted_damage import BadRange, Kept
+from rmq_store.log.core.accepted_damage import AcceptedDamage, BadRange
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.integrity.queue_ends import QueueEnds
 from rmq_store.log.views.consume_queue import ConsumeQueue
@@ -41,7 +41,7 @@ def hole_entries(bad: BadRange, count: int) -> np.ndarray:
 
 
 def queue_ends(
-    log: CommitLog, new: Kept, committed: Mapping[QueueKey, Iterable[int]], table: QueueEnds | None
+    log: CommitLog, new: AcceptedDamage, committed: Mapping[QueueKey, Iterable[int]], table: QueueEnds | None
 ) -> dict[QueueKey, int]:
     """The next queue offset, at least, of every queue of which an entry points into `new`, or that `table` knows to be
     longer, or of which more was consumed than is known. A committed offset counts only as far as the lost bytes could
@@ -73,7 +73,7 @@ def messages_in(log: CommitLog, bad: BadRange) -> str:
     """The messages that lay in a damaged range, as entries of the queues tell, for an error; "" if they tell none. Not
     all files of a large store are looked at.
     """
-    found, looked_at, new = [], 0, Kept((bad,))
+    found, looked_at, new = [], 0, AcceptedDamage((bad,))
     for key in log.views.keys():
         queue = log.views.queue(*key)
         for base in queue.run.bases():
@@ -87,9 +87,9 @@ def messages_in(log: CommitLog, bad: BadRange) -> str:
     return f"{', '.join(found[:_NAMED_MAX])}{' and more' if len(found) > _NAMED_MAX else ''}"
 
 
-def lost_messages_max(kept: Kept) -> int:
+def lost_messages_max(accepted: AcceptedDamage) -> int:
     """How many messages the kept damage can have held; a queue cannot have lost more."""
-    return sum(bad.end - bad.start for bad in kept.ranges) // FRAME_BYTES_MIN
+    return sum(bad.end - bad.start for bad in accepted.ranges) // FRAME_BYTES_MIN
 
 
 def _known_end(log: CommitLog, key: QueueKey) -> int:
@@ -124,13 +124,13 @@ def close_gap(log: CommitLog, key: QueueKey, first: int) -> None:
     bases = queue.run.bases()
     if not bases:
         if log.start() == 0 and first > 0:  # nothing was retired: these were lost
-            queue.put(0, hole_entries(log.kept.ranges[0], first))
+            queue.put(0, hole_entries(log.accepted_damage.ranges[0], first))
         return
     if first == 0 or _is_whole_at(log, queue, first - 1):
         return  # the usual case: no look at a whole file
     gap, before = _whole_end(log, queue, first)
     if gap < first:
-        queue.put(gap, hole_entries(log.kept.behind(before), first - gap))
+        queue.put(gap, hole_entries(log.accepted_damage.behind(before), first - gap))
 
 
 def has_gap_before(log: CommitLog, key: QueueKey, first: int) -> bool:
@@ -205,12 +205,14 @@ def close_ends(log: CommitLog) -> None:
     """After all records were dispatched: queues whose last messages are lost end where they did. An end that the lost
     bytes cannot explain is none: an early list of kept damage has no checksum.
     """
-    for key, end in log.kept.queues.items():
+    for key, end in log.accepted_damage.queues.items():
         queue = log.views.queue(*key)
         bases = queue.run.bases()
         if end > 0 and not bases and log.start() > 0:
-            queue.put(end - 1, hole_entries(log.kept.ranges[-1], 1))
-        elif end > 0 and end - (_whole_end(log, queue, end)[0] if bases else 0) <= lost_messages_max(log.kept):
+            queue.put(end - 1, hole_entries(log.accepted_damage.ranges[-1], 1))
+        elif end > 0 and end - (_whole_end(log, queue, end)[0] if bases else 0) <= lost_messages_max(
+            log.accepted_damage
+        ):
             close_gap(log, key, end)
         elif end > 0:
             _LOG.error("%s: the kept damage cannot have held messages of %s-%d up to %d", log.root, *key, end)
@@ -249,7 +251,7 @@ def hole_around(log: CommitLog, topic: str, queue_id: int, queue_offset: int) ->
             offset, size, _ = queue.entry(number)
         except FileNotFoundError:
             return False
-        return 0 < size != PRE_BLANK_SIZE and log.kept.covering(offset) is not None
+        return 0 < size != PRE_BLANK_SIZE and log.accepted_damage.covering(offset) is not None
 
     first, last = queue_offset, queue_offset + 1
     while first > 0 and is_lost(first - 1):

@@ -7,8 +7,8 @@ nothing down. There (`presumes`) the walk goes on with the next whole message on
     store time      not older than the newest record before the damage
     queue offset    at or above the queue's next one, and not further than the damaged bytes can have held messages
 
-Anything else is stale: a broker truncates without erasing, and appends over it. What was passed over is in `log.kept`
-while this process reads, so that a queue keeps its lost messages, and reading one fails.
+Anything else is stale: a broker truncates without erasing, and appends over it. What was passed over is in
+`log.accepted_damage` while this process reads, so that a queue keeps its lost messages, and reading one fails.
 docs/design.md section 8.4.
 """
 
@@ -66,7 +66,7 @@ class DamageWalk:
                     yield stretch._replace(stopped="")
                 offset = stretch.end
                 new = self._pass_over(offset, stretch.stopped)
-                log.kept = log.kept.plus(new)
+                log.accepted_damage = log.accepted_damage.plus(new)
                 self.found += new
                 was_on_disk, offset = offset < self._durable_point, new[-1].end if new else offset
                 stopped = "" if new else stretch.stopped
@@ -97,7 +97,7 @@ class DamageWalk:
         columns = scan.columns_of(log, stretch)
         if int(columns.store_timestamp[0]) < self._newest_ms:
             return False
-        lost_bytes = behind - offset + sum(bad.end - bad.start for bad in log.kept.ranges)
+        lost_bytes = behind - offset + sum(bad.end - bad.start for bad in log.accepted_damage.ranges)
         met: set[QueueKey] = set()
         for key, first, _ in scan.entries_by_queue(columns, stretch, log.views.elsewhere):
             if key in met:

@@ -16,7 +16,7 @@ import numpy as np
 from rmq_store.errors import CorruptRecordError
 from rmq_store.files.locks.state_page import StatePage
 from rmq_store.log.core import scan
-from rmq_store.log.core.accepted_damage import BadRange, Kept
+from rmq_store.log.core.accepted_damage import AcceptedDamage, BadRange
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.units import UnitScan
 from rmq_store.log.integrity.placeholder_entries import messages_in
@@ -29,15 +29,15 @@ _LOG = logging.getLogger(__name__)
 
 def find_damage(log: CommitLog, start: StartingPoint) -> list[BadRange]:
     """The damaged ranges below the durable point that are not kept yet, ascending; [] if all is well."""
-    kept, found = log.kept, [*_missing_segments(log, start.durable_point), *_newest_record(log, start)]
+    accepted, found = log.accepted_damage, [*_missing_segments(log, start.durable_point), *_newest_record(log, start)]
     try:
-        log.kept = kept.plus(found)
+        log.accepted_damage = accepted.plus(found)
         found += _walk(log, start)
-        log.kept = kept.plus(found)
-        new = [bad for bad in log.kept.ranges if bad not in kept.ranges]
+        log.accepted_damage = accepted.plus(found)
+        new = [bad for bad in log.accepted_damage.ranges if bad not in accepted.ranges]
         return _with_counts(log, new) if new else []
     finally:
-        log.kept = kept
+        log.accepted_damage = accepted
 
 
 def plausible_durable_point(log: CommitLog, start: StartingPoint, page: StatePage | None) -> int:
@@ -61,14 +61,14 @@ def presumed_end(log: CommitLog, start: StartingPoint) -> int:
         end = stretch.end
     if message_behind(log, end) is None:
         return start.durable_point
-    kept, over, units = log.kept, DamageWalk(log, start.durable_point, presumes=True), UnitScan()
+    accepted, over, units = log.accepted_damage, DamageWalk(log, start.durable_point, presumes=True), UnitScan()
     try:
         for stretch in over.walk(start.offset):
             for piece, columns, _ in units.split(log, stretch):
                 over.note(piece, columns)
             end = stretch.end
     finally:
-        log.kept = kept
+        log.accepted_damage = accepted
     torn = units.torn()
     end = end if torn is None else torn.start
     return max(start.durable_point, end) if any(bad.start < end for bad in over.found) else start.durable_point
@@ -95,7 +95,7 @@ def _missing_segments(log: CommitLog, durable_point: int) -> list[BadRange]:
     neighbours = pairwise(log.segments.bases()) if durable_point else ()
     gaps = [(low, high) for low, high in neighbours if high - low > size]
     missing = [base for low, high in gaps for base in range(low + size, min(high, durable_point), size)]
-    new = [base for base in missing if not log.kept.covering(base)]
+    new = [base for base in missing if not log.accepted_damage.covering(base)]
     return [bad_range(log, base, base + size, "the segment is missing") for base in new]
 
 
@@ -104,7 +104,7 @@ def _newest_record(log: CommitLog, start: StartingPoint) -> list[BadRange]:
     if start.record is None or start.trust is Trust.CLEAN:
         return []
     newest = start.record.last_record
-    if newest < log.start() or log.kept.covering(newest):
+    if newest < log.start() or log.accepted_damage.covering(newest):
         return []
     base = log.segments.base_of(newest)
     end = min(base + log.segments.size_bytes, start.record.end)
@@ -117,7 +117,7 @@ def _newest_record(log: CommitLog, start: StartingPoint) -> list[BadRange]:
 
 
 def _walk(log: CommitLog, start: StartingPoint) -> list[BadRange]:
-    """Walk up to the durable point, over what is damaged; `log.kept` grows on the way."""
+    """Walk up to the durable point, over what is damaged; `log.accepted_damage` grows on the way."""
     found: list[BadRange] = []
     offset = start.offset
     while offset < start.durable_point:
@@ -128,7 +128,7 @@ def _walk(log: CommitLog, start: StartingPoint) -> list[BadRange]:
             break
         bad = damaged_range(log, offset, start.durable_point, reason)
         found.append(bad)
-        log.kept = log.kept.plus([bad])
+        log.accepted_damage = log.accepted_damage.plus([bad])
     return found
 
 
@@ -142,12 +142,12 @@ def _with_counts(log: CommitLog, found: list[BadRange]) -> list[BadRange]:
     return [bad._replace(records_behind=behind) for bad, behind in zip(found, counts.tolist(), strict=True)]
 
 
-def kept_of_broker(log: CommitLog) -> Kept:
+def accepted_damage_of_broker(log: CommitLog) -> AcceptedDamage:
     """A broker truncates at the first bad record that it meets: ranges with nothing behind them are no part of its log
     any more.
     """
-    still = [bad for bad in log.kept.ranges if _goes_on(log, log.kept.skip(bad.start))]
-    return replace(log.kept, ranges=tuple(still), queues=log.kept.queues if still else {})
+    still = [bad for bad in log.accepted_damage.ranges if _goes_on(log, log.accepted_damage.skip(bad.start))]
+    return replace(log.accepted_damage, ranges=tuple(still), queues=log.accepted_damage.queues if still else {})
 
 
 def last_message_end(log: CommitLog) -> int:

@@ -107,7 +107,7 @@ class Dispatch:
     def _put(self, stretch: scan.Stretch, columns: DispatchColumns) -> None:
         log = self._log
         for key, first, entries in scan.entries_by_queue(columns, stretch, log.views.elsewhere):
-            if log.kept:
+            if log.accepted_damage:
                 close_gap(log, key, first)
             elif self._believes_views and key not in self.firsts and has_gap_before(log, key, first):
                 raise RottenQueueError(key)

@@ -16,7 +16,7 @@ from rmq_store.files.locks.pace import Pace
 from rmq_store.files.locks.state_page import StatePage
 from rmq_store.log.append.append import append_lock
 from rmq_store.log.append.flush import flush, indexed_until_ms, sync_filesystem, write_checkpoint
-from rmq_store.log.core.accepted_damage import Kept
+from rmq_store.log.core.accepted_damage import AcceptedDamage
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.integrity.queue_noting import note_queue_ends
 from rmq_store.log.recovery.delivery_times import drop_copies
@@ -79,7 +79,7 @@ def _joined(log: CommitLog) -> bool:
     if not log.writing_page.counts() or lock_text(log) != OUR_LOCK_TEXT:
         return False
     log.held_root.watch()
-    log.kept = Kept.load(log.own)
+    log.accepted_damage = AcceptedDamage.load(log.own)
     return True
 
 

@@ -18,7 +18,7 @@ from rmq_store.files.locks.state_page import StatePage
 from rmq_store.files.segments.segments import OpenFile
 from rmq_store.format.views.consume_queue import ENTRY
 from rmq_store.log.core import scan
-from rmq_store.log.core.accepted_damage import BadRange, Kept
+from rmq_store.log.core.accepted_damage import AcceptedDamage, BadRange
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.units import UnitScan
 from rmq_store.log.integrity.placeholder_entries import has_gap_before, hole_entries, lost_messages_max, queue_ends
@@ -97,7 +97,7 @@ def read_only_end(log: CommitLog) -> ReadOnlyEnd | StatePage:
             interrupted.
         CorruptionError: a segment has the wrong size.
     """
-    log.kept = Kept.load(log.own)
+    log.accepted_damage = AcceptedDamage.load(log.own)
     for _ in range(_TRIES):
         if (page := live_page(log)) is not None:
             return page
@@ -157,7 +157,7 @@ def _from_log_alone(log: CommitLog, views: RebuiltViews) -> ReadOnlyEnd:
                     spool.add(key, first, entries)
             end = stretch.end
         _tell(log, over, [], end)
-        views.fill(spool, log.kept)
+        views.fill(spool, log.accepted_damage)
     return _end_at(log, end, foreign=True)
 
 
@@ -167,7 +167,7 @@ def _on_from_log_alone(log: CommitLog, views: RebuiltViews, found: ReadOnlyEnd) 
     for stretch in scan.walk(log, end):
         if len(stretch.positions):
             for key, first, entries in scan.entries_by_queue(scan.columns_of(log, stretch), stretch, views.elsewhere):
-                views.add(key, first, entries, log.kept)
+                views.add(key, first, entries, log.accepted_damage)
         end = stretch.end
     return _end_at(log, end, foreign=True)
 
@@ -202,7 +202,7 @@ def _walk(
     """Walk the log from where `start` says; `missing` is what is known of the queues below it. Of the queues that are
     `start.lost` every entry is taken from the log: the first ones may be those that are missing.
     """
-    end, stretches, units, kept = start.offset, [], UnitScan(), log.kept
+    end, stretches, units, accepted = start.offset, [], UnitScan(), log.accepted_damage
     # What a broker that is at work has behind its end may be what it truncated, and appends over.
     presumes = start.copied or (start.foreign and log.store_lock.posix_holder() is None)
     over = DamageWalk(log, start.durable_point, presumes=presumes)
@@ -216,16 +216,16 @@ def _walk(
     if over.found:
         found_damage = tuple(bad for bad in over.found if bad.start < end)
         table = None if start.foreign else QueueEnds.load(log.own)
-        queues = queue_ends(log, Kept(found_damage), {}, table) if found_damage else {}
-        log.kept = kept.plus(found_damage, queues)
+        queues = queue_ends(log, AcceptedDamage(found_damage), {}, table) if found_damage else {}
+        log.accepted_damage = accepted.plus(found_damage, queues)
     _tell(log, over, stretches, end)
     found = _end_at(log, end, foreign=start.foreign, missing=_still_missing(log, end, missing))
-    believes_views = start.offset > log.start() and not start.foreign and not log.kept
+    believes_views = start.offset > log.start() and not start.foreign and not log.accepted_damage
     if believes_views and (rotten := [key for key, first in over.firsts.items() if has_gap_before(log, key, first)]):
         return _walk(log, replace(start, offset=log.start(), lost=tuple(rotten)), limit, missing={})
     for stretch in stretches:
         _add_missing(log, stretch, found, start.lost)
-    for key, queue_end in log.kept.queues.items():
+    for key, queue_end in log.accepted_damage.queues.items():
         _lengthen(log, key, queue_end, found)
     return found
 
@@ -263,8 +263,8 @@ def _lengthen(log: CommitLog, key: QueueKey, queue_end: int, found: ReadOnlyEnd)
     """A queue whose last messages are lost ends where it did."""
     known = found.missing.get(key)
     next_offset = known[0] + len(known[1]) if known else log.queue_max(*key, found.end)
-    if next_offset < queue_end <= next_offset + lost_messages_max(log.kept):  # as `close_ends`
-        holes = hole_entries(log.kept.behind(_newest(log, key, known, next_offset)), queue_end - next_offset)
+    if next_offset < queue_end <= next_offset + lost_messages_max(log.accepted_damage):  # as `close_ends`
+        holes = hole_entries(log.accepted_damage.behind(_newest(log, key, known, next_offset)), queue_end - next_offset)
         found.missing[key] = (known[0], _joined(known[1], holes)) if known else (next_offset, holes)
 
 
@@ -301,10 +301,10 @@ def _add_missing(log: CommitLog, stretch: scan.Stretch, found: ReadOnlyEnd, lost
         new = entries[max(0, next_offset - first) :]
         if not len(new):
             continue
-        if first > next_offset and (known or next_offset or (log.kept and log.start() == 0)):
-            if not log.kept:
+        if first > next_offset and (known or next_offset or (log.accepted_damage and log.start() == 0)):
+            if not log.accepted_damage:
                 continue  # a gap: these queue offsets cannot be reached by reading on
-            bad = log.kept.behind(_newest(log, key, known, next_offset))
+            bad = log.accepted_damage.behind(_newest(log, key, known, next_offset))
             first, new = next_offset, _joined(hole_entries(bad, first - next_offset), new)
         found.missing[key] = (known[0], _joined(known[1], new)) if known else (max(first, next_offset), new)
         if sum(len(entries) for _, entries in found.missing.values()) > _MISSING_ENTRIES_MAX:

@@ -31,7 +31,7 @@ import numpy as np
 from rmq_store.errors import StoreFailedError, StoreFullError
 from rmq_store.files.segments.segments import SegmentRun
 from rmq_store.format.views.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
-from rmq_store.log.core.accepted_damage import Kept
+from rmq_store.log.core.accepted_damage import AcceptedDamage
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.integrity.placeholder_entries import hole_entries
 from rmq_store.log.views.consume_queue import Confirm, ConsumeQueue
@@ -60,7 +60,7 @@ class RebuiltQueue(ConsumeQueue):
         """The queue offset behind the last entry."""
         return self.first + len(self._old) + len(self._new)
 
-    def add(self, first: int, entries: np.ndarray, kept: Kept) -> None:
+    def add(self, first: int, entries: np.ndarray, accepted: AcceptedDamage) -> None:
         """Add entries of records that lie behind all others, by the rules of this module."""
         if not self.first <= first <= self.end + GAP_MAX or self.first == self.end:
             self.first, self._old, self._new = first, _NONE, entries
@@ -69,7 +69,7 @@ class RebuiltQueue(ConsumeQueue):
         self._old = self._old[: max(first - self.first, 0)]
         self._new = self._new[: max(first - split, 0)]
         if gap := first - self.end:
-            self._new = _joined(self._new, _between(self._last_place(), gap, kept))
+            self._new = _joined(self._new, _between(self._last_place(), gap, accepted))
         self._new = _joined(self._new, entries)
 
     def _last_place(self) -> int:
@@ -158,7 +158,7 @@ class Spool:
             runs.extend((first, self._count, len(entries)))
         self._count += len(entries)
 
-    def put_together(self, kept: Kept) -> tuple[np.ndarray, dict[QueueKey, tuple[int, int, int]]]:
+    def put_together(self, accepted: AcceptedDamage) -> tuple[np.ndarray, dict[QueueKey, tuple[int, int, int]]]:
         """All entries, (n,) ENTRY, queue by queue; and of each queue its first queue offset, where its entries begin,
         and how many there are. Raises as `add`.
         """
@@ -168,18 +168,18 @@ class Spool:
             self._file.flush()
             for key, runs in self._runs.items():
                 begin = done
-                for part in self._parts(runs, kept):
+                for part in self._parts(runs, accepted):
                     file.write(part.tobytes())
                     done += len(part)
                 places[key] = runs[0], begin, done - begin
             file.flush()
             return (np.memmap(file, ENTRY, "r", shape=(done,)) if done else _NONE), places
 
-    def _parts(self, runs: array[int], kept: Kept) -> Iterator[np.ndarray]:
+    def _parts(self, runs: array[int], accepted: AcceptedDamage) -> Iterator[np.ndarray]:
         end, place = runs[0], 0
         for first, at, count in zip(runs[::3], runs[1::3], runs[2::3], strict=True):
             if first > end:
-                yield _between(place, first - end, kept)
+                yield _between(place, first - end, accepted)
             for start in range(at, at + count, _STEP):
                 size = min(_STEP, at + count - start) * ENTRY_BYTES
                 self._file.seek(start * ENTRY_BYTES)
@@ -202,17 +202,17 @@ class RebuiltViews(Views):
         self._grown: dict[QueueKey, RebuiltQueue] = {}
         self._ids: dict[str, list[int]] = {}
 
-    def fill(self, spool: Spool, kept: Kept) -> None:
+    def fill(self, spool: Spool, accepted: AcceptedDamage) -> None:
         """Take what was spooled, in the place of all that was known. StoreFullError, StoreFailedError."""
-        self._entries, self._places = spool.put_together(kept)
+        self._entries, self._places = spool.put_together(accepted)
         self._grown, self._ids = {}, {}
         for topic, queue_id in self._places:
             self._ids.setdefault(topic, []).append(queue_id)
 
-    def add(self, key: QueueKey, first: int, entries: np.ndarray, kept: Kept) -> None:
+    def add(self, key: QueueKey, first: int, entries: np.ndarray, accepted: AcceptedDamage) -> None:
         """Add entries of records that lie behind all others."""
         queue = self.queue(*key)
-        queue.add(first, entries, kept)
+        queue.add(first, entries, accepted)
         if key not in self._places and key not in self._grown:
             self._ids.setdefault(key[0], []).append(key[1])
         self._grown[key] = queue
@@ -238,11 +238,11 @@ class RebuiltViews(Views):
         return list(self._ids.get(topic, ()))
 
 
-def _between(place: int, count: int, kept: Kept) -> np.ndarray:
+def _between(place: int, count: int, accepted: AcceptedDamage) -> np.ndarray:
     """Entries of offsets that are left out behind a message at `place`: lost in damage that lies there, or of none.
     They point at or behind the message before them, so that places ascend.
     """
-    bad = next((bad for bad in kept.ranges if bad.start >= place), None)
+    bad = next((bad for bad in accepted.ranges if bad.start >= place), None)
     if bad is not None:
         return hole_entries(bad, count)
     blanks = np.zeros(count, ENTRY)

@@ -21,15 +21,15 @@ from rmq_store.format.text.names import LMQ_PREFIX
 from rmq_store.log.append.append import undo
 from rmq_store.log.append.flush import sync_filesystem
 from rmq_store.log.core import scan
-from rmq_store.log.core.accepted_damage import BadRange, Kept
+from rmq_store.log.core.accepted_damage import AcceptedDamage, BadRange
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.units import UnitScan
 from rmq_store.log.integrity.placeholder_entries import close_ends, fill_taken, is_retired, queue_ends, restore_ends
 from rmq_store.log.integrity.queue_ends import QueueEnds
 from rmq_store.log.integrity.queue_noting import doubt_queue_ends, settle_queue_ends
 from rmq_store.log.recovery.damage import (
+    accepted_damage_of_broker,
     find_damage,
-    kept_of_broker,
     last_message_end,
     plausible_durable_point,
     presumed_end,
@@ -96,11 +96,11 @@ def recover(log: CommitLog, begin: Callable[[], None], wishes: Wishes = REFUSE) 
     Raises:
         CorruptRecordError: records below the durable point are damaged or missing; nothing was changed. Not with
             `wishes.keep`.
-        CorruptConfigError, NotAStoreError: of `kept.json`, as `Kept.load`.
+        CorruptConfigError, NotAStoreError: of `kept.json`, as `AcceptedDamage.load`.
         StoreFullError, StoreFailedError: call again after the cause is gone.
     """
     page = log.writing_page
-    log.kept = Kept.load(log.own)
+    log.accepted_damage = AcceptedDamage.load(log.own)
     start = starting_point(log, page)
     log.crc_from = start.crc_from(log)
     interrupted = is_begun(log.root)
@@ -109,12 +109,12 @@ def recover(log: CommitLog, begin: Callable[[], None], wishes: Wishes = REFUSE) 
     if wishes.rebuild:
         trust = Trust.BROKER_UNCLEAN if start.foreign else Trust.COPY
         start = replace(start, trust=trust, offset=log.start(), record=None)
-    kept = _judge(log, start, wishes, cut_as_java=not interrupted)
+    accepted = _judge(log, start, wishes, cut_as_java=not interrupted)
     in_doubt = page.is_doubtful and (log.root / "abort").exists()
     on_disk = page.is_of_another_boot()
     begin()
     wishes.describe()
-    _remember(log, kept)
+    _remember(log, accepted)
     if start.trust is not Trust.CLEAN:
         doubt_queue_ends(log, foreign=start.foreign)
     if page.counts() and not start.foreign:
@@ -131,7 +131,7 @@ def recover(log: CommitLog, begin: Callable[[], None], wishes: Wishes = REFUSE) 
     page.retract()
     if start.trust is Trust.CLEAN:
         assert start.record is not None
-        report = RecoveryReport(start.trust.name, "clean", start.offset, 0, 0, 0, None, log.kept.ranges)
+        report = RecoveryReport(start.trust.name, "clean", start.offset, 0, 0, 0, None, log.accepted_damage.ranges)
         return _publish(log, report, start.record.last_record, start.record.timestamp, flushed=True)
     if start.trust is Trust.COPY:
         _distrust_views(log, start)
@@ -182,16 +182,16 @@ def _remove_queues(log: CommitLog) -> None:
                 queue.run.remove(base)
 
 
-def _judge(log: CommitLog, start: StartingPoint, wishes: Wishes, *, cut_as_java: bool = True) -> Kept:
+def _judge(log: CommitLog, start: StartingPoint, wishes: Wishes, *, cut_as_java: bool = True) -> AcceptedDamage:
     """Before anything is changed: whether the records are there that were on disk for certain; what is kept if not.
 
     A broker's log is cut where the broker would cut it only if `cut_as_java`: not by who finds a rebuild that was
     begun, and so meets damage that no broker would have looked at.
     """
     if start.foreign and not wishes.keep and cut_as_java:
-        return kept_of_broker(log)
+        return accepted_damage_of_broker(log)
     if start.foreign:
-        log.kept = kept_of_broker(log)
+        log.accepted_damage = accepted_damage_of_broker(log)
         start = replace(start, offset=log.start(), durable_point=last_message_end(log))
     elif wishes.keep:
         start = replace(start, durable_point=plausible_durable_point(log, start, log.writing_page))
@@ -199,23 +199,23 @@ def _judge(log: CommitLog, start: StartingPoint, wishes: Wishes, *, cut_as_java:
         start = replace(start, durable_point=presumed_end(log, start))
     found = find_damage(log, start)
     if not found:
-        return log.kept
+        return log.accepted_damage
     if not wishes.keep:
         raise refusal(log, found[0], _what_follows(log, found[0].start))
-    new = Kept(tuple(found))
+    new = AcceptedDamage(tuple(found))
     table = None if start.foreign else QueueEnds.load(log.own)
-    return log.kept.plus(found, queue_ends(log, new, wishes.committed(), table))
+    return log.accepted_damage.plus(found, queue_ends(log, new, wishes.committed(), table))
 
 
-def _remember(log: CommitLog, kept: Kept) -> None:
+def _remember(log: CommitLog, accepted: AcceptedDamage) -> None:
     """From here on the damage counts as known, if we are killed too."""
-    if kept == log.kept:
+    if accepted == log.accepted_damage:
         return
-    for bad in kept.ranges:
-        if bad not in log.kept.ranges:
+    for bad in accepted.ranges:
+        if bad not in log.accepted_damage.ranges:
             _LOG.error("%s: bytes %d to %d of the log are damaged and kept: %s", log.root, *bad[1:3], bad.reason)
-    kept.save(log.own)
-    log.kept = kept
+    accepted.save(log.own)
+    log.accepted_damage = accepted
 
 
 def _verify_same_boot(log: CommitLog, start: StartingPoint) -> RecoveryReport | None:
@@ -231,7 +231,8 @@ def _verify_same_boot(log: CommitLog, start: StartingPoint) -> RecoveryReport | 
         end, records = stretch.end, records + len(stretch.positions)
     if end != page.appended_end:
         return None
-    return RecoveryReport(start.trust.name, "clean", end, end - start.offset, records, 0, None, log.kept.ranges)
+    ranges = log.accepted_damage.ranges
+    return RecoveryReport(start.trust.name, "clean", end, end - start.offset, records, 0, None, ranges)
 
 
 def _scan_and_repair(log: CommitLog, start: StartingPoint, wishes: Wishes, *, on_disk: bool) -> RecoveryReport:
@@ -284,7 +285,7 @@ def _scan_and_repair(log: CommitLog, start: StartingPoint, wishes: Wishes, *, on
             log.segments.rewrite(max(first, min(start.durable_point, cut_from)), cut_from)
     report = RecoveryReport(
         start.trust.name, case.name, cut_from, end - first, records, removed,
-        cut_from if case.action is Action.DROP_UNIT else None, log.kept.ranges, delivery_times,
+        cut_from if case.action is Action.DROP_UNIT else None, log.accepted_damage.ranges, delivery_times,
     )  # fmt: skip
     report = _publish(log, report, last_record, timestamp)
     end_rebuild(log.root)

@@ -180,12 +180,12 @@ def _ends_at(log: CommitLog, record: ProgressRecord) -> bool:
     """
     bases = log.segments.bases()
     if record.last_record < 0:
-        return log.kept.skip(log.start()) == record.end if log.kept else not bases
+        return log.accepted_damage.skip(log.start()) == record.end if log.accepted_damage else not bases
     try:
-        bad = log.kept.covering(record.last_record)
+        bad = log.accepted_damage.covering(record.last_record)
         must_have_crc = log.crc_property and record.crc_from is not None and record.last_record >= record.crc_from
         behind = bad.start if bad is not None else _end_of(log, record.last_record, must_have_crc=must_have_crc)
-        if log.kept.skip(behind) != record.end:
+        if log.accepted_damage.skip(behind) != record.end:
             return False
         base = log.segments.base_of(record.end)
         at_end = log.segments.open(base).map[record.end - base : record.end - base + 8] if base in bases else b""

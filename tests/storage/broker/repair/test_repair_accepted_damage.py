@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from rmq_store import Message, Store, StoreConfig
 from rmq_store.cli import commands
-from rmq_store.log.core.accepted_damage import Kept
+from rmq_store.log.core.accepted_damage import AcceptedDamage
 
 SEGMENT_BYTES = 8192
 COUNT = 60
@@ -48,12 +48,12 @@ def test_a_segment_that_was_put_back_is_read_again(root: Path) -> None:
     lost[0].write_bytes(saved[0])
     code, done = repair(root, "--yes")
     assert (code, done["after"]["status"], done["after"]["problems"]) == (1, "kept", [])
-    assert [Path(bad.file).name for bad in Kept.load(root / "pyrmq").ranges] == [lost[1].name]
+    assert [Path(bad.file).name for bad in AcceptedDamage.load(root / "pyrmq").ranges] == [lost[1].name]
 
     lost[1].write_bytes(saved[1])
     code, done = repair(root, "--yes")
     assert (code, done["after"]["status"]) == (0, "clean")
-    assert not Kept.load(root / "pyrmq")
+    assert not AcceptedDamage.load(root / "pyrmq")
     assert bodies(root) == [*range(COUNT + 1)]
     assert not repair(root)[1]["needed"]
 
@@ -66,7 +66,7 @@ def test_of_a_file_that_was_put_back_damaged_the_whole_records_are_read(root: Pa
     path.write_bytes(good[:3000] + b"\xff" * 10 + good[3010:])
     code, done = repair(root, "--yes")
     assert (code, done["after"]["status"], done["after"]["messages"]) == (1, "kept", COUNT - 1)
-    (bad,) = Kept.load(root / "pyrmq").ranges
+    (bad,) = AcceptedDamage.load(root / "pyrmq").ranges
     assert bad.start <= SEGMENT_BYTES + 3000 < bad.end < SEGMENT_BYTES + 4000
     assert not repair(root)[1]["needed"]
     with Store.open(root) as store:

@@ -17,7 +17,7 @@ import pytest
 from rmq_store import Message, Store
 from rmq_store.errors import CorruptConfigError, CorruptRecordError, NotAStoreError, StoreLockedError, UsageError
 from rmq_store.files.segments.segments import OpenFile
-from rmq_store.log.core.accepted_damage import BadRange, Kept
+from rmq_store.log.core.accepted_damage import AcceptedDamage, BadRange
 
 if TYPE_CHECKING:
     from .conftest import Lab
@@ -364,14 +364,14 @@ def _list_of(lab: Lab) -> tuple[Path, bytes]:
 
 def test_any_bit_of_the_list_of_kept_damage_that_rots_is_noticed(lab: Lab) -> None:
     path, content = _list_of(lab)
-    whole = Kept.load(path.parent)
+    whole = AcceptedDamage.load(path.parent)
     for position in range(len(content)):
         for bit in (1, 2, 4, 16):
             rotten = bytearray(content)
             rotten[position] ^= bit
             path.write_bytes(rotten)
             try:
-                assert Kept.load(path.parent) == whole  # a space, or the name of the checksum
+                assert AcceptedDamage.load(path.parent) == whole  # a space, or the name of the checksum
             except CorruptConfigError:
                 pass
             except NotAStoreError as error:
@@ -418,11 +418,11 @@ def test_a_list_of_a_newer_version_is_refused(lab: Lab) -> None:
 def test_ranges_are_joined_and_survive_the_disk(lab: Lab) -> None:
     lab.open().close()
     bad = [BadRange("a", 10, 20, 3, "x"), BadRange("a", 15, 30, 2, "y"), BadRange("b", 30, 40, 1, "z")]
-    several = Kept().plus(bad, {("Alpha", 0): 7}).plus([], {("Alpha", 0): 5})
+    several = AcceptedDamage().plus(bad, {("Alpha", 0): 7}).plus([], {("Alpha", 0): 5})
     assert [(b.start, b.end, b.records_behind) for b in several.ranges] == [(10, 30, 2), (30, 40, 1)]
     assert (several.skip(10), several.skip(11), several.skip(40)) == (40, 11, 40)
     several.save(lab.root / "pyrmq")
-    assert Kept.load(lab.root / "pyrmq") == several
+    assert AcceptedDamage.load(lab.root / "pyrmq") == several
     assert dict(several.queues) == {("Alpha", 0): 7}
 
 

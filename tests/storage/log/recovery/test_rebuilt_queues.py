@@ -16,7 +16,7 @@ from rmq_store import OffsetOutOfRangeError, Store, StoreConfig
 from rmq_store.cli import commands
 from rmq_store.errors import CorruptRecordError, StoreFailedError, StoreFullError, StoreKindError
 from rmq_store.format.views.consume_queue import ENTRY
-from rmq_store.log.core.accepted_damage import Kept
+from rmq_store.log.core.accepted_damage import AcceptedDamage
 from rmq_store.log.recovery.rebuilt_queues import GAP_MAX, Spool
 
 from ..plain_log import INNER_BATCH, PREPARED, ROLLBACK, SEGMENT_BYTES, PlainLog, in_rocksdb
@@ -215,7 +215,7 @@ def test_runs_of_entries_that_lie_together_are_one() -> None:
         for first in (0, 5, 10):
             spool.add(("T", 0), first, entries)
         spool.add(("T", 0), 12, entries[:1])
-        rows, places = spool.put_together(Kept())
+        rows, places = spool.put_together(AcceptedDamage())
     assert places == {("T", 0): (0, 0, 13)}
     assert rows["commit_log_offset"].tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 0]
 
