@@ -340,7 +340,7 @@ def test_write_once_works_on_spark_connect(
 ) -> None:
     import json
 
-    from .conftest import connect_port
+    from ..conftest import connect_port
 
     path = make_store(Orders=10)
     with connect_port():
