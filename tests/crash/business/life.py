@@ -157,9 +157,12 @@ class Life:
         while True:
             crew.look()
             found = judge.look(setting, stubs, other)
-            open_now = (len(found.missing()), len(found.unconfirmed()), len(setting.notes("kills by a message")))
+            kills = len(setting.notes("kills by a message"))
+            open_now = (len(found.missing()), len(found.unconfirmed()), kills)
             now_s = time.monotonic()
             if (open_now[:2] == (0, 0) and not found.untold_killers()) or crew.failures or now_s - begun_s > QUIET_S:
+                return found
+            if found.kills_in_excess(kills):  # a violation already: it would kill until QUIET_S is over
                 return found
             if open_now != before:
                 before, still_s = open_now, now_s
