@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tarfile
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+import server_process
 import spark_jvm
 
 pytest.register_assert_rewrite("compat.stores.reading", "compat.stores.expectations")
@@ -23,6 +26,25 @@ pytest_plugins = ["server_fixtures", "kafka_fixtures"]
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+# A shell starts background jobs with SIGINT ignored, and children inherit that: tests of Ctrl-C would wait in vain.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A killed process leaves in the page cache what it wrote. So a test that kills processes or databases finds the same in
+# memory as on a disk, and does not wait for fsync. Where memory offers no room for files, the disk serves.
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES_MIN = 4 << 30
+
+
+def _memory() -> Path | None:
+    if not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < MEMORY_BYTES_MIN:
+        return None
+    return MEMORY
+
+
+if _memory():
+    os.environ.setdefault(server_process.DIRECTORY, str(MEMORY))
 
 os.environ.update({name: value for name, value in spark_jvm.environment().items() if name not in os.environ})
 
@@ -109,4 +131,12 @@ def scratch(tmp_path: Path) -> Path:
     path = tmp_path / "scratch"
     path.mkdir()
     yield path  # type: ignore[misc]
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def fast_scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """As `scratch`, in memory where that is possible: for tests in which nothing depends on a disk."""
+    path = Path(tempfile.mkdtemp(prefix="rmq-test-", dir=_memory() or tmp_path_factory.getbasetemp()))
+    yield path
     shutil.rmtree(path, ignore_errors=True)

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import ClassVar
 
 START_S = 60.0
+# The environment variable with the directory below which servers have theirs; without it, TMPDIR.
+DIRECTORY = "RMQ_TEST_SERVER_DIRECTORY"
 
 _WATCH = Path(__file__).with_name("server_watch.py")
 _POLL_S = 0.01
@@ -139,7 +141,7 @@ class Server(ABC):
     def _begin(self) -> None:
         if reason := self.missing():
             raise ServerError(reason)
-        directory = Path(tempfile.mkdtemp(prefix=f"rmq-{self.name}-"))
+        directory = Path(tempfile.mkdtemp(prefix=f"rmq-{self.name}-", dir=os.environ.get(DIRECTORY)))
         user = self._identity()
         try:
             if user is not None:

@@ -7,8 +7,9 @@
         engine = sqlalchemy.create_engine(server.url(name))
 
 One server of each kind in each process that asks (a worker of pytest-xdist is one), its data in a directory of its own
-below TMPDIR, fsync on. PostgreSQL and Redis listen on a Unix socket there, MariaDB on a loopback address of its own:
-PyMySQL leaks its socket when it cannot connect to a Unix one, and tests that kill the server do that.
+below TMPDIR, in tests in memory (tests/conftest.py), fsync on. PostgreSQL and Redis listen on a Unix socket there,
+MariaDB on a loopback address of its own: PyMySQL leaks its socket when it cannot connect to a Unix one, and tests that
+kill the server do that.
 A forked child may use the URLs, but not start or end a server. Every server is below a `server_watch.py`, which ends it
 even when this process is killed.
 
