@@ -4,8 +4,9 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 CHECK_HOST := sh tools/check_host.sh
-# Two processes share the tests; each starts a Spark of its own. The one that has done its half takes tests from the other.
-IN_PARALLEL := -n 2 --dist worksteal
+# Three processes share the tests, on two processors too: many tests wait for other processes. Each starts a Spark of its own; one that
+# has done its share takes tests from another.
+IN_PARALLEL := -n 3 --dist worksteal
 # All tests of these markers are there (tests/test_markers.py); to collect the others would take half a minute.
 COMPAT := tests/compat
 HARNESS := tests/crash tests/fuzz tests/security tests/storage/reliable tests/storage/bridge
