@@ -293,8 +293,8 @@ _WHAT = (
         _tags,
         "string",
         "`*`",
-        "Only messages with one of these tags: `TagA || TagB`. Offsets advance over the others. Messages that come back
-        " "to a `group` by its retry topic are not filtered again.",
+        "Only messages with one of these tags: `TagA || TagB`. Offsets advance over the others. Messages that come "
+        "back to a `group` by its retry topic are not filtered again.",
     ),
     Option(
         "rawBody",
