@@ -207,7 +207,7 @@ def test_a_handler_that_uses_the_store_at_any_place_of_a_call_is_served_or_refus
             USES[use](shop, store)
             served += 1
         except UsageError as error:
-            assert "when the handler has returned" in str(error), error
+            assert "after the handler has returned" in str(error), error
             refused += 1
 
     with shop.open() as store:

@@ -133,7 +133,7 @@ def _refuse_to_create(options: SinkOptions) -> None:
 
         raise NotAStoreError(
             options.path,
-            "no store is here, and option createStore=false lets the write make none; check the path, or make the "
+            "there is no store here, and createStore=false forbids the write to make one; check the path, or make the "
             "store first: `rmq init`",
         )
 
@@ -243,7 +243,7 @@ def _commit(store: Store, files: Sequence[StagedFile], marker: Marker | None, pu
             raise
         raise MarkerError(
             f"{error}: run it once with option repeatable=false of the sink. It drops this repetition, what was "
-            "committed stays, and the query goes on behind it. How to tell: docs/operations.md, Checkpoints of streams"
+            "committed stays, and the query continues after it. How to tell: docs/operations.md, Checkpoints of streams"
         ) from error
 
 

@@ -30,7 +30,7 @@ def report_loss(message: str, gone: LostRanges, options: SourceOptions, *reasons
     if options.fail_on_data_loss:
         from rmq_store.errors import DataLossError
 
-        raise DataLossError(f"{message}. If the query should go on with what is there, set failOnDataLoss=false.", gone)
+        raise DataLossError(f"{message}. To continue with the messages that are left, set failOnDataLoss=false.", gone)
     if loss_report.record(options, gone, reasons if len(reasons) > 1 else reasons * len(gone)):
         _log.warning("%s; going on, because failOnDataLoss is off", message)
 

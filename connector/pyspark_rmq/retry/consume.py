@@ -277,7 +277,7 @@ class _BatchConsumer:
         raise MarkerError(
             f"batch {batch_id} of query {query_id}: the store has {other} of this query for group {self._group!r}; its "
             "checkpoint was set back or copied, or messages of the batch are lost since. Start with a new checkpoint: "
-            "the group's offsets say where"
+            "the query then starts at the group's offsets"
         )
 
     def _send_back(self, judged: DataFrame, query_id: str, value: int, max_reconsume_times: int) -> None:

@@ -190,6 +190,6 @@ def _require_idle(store: Store, plan: Rewind, group: str | None, *, dry_run: boo
         holders = active_consumers(store, name)
         if holders and not dry_run:
             who = "; ".join(holders)
-            raise LeaseHeldError(f"stop the query first: at work as its group {name!r} is {who}", holders[0])
+            raise LeaseHeldError(f"stop the query first: running as its group {name!r}: {who}", holders[0])
         for who in holders:
-            click.echo(printable(f"rmq: it would be refused now: at work as its group {name!r} is {who}"), err=True)
+            click.echo(printable(f"rmq: it would be refused now: running as its group {name!r}: {who}"), err=True)

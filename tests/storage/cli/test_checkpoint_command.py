@@ -457,7 +457,7 @@ def test_nothing_is_written_by_a_dry_run_a_no_or_where_nobody_can_be_asked(root:
     words = ["checkpoint", "rewind", str(path), str(root.parent / "new"), "--to-earliest"]
     assert json.loads(command(root, *words, "--dry-run", "--json").stdout)["written"] is False
     question = f"Write {root.parent / 'new'}: 3 messages again, 0 skipped?"
-    assert command(root, *words).stderr == f"rmq: {question} There is no terminal to ask at: repeat it with --yes\n"
+    assert command(root, *words).stderr == f"rmq: {question} There is no terminal to ask: repeat it with --yes\n"
     assert command(root, *words, answer="n").exit_code == 1
     assert sorted(entry.name for entry in root.parent.iterdir()) == ["c", "store"]
     assert command(root, *words, answer="y").exit_code == 0
@@ -471,7 +471,7 @@ def test_a_query_that_runs_is_named_if_its_group_is_known(root: Path) -> None:
     lease.acquire("query 'orders' on host-1")
     result = command(root, *words, "--yes")
     assert (result.exit_code, (root.parent / "new").exists()) == (1, False)
-    assert "stop the query first: at work as its group 'g' is \"query 'orders' on host-1\"" in result.stderr
+    assert "stop the query first: running as its group 'g': \"query 'orders' on host-1\"" in result.stderr
     dry = command(root, *words, "--dry-run")
     assert (dry.exit_code, "it would be refused now" in dry.stderr) == (0, True)
     lease.release()
@@ -531,7 +531,7 @@ def test_an_old_checkpoint_stays_as_it_is_and_a_failure_leaves_nothing(
         ("new", ["--to-latest", "--queue", "7"], "no queue is left to move"),
         ("new", ["--to-group", "G"], "did you mean 'g'?"),
         ("new", ["--to-batch", "5"], "there is no batch 5: it has 0"),
-        ("s3a://bucket/new", ["--to-latest"], "copy the checkpoint from s3a to one, and what is written back"),
+        ("s3a://bucket/new", ["--to-latest"], "copy the checkpoint from s3a to one, and the new one back"),
     ],
 )
 def test_a_mistake_is_one_line(root: Path, new: str, words: list[str], message: str) -> None:
@@ -575,7 +575,7 @@ V1 = 'v1\n{"batchWatermarkMs":0}\n'
         ("metadata", b"[" * 100_000, "JSON object is expected"),
         ("metadata", b"\xff", "not UTF-8"),
         ("offsets/0", b"", "empty: its writer was stopped"),
-        ("offsets/0", b"v1", "ends behind its first line"),
+        ("offsets/0", b"v1", "ends after its first line"),
         ("offsets/0", b"v3\n{}\n-", "version 3 is of a newer Spark; 2 is known here"),
         ("offsets/0", b"v" + b"9" * 5000, "the version is expected"),
         ("offsets/0", b'{"version":1}', "the version is expected"),
@@ -586,7 +586,7 @@ V1 = 'v1\n{"batchWatermarkMs":0}\n'
         ("offsets/0", V1.encode() + b'{"version":1,"store":"","topics":{"../T":{"0":1}}}', "topic"),
         ("offsets/0", V1.encode() + b'{"version":1,"store":"\\u001b[2J","topics":{}}', "no identity of a store"),
         ("commits/0", b"v4\n{}", "version 4 is of a newer Spark"),
-        ("commits/0", b"v1", "ends behind its first line"),
+        ("commits/0", b"v1", "ends after its first line"),
     ],
 )
 def test_a_file_that_spark_did_not_write_is_named(root: Path, name: str, content: bytes, message: str) -> None:

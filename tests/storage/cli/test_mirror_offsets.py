@@ -152,7 +152,7 @@ def test_in_rounds_it_follows_a_group_until_somebody_stops_it(scene: Scene) -> N
         (("-g", "a", "--all-groups"), "name groups with -g"),
         (("-g", "a="), "NAME or NAME=NAME"),
         (("-g", "a=c", "-g", "b=c"), "cannot both become"),
-        (("-g", "a", "--every", "5"), "--every asks nobody"),
+        (("-g", "a", "--every", "5"), "--every cannot ask"),
         (("-g", "a", "--every", "5", "--yes", "--force-back"), "again and again"),
     ],
 )

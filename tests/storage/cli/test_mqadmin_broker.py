@@ -289,5 +289,5 @@ def test_every_command_has_help_with_an_example_the_store_option_and_json(run: R
 
 def test_the_help_says_which_commands_of_mqadmin_are_not_here(run: Run) -> None:
     text = run("--help").stdout
-    assert "because a directory has none of it" in text
+    assert "because a store directory has nothing for them" in text
     assert "wipeWritePerm" in text

@@ -139,7 +139,7 @@ def test_nothing_is_set_by_a_dry_run_a_no_or_where_nobody_can_be_asked(
     ]  # fmt: skip
     refused = command(root, *arguments)
     assert refused.exit_code == 2
-    assert refused.stderr == "rmq: Set 2 offsets of group g? There is no terminal to ask at: repeat it with --yes\n"
+    assert refused.stderr == "rmq: Set 2 offsets of group g? There is no terminal to ask: repeat it with --yes\n"
     answered = command(root, *arguments, answer="n")
     assert answered.exit_code == 1
     assert "Set 2 offsets of group g? [y/N]: n" in answered.stderr
@@ -165,7 +165,7 @@ def test_a_live_consumer_is_named_and_nothing_is_moved_under_it(root: Path, kind
         who, leave = "'10.0.0.1@4711#1'", groups.close
     result = command(root, "offsets", "reset", "g", "--to-earliest", "--yes")
     assert result.exit_code == 1
-    assert "rmq: group 'g' is being consumed and would overwrite this: stop it first: " in result.stderr
+    assert "rmq: group 'g' has running consumers, which would overwrite this: stop them first: " in result.stderr
     assert who in result.stderr
     assert committed(root) == {("T", 0): 2}
     unasked = command(root, "offsets", "reset", "g", "--to-earliest", answer="y")

@@ -102,7 +102,7 @@ def test_what_goes_beyond_the_settings_is_asked_for(root: Path, arguments: tuple
     assert segments(root) == 15
     result = rmq(root, "run", *arguments)  # nobody is there to answer
     assert result.exit_code == 2
-    assert result.stderr.endswith("There is no terminal to ask at: repeat it with --yes\n")
+    assert result.stderr.endswith("There is no terminal to ask: repeat it with --yes\n")
     assert segments(root) == 15
     result = rmq(root, "run", *arguments, answer="y")
     assert result.exit_code == 0

@@ -245,7 +245,7 @@ def test_a_handler_that_uses_the_store_in_the_middle_of_an_append_or_a_flush_is_
         if not refused:
             store.flush()
         durable.hook = None
-        assert len(refused) == 1 and "when the handler has returned" in refused[0]
+        assert len(refused) == 1 and "after the handler has returned" in refused[0]
         store.send(Message("Alpha", b"%08d" % 6))
         assert lab.numbers(store) == list(range(7))
     assert lab.verify().status == "clean"

@@ -113,7 +113,7 @@ class KafkaPythonAdministration:
         end_s = time.monotonic() + _WAIT_S
         while self._partition_count(name) < partition_count:
             if time.monotonic() > end_s:
-                raise KafkaUnavailableError(f"Kafka: topic {name!r} still has not got {partition_count} partitions")
+                raise KafkaUnavailableError(f"Kafka: topic {name!r} still does not have {partition_count} partitions")
             time.sleep(_POLL_S)
         with translated(f"waiting for topic {name!r}"):
             self._client.wait_for_topics([name], timeout_ms=int(_WAIT_S * 1000))
@@ -125,7 +125,9 @@ class KafkaPythonAdministration:
             described = self._client.describe_configs([resource], config_filter="all")
         found = described.get("topic", {}).get(name, {})
         if not found:
-            raise KafkaRefusedError(f"Kafka tells no settings of topic {name!r}: is it there, and may we see them?")
+            raise KafkaRefusedError(
+                f"Kafka returned no settings of topic {name!r}: does it exist, and may this user see its configuration?"
+            )
         return {setting: "" if field["value"] is None else str(field["value"]) for setting, field in found.items()}
 
     def groups(self) -> Collection[str]:
@@ -172,13 +174,13 @@ class KafkaPythonAdministration:
         if not group or any(offset < 0 for offset in offsets.values()):
             raise UsageError("a group's name and offsets from 0 on are needed")
         if self.group_member_count(group):
-            raise GroupInUseError(f"group {group!r} has members at work: stop them first")
+            raise GroupInUseError(f"group {group!r} has running members: stop them first")
         wanted = {TopicPartition(*place): OffsetAndMetadata(offset, "", -1) for place, offset in offsets.items()}
 
         def commit() -> None:
             for place, answer in self._client.alter_group_offsets(group, wanted).items():
                 if answer in _OTHERS_AT_WORK:
-                    raise GroupInUseError(f"group {group!r} has got members at work: stop them first")
+                    raise GroupInUseError(f"group {group!r} has running members: stop them first")
                 if answer is not errors.NoError:
                     raise answer(f"{place.topic}/{place.partition}")
 

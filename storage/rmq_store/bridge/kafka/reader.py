@@ -137,7 +137,7 @@ class KafkaPythonReader:
                 return {Partition(*place): int(offset) for place, offset in found.items()}
             except KeyError as error:
                 if time.monotonic() > end_s:
-                    raise KafkaUnavailableError(f"Kafka, {what}: it does not tell of {error}") from error
+                    raise KafkaUnavailableError(f"Kafka, {what}: no answer about {error}") from error
             time.sleep(_POLL_S)
 
     def close(self) -> None:

@@ -123,7 +123,7 @@ class TransactionLink:
             if error in (errors.ProducerFencedError, errors.InvalidProducerEpochError):
                 raise MirrorConflictError(
                     f"Another writer has taken the transactional id {self.transactional_id!r} in Kafka. This one ends, "
-                    "and what it had not committed was aborted. Run one mirror of a name."
+                    "and its open transaction was aborted. Run only one mirror with a name."
                 )
             if error is not errors.NoError:
                 raise error()

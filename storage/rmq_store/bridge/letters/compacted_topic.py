@@ -40,8 +40,8 @@ class CompactedTopic:
         policy = self._administration.topic_settings(name).get("cleanup.policy")
         if policy != "compact":
             raise MirrorTargetError(
-                f"Kafka's topic {name!r} has cleanup.policy={policy}, so that it forgets what was done; it must be "
-                "compact"
+                f"Kafka's topic {name!r} has cleanup.policy={policy}, which deletes records of finished work; it must "
+                "be compact"
             )
 
     def read(self) -> Iterator[pa.RecordBatch]:

@@ -172,7 +172,7 @@ class Intake:
                 )
             if known.target_hash != text_hash(self._target):
                 raise UsageError(
-                    f"what {self._mirror!r} read of {topic.name!r} so far went elsewhere, not to {self._target!r}: "
+                    f"{self._mirror!r} has copied {topic.name!r} to another target so far, not to {self._target!r}: "
                     "give it another --name"
                 )
         new = [n for n in range(topic.partition_count) if known is None or n not in known.partitions]
@@ -207,7 +207,7 @@ class Intake:
                 what = f"begins at {start} now" if before <= start else "ends before it"
                 raise MirrorSourceError(
                     f"{where} was read up to offset {before}, and {what}: records are gone. With --on-data-loss count "
-                    "they are counted, and reading goes on where the partition begins"
+                    "they are counted, and reading continues at the start of the partition"
                     if before <= start
                     else f"{where} was read up to offset {before}, and {what}: it was truncated, or replaced"
                 ) from error

@@ -104,7 +104,7 @@ class KafkaRedrive:
         self._chosen = {*topics, *([] if to_topic is None else [to_topic])}
         for topic in sorted(self._chosen):
             if topic.startswith("__"):
-                raise UsageError(f"{topic!r} is a topic of Kafka's or of mirrors' own: no letter goes there")
+                raise UsageError(f"{topic!r} is an internal topic of Kafka or of a mirror: no letter is sent to it")
             if topic not in self._known:
                 raise UsageError(f"Kafka has no topic {topic!r}")
         self._to_topic = to_topic
@@ -238,7 +238,8 @@ class KafkaRedrive:
         if self._to_topic is not None:
             goals = goals.fill_null(self._to_topic)
         refuse(_mask(goals.is_null()), "its Kafka topic is not known: name one with --to-topic")
-        refuse(_mask(pc.starts_with(goals, "__").fill_null(False)), "it names a topic of Kafka's or of mirrors' own")
+        internal = _mask(pc.starts_with(goals, "__").fill_null(False))
+        refuse(internal, "it names an internal topic of Kafka or of a mirror")
         refuse(~_mask(pc.is_in(goals, pa.array(list(self._known), pa.string()))), "Kafka has no such topic any more")
         if self._chosen:
             refuse(~_mask(pc.is_in(goals, pa.array(sorted(self._chosen)))), "its topic is not among those named")

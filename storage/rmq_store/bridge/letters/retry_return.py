@@ -107,7 +107,7 @@ class RetryReturn:
         known = administration.topics(topics)
         for topic in topics:
             if topic.startswith("__"):
-                raise UsageError(f"{topic!r} is a topic of Kafka's or of mirrors' own: no record returns there")
+                raise UsageError(f"{topic!r} is an internal topic of Kafka or of a mirror: no record returns to it")
             if topic not in known:
                 raise UsageError(f"Kafka has no topic {topic!r}")
             count = known[topic].partition_count
@@ -139,7 +139,7 @@ class RetryReturn:
             if found["next"] > last or self._store.store_timestamp(self._queue, RETRY_QUEUE, at) != found["stored_ms"]:
                 raise MirrorSourceError(
                     f"{self._queue} of {self._store.path} was returned to Kafka up to offset {found['next']}, and has "
-                    "another message there now: the store was set back or replaced. What it holds may have been "
+                    "another message there now: the store was set back or replaced. Its records may have been "
                     f"returned before; delete Kafka's topic {self._positions.partition.topic!r} to return all of it"
                 )
 

@@ -141,7 +141,7 @@ class IntoKafka:
         if self._letters_max is not None and self.report.letters > self._letters_max:
             raise MirrorLettersError(
                 f"Mirror {self._side.mirror!r} has written {self.report.letters} dead letters, and {self._letters_max} "
-                "are allowed. What was copied stays; look at their header MIRROR_REASON."
+                "are allowed. Copied records stay. The header MIRROR_REASON of each dead letter has its reason."
             )
         return moved
 

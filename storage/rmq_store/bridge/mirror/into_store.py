@@ -244,7 +244,7 @@ class IntoStore:
             self._topics.stop(
                 place,
                 f"{place.topic}/{place.partition} begins at {start} now: offsets [{offset}, {start}) were deleted "
-                "before they were copied. --on-data-loss count goes on behind them",
+                "before they were copied. --on-data-loss count continues after them",
             )
         else:
             self._advance(one, [], start, -1, lost=(start - offset, start))
@@ -256,7 +256,7 @@ class IntoStore:
         if one is None:
             return
         if self._options.on_bad_batch == "fail" or error.next_offset is None:
-            self._topics.stop(place, f"{error}. --on-bad-batch letter goes on behind it, if it says where it ends")
+            self._topics.stop(place, f"{error}. --on-bad-batch letter continues after it, if its end is known")
             return
         self._copy_rows(one, _position_rows(max(error.offset, one.read_offset)), error.next_offset, -1, str(error))
 

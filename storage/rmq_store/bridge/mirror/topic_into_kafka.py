@@ -155,7 +155,7 @@ class TopicIntoKafka:
         if known is not None and known.owner != self._side.instance:
             raise MirrorConflictError(
                 f"Another mirror of the name {self._side.mirror!r} copies topic {self.topic!r} now. This one ends; "
-                "what it had not committed was aborted. Run one mirror of a name."
+                "its open transaction was aborted. Run only one mirror with a name."
             )
 
     # -- copying ----------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ class TopicIntoKafka:
             if self._rules.on_data_loss == "fail":
                 raise MirrorSourceError(
                     f"Messages {position.next_offset} to {first - 1} of queue {queue_id} of {self.topic!r} are gone: "
-                    "retention took them before they were mirrored. --on-data-loss count goes on behind them."
+                    "retention deleted them before they were mirrored. --on-data-loss count continues after them."
                 )
             mark = Mark(first, target_end=position.mark.target_end)
             found[queue_id] = position.moved(mark, lost_count=gone, lost_end=first)

@@ -44,7 +44,7 @@ def plan_move(
         return GroupPlan(source_group, target_group, moves, 0)
     if not force and (members := link.target.members(target_group)):
         raise GroupInUseError(
-            f"group {target_group!r} has members at work in {link.target.name} and would overwrite this: stop them "
+            f"group {target_group!r} has running members in {link.target.name}, which would overwrite this: stop them "
             f"first: {members}"
         )
     waiting_count = link.source.waiting_count(source_group)

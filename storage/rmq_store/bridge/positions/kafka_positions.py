@@ -232,7 +232,7 @@ class KafkaPositions:
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 raise KafkaRefusedError(
                     f"The record at offset {offset} of topic {self.partition.topic!r} is no position of a mirror. "
-                    "Somebody else writes into this topic: take the right to do so from them, and delete the topic's "
+                    "Another program writes into this topic: take away its right to do so, and delete the topic's "
                     "record, or mirror under another name."
                 ) from error
 

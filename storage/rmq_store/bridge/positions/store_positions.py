@@ -74,8 +74,8 @@ class StorePositions:
         unit = self._store.newest_unit(PURPOSE, self._key)
         if unit is not None and unit.detail["cluster"] != text_hash(cluster_id):
             raise UsageError(
-                f"mirror {self._mirror!r} has begun with another cluster id than {cluster_id!r}: copies name that one, "
-                "so it must stay"
+                f"mirror {self._mirror!r} started with another cluster id than {cluster_id!r}. Its copies carry that "
+                "one, so it must not change"
             )
         return unit is not None
 

@@ -160,7 +160,7 @@ class DeadLetters:
             CorruptionError: a record of what was moved before is damaged.
         """
         if rate_per_second is not None and not rate_per_second > 0:
-            raise UsageError(f"rate_per_second={rate_per_second!r}: more than 0")
+            raise UsageError(f"rate_per_second={rate_per_second!r}: must be more than 0")
         job = self._job(group, rows, to_topic, max_replays, parking_topic, limit)
         chunk_rows = min(CHUNK_ROWS, self._log.segments.size_bytes // _RANGE_BYTES_MAX)
         if rate_per_second is not None:
@@ -209,9 +209,9 @@ class DeadLetters:
     ) -> RedriveRequest:
         names.validate_group(group)
         if max_replays is not None and (type(max_replays) is not int or max_replays < 0):
-            raise UsageError(f"max_replays={max_replays!r}: 0 or more")
+            raise UsageError(f"max_replays={max_replays!r}: must be 0 or more")
         if limit is not None and (type(limit) is not int or limit < 0):
-            raise UsageError(f"limit={limit!r}: 0 or more")
+            raise UsageError(f"limit={limit!r}: must be 0 or more")
         if parking_topic is not None and max_replays is None:
             raise UsageError("parking_topic is for messages that were replayed max_replays times: give that too")
         router = Router(self._topics.all(), self._config)
@@ -239,7 +239,7 @@ class DeadLetters:
             router.queue_count(topic)
             return
         if what == "parking_topic":
-            raise UsageError(f"{what}={topic!r}: what was replayed too often cannot be parked where it is replayed")
+            raise UsageError(f"{what}={topic!r}: the parking topic must not be the topic of the redriven messages")
         name = topic.removeprefix(names.RETRY_PREFIX)
         settings = self._groups.get(name)
         if settings is None and name != group:

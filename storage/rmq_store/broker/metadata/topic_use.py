@@ -66,7 +66,7 @@ class TopicUse:
             advice = "stop it, or consume as another group"
             if self._topic.startswith(RETRY_PREFIX):
                 advice = "set retryTopic=false in the stream, or consume as another group"
-            raise self._held(holders, f"a stream shares queues with nobody: {advice}")
+            raise self._held(holders, f"a stream shares its queues with no consumer: {advice}")
 
     def take_alone(self) -> None:
         """Keep all consumers of the group off the topic.
@@ -78,7 +78,7 @@ class TopicUse:
             self._lock.try_exclusive, lambda: live_sharers(self._root, self._group, self._topic)
         )
         if holders is not None:
-            raise self._held(holders, "a stream shares queues with nobody")
+            raise self._held(holders, "a stream shares its queues with no consumer")
 
     def held(self) -> bool:
         """Whether this object still has its part; False in a forked child."""

@@ -61,7 +61,8 @@ def require_idle(store: Store, group: str) -> None:
     found = active_consumers(store, group)
     if found:
         raise LeaseHeldError(
-            f"group {group!r} is being consumed and would overwrite this: stop it first: {'; '.join(found)}", found[0]
+            f"group {group!r} has running consumers, which would overwrite this: stop them first: {'; '.join(found)}",
+            found[0],
         )
 
 

@@ -215,7 +215,7 @@ class Pop:
         handle = ReceiptHandle.parse(receipt_handle)
         pops = self._of(group, topic)
         if handle.broker_name != self._broker_name or not pops.journal.exists():
-            raise _void(handle, group, topic, "it was never given out here")
+            raise _void(handle, group, topic, "this store never handed it out")
         try:
             return self._change_alone(pops, group, topic, handle, change)
         finally:
@@ -232,7 +232,7 @@ class Pop:
             if ReceiptHandle.of(given, self._broker_name) != handle:
                 raise _void(handle, group, topic, "it has a newer handle")
             if now_ms >= given.visible_at_ms or given.key in state.dying:
-                raise _void(handle, group, topic, f"its time was over at {given.visible_at_ms}")
+                raise _void(handle, group, topic, f"its invisible duration ended at {given.visible_at_ms}")
             changed = change(given, now_ms)
             pops.journal.append([changed])
             self._commit(pops, self._turn(pops, group, topic))

@@ -171,7 +171,8 @@ def _refuse_company(root: Path, lock: OfdLock) -> None:
     state = lock.who()
     if state.kind != "free":
         raise StoreLockedError(
-            f"{root}: {process_text(state.pid)} has the store open: stop all that use it, then repair it", state.pid
+            f"{root}: {process_text(state.pid)} has the store open: stop all processes that use it, then repair it",
+            state.pid,
         )
 
 

@@ -27,7 +27,7 @@ def refuse_changes(root: Path, seen: Stamps) -> None:
     if changed:
         others = f" and {len(changed) - 1} more files" if len(changed) > 1 else ""
         raise UsageError(
-            f"{root}: {changed[0]}{others} changed since the store was looked at: nothing was done. Look again"
+            f"{root}: {changed[0]}{others} changed since the store was checked: nothing was done. Run it again"
         )
 
 

@@ -103,7 +103,7 @@ def open_store(request: OpenRequest, make: Make[S]) -> S:
             recovery = opening.open_for_writing(log, wishes=_wishes(request, root, settings))
             is_open = True
             if request.rebuild_views and recovery is None:
-                raise StoreLockedError(f"{root}: its views can be rebuilt only while nobody else has it open")
+                raise StoreLockedError(f"{root}: rebuild_views needs the store alone; another process has it open")
             known = describe(log, known, settings)
             if known.config != settings:
                 # Another process was faster to make the store, with other settings: those hold.
@@ -130,12 +130,12 @@ def _checked_root(request: OpenRequest) -> tuple[Path, Sequence[Path]]:
     """The directory of a store that may be opened so, and where its log is if not in it."""
     root, read_only = Path(request.path).absolute(), request.read_only
     if request.on_corruption not in ("refuse", "keep"):
-        raise UsageError(f"on_corruption={request.on_corruption!r}: refuse or keep")
+        raise UsageError(f"on_corruption={request.on_corruption!r}: must be refuse or keep")
     if read_only and (request.create or request.rebuild_views or request.on_corruption == "keep"):
-        raise UsageError("a read-only open writes nothing: it goes with neither create, rebuild_views nor keep")
+        raise UsageError("read_only excludes create, rebuild_views and on_corruption=keep, which write")
     paths = parse_paths(request.commit_log_paths) if request.commit_log_paths else ()
     if paths and not read_only:
-        raise ReadOnlyError(f"{root}: a log that is not in the store (storePathCommitLog) is only read: open it so")
+        raise ReadOnlyError(f"{root}: a log outside of the store (storePathCommitLog) needs read_only=True")
     if paths and not (root / "config").is_dir():
         raise NotAStoreError(str(root), "no store of a broker is here: it has no config/")
     if request.create and not is_store(root):

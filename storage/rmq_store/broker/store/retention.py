@@ -230,7 +230,7 @@ class Retention:
             with self._lock.exclusive_if_free() as is_alone:
                 if not is_alone:
                     holder = self._lock.who().pid
-                    raise StoreLockedError(f"{self._log.root}: somebody else deletes old messages", holder)
+                    raise StoreLockedError(f"{self._log.root}: another process is deleting old messages", holder)
                 refuse_if_replaced(self._log.root)
                 plan = self.plan(manual=manual, file_reserved_time=file_reserved_time, drop_waiting=drop_waiting)
                 return self._run(plan, settings) if plan.trigger else RetentionReport(plan)

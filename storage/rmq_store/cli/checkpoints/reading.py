@@ -134,7 +134,7 @@ class Checkpoint:
             kept = f"it has {span(self.planned)}" if self.planned else "none was planned"
             raise UsageError(f"{self.path}: there is no batch {number}: {kept}") from error
         if not lines:
-            raise CorruptConfigError(str(path), 0, "ends behind its first line: its writer was stopped")
+            raise CorruptConfigError(str(path), 0, "ends after its first line: its writer was stopped")
         about = _object(path, lines[0]) if lines[0].strip() else {}
         return Batch(number, version, about, tuple(_sources(path, version, lines[1:])))
 
@@ -173,7 +173,7 @@ class Checkpoint:
         except FileNotFoundError:
             return None
         if not lines:
-            raise CorruptConfigError(str(path), 0, "ends behind its first line: its writer was stopped")
+            raise CorruptConfigError(str(path), 0, "ends after its first line: its writer was stopped")
         return Commit(version, _object(path, lines[0]))
 
 
@@ -190,7 +190,7 @@ def local_path(location: str) -> Path:
     local = re.fullmatch(r"file:(?://)?(/(?!/).*)", location, re.IGNORECASE | re.DOTALL)
     if local is None:
         raise UsageError(
-            f"{location!r} is no local directory: copy the checkpoint from {scheme[1]} to one, and what is written back"
+            f"{location!r} is no local directory: copy the checkpoint from {scheme[1]} to one, and the new one back"
         )
     return Path(local[1])
 

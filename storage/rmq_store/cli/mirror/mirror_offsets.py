@@ -127,7 +127,7 @@ def offsets(
 
     asked = _asked(given)
     if every_s is not None and not yes and not dry_run:
-        raise UsageError("--every asks nobody: give it --yes, or --dry-run")
+        raise UsageError("--every cannot ask: add --yes or --dry-run")
     if every_s is not None and asked.rules.force_back:
         raise UsageError("--force-back with --every would take a group back again and again")
     connection = kafka_connection(bootstrap_servers, kafka_settings, kafka_file)

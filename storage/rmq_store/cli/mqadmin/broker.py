@@ -109,7 +109,7 @@ def update_broker_config(root: Path, as_json: bool, key: str, value: str) -> Non
     parsed = parse_settings({key: value}, "updateBrokerConfig")
     if not parsed.keys() <= set(CHANGEABLE):
         names = [name for field in CHANGEABLE for name, known in JAVA_NAMES.items() if known.name == field]
-        raise UsageError(f"{key} is how the store is written and cannot be changed; these can: {', '.join(names)}")
+        raise UsageError(f"{key} decides how the store is written and cannot be changed; these can: {', '.join(names)}")
     with Store.open(root) as store:
         store.retention.configure(**parsed)
         settings = _settings(store)

@@ -214,8 +214,8 @@ def query_msg_trace_by_id(
         ]
     if not found:
         raise no_message(
-            "query message by key finished, but no message. No client traced it; what the store knows: "
-            f"rmq trace --uniq-key {msg_id}"
+            "query message by key finished, but no message. No client traced it. The history that the "
+            f"store knows: rmq trace --uniq-key {msg_id}"
         )
     if as_json:
         write_json(found)

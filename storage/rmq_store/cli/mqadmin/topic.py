@@ -264,7 +264,7 @@ def _require_unused(store: Store, topic: str) -> None:
     groups = active_groups(store, topic)
     if groups:
         who = [f"group {group!r} by {text}" for group in groups for text in active_consumers(store, group)]
-        raise LeaseHeldError(f"topic {topic!r} is being consumed: stop it first: {'; '.join(who)}", who[0])
+        raise LeaseHeldError(f"topic {topic!r} has running consumers: stop them first: {'; '.join(who)}", who[0])
 
 
 def _changed(known: TopicConfig, given: dict[str, Any], attributes: dict[str, str | None]) -> TopicConfig:

@@ -29,5 +29,5 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"{question} There is no terminal to ask at: repeat it with --yes")
+        raise UsageError(f"{question} There is no terminal to ask: repeat it with --yes")
     click.confirm(question, abort=True, err=True)

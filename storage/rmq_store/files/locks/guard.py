@@ -39,8 +39,8 @@ class Guard(_Lock):  # type: ignore[misc]
         """
         if self._is_own():
             raise UsageError(
-                "a signal handler came while this very thread was in the middle of the same thing: nothing was done; "
-                "do it when the handler has returned"
+                "called by a signal handler, while the same thread is inside the same operation: nothing was done. "
+                "Call it after the handler has returned"
             )
         return self
 

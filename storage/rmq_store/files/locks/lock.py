@@ -397,8 +397,8 @@ class Exclusive:
 def reentered(what: object) -> UsageError:
     """The error for a signal handler that calls what its own thread is in the middle of."""
     return UsageError(
-        f"{what}: a signal handler came while this very thread was in the middle of what the lock guards: "
-        "nothing was done; do it when the handler has returned"
+        f"{what}: called by a signal handler, while the same thread is inside an operation under this lock: "
+        "nothing was done. Call it after the handler has returned"
     )
 
 

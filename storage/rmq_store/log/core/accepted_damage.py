@@ -127,7 +127,7 @@ class AcceptedDamage:
             ranges = [BadRange(*(row[name] for name in BadRange._fields)) for row in data["ranges"]]
             queues = {(topic, queue_id): end for topic, queue_id, end in data["queues"]}
             if data["format"] != _FORMAT or not _is_sane(ranges, queues):
-                raise ValueError("ranges or queues make no sense")
+                raise ValueError("its ranges or queues are not valid")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptConfigError(str(path), 0, f"no list of kept damage: {error}; see `rmq repair`") from error
         return cls(tuple(ranges), queues)

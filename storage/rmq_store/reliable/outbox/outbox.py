@@ -291,13 +291,13 @@ class Outbox:
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
-            raise UsageError(f"this outbox belongs to process {self._pid}: a forked child makes an Outbox of its own")
+            raise UsageError(f"this outbox belongs to process {self._pid}: a forked child needs its own Outbox")
 
     def _check(self, message: Message, stored: Mapping[str, str]) -> None:
         self._producer.check(message)
         if stored.get("TRAN_MSG", "").lower() == "true":
             raise UsageError(
-                "a half message waits for a decision that nobody makes here: the transaction is the database's"
+                "half messages cannot be added: the transaction of the database decides, not a producer"
             )
         key = message.sharding_key or ""
         if len(key) > _SHARDING_KEY_CHARACTERS_MAX or "\0" in key:

@@ -167,10 +167,10 @@ def test_only_topics_that_the_user_named_get_letters(letters: Letters) -> None:
     totals = letters.run()
     assert totals.outcomes == {"REDRIVEN": 1, "REFUSED": 3}
     assert totals.reasons == {
-        "it names a topic of Kafka's or of mirrors' own": 1, "Kafka has no such topic any more": 1,
+        "it names an internal topic of Kafka or of a mirror": 1, "Kafka has no such topic any more": 1,
         "its topic is not among those named": 1,
     }  # fmt: skip
-    with pytest.raises(UsageError, match="no letter goes there"):
+    with pytest.raises(UsageError, match="no letter is sent to it"):
         letters.redrive(topics=[topic_of(GROUP)])
     with pytest.raises(UsageError, match="no topic 'nowhere'"):
         letters.redrive(topics=["nowhere"])

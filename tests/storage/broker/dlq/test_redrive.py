@@ -488,7 +488,7 @@ def test_other_targets_that_cannot_be(parking: Any, scratch: Path, store: Store)
         ({"to_topic": REDRIVEN_TOPIC}, UsageError, "system topic"),
         ({"to_topic": "a/b"}, UsageError, "characters"),
         ({"parking_topic": "Parked"}, UsageError, "max_replays"),
-        ({"parking_topic": RETRY, "max_replays": 1}, UsageError, "cannot be parked"),
+        ({"parking_topic": RETRY, "max_replays": 1}, UsageError, "the parking topic must not be"),
         ({"max_replays": -1}, UsageError, "max_replays=-1"),
         ({"max_replays": True}, UsageError, "max_replays=True"),
     ):

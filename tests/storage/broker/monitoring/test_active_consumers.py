@@ -52,7 +52,7 @@ def test_a_stream_is_named_once_with_all_that_it_holds(store: Store) -> None:
     with pytest.raises(LeaseHeldError) as raised:
         require_idle(store, "g")
     assert raised.value.holder == who
-    assert str(raised.value) == f"group 'g' is being consumed and would overwrite this: stop it first: {who}"
+    assert str(raised.value) == f"group 'g' has running consumers, which would overwrite this: stop them first: {who}"
     assert active_consumers(store, "another") == []
     for lease in leases:
         lease.release()

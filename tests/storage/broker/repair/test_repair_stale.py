@@ -32,7 +32,7 @@ def test_what_was_found_before_somebody_else_repaired_is_not_done(root: Path) ->
     with Store.open(root) as store:
         store.commit_offsets("billing", {("Orders", 0): 50})
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    with pytest.raises(UsageError, match=r"changed since the store was looked at: nothing was done\. Look again"):
+    with pytest.raises(UsageError, match=r"changed since the store was checked: nothing was done\. Run it again"):
         carry_out(found)
     assert {path: path.read_bytes() for path in before} == before
     with Store.open(root) as store:
@@ -66,7 +66,7 @@ def _replace_table(root: Path) -> None:
 def test_any_file_that_was_looked_at_counts(root: Path, change: Callable[[Path], object]) -> None:
     found = examine(root)
     change(root)
-    with pytest.raises(UsageError, match="Look again"):
+    with pytest.raises(UsageError, match="Run it again"):
         carry_out(found)
     assert carry_out(examine(root)).status == "clean"
 
@@ -90,4 +90,4 @@ def test_the_command_says_so_and_ends_with_2(root: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(module, "examine", slow)
     result = CliRunner().invoke(commands, ["repair", str(root), "--yes"], prog_name="rmq")
-    assert (result.exit_code, "Look again" in result.stderr) == (2, True)
+    assert (result.exit_code, "Run it again" in result.stderr) == (2, True)

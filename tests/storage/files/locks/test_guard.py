@@ -38,7 +38,7 @@ def at_every_place(make: Callable[[], Callable[[], object]], after: Callable[[],
 def test_a_guard_refuses_its_own_thread_and_makes_others_wait() -> None:
     guard, order = Guard(), []
     with guard.entered():
-        with pytest.raises(UsageError, match="when the handler has returned"), guard.entered():
+        with pytest.raises(UsageError, match="after the handler has returned"), guard.entered():
             pass
         thread = threading.Thread(target=lambda: (guard.entered().__enter__(), order.append("other"), guard.release()))
         thread.start()

@@ -414,7 +414,7 @@ def test_a_signal_handler_takes_nothing_from_the_block_that_it_interrupts(path: 
             else:
                 outcome.append(getattr(lock, act)())
         except UsageError as error:
-            outcome.append("when the handler has returned" in str(error))
+            outcome.append("after the handler has returned" in str(error))
 
     signal.signal(signal.SIGUSR1, handler)
     try:
