@@ -3,17 +3,17 @@
     StoreError
     ├── UsageError              the caller: bad topic name, message too large, unknown option   (also ValueError)
     │   ├── UnknownTopicError   the caller named a topic that the store does not have
-    │   ├── TopicKindError      the topic is kept in a way that is not read or written here: docs/stores.md
+    │   ├── TopicKindError      the topic's form of storage is not read or written here: docs/stores.md
     │   ├── ReadOnlyError       the caller wrote to a store that was opened for reading
-    │   ├── InvalidReceiptHandleError  the message was acknowledged, hidden anew or given out again
+    │   ├── InvalidReceiptHandleError  the message was acknowledged, got a new handle, or is available again
     │   ├── MarkerError         the caller repeats an older unit: rewound or copied checkpoint
     │   ├── NoMessageIdError    a message without an id of its own cannot be consumed once
     │   ├── SchemaMismatchError the tables of a database are not those of the kit            .differences
     │   └── HandlerTransactionError  a handler ended the transaction that its caller commits
     ├── ResponseError           what a broker answers with a code other than SUCCESS   .response_code .remark
-    ├── NotAStoreError          the path is no RocketMQ store, or one that we must not touch    .path
-    │   └── StoreKindError      a store of a kind that cannot be used so: docs/stores.md        .path .kind
-    ├── StoreLockedError        a Java broker, or a stuck holder of one of our locks; retry      .pid
+    ├── NotAStoreError          the path is no RocketMQ store, or one that must not be opened   .path
+    │   └── StoreKindError      this kind of store does not allow the operation: docs/stores.md .path .kind
+    ├── StoreLockedError        a Java broker or another process holds the lock; retry           .pid
     ├── LeaseHeldError          another live member holds the lease                              .holder
     ├── StoreFullError          no space; nothing was written; retry after freeing some
     ├── StoreFailedError        an fsync or I/O error made further writes unsafe; reopen
@@ -25,7 +25,18 @@
     │   └── CorruptConfigError  a JSON, checkpoint or side file
     ├── StagingError            a staged file is missing or not what its task wrote; rerun the batch
     ├── DataLossError           a planned range is gone: retention, or another store             .ranges
-    └── OffsetOutOfRangeError   the offset is not in the queue             .requested .minimum .maximum
+    ├── OffsetOutOfRangeError   the offset is not in the queue             .requested .minimum .maximum
+    ├── KafkaUnavailableError   Kafka does not answer in time; retry
+    ├── KafkaRefusedError       Kafka refuses: rights, a setting, a group with members           .topics
+    ├── KafkaOffsetError        Kafka does not have this offset                                  .offsets
+    ├── CorruptBatchError       a record batch of Kafka contradicts its format         .offset .reason .partition
+    ├── MirrorConflictError     another mirror of the same name runs
+    ├── MirrorSourceError       the source of a mirror lost records, or was replaced             .places
+    ├── MirrorTargetError       the target of a mirror lost records, or was replaced
+    ├── MirrorLettersError      a mirror made more dead letters than allowed
+    └── GroupInUseError         the group has members; stop them first
+
+RecordTooLargeError (.row) is a UsageError, RecordRefusedError (.partition .rows .reason) a KafkaRefusedError.
 
 All of them pickle with their fields, because Spark moves them between processes.
 """
@@ -61,8 +72,7 @@ class UnknownTopicError(UsageError):
 
 
 class TopicKindError(UsageError):
-    """The store keeps this topic in a way (docs/stores.md) that is not read, or not written, here. Others can be used.
-    """
+    """The topic's form of storage (docs/stores.md) is not read, or not written, here. Other topics can be used."""
 
 
 class ReadOnlyError(UsageError):
@@ -70,7 +80,7 @@ class ReadOnlyError(UsageError):
 
 
 class InvalidReceiptHandleError(UsageError):
-    """A receipt handle that is void (RocketMQ's INVALID_RECEIPT_HANDLE): acknowledged, replaced, expired, or none."""
+    """A receipt handle is not valid (RocketMQ's INVALID_RECEIPT_HANDLE): used, replaced, expired, or malformed."""
 
 
 class MarkerError(UsageError):
@@ -82,7 +92,7 @@ class NoMessageIdError(UsageError):
 
 
 class SchemaMismatchError(UsageError):
-    """A database does not have the tables of `rmq_store.reliable`, or others of their names."""
+    """The tables of a database differ from those of `rmq_store.reliable`: `differences` names each difference."""
 
     def __init__(self, message: str, *, differences: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -119,7 +129,7 @@ class StoreKindError(NotAStoreError):
 
 
 class StoreLockedError(StoreError):
-    """A lock was not free within its timeout; `pid` is its holder, or None if that could not be found out."""
+    """A lock was not free within its timeout; `pid` is the process that holds it, or None if unknown."""
 
     retryable = True
 
@@ -129,7 +139,7 @@ class StoreLockedError(StoreError):
 
 
 class LeaseHeldError(StoreError):
-    """Another live member holds the lease; `holder` is what it wrote about itself."""
+    """Another running member holds the lease; `holder` is its own description (name, host, process)."""
 
     def __init__(self, message: str, holder: str) -> None:
         super().__init__(message)
@@ -143,12 +153,14 @@ class StoreFullError(StoreError):
 
 
 class StoreFailedError(StoreError):
-    """A flush failed: what is on disk is unknown. Reads go on; writes are refused until the store was repaired."""
+    """A flush failed: it is unknown which bytes are on disk. Reads continue. Writes are refused until every process has
+    closed the store; the next opening for writing recovers it.
+    """
 
 
 class StoreReplacedError(StoreFailedError):
-    """The store that was opened at `path` is not there any more: it was moved (`moved_to`; None: that is not known), or
-    deleted (""), and perhaps another one is there. What is at `path` now was not changed.
+    """The store that was opened at `path` is gone: it was moved (`moved_to`; None if unknown) or deleted ("").
+    If another store is at `path` now, it was not changed.
     """
 
     def __init__(self, path: str, reason: str, moved_to: str | None = None) -> None:
@@ -214,7 +226,7 @@ class KafkaUnavailableError(StoreError):
 
 
 class KafkaRefusedError(StoreError):
-    """Kafka's brokers refuse: rights, a setting, a group with members. `topics`: those it is about, if they say."""
+    """Kafka's brokers refuse: rights, a setting, a group with members. `topics`: the affected topics, if known."""
 
     def __init__(self, message: str, topics: Iterable[str] = ()) -> None:
         super().__init__(message)
@@ -230,8 +242,8 @@ class KafkaOffsetError(StoreError):
 
 
 class CorruptBatchError(StoreError):
-    """A record batch that Kafka sent contradicts its format: base `offset`, `reason`, and `next_offset`, the one behind
-    the batch, or None if the batch does not say. `partition` is (topic, partition), or None if that is not known.
+    """A record batch that Kafka sent contradicts its format: base `offset`, `reason`, and `next_offset`, the first
+    offset after the batch, or None if unknown. `partition` is (topic, partition), or None if unknown.
     """
 
     def __init__(
@@ -246,7 +258,7 @@ class CorruptBatchError(StoreError):
 
 
 class RecordTooLargeError(UsageError):
-    """A record is larger than its Kafka topic takes; `row` is its place in the batch that was given."""
+    """A record is larger than its Kafka topic allows; `row` is its index in the given batch."""
 
     def __init__(self, message: str, row: int) -> None:
         super().__init__(message)
@@ -254,9 +266,8 @@ class RecordTooLargeError(UsageError):
 
 
 class RecordRefusedError(KafkaRefusedError):
-    """Kafka's brokers refuse records, and always would: `rows` are their places among those that were added for
-    `partition` (topic, number) in the transaction; empty if Kafka does not say. `reason` is Kafka's. Nothing was
-    committed.
+    """Kafka's brokers refuse records permanently. `rows` are their indices among the records added for `partition`
+    (topic, number) in the transaction; empty if Kafka does not name them. `reason` is Kafka's. Nothing was committed.
     """
 
     def __init__(self, message: str, partition: tuple[str, int], rows: list[int], reason: str) -> None:
@@ -271,8 +282,8 @@ class MirrorConflictError(StoreError):
 
 
 class MirrorSourceError(StoreError):
-    """The source of a mirror is not what it was: records are gone, it is shorter, or it was deleted and made again.
-    `places`: {(topic, partition or queue id), ...}, as far as they are known.
+    """The source of a mirror changed: records are gone, it is shorter, or it was deleted and made again.
+    `places`: {(topic, partition or queue id), ...}, as far as known.
     """
 
     def __init__(self, message: str, places: Iterable[tuple[str, int]] = ()) -> None:
@@ -281,12 +292,12 @@ class MirrorSourceError(StoreError):
 
 
 class MirrorLettersError(StoreError):
-    """A mirror wrote more dead letters than it was allowed to: something is wrong with all records, or with a rule."""
+    """A mirror wrote more dead letters than allowed: perhaps all records, or a rule of the mirror, are wrong."""
 
 
 class MirrorTargetError(StoreError):
-    """The target of a mirror has lost what was mirrored to it: it ends earlier than it did, or was made again."""
+    """The target of a mirror has lost mirrored records: it ends earlier than before, or was made again."""
 
 
 class GroupInUseError(StoreError):
-    """A group has members, so that nobody else may move its offsets."""
+    """A group has members, so its offsets cannot be moved: the members would overwrite them."""
