@@ -80,7 +80,7 @@ class FloodWatch:
         if problems:
             raise FloodBreakerError(
                 f"flood breaker: {' and '.join(problems)} would become dead letters; nothing of this batch was sent "
-                "back. Mend the handler and start the query again, or raise the limit",
+                "back. Correct the handler and start the query again, or raise the limit",
                 dead, rows, in_window,
             )  # fmt: skip
 

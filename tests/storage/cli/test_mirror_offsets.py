@@ -127,7 +127,7 @@ def test_messages_that_wait_for_their_retry_are_not_left_behind_unasked(scene: S
         store.commit_offsets(scene.group, {(scene.topic, 0): 5})
     refused = scene.run("-g", scene.group, "--yes", to="kafka")
     assert refused.exit_code == 1
-    assert "1 messages wait" in refused.stderr
+    assert "has 1 retries pending" in refused.stderr
     assert offsets_in_kafka(scene.kafka, scene.group) == {Partition(scene.topic, 0): 4}
     assert scene.run("-g", scene.group, "--yes", "--ignore-waiting", to="kafka").exit_code == 0
     assert offsets_in_kafka(scene.kafka, scene.group) == {Partition(scene.topic, 0): 5}

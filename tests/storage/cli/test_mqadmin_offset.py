@@ -126,7 +126,7 @@ def test_each_asks_or_is_dry_and_refuses_while_a_consumer_would_overwrite_it(
     ("options", "message"),
     [
         (["-g", "g", "-t", "T", "-s", "tomorrow"], "'tomorrow' is no time"),
-        (["-g", "g", "-t", "T", "-s", "now", "-o", "3"], "-o goes with -q"),
+        (["-g", "g", "-t", "T", "-s", "now", "-o", "3"], "-o needs -q"),
         (["-g", "G", "-t", "T", "-s", "now"], "did you mean 'g'?"),
         (["-g", "g", "-t", "t", "-s", "now"], "did you mean 'T'?"),
         (["-g", "g", "-t", "T", "-s", "now", "-q", "9"], "topic 'T' has queues 0 to 1, not 9"),

@@ -168,7 +168,7 @@ class Intake:
             if known.topic_id != topic.topic_id:
                 raise MirrorSourceError(
                     f"Kafka's topic {topic.name!r} was deleted and made again since {self._mirror!r} read it: the "
-                    "offsets that are known are of the other one. Read the new one under another --name"
+                    "stored offsets are those of the old topic. Read the new one under another --name"
                 )
             if known.target_hash != text_hash(self._target):
                 raise UsageError(

@@ -114,11 +114,10 @@ class TopicStart:
                     mark_below(self.store, self.topic, queue_id, first, position.mark.target_end), first
                 )
             else:
-                place = "none is known" if common is None else f"the last is offset {common.next_offset}"
+                place = "none is known" if common is None else f"from offset {common.next_offset} on"
                 raise MirrorSourceError(
                     f"Queue {queue_id} of {self.topic!r} is not the one that was mirrored: {reason}. Was a copy "
-                    "restored, or the topic deleted and made again? --on-source-change common goes on at the last "
-                    "common place "
-                    f"({place}), restart at the beginning."
+                    "restored, or the topic deleted and made again? --on-source-change common continues after the "
+                    f"last common message ({place}), restart at the beginning."
                 )
         return moved

@@ -50,8 +50,8 @@ def plan_move(
     waiting_count = link.source.waiting_count(source_group)
     if waiting_count and not ignore_waiting:
         raise UsageError(
-            f"{waiting_count} messages wait to come to group {source_group!r} again in {link.source.name}, and its "
-            "positions are beyond them: let it consume them first, or leave them behind with --ignore-waiting"
+            f"group {source_group!r} has {waiting_count} retries pending in {link.source.name}, which its positions do "
+            "not cover: let it consume them first, or leave them there with --ignore-waiting"
         )
     return GroupPlan(source_group, target_group, moves, waiting_count)
 

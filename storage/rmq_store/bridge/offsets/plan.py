@@ -130,15 +130,16 @@ def _pairs_of_topic(
         back = None
     if (forward is not None and forward.is_replaced) or (back is not None and back.is_replaced):
         raise MirrorSourceError(
-            f"topic {topic!r} or {target!r} was deleted and made again since its mirror looked last: let the mirror "
-            "begin it anew first"
+            f"topic {topic!r} or {target!r} was deleted and made again since its mirror last ran: first let the "
+            "mirror start the new topic"
         )
     count, target_count = link.source.queue_count(topic), link.target.queue_count(target)
     if not count or target_count < count:
         missing = f"{target_count} queues" if target_count else "no such topic"
         raise UsageError(
             f"topic {topic!r} has {count} queues in {link.source.name}, and {target!r} in {link.target.name} "
-            f"{missing}: positions cannot be translated. Let the mirror make and grow it, or do it by hand"
+            f"{missing}: positions cannot be translated. Let the mirror make or enlarge it "
+            "(--create-topics), or do it by hand"
         )
     source_id, target_id = link.source.topic_id(topic), link.target.topic_id(target)
     for queue_id in range(count):

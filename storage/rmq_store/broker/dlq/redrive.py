@@ -213,7 +213,7 @@ class DeadLetters:
         if limit is not None and (type(limit) is not int or limit < 0):
             raise UsageError(f"limit={limit!r}: must be 0 or more")
         if parking_topic is not None and max_replays is None:
-            raise UsageError("parking_topic is for messages that were replayed max_replays times: give that too")
+            raise UsageError("parking_topic needs max_replays: it gets the messages that were redriven so often")
         router = Router(self._topics.all(), self._config)
         target = names.retry_topic(group) if to_topic is None else to_topic
         for what, topic in (("to_topic", target), ("parking_topic", parking_topic)):

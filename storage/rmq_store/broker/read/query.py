@@ -303,7 +303,7 @@ class Query:
         if not key:
             raise UsageError("an empty key: no message has it")
         if limit < 1:
-            raise UsageError(f"max_num={limit}: at least one message has to be asked for")
+            raise UsageError(f"max_num={limit}: must be at least 1")
         search = self.search()
         log_range = (self._log.start(), self._queues.end())
         last = end = log_range[1]

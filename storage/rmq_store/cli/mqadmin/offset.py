@@ -57,7 +57,7 @@ def reset_offset_by_time(
     `rmq offsets reset` has more ways, and shows the lag before and after.
     """
     if offset is not None and queue is None:
-        raise UsageError("-o goes with -q: one offset hardly fits every queue")
+        raise UsageError("-o needs -q: one offset does not fit every queue")
     with open_store(root) as store:
         time_ms = timestamp_ms(timestamp, store.clock())
     facts = f"consumerGroup[{group}], topic[{topic}], force[{java_text(force)}]"

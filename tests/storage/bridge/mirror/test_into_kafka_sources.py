@@ -52,7 +52,7 @@ def test_a_restored_copy_is_noticed_and_goes_on_at_the_common_place(kafka: Kafka
     with Store.open(copy) as store:
         # As many again: the end alone says nothing any more.
         fill(store, topic, [b"other 3", b"other 4", b"other 5"])
-    refused(kafka, copy, topic, "the last is offset 2")
+    refused(kafka, copy, topic, "from offset 2 on")
     with Store.open(copy) as store:
         report = copy_all(kafka, store, mirror, [topic], rules=CopyRules(on_source_change="common"))
         assert report.copied == 3

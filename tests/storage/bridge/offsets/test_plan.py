@@ -200,6 +200,6 @@ def test_messages_that_wait_to_come_again_are_not_left_behind_unless_that_is_ask
     link = mirrored().link(0, 3)
     assert isinstance(link.source, ModelSide)
     link.source.waiting = 3
-    with pytest.raises(UsageError, match="3 messages wait"):
+    with pytest.raises(UsageError, match="has 3 retries pending"):
         plan_move(link, "g", "g", RULES)
     assert plan_move(link, "g", "g", RULES, ignore_waiting=True).waiting_count == 3
