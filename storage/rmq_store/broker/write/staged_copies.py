@@ -1,19 +1,40 @@
-"""Copies that the tasks of one write staged: no two of them may be of one message (data plane).
+"""The rows that tasks staged for a unit: their schema and their check, by the purpose of the unit (data plane).
 
-A client sends a message back once; each copy of a retry is a message of its own, and so are the copies of it. A caller
-whose rows name a message twice, mostly because of a join, would multiply it with every failure. Which of two rows he
-means, where their delay levels or reasons differ, only he knows: so none is chosen.
+    purpose     schema                check
+    sendback    STAGED_COPY_SCHEMA    no two copies are of one message
+    others      ENCODED_SCHEMA        none
+
+A client sends a message back once. Rows that name a message twice, mostly because of a join, would multiply the message
+with every failure. Their delay levels or reasons may differ, and only the caller knows which row is meant: so the
+commit is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from rmq_store.broker.rules import purposes
 from rmq_store.broker.write.staged_files import StagedFile
 from rmq_store.errors import UsageError
+from rmq_store.format.tables.schema import ENCODED_SCHEMA, STAGED_COPY_SCHEMA
+
+Check = Callable[[Sequence[StagedFile], Sequence[pa.RecordBatch]], None]
+
+
+class StagedRows(NamedTuple):
+    """The schema of staged rows, and a check of (files, their batches in the order of the files) that may raise."""
+
+    schema: pa.Schema
+    check: Check
+
+
+def staged_rows(purpose: str) -> StagedRows:
+    """What the files of a unit with this purpose hold."""
+    return _BY_PURPOSE.get(purpose, _ORDINARY)
 
 
 def refuse_twice(files: Sequence[StagedFile], batches: Sequence[pa.RecordBatch]) -> None:
@@ -43,3 +64,7 @@ def refuse_twice(files: Sequence[StagedFile], batches: Sequence[pa.RecordBatch])
 def _column(batches: Sequence[pa.RecordBatch], name: str) -> np.ndarray:
     """int64 (n,), of all batches."""
     return np.concatenate([batch.column(name).to_numpy() for batch in batches])
+
+
+_ORDINARY = StagedRows(ENCODED_SCHEMA, lambda files, batches: None)
+_BY_PURPOSE = {purposes.SEND_BACK: StagedRows(STAGED_COPY_SCHEMA, refuse_twice)}

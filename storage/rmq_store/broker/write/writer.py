@@ -11,14 +11,13 @@ import pyarrow as pa
 
 from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.metadata.topics import QUEUE_COUNT_MAX, TopicConfig, TopicTable
-from rmq_store.broker.rules import purposes
 from rmq_store.broker.rules.routing import AUTO_CREATE_QUEUE_MAX, Router
 from rmq_store.broker.write.disk_space import DiskSpace
 from rmq_store.broker.write.encoder import MessageEncoder, rows_of
 from rmq_store.broker.write.flusher import Flusher
 from rmq_store.broker.write.page_release import PageRelease
 from rmq_store.broker.write.single_record import OneMessageEncoder
-from rmq_store.broker.write.staged_copies import refuse_twice
+from rmq_store.broker.write.staged_copies import staged_rows
 from rmq_store.broker.write.staged_files import CONTENT_SUM_MASK, StagedFile, discard_staged, open_all_staged
 from rmq_store.broker.write.units import UnitTable
 from rmq_store.errors import (
@@ -32,7 +31,6 @@ from rmq_store.errors import (
 from rmq_store.format.batches.frame_encoder import EncodeOptions, encode_batch
 from rmq_store.format.frames.message import Message, check_message
 from rmq_store.format.properties.property_string import WAIT_STORE_MSG_OK
-from rmq_store.format.tables.schema import ENCODED_SCHEMA, STAGED_COPY_SCHEMA
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import offset_message_id
 from rmq_store.log.append.append import Appended, OneRecord, Unit, append, append_lock, append_one
@@ -191,17 +189,15 @@ class Writer:
             return self._acknowledged(CommitResult(0, committed=False))
         self._space.check()
         used = PageRelease()
-        copies = purpose == purposes.SEND_BACK
-        schema = STAGED_COPY_SCHEMA if copies else ENCODED_SCHEMA
+        staged = staged_rows(purpose)
         try:
-            batches = open_all_staged(self._log.root, files, used if consume_files else None, schema)
+            batches = open_all_staged(self._log.root, files, used if consume_files else None, staged.schema)
         except StagingError:
             # Of two who commit the same at once, the faster one uses the files up: nothing is wrong with them then.
             if self._is_done(unit, repeatable):
                 return self._acknowledged(CommitResult(0, committed=False))
             raise
-        if copies:
-            refuse_twice(files, batches)
+        staged.check(files, batches)
         needed: dict[str, int] = {}
         for file in files:
             for topic, queues in file.topics:
