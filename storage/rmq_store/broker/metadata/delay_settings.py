@@ -1,4 +1,6 @@
-"""The delays of a store's levels for who has not opened it for writing: tasks that stage, and what only looks."""
+"""The delays of a store's levels, for code that has not opened the store for writing: staging tasks and read-only
+commands.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Which topics were deleted on purpose: `pyrmq/deleted_topics.json`, for a repair that finds topics by their queues.
+"""The list of topics that were deleted on purpose, `pyrmq/deleted_topics.json`. A repair finds topics by their queues.
 
     {"format": 1, "topics": {"<topic>": <end of the log when it was deleted>, ...}}
 
-A deleted topic leaves queue files behind (see `administration`), and so looks like one that was lost with
-config/topics.json. It was made again if a queue of it points at or above that end. Topics without queue files are
-forgotten. Nothing else reads this file: if it is lost, deleted topics are found, too; one that cannot be read is made
-again, if the table of topics can be.
+The queue files of a deleted topic stay (see `administration`), so it looks like a topic that was lost with
+config/topics.json. If a queue of the topic points at or above the recorded end, the topic was made again. Topics
+without queue files are dropped from the list. If the file is lost, a repair also finds deleted topics. An unreadable
+file is written again, if the table of topics can be read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a group needs before its messages can be sent back: its settings, `%RETRY%group` and `%DLQ%group`.
+"""The settings and topics that a group needs before its messages are sent back: `%RETRY%group` and `%DLQ%group`.
 
-All three are made when they are needed first. Sources: SubscriptionGroupManager#findSubscriptionGroupConfig,
+All three are made when they are first needed. Sources: SubscriptionGroupManager#findSubscriptionGroupConfig,
 TopicConfigManager#createTopicInSendMessageBackMethod, AbstractSendMessageProcessor#consumerSendMsgBack.
 """
 

@@ -6,9 +6,10 @@
     filterDataByTopic{topic: {groupFilterData{group: {expression, expressionType, clientVersion, bornTime, deadTime,
         ...}}}}
 
-Filters are a broker's record of its connected consumers: shown, never written. `forbiddenTable` and whatever else is in
-the group table is kept, and so are entries that no group can have (`odd_entries`): brokers up to 5.3.3 write one with
-an empty name. Sources: SubscriptionGroupConfig.java, SubscriptionGroupManager.java, ConsumerFilterData.java.
+Filters are a broker's record of its connected consumers: they are shown, never written. `forbiddenTable` and unknown
+members of the group table stay in the file. So do entries that no group can have (`odd_entries`): brokers up to 5.3.3
+write one with an empty name. Sources: SubscriptionGroupConfig.java, SubscriptionGroupManager.java,
+ConsumerFilterData.java.
 """
 
 from __future__ import annotations

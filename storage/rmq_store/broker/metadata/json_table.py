@@ -1,11 +1,11 @@
-"""RocketMQ's JSON tables under `config/`: read by anybody at any time, changed by one process at a time.
+"""RocketMQ's JSON tables under `config/`. Any process reads them at any time; one process at a time changes them.
 
     config/<name>.json        the table, always there once it was written
     config/<name>.json.bak    the content before the last change; read when the table is missing, empty or unparsable
     pyrmq/config.lock         held while a table is changed, so that no change is lost
 
-A change re-reads the table under the lock and merges into what is there, so fields and entries that this version does
-not know survive. `dataVersion` counts the changes. After a crash at any point the table is the old or the new one.
+A change reads the table again under the lock and merges its own fields, so fields and entries that this version does
+not know stay. `dataVersion` counts the changes. After a crash at any point the table is the old or the new one.
 Sources: ConfigManager.java (load, loadBak, persist), DataVersion.java, MixAll#string2File.
 """
 

@@ -1,4 +1,4 @@
-"""Who is using a group: one file per member or queue lock, locked by the process that holds it.
+"""Leases: the users of a group. Each member or queue lock has one file, locked by the process that holds it.
 
     pyrmq/groups/<group>/<name>.lease
         0       locked (OFD) while the lease is held
@@ -7,9 +7,10 @@
         64-     JSON {"name", "owner", "pid", "host", "started_ms", "shares"}, padded with spaces to byte 4096
     4096-   of a member: JSON list of the topics that it has subscribed to, padded with spaces
 
-The lock decides alone: free means that the holder is dead or gone, and the lease is taken over at once. A heartbeat
-that is 120 s old says that the holder is stuck; its lease is still not taken away, because it may go on and commit.
-The content only tells who it is. Whether a stream or consumers have a topic is decided by another lock (`topic_use`).
+Only the lock decides. If it is free, the holder has died or left, and another process takes the lease at once. A
+heartbeat older than 120 s means that the holder is stuck. Its lease is still not taken, because the holder may go on
+and commit. The content only names the holder. Another lock decides whether a stream or consumers have a topic
+(`topic_use`).
 RocketMQ keeps the same facts in the broker's memory (ConsumerManager.java, RebalanceLockManager.java).
 """
 

@@ -1,8 +1,8 @@
 """Entries of RocketMQ's tables that cannot be used: an impossible name, a value of a wrong type, a number out of range.
 
-A broker writes some of them itself (up to 5.3.3 a group with an empty name, as soon as a C++ client has produced), and
-one must not cost the others: it stays in the file as it is, lists leave it out, and only a caller that asks for this
-very entry gets an error. `rmq doctor`, `rmq verify` and `rmq repair` name it.
+A broker writes some of them itself: up to 5.3.3 a group with an empty name, as soon as a C++ client has produced. One
+such entry must not make the others unusable. It stays in the file unchanged, and lists leave it out. Only a caller that
+asks for this entry by name gets an error. `rmq doctor`, `rmq verify` and `rmq repair` name it.
 """
 
 from __future__ import annotations

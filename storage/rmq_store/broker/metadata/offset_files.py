@@ -1,9 +1,9 @@
-"""One file of committed offsets, as a broker writes it; which of two files counts for a group is not decided here.
+"""One file of committed offsets, as a broker writes it. `offsets` decides which of two files counts for a group.
 
     offsetTable{"topic@group": {queue id: offset}}, groupTopicMap{group: [topics]}
 
-A change merges its own keys only. What cannot be an offset is kept (`odd_entries`); groupTopicMap is what Java derives
-from the offsets, and it is kept right where it is there. Source: ConsumerOffsetManager.java.
+A change merges its own keys only. Entries that cannot be offsets stay (`odd_entries`). Java derives groupTopicMap from
+the offsets; it is updated here if the file has it. Source: ConsumerOffsetManager.java.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""How far groups have consumed, and how far the delay levels were delivered.
+"""The committed offsets of groups, and the progress of the delay levels.
 
     config/consumerOffset.json      offsetTable{"topic@group": {queue id: offset}}
     config/lmqConsumerOffset.json   the same, of a broker with enableLmq=true, which reads no other
     config/delayOffset.json         offsetTable{level: offset}
 
-An offset is that of the next message to be consumed. A change merges its own keys only, and may move an offset
-backwards: a reset is a commit. Losing a change costs redelivery, never messages. Losing messages and keeping the change
-would cost those that get their offsets later; so the log is flushed up to what a group commits before that is written
-(`flush_below`).
+An offset is that of the next message to consume. A change merges its own keys only, and may move an offset backwards:
+a reset is a commit. If a change is lost, messages are delivered again, and none is lost. If messages were lost and the
+change stayed, the group would skip the messages that get their offsets later. So the log is flushed up to the committed
+offsets before they are written (`flush_below`).
 
-lmqConsumerOffset.json stays when enableLmq is switched off, so which file a broker reads cannot be seen. For a group
-that is in one file only, that one counts. One that is in both with other offsets is refused until `enable_lmq` says
-which of the two it is; where they agree, both are written. `lmqOffsetTable`, for groups that begin with %LMQ%, is read
-for a group that is asked for by its name, in no list, and never written. Sources: ConsumerOffsetManager.java,
+lmqConsumerOffset.json stays when enableLmq is switched off, so the files do not show which of them a broker reads. For
+a group in only one file, that file counts. A group with different offsets in both files is refused until `enable_lmq`
+is set. If both files agree, both are written. `lmqOffsetTable` has the groups that begin with %LMQ%: it is read only
+for a group that a caller names, appears in no list, and is never written. Sources: ConsumerOffsetManager.java,
 LmqConsumerOffsetManager.java, ScheduleMessageService.java.
 """
 

@@ -1,13 +1,14 @@
-"""What a store is made with: RocketMQ's settings under its own names, kept in `<root>/pyrmq/store.json`.
+"""The settings of a store: RocketMQ's, under RocketMQ's names, in `<root>/pyrmq/store.json`.
 
     {"format": 1, "identity": "<uuid>", "settings": {"mappedFileSizeCommitLog": 67108864, ...}}
 
-messageDelayLevel is not there if nobody told it: in a store that a broker wrote
+messageDelayLevel is missing if a broker wrote the store and no caller has given its levels
 (`rmq_store.log.recovery.delay_inference`).
 
-store.json.bak is there from the first time on: the content before the last change, for `rmq repair`.
+store.json.bak exists from the first write on. It has the content before the last change, for `rmq repair`.
 
-Sizes belong to the store: they are read off its files when it is opened. Source: MessageStoreConfig, BrokerConfig.
+File sizes belong to the store: they are taken from its files when it is opened. Source: MessageStoreConfig,
+BrokerConfig.
 """
 
 from __future__ import annotations

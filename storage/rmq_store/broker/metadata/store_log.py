@@ -1,4 +1,4 @@
-"""The log of a store by its settings alone, for whoever needs nothing of what its messages mean."""
+"""Opens the log of a store by its settings alone, for code that does not read messages."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Who reads a topic as a group: consumers that share its queues, or one stream that has them alone.
+"""The use lock of a topic by a group: consumers share the topic's queues, or one stream has all of them.
 
     pyrmq/groups/<group>/<topic>.use
         0       locked (OFD) shared by each consumer that shares the topic's queues, exclusively by a stream
 
-A batch of a stream cannot give queues up while it runs, so a stream and consumers would each get every message. The
-kernel decides who comes first, and lets a killed holder go at once. The lock says nothing of who holds it: that is what
-their leases tell (`leases`), which are taken before it and given back after it.
+A stream cannot give up queues while a batch runs, so a stream and consumers together would each get every message. The
+kernel decides which comes first, and frees the lock of a killed holder at once. The lock does not name its holder. The
+leases do (`leases`): they are taken before the lock and released after it.
 
-RocketMQ has nothing of the kind: all of its consumers share queues.
+RocketMQ has no such lock: all of its consumers share queues.
 """
 
 from __future__ import annotations

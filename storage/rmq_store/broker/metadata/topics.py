@@ -3,8 +3,8 @@
     topicConfigTable{topic: {attributes, order, perm, readQueueNums, topicFilterType, topicName, topicSysFlag,
                              writeQueueNums}}
 
-Topics exist from a full match of their name on; whether a sender may create one is decided by the store. What a broker
-does not write, fields that we do not know, and entries that no topic can have (`odd_entries`) are kept. Sources:
+Names match whole. The store decides whether a sender may create a topic. Members that a broker does not write, unknown
+fields, and entries that no topic can have (`odd_entries`) stay in the file. Sources:
 TopicConfigManager.java, TopicConfig.java, PermName.java.
 """
 

@@ -1,10 +1,12 @@
-"""Which messages of some queues have given keys or ids, as far as the index tells, and where it does not (data plane).
+"""Find messages of queues by keys or ids through the index, and the ranges that the index does not cover (data plane).
 
-An index may begin later than its log (messageIndexEnable came late), end before it (a broker was killed), or lack a
-file in between (IndexService#load deletes one that its checkpoint does not vouch for). So each file is asked for its
-first and last record; what lies between two files, behind the last one, or in damage that was kept, has to be read.
-A record counts only if the queue's own entry points at it: a topic may have been deleted and made again. So the rows
-found, and those of the untold ranges that match, are exactly the rows of a read of the whole queues that match.
+An index may begin later than its log (messageIndexEnable was switched on late) or end before it (a broker was killed).
+A file in the middle may be missing: IndexService#load deletes a file that its checkpoint does not cover. So the look-up
+reads the first and last record of each index file. Ranges between two files, after the last file, or in accepted damage
+must be read from the queues.
+
+A record counts only if the queue's own entry points at it, because a topic may have been deleted and made again. The
+rows found, and the matching rows of the uncovered ranges, are exactly the matching rows of a read of whole queues.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The query service: messages by key, unique key, id, queue offset and time, each asked for its own text before shown.
+"""The query service: messages by key, unique key, id, queue offset and time.
 
-`find` answers with all messages, for many keys at once; `by_key` and `by_unique_key` answer as RocketMQ's client does:
-its limits, its times of whole seconds. Only what lies in the visible log counts. Sources: DefaultMessageStore.java
+The index stores hashes, so the text of each record found is compared with the key before it is returned. `find` returns
+all messages, for many keys at once. `by_key` and `by_unique_key` answer as RocketMQ's client does, with its limits and
+its times of whole seconds. Only messages in the visible log are found. Sources: DefaultMessageStore.java
 (queryMessage), IndexService.java (queryOffset), MQAdminImpl.java (queryMessage).
 """
 

@@ -1,7 +1,7 @@
 """Reading a range of one queue as record batches (data plane).
 
-Queue entries give places and sizes, one gather per segment gives columns. Every record is asked for its own topic,
-queue and queue offset before it is believed: an entry is not checksummed.
+Queue entries give offsets and sizes; one gather per segment gives columns. Entries have no checksum, so the topic, the
+queue and the queue offset in each record are compared with the request.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Frames(NamedTuple):
 
 
 class QueueReader:
-    """Reads queue ranges of one log. Entries are given by the caller, who knows where the log ends."""
+    """Reads queue ranges of one log. The caller passes the entries, because it knows where the log ends."""
 
     def __init__(self, log: CommitLog, broker_name: str, body_limit_bytes: int) -> None:
         self._log = log
@@ -73,10 +73,10 @@ class QueueReader:
 
         Raises:
             CorruptQueueError: an entry and the record it points at disagree, or it points nowhere.
-            OffsetOutOfRangeError: retention has taken the messages since the caller looked; or their entries are
-                damaged, and point below the log. It does not say what is left: who knows the whole queue finds out.
-            CorruptRecordError: a record is damaged, or its segment is missing in the middle of the log. Of damage that
-                was kept, it names all messages that are lost; with `request.skip_lost` they are left out.
+            OffsetOutOfRangeError: retention has deleted the messages since the caller read the entries; or the entries
+                are damaged, and point below the log. The error does not say which messages are left.
+            CorruptRecordError: a record is damaged, or its segment is missing in the middle of the log. For accepted
+                damage, the error names all lost messages; with `request.skip_lost` they are left out.
         """
         topic, queue_id, columns, tags = request.topic, request.queue_id, request.columns, request.tag_filter
         queue_offsets = request.queue_offsets()

@@ -1,4 +1,4 @@
-"""Questions about queues: ranges, contents, times. Every answer begins by loading where the log ends."""
+"""Ranges, messages and times of queues. Every method first loads the end of the log."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Queues:
         self._peeked: ReadOnlyEnd | StatePage | None = None
 
     def refresh(self) -> None:
-        """Look again at a store that nobody of us writes."""
+        """Read the end of the log again, for a store that none of our writers has open."""
         peeked = self._peeked
         if isinstance(peeked, ReadOnlyEnd):
             self._peeked = read_on(self._log, peeked)
@@ -79,7 +79,7 @@ class Queues:
         return self._range_in_log(topic, queue_id)[0]
 
     def _range_in_log(self, topic: str, queue_id: int) -> tuple[QueueRange, int, int]:
-        """The queue's range, and where the log began and ended at which it was looked at."""
+        """The queue's range, and the [start, end) of the log that it belongs to."""
         if queue_id < 0:
             raise UsageError(f"queue id {queue_id} is negative")
         validate_topic(topic)
@@ -142,7 +142,7 @@ class Queues:
                 raise self._record_is_gone(*queue, error.requested) from error
 
     def commit_log_offset(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """Where a message lies, as its entry says.
+        """The commit-log offset of a message, as its entry says.
 
         Raises:
             OffsetOutOfRangeError: the queue does not have it (any more).
@@ -170,8 +170,8 @@ class Queues:
         return self._judged_place(topic, queue_id, asked, first, last)
 
     def _judged_place(self, topic: str, queue_id: int, asked: int, first: int, last: int) -> int:
-        """Where a message lies whose entry does not ascend: one that its record does not own up to is believed as far
-        as it lies between its sound neighbours.
+        """The commit-log offset of a message whose entry is not in ascending order with its neighbours. If the record
+        is not this message, the offset is limited to the range between the nearest sound entries.
         """
         key, (offset, size) = (topic, queue_id), self._place(topic, queue_id, asked)
         if self._log.is_record_of(*key, offset, size, asked):
@@ -353,8 +353,8 @@ class Queues:
     def _record_is_gone(
         self, topic: str, queue_id: int, queue_offset: int
     ) -> OffsetOutOfRangeError | CorruptQueueError:
-        """The error for an entry that points below the log: who is told that retention took a message that the queue
-        has would ask for it again, for ever.
+        """The error for an entry that points below the log. If the queue still has the message, this is damage, not
+        retention: a reader that retries after retention would ask for the message for ever.
         """
         if queue_offset < self.range(topic, queue_id).min_offset:
             return self._removed(topic, queue_id, queue_offset)

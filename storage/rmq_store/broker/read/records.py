@@ -1,8 +1,8 @@
-"""Records of the log found by their commit-log offsets: one as a value, many as checked frames (data plane).
+"""Records of the log by their commit-log offsets: one as a value, many as checked frames (data plane).
 
-Whoever copies a record asks here first. An offset comes from a caller, not from a queue entry: nothing at it is
-believed before size, magic, physical offset and the checksums agree (a copy gets checksums of its own, which would
-vouch for damage). Source: DefaultMessageStore#lookMessageByOffset.
+Every module that copies a record reads it here. The offset comes from a caller, not from a queue entry, so size, magic,
+physical offset and checksums are checked first. Otherwise a copy of a damaged record would get valid checksums.
+Source: DefaultMessageStore#lookMessageByOffset.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Messages that are not to be delivered yet: who asks for it, and what is stored instead (pure functions).
+"""Delayed messages: which properties ask for a delay, and what is stored instead of the message (pure functions).
 
-A message waits for its time in another topic; its properties say where it goes then:
+A delayed message is stored in another topic until it is due. Its properties name the topic and queue that it goes to:
 
     asked for by                             topic                 queue         tags code of the queue entry
     DELAY (delay level 1 ..)                 SCHEDULE_TOPIC_XXXX   level - 1     storeTimestamp + the level's delay
     TIMER_DELAY_SEC, else TIMER_DELAY_MS,    rmq_sys_pyrmq_timer   by distance   time of delivery
     else TIMER_DELIVER_MS
 
-A level above the table counts as its last one, and DELAY is rewritten. With a level the timer properties go. A time
-that has passed asks for nothing. Source: HookUtils.java (handleScheduleMessage, transformDelayLevelMessage,
-transformTimerMessage). Many at once: `delay_batch`.
+A level above the table counts as its last level, and DELAY is rewritten. A message with a level loses its timer
+properties. A time in the past asks for no delay. Source: HookUtils.java (handleScheduleMessage,
+transformDelayLevelMessage, transformTimerMessage). `delay_batch` does the same for batches.
 """
 
 from __future__ import annotations

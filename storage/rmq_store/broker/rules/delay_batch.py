@@ -1,4 +1,4 @@
-"""As `delay`, for the rows of a batch (data plane): each row ends up as its message alone would."""
+"""The rules of `delay` for the rows of a batch (data plane). Each row is stored as its message alone would be."""
 
 from __future__ import annotations
 

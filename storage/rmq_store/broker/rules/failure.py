@@ -1,7 +1,8 @@
-"""Why a message failed: user properties that travel with it through retry and dead-letter topics.
+"""Failure reasons: user properties that stay with a message through retry and dead-letter topics.
 
-RocketMQ keeps no reasons. Whoever sends a message back may give these; readers find them in `properties`. They give way
-when the property string would get longer than a frame can hold: a reason is never worth a message's own property.
+RocketMQ stores no reasons. A caller that sends a message back may give these properties, and readers find them in
+`properties`. They are left out if the property string would get longer than a frame can hold, so that no property of
+the message itself is lost.
 """
 
 from __future__ import annotations

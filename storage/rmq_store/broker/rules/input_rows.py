@@ -1,4 +1,4 @@
-"""Rows that a caller gives by columns: brought to their schema, or refused by row and column (data plane)."""
+"""Converts a caller's rows to their schema, or refuses them by row and column (data plane)."""
 
 from __future__ import annotations
 

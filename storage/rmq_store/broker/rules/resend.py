@@ -1,7 +1,7 @@
-"""The rules of a message that a consumer sends to its retry topic itself (pure functions).
+"""The rules for a message that a consumer itself sends to its retry topic (pure functions).
 
-Clients do so when a send-back failed, or when an ordered message was tried too often in its place. Without an end to it
-a client would send the same message for ever. Sources: SendMessageProcessor#handleRetryAndDLQ,
+Clients do so when a send-back failed, or when an ordered message was tried too often. Without a limit a client would
+send the same message for ever. Sources: SendMessageProcessor#handleRetryAndDLQ,
 DefaultMQPushConsumerImpl#sendMessageBack, ConsumeMessageOrderlyService#sendMessageBack.
 """
 

@@ -1,8 +1,8 @@
-"""Which queue a message goes to: its own wish, its sharding key, or the next one in turn (data plane).
+"""The queue of a message: the one that it names, the one of its sharding key, or the next one (data plane).
 
-Same sharding key, same queue: |hash| mod number of queues, as RocketMQ's SelectMessageQueueByHash. Without a key the
-queues of a topic are taken in turn from a random one on (TopicPublishInfo#selectOneMessageQueue). Rows keep their
-order within a queue.
+Messages with one sharding key go to one queue: |hash| mod number of queues, as RocketMQ's SelectMessageQueueByHash.
+Messages without a key go round the queues of the topic, from a random queue on
+(TopicPublishInfo#selectOneMessageQueue). Rows keep their order within a queue.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The rules of a send-back: where a message that failed goes next, and what its copy says (pure functions).
+"""The rules of a send-back: where a failed message goes next, and what its copy holds (pure functions).
 
-The one place that owns the table of CONSUMER_SEND_MSG_BACK; `retry` applies it to one message, `send_back_batch` to
-many. Source: AbstractSendMessageProcessor#consumerSendMsgBack, HookUtils#handleScheduleMessage (5.x).
+The table of CONSUMER_SEND_MSG_BACK is only here. `retry` applies it to one message, `send_back_batch` to many.
+Source: AbstractSendMessageProcessor#consumerSendMsgBack, HookUtils#handleScheduleMessage (5.x).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Messages that wait for an absolute time: which ask for one, and where they wait.
+"""Messages with an absolute delivery time: which properties ask for one, and the timer queue of each.
 
-RocketMQ 5.x keeps them in a timer wheel and its log, whose queue is `rmq_sys_wheel_timer`. Ours wait in a topic of our
-own, which a broker leaves alone: so we leave its wheel alone too. Both take the same properties, with the same limits:
-HookUtils.java (transformTimerMessage). Times are kept to the millisecond, not rounded.
+RocketMQ 5.x stores them in a timer wheel and its log, whose topic is `rmq_sys_wheel_timer`. This engine uses a topic of
+its own, which a broker does not touch, and leaves the wheel alone. Both take the same properties with the same limits:
+HookUtils.java (transformTimerMessage). Times are exact to the millisecond, not rounded.
 
     rmq_sys_pyrmq_timer   queue 0: due within a minute, 1: an hour, 2: a day, 3: later
         properties        REAL_TOPIC, REAL_QID, TIMER_OUT_MS = when it is due

@@ -1,17 +1,17 @@
-"""Topics and groups as an operator changes them: store.admin.
+"""`store.admin`: an operator changes and deletes topics and groups.
 
-What a deletion takes, and what it leaves:
+A deletion removes:
 
     topic    its settings, every group's offsets on it, POP state; POP retry topics of Java (%RETRY%group_topic)
     group    its settings; with its offsets also POP state and the topics %RETRY%group and %DLQ%group
 
-Messages stay in the log until retention takes them, and the files of their queues with them, the last one for good:
-unlike a broker, which unlinks them (DefaultMessageStore#deleteTopics) and begins again at queue offset 0, so that a
-rebuild finds two messages for one offset. Here a topic that is made again goes on where it ended, and what is left of
-its old messages can be read again: no queue offset is given out twice as long as the log has a message of that offset.
+Messages stay in the log until retention deletes them. The files of their queues stay as long, and the last file of each
+queue for ever. A broker unlinks these files (DefaultMessageStore#deleteTopics) and starts again at queue offset 0, so a
+rebuild finds two messages for one offset. Here a topic that is made again continues at its old end, and its remaining
+old messages can be read again. So no queue offset is used twice while the log has a message with that offset.
 
-Each step is durable before the next, settings first: a deletion that was cut short is done by repeating it, and
-`clean_unused_topics` finds what one has left. Sources: AdminBrokerProcessor.java (updateAndCreateTopic, deleteTopic,
+Each step is durable before the next, settings first. To finish an interrupted deletion, repeat it;
+`clean_unused_topics` also finds its remains. Sources: AdminBrokerProcessor.java (updateAndCreateTopic, deleteTopic,
 updateAndCreateSubscriptionGroup, deleteSubscriptionGroup, cleanUnusedTopic), ConsumerOffsetManager.java.
 """
 

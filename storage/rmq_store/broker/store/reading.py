@@ -28,14 +28,16 @@ class Reading(TopicsAndGroups):
     """The part of `Store` that reads."""
 
     def redriven(self, group: str) -> Mapping[int, OffsetRanges]:
-        """Which dead letters in each queue of `%DLQ%group` were moved on up to now. CorruptionError: a record of what
-        was moved is damaged.
+        """The dead letters in each queue of `%DLQ%group` that were redriven up to now, as offset ranges.
+        CorruptionError: a record of the redrive ledger is damaged.
         """
         self._reading()
         return RedriveLedger(self._log, lambda: self.log_range()[1]).moved(group)
 
     def queue_range(self, topic: str, queue_id: int) -> QueueRange:
-        """The messages that can be read; (0, 0) for a queue that was never used. TopicKindError: none of them can."""
+        """The queue offsets [min, max) that can be read; (0, 0) for a queue that was never used. TopicKindError: the
+        topic is kept in a way that is not read here.
+        """
         queues = self._reading_ends()
         self._refuse_unreadable(topic)
         return queues.range(topic, queue_id)
@@ -63,13 +65,13 @@ class Reading(TopicsAndGroups):
         `columns`.
 
         `tags` ("TagA || TagB") leaves out messages with other tags. Compressed bodies are decompressed unless
-        `raw_body`. `only`: of the range, just these queue offsets, (n,) int64, ascending; nothing else is touched.
-        `two_threads`: a second thread makes every other batch, before the one in front of it is yielded; not for who
-        has a reader for each processor. It holds one batch more (9 MiB of stored bytes; one message if that is larger).
+        `raw_body`. `only`: read just these queue offsets of the range, (n,) int64, ascending. `two_threads`: a second
+        thread decodes the next batch ahead, which holds one batch more (9 MiB of stored bytes, or one larger message).
+        Switch it off if every processor has a reader already.
 
         Raises:
             OffsetOutOfRangeError: [start, end) is not within the queue's range.
-            CorruptionError: a record or entry is damaged; what was yielded before is right.
+            CorruptionError: a record or entry is damaged; all batches before it are valid.
             UsageError: unknown column. TopicKindError: the topic is kept in a way that is not read here.
         """
         self._refuse_unreadable(topic)
@@ -101,8 +103,8 @@ class Reading(TopicsAndGroups):
     def lost_offsets(
         self, topic: str, queue_id: int, start: int, end: int, *, tags: str | None = None
     ) -> np.ndarray:
-        """The messages of [start, end) that `read` of these tags cannot have, as far as the queue entries tell: their
-        segment is missing, or they lie in damage that was kept. Queue offsets (n,) int64, ascending.
+        """Queue offsets of the messages in [start, end) that `read` with these tags cannot return, (n,) int64,
+        ascending: their segment is missing, or they lie in accepted damage. Only queue entries are read.
         OffsetOutOfRangeError.
         """
         return self._reading().lost_offsets(topic, queue_id, start, end, tags=tags)
@@ -112,8 +114,8 @@ class Reading(TopicsAndGroups):
         return self._reading().store_timestamp(topic, queue_id, queue_offset)
 
     def tags_code(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """What the queue's entry holds beside the place of one message: the hash of its tag; for a message that waits
-        for its delay, when it is due (ms). OffsetOutOfRangeError.
+        """The tags code in the queue's entry of one message: the hash of its tag, or the due time (ms) of a delayed
+        message. OffsetOutOfRangeError.
         """
         return self._reading().tags_code(topic, queue_id, queue_offset)
 
@@ -122,8 +124,11 @@ class Reading(TopicsAndGroups):
         return self._reading().offset_by_time(topic, queue_id, timestamp_ms, boundary)
 
     def message_at(self, commit_log_offset: int) -> StoredMessage:
-        """The message whose record begins there, with all its fields; its body as stored. UsageError if none begins
-        there (any more), CorruptRecordError if it is damaged.
+        """The message whose record begins at `commit_log_offset`, with all fields and the body as stored.
+
+        Raises:
+            UsageError: no record begins there (any more).
+            CorruptRecordError: the record is damaged.
         """
         return message_at(self._log, self._reading().end(), commit_log_offset)
 
@@ -139,20 +144,24 @@ class Reading(TopicsAndGroups):
         return self._log.start(), queues.end()
 
     def has_not_grown(self, end: int) -> bool:
-        """Whether the log still ends at `end`, as far as mapped memory tells: for who asks all the time, and looks
-        properly (`refresh`, `log_range`) now and then. What was appended is always seen; that files were replaced, or
-        that a broker took the store over from a writer of ours, only by that other look. False is no answer.
+        """Cheap check without a system call. True: nothing was appended since `end`. False: unknown, call
+        `log_range`.
+
+        It does not notice that files were replaced, or that a broker took over the store. A caller that polls must
+        also call `refresh` or `log_range` now and then.
         """
         return self._reading().has_not_grown(end)
 
     def delay_backlogs(self) -> list[Backlog]:
-        """What waits for each delay level, and for times of their own: as it is at the moment. CorruptionError."""
+        """The undelivered messages of each delay level, and those with a time of their own, at this moment.
+        CorruptionError.
+        """
         newest_unit = None if self._writer is None else self._writer.newest_unit
         return backlogs(self._log, newest_unit, self._reading().end())
 
     def backlog_by_topic(self) -> dict[str, int]:
-        """How many messages wait for a delay or a time before they come to each topic; failed ones come to a `%RETRY%`
-        topic. Each of them is looked at. CorruptionError: a queue is damaged.
+        """{topic: number of delayed messages that will come to it}; failed messages come to a `%RETRY%` topic. Reads
+        every delayed message. CorruptionError: a queue is damaged.
         """
         newest_unit = None if self._writer is None else self._writer.newest_unit
         return backlog_by_topic(self._log, newest_unit, self._reading().end())
@@ -177,11 +186,11 @@ class Reading(TopicsAndGroups):
         return DeadLetterArchive(self._log, self._reading(), self._topics, Path(directory).absolute())
 
     def refresh(self) -> None:
-        """Look at the disk again, if this is a read-only store that nobody of us writes. StoreReplacedError: the store
-        is not in its place any more.
+        """Read the end of the log from disk again, for a read-only store that none of our writers has open.
+        StoreReplacedError: the directory was moved or replaced.
         """
         self._reading_ends().refresh()
 
     def unpin(self) -> None:
-        """Keep nothing from retention until something is read again."""
+        """Release this store's pins, so that retention can delete any segment. The next read pins again."""
         self._log.files.unpin()

@@ -1,22 +1,24 @@
-"""Which old segments go, and when: RocketMQ's rules (DefaultMessageStore.CleanCommitLogService), without a daemon.
+"""Retention: deletes old segments by RocketMQ's rules (DefaultMessageStore.CleanCommitLogService), without a daemon.
 
 A pass deletes if one of these is true; otherwise it does nothing:
 
     time      the local hour of the store's clock is in deleteWhen
-    disk      it is fuller than diskMaxUsedSpaceRatio
+    disk      the disk is fuller than diskMaxUsedSpaceRatio
     manual    the caller asks for it
-    retry     the oldest segment could not go because somebody kept it, and redeleteHangedFileInterval has passed
+    retry     a reader kept the oldest segment, and redeleteHangedFileInterval has passed since
 
-It goes from the oldest segment on, at most deleteFileBatchMax, and stops at the first that stays. A segment goes if its
-file was not written to for fileReservedTime hours, or at any age if the disk is fuller than diskSpaceCleanForciblyRatio
-and cleanFileForciblyEnable is set. Whether anybody has consumed its messages makes no difference.
+A pass deletes from the oldest segment on, at most deleteFileBatchMax segments, and stops at the first one that stays. A
+segment is deleted if its file was not written to for fileReservedTime hours. If the disk is fuller than
+diskSpaceCleanForciblyRatio and cleanFileForciblyEnable is set, its age does not matter. Committed offsets of groups do
+not matter.
 
-    kept by a reader           stays until it is free, at most destroyMapedFileIntervalForcibly after the first refusal
-    waiting messages in it     stays until they are delivered, or for `drop_waiting` (RocketMQ deletes them)
-    dead letters in it         are archived before, if dlqArchivePath is set; if that fails it stays
-    newest units in it         are written again before (`unit_markers`)
+    a reader pins it           it stays until the pin is released, at most destroyMapedFileIntervalForcibly after the
+                               first refusal
+    it has delayed messages    it stays until they are delivered, unless `drop_waiting` is set (RocketMQ deletes them)
+    it has dead letters        they are archived first, if dlqArchivePath is set; if that fails, the segment stays
+    it has newest units        they are written again first (`unit_markers`)
 
-Nothing but `Retention.run` deletes, and nothing calls it but `rmq retention run` and `rmq broker run`.
+Only `Retention.run` deletes. Only `rmq retention run` and `rmq broker run` call it.
 """
 
 from __future__ import annotations

@@ -54,22 +54,25 @@ class Store(Reading, Writing):
     ) -> Store:
         """Open the store at `path`; with `create`, make one if the directory is missing or empty.
 
-        `config` names the settings of a new store, or of one that a broker made; of a store of ours it must not
-        contradict them: its own settings stay, and fields with their default value ask for nothing. What may change in
-        the life of a store (when messages are deleted, say: `Retention.configure`; and messageDelayLevel) is replaced,
-        for every process. Messages that wait already stay due when they are. If nobody told messageDelayLevel of a
-        store that a broker wrote, its delayed messages tell it, a level at a time.
-        `read_only` changes nothing on disk, whoever wrote the store. For writing, the
-        first process to open a store that was not stopped cleanly recovers it: see `recovery`.
+        `config` gives the settings of a new store, or of a store that a broker made. For a store that this engine made,
+        it must not contradict the store's settings; fields with their default value ask for nothing. Settings that may
+        change (those of `Retention.configure`, and messageDelayLevel) are replaced for every process. Messages that are
+        delayed already keep their due times. If a broker wrote the store and no caller ever gave messageDelayLevel, the
+        delay of each level is inferred from the delayed messages.
 
-        If it finds records damaged or missing that were on disk for certain, it refuses, unless `on_corruption="keep"`:
-        then nothing is truncated, the damage is written down (pyrmq/kept.json: later openers accept it, and no other)
-        and named in `recovery.bad_ranges`, what lies before and behind it can be read, and reading a lost message
-        raises CorruptRecordError. `rebuild_views` scans the whole log and writes queues and index again; a function is
-        told (records so far, bytes so far, bytes in all).
+        `read_only` changes nothing on disk. Otherwise, the first process to open a store that was not stopped cleanly
+        recovers it: see `recovery`.
 
-        `commit_log_paths`: where the log is, if not in the store: storePathCommitLog of the broker, one directory or
-        several that commas separate. Only with `read_only`.
+        If recovery finds records damaged or missing that were certainly on disk, `open` refuses. With
+        `on_corruption="keep"` nothing is truncated: the damage is accepted, and named in `recovery.bad_ranges`. It is
+        also recorded in pyrmq/kept.json; later openers accept this damage and no other. Messages before and after it
+        can be read; reading a lost message raises CorruptRecordError.
+
+        `rebuild_views` scans the whole log and writes queues and index again. A function is called with (records so
+        far, bytes so far, bytes in all).
+
+        `commit_log_paths`: the log's directories if the log is outside the store, separated by commas, as in the
+        broker's storePathCommitLog. Only with `read_only`.
 
         Raises:
             NotAStoreError: no store at `path`, or one of a newer version.
@@ -84,15 +87,15 @@ class Store(Reading, Writing):
         return open_store(request, cls)
 
     def close(self) -> None:
-        """Flush, and let go of files and locks, when the other threads are through with what they append; the last
-        writer to close leaves a cleanly stopped store. Does nothing if another thread is at it. After an interrupt
-        (Ctrl-C) while it waits the store is open, and is to be closed again.
+        """Wait for appends of other threads, flush, and release files and locks. The last writer to close leaves a
+        cleanly stopped store. If another thread is closing the store, this call does nothing. After an interrupt
+        (Ctrl-C) during the wait the store is still open: call `close` again.
 
         Raises:
             StoreFailedError: a flush failed; the next opener recovers the store.
             StoreLockedError: another process, or another thread, appends for too long.
-            UsageError: a signal handler calls it in the middle of an append or a flush of this very thread. Nothing
-                was let go of.
+            UsageError: a signal handler calls it in the middle of an append or a flush of the same thread. The store
+                stays open.
         """
         if self._closed or os.getpid() != self._pid:
             return
@@ -139,12 +142,12 @@ class Store(Reading, Writing):
 
     @property
     def retention(self) -> Retention:
-        """Deletes old messages; of a read-only store it only says which."""
+        """Deletes old messages. For a read-only store it only plans."""
         self._reading()
         return self._retention
 
     @property
     def admin(self) -> Administration:
-        """Changes and deletes topics and groups; of a read-only store it only says what would go."""
+        """Changes and deletes topics and groups. For a read-only store it only plans deletions."""
         self._reading()
         return self._admin

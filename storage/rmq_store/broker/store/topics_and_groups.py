@@ -38,15 +38,15 @@ class TopicsAndGroups(StoreParts):
         return topic
 
     def find_topic(self, name: str) -> TopicConfig | None:
-        """The topic of exactly this name, also one that has queues and that the table does not name: it can be read.
-        None if there is none. CorruptionError: a queue of such a topic is damaged.
+        """The topic of exactly this name, also an unlisted one (`unlisted_topics`), which can be read. None if there is
+        none. CorruptionError: a queue of an unlisted topic is damaged.
         """
         self._reading()
         return self._topics.all().get(name) or self._unlisted.get(name)
 
     def unlisted_topics(self) -> Mapping[str, TopicConfig]:
-        """Topics that have queues and that the table does not name, by name: it, or their entries, were lost, or a
-        broker never writes them there (system topics, `%LMQ%` queues). Raises as `find_topic`.
+        """{name: topic} of the topics that have queues but no entry in the table: the table or the entry was lost, or a
+        broker never writes it (system topics, `%LMQ%` queues). Raises as `find_topic`.
         """
         self._reading()
         return self._unlisted.all()
@@ -79,9 +79,9 @@ class TopicsAndGroups(StoreParts):
         """{(topic, queue id): offset of the next message to consume}; {} for a group that never committed.
 
         Raises:
-            UsageError: consumerOffset.json and lmqConsumerOffset.json say different things of the group, and
+            UsageError: consumerOffset.json and lmqConsumerOffset.json have different offsets of the group, and
                 `enable_lmq` is not set.
-            CorruptConfigError: of the result, if an offset is asked for that stands in the file and cannot be used.
+            CorruptConfigError: raised by the result for an offset that is in the file and cannot be used.
         """
         return self._offsets.committed(group)
 
@@ -90,14 +90,14 @@ class TopicsAndGroups(StoreParts):
         return self._offsets.all()
 
     def offset_conflicts(self) -> list[str]:
-        """Of which groups consumerOffset.json and lmqConsumerOffset.json say different things, as sentences; none if
+        """A sentence for each group with different offsets in consumerOffset.json and lmqConsumerOffset.json; none if
         `enable_lmq` is set.
         """
         return [str(conflict.error()) for conflict in self._offsets.conflicts()]
 
     def commit_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Set offsets of a group, forwards or backwards; other offsets stay. Durable on return, and so are the messages
-        below them: if some of these wait for their flush, it is made first.
+        below the offsets: messages that are not flushed yet are flushed first.
 
         Raises:
             UsageError: a name, queue id or offset that cannot be one.
@@ -107,11 +107,11 @@ class TopicsAndGroups(StoreParts):
         self._offsets.commit(group, offsets)
 
     def lease(self, group: str, topic: str, owner: str, *, alone: bool = True) -> Lease:
-        """Take the lease of `group` on `topic`, as a stream does: no other stream and no consumer of the group can read
-        the topic until it is released or the process dies. Not `alone`: consumers can.
+        """Take the lease of `group` on `topic`, as a stream does. Until it is released or the process dies, no other
+        stream and no consumer of the group can read the topic; with `alone=False`, consumers can.
 
         Raises:
-            LeaseHeldError: somebody has it, or consumers share the topic's queues; names them.
+            LeaseHeldError: another process has the lease, or consumers share the topic's queues; names them.
         """
         self._changing()
         lease = (TopicLease if alone else Lease)(self._log.root, group, topic, clock=self._log.clock)

@@ -1,10 +1,10 @@
-"""What units leave behind outlives the segments that hold it: before one goes, the newest unit of each key whose last
-record lies in it is written down again, by a record like that one.
+"""Unit markers outlive their segments.
 
-Such a record brackets nothing and says no place; it counts as the last record of a unit does, and carries the time when
-the unit was appended. Markers of commits that Spark may repeat are dropped when they are older than
-`unitMarkerReservedTime`: there is one for each query that ever wrote. All other units say how far something was done
-(delivery, redrive) and are never forgotten.
+Before retention deletes a segment, it writes some units again: the newest unit of each key whose last record lies in it.
+
+The new record encloses no rows. It counts as the last record of the unit, and carries the time when the unit was
+appended. Each query that ever wrote leaves a marker: markers of commits that Spark may repeat are dropped when they are
+older than `unitMarkerReservedTime`. All other units record progress (delivery, redrive) and are never dropped.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Topics that have queues, and that `config/topics.json` does not name: the table was lost, or one of its entries; a
-4.9 broker never wrote the entry (system topics); nothing but `commitlog/` is there.
+"""Unlisted topics: they have queues, but no entry in `config/topics.json`.
 
-They can be read by their exact names, with the queues that they have. Nothing that matches names, or takes what
-belongs to a group, knows of them: what is not in the table may be what somebody wanted to be rid of. `rmq repair` puts
-them into the table. Queues that a deleted topic has left are no topic (`deleted_topics`).
+The table or the entry was lost, a 4.9 broker never wrote the entry (system topics), or only `commitlog/` is there.
+
+An unlisted topic can be read by its exact name, with its queues. Name patterns and the topics of a group do not find
+it, because an operator may have removed the entry on purpose. `rmq repair` adds it to the table. Queues that a deleted
+topic left behind are no unlisted topic (`deleted_topics`).
 """
 
 from __future__ import annotations

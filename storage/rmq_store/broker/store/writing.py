@@ -35,9 +35,9 @@ class Writing(StoreParts):
         """Store one message. Under SYNC_FLUSH it is on disk on return; under ASYNC_FLUSH it survives this process,
         not the machine. `sys_flag` says how a body is compressed that the caller has compressed.
 
-        Waits so long for other writers (StoreLockedError), and under SYNC_FLUSH for the fsync of another one
-        (FLUSH_DISK_TIMEOUT; None: the setting syncFlushTimeout); its own takes as long as the disk does. A message
-        whose property WAIT is "false" does not wait for the disk.
+        Waits at most `lock_timeout_ms` for other writers (StoreLockedError). Under SYNC_FLUSH it waits at most
+        `flush_timeout_ms` for the fsync of another writer (FLUSH_DISK_TIMEOUT; None: the setting syncFlushTimeout). Its
+        own fsync takes as long as the disk does. A message whose property WAIT is "false" does not wait for the disk.
 
         Raises:
             UsageError: the message breaks a rule (name, size, properties); nothing was written.
@@ -58,14 +58,14 @@ class Writing(StoreParts):
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
         flush_timeout_ms: int | None = None,
     ) -> list[SendResult]:
-        """Store a few messages, visible as one, in their order; for many there is `append`. Durable, waits and raises
-        as `send`.
+        """Store a few messages in their order; all become visible at once. For many messages use `append`. Durable,
+        waits and raises as `send`.
         """
         return self._writing().send_all(messages, lock_timeout_ms, flush_timeout_ms)
 
     def append(self, batch: pa.RecordBatch, topic: str | None = None) -> AppendResult:
-        """Store a batch of any number of messages (columns of INPUT_SCHEMA), visible as one. Durable and raises as
-        `send`; UsageError names row, column and value of what cannot be stored.
+        """Store a batch of any number of messages (columns of INPUT_SCHEMA); all become visible at once. Durable and
+        raises as `send`. A UsageError names row, column and value.
         """
         return self._writing().append(batch, topic)
 
@@ -81,10 +81,10 @@ class Writing(StoreParts):
     ) -> CommitResult:
         """Append staged files as one unit: all of them or nothing, across a power cut too.
 
-        With `key` and `value` a repetition of the newest value of the key adds nothing. `repeatable=False` accepts a
-        repetition whose rows differ from those committed under this value (a query that is not deterministic).
-        `consume_files=True` gives the memory of the files back while they are read: faster, but if it fails, they
-        cannot be committed a second time. Nobody else may commit them.
+        With `key` and `value`, a repetition of the newest value of the key adds nothing. `repeatable=False` accepts a
+        repetition with other rows than those committed under this value (a query that is not deterministic).
+        `consume_files=True` releases the memory of the files while they are read. It is faster, but after an error the
+        files cannot be committed a second time. No other process may commit them.
 
         Raises:
             StagingError: a file is missing or altered; nothing was written.
@@ -110,11 +110,11 @@ class Writing(StoreParts):
         keep_unique_key: bool = False,
     ) -> AppendResult | None:
         """Append batches (columns of INPUT_SCHEMA; perhaps none) as the unit that follows value `expect` of its purpose
-        and key (None: as the first one): all of them and the value, or nothing, across a power cut too. Value and
-        `detail` are remembered as long as the store has the key. `keep_unique_key`: a property UNIQ_KEY stays, and a
-        column `reconsumeTimes` may say how often a message failed.
+        and key; `expect` None: as the first unit. All rows and the value are stored, or nothing, even across a power
+        cut. The store keeps value and `detail` as long as it has the key. `keep_unique_key`: a property UNIQ_KEY stays,
+        and a column `reconsumeTimes` may give the number of failures.
 
-        Returns None, and appends nothing, if the newest value is another one: somebody else was faster. Durable and
+        Returns None, and appends nothing, if the newest value is not `expect`: another writer was faster. Durable and
         raises as `append`.
         """
         unit = UnitRecord(purpose, key, value, sum(batch.num_rows for batch in batches), 0, dict(detail or {}))
@@ -125,7 +125,7 @@ class Writing(StoreParts):
         return self._writing().last_unit(purpose, key)
 
     def newest_unit(self, purpose: str, key: str) -> UnitRecord | None:
-        """The newest unit of a key with all that it says; None if there is none."""
+        """The newest unit of a key, with value, row count and detail; None if there is none."""
         return self._writing().newest_unit(purpose, key)
 
     @property
@@ -161,7 +161,7 @@ class Writing(StoreParts):
         self._writing().flush()
 
     def flush_async(self) -> None:
-        """Have a thread of the store make durable what is stored so far, at once and beside the caller. That it cannot
-        is logged, and the next call that writes is told: StoreFailedError.
+        """Start a flush of everything stored so far in a thread of the store, and return. A failure is logged, and the
+        next call that writes raises StoreFailedError.
         """
         self._changing().flush_async()

@@ -1,4 +1,4 @@
-"""How full the disk of a store is, and when it is too full to write.
+"""The disk usage of a store, and the limit above which nothing is written.
 
     usage = ceil(100 * used / (used + usable)), in percent of the file systems of commitlog/ and consumequeue/, the
     larger one; root's reserve does not count as usable

@@ -1,6 +1,4 @@
-"""From columns that a caller gives to encoded frames: normalise, route, encode (data plane). Needs no lock and no
-open store.
-"""
+"""Encode a caller's columns as frames: normalise, route, encode (data plane). It needs no lock and no open store."""
 
 from __future__ import annotations
 

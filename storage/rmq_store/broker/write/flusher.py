@@ -1,8 +1,8 @@
-"""Who flushes under ASYNC_FLUSH, and when (CommitLog.FlushRealTimeService): a thread of each process that keeps the
-store open, and a writer that finds the thread late.
+"""Flushing under ASYNC_FLUSH, as CommitLog.FlushRealTimeService does it.
 
-The thread flushes what any process appended, so the data of a writer that went idle or died do not wait for ever. What
-a process leaves unflushed when nobody else has the store open is flushed by the next opener.
+Each process that has the store open for writing runs one flush thread. A writer that finds the thread late flushes
+itself. The thread flushes what any process appended, so messages of an idle or killed writer do not stay unflushed. If
+no other process has the store open, the next opener flushes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Staged files that a commit uses up: what was copied into the log is given back to the kernel while it goes on.
+"""Release the pages of staged files while a commit copies them into the log.
 
-The pages that the log needs next are then those that the staged bytes had: a large commit takes half of the memory, and
-writes into memory that was used a moment ago, which can be several times as fast as memory that the kernel, or the host
-of a virtual machine, has to find first.
+The kernel reuses the released pages for the log. So a large commit needs half of the memory. Memory that was in use a
+moment ago can also be several times as fast as memory that the kernel, or a virtual machine's host, must find first.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class PageRelease:
         bisect.insort(self._files, (mapped.address, mapped.size, path))
 
     def give_back(self, data: np.ndarray) -> None:
-        """Punch a hole where these bytes are, uint8 of one of the files; whole pages only. Nothing happens where that
-        cannot be done, for want of a descriptor, say: it is not needed.
+        """Punch a hole where these bytes (uint8, of one of the files) are, whole pages only. A failure, for example for
+        want of a descriptor, is ignored: the release only saves memory.
         """
         address = data.ctypes.data
         place = bisect.bisect_right(self._files, address, key=lambda file: file[0]) - 1

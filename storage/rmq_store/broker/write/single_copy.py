@@ -1,4 +1,4 @@
-"""One record that the store itself makes of a message, without arrays (control plane): a copy that is sent back."""
+"""The copy of one message that is sent back, encoded without arrays (control plane)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One message as a record, without arrays (control plane). The same rules, and the same bytes, as the batch encoder."""
+"""Encode one message without arrays (control plane), by the same rules and to the same bytes as the batch encoder."""
 
 from __future__ import annotations
 

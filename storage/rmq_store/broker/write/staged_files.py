@@ -1,11 +1,11 @@
-"""Staged files: what sink tasks encoded, waiting for one commit to append it (step S2 of docs/design.md section 7).
+"""Staged files: rows that sink tasks encoded, and that one commit will append (step S2 of docs/design.md section 7).
 
     <root>/pyrmq/staging/<write id>/<partition>-<attempt>-<uuid>.arrow      an Arrow IPC stream of ENCODED_SCHEMA,
                                                                             or of STAGED_COPY_SCHEMA
 
-Files that no commit names are swept by later commits and aborts: those of writes that the caller knows to be over, at
-once and whoever still writes them (what goes on there counts for nothing); all others only when nobody has touched the
-directory for a long time and nobody has a file of it locked.
+Later commits and aborts sweep files that no commit names. Files of a write that the caller knows to be over are removed
+at once, even if a task still writes them: their rows will never be committed. All other files are removed only if the
+directory was not changed for a long time and no process has a file of it locked.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Staging: what sink tasks encode goes to files of their own, which one commit will append (`staged_files`; step S1 of
-docs/design.md section 7).
+"""Staging: each sink task writes its encoded rows to a file of its own, and one commit appends all files
+(`staged_files`; step S1 of docs/design.md section 7).
 
-A task never opens the store: it reads `pyrmq/store.json` and `config/topics.json`, writes a file under a name that
-nobody else ever uses, and reports name, size and CRC. While it writes, it shares a lock on the file.
+A task never opens the store. It reads `pyrmq/store.json` and `config/topics.json`, writes a file with a name that is
+used once, and reports name, size and CRC. While it writes, it holds a shared lock on the file.
 """
 
 from __future__ import annotations

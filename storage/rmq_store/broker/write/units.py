@@ -1,17 +1,18 @@
-"""The newest unit of each key: what makes a repeated commit a no-op.
+"""The newest unit of each key. It makes a repeated commit a no-op.
 
-The truth is the unit topic in the log. `pyrmq/units.json` caches what was read of it, together with the place and the
-fingerprint of the last record read: if that record is not there any more (a power cut, another store copied over this
-one), the cache is forgotten and the topic read again. The place alone would not do: after a power cut another unit of
-the same size may lie there.
+The unit topic in the log decides. `pyrmq/units.json` caches what was read of the topic, with the offset and the
+fingerprint of the last record read. If that record is gone (a power cut, or another store was copied over this one),
+the cache is dropped and the topic is read again. The offset alone is not enough: after a power cut, another unit of the
+same size may lie there.
 
     {"crc": c, "format": 2, "queue_offset": n, "log_offset": x, "last": "<storeTimestamp> <SHA-256 of the body>",
      "newest": {"purpose/key": {"value": v, "rows": r, "content": c, "offset": o, "seen": ms
                                 [, "detail": {name: number}]}}}
 
-`crc` is the CRC-32 of the JSON without it: a value that rotted would make a committed batch come once more, or never.
-`offset` is where the last record of the unit is, `seen` when the unit was appended. Before retention takes that record
-it writes it again (`unit_markers`); a key stays in the table also if somebody else took it.
+`crc` is the CRC-32 of the JSON without `crc`: a damaged value would commit a batch twice, or never. `offset` is the
+commit-log offset of the unit's last record, `seen` the time when the unit was appended. Before retention deletes that
+record, it writes the record again (`unit_markers`). A key stays in the table even if another program deleted the
+record.
 """
 
 from __future__ import annotations

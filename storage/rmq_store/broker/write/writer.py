@@ -1,4 +1,4 @@
-"""Everything that appends: one message, a batch, a commit of staged files."""
+"""Appending: one message, a batch, a commit of staged files, a unit."""
 
 from __future__ import annotations
 
