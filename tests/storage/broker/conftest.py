@@ -217,3 +217,9 @@ def no_hook() -> Iterator[None]:
     """What a test hangs into the file layer is gone after it."""
     yield
     durable.hook = None
+
+
+@pytest.fixture
+def tmp_path(fast_scratch: Path) -> Path:
+    """In memory: nothing here depends on a disk. Tests of `files` and `log`, and of whole stores, are on one."""
+    return fast_scratch

@@ -399,3 +399,9 @@ def send_to(broker: LocalBroker, body: bytes = b"x", queue_id: int = 0, **fields
 
 def advance(broker: LocalBroker, duration_ms: int) -> None:
     ClockFile(broker.store.path / "pyrmq" / "clock").advance(duration_ms)
+
+
+@pytest.fixture
+def tmp_path(fast_scratch: Path) -> Path:
+    """In memory: nothing here depends on a disk. Tests of `files` and `log`, and of whole stores, are on one."""
+    return fast_scratch

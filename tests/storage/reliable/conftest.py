@@ -32,3 +32,9 @@ def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
     made = Databases(tmp_path_factory.mktemp("databases"), Tables())
     yield made
     made.close()
+
+
+@pytest.fixture
+def tmp_path(fast_scratch: Path) -> Path:
+    """In memory: nothing here depends on a disk. Tests of `files` and `log`, and of whole stores, are on one."""
+    return fast_scratch
