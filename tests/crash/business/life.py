@@ -68,7 +68,7 @@ class Life:
             ends.callback(crew.bury)
             crew.arm(planned)
             crew.start()
-            self._work(setting, crew, tick)
+            self._work(setting, crew, stubs, other, tick)
             setting.words[Word.SENDERS_END] = 1
             found = self._come_to_rest(setting, crew, stubs, other)
             crew.end()
@@ -114,12 +114,20 @@ class Life:
 
     # -- while they die ----------------------------------------------------------------------------------------------
 
-    def _work(self, setting: Setting, crew: Crew, tick: Callable[[int], None]) -> None:
+    def _work(
+        self, setting: Setting, crew: Crew, stubs: sa.Engine, other: sa.Engine, tick: Callable[[int], None]
+    ) -> None:
         deadline_s = time.monotonic() + KILLS_IN_S
         calamities = self._calamities(setting)
         until = _EVERY_KILLS
+        next_judged = 1
         while crew.is_armed and not crew.failures and time.monotonic() < deadline_s:
             kills = crew.look()
+            by_messages = len(setting.notes("kills by a message"))
+            if by_messages >= next_judged:
+                next_judged = by_messages + _EVERY_KILLS
+                if judge.look(setting, stubs, other).kills_in_excess(by_messages):
+                    return  # a violation already: hardly anybody reaches the point of its own kill
             if kills:
                 tick(kills)
             if crew.kills >= until and calamities:
