@@ -35,7 +35,7 @@ java:
 
 # Once: an archive of the classes that Spark loads, so that each JVM of the tests starts in half the time.
 spark-classes: java $(STAMP)
-	@$(PY) tests/spark_jvm.py
+	@$(PY) tests/helpers/spark_jvm.py
 
 servers: ## install PostgreSQL, MariaDB and Redis, which the tests of rmq_store.reliable start for themselves (root)
 	@sh tools/test_servers.sh install

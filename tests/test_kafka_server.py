@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import kafka_server
-import servers
 from bench import kafka_broker
-from server_fixtures import require
+from helpers import kafka_server, servers
+from helpers.server_fixtures import require
 
 if TYPE_CHECKING:
     from kafka import TopicPartition

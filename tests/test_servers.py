@@ -16,8 +16,8 @@ import redis
 import sqlalchemy
 from sqlalchemy import text
 
-import servers
-from server_fixtures import require
+from helpers import servers
+from helpers.server_fixtures import require
 
 TESTS = Path(__file__).parent
 # How long a watcher may take on a busy machine.
@@ -25,7 +25,7 @@ PATIENCE_S = 60.0
 
 PROGRAM = """
 import os, sys, time
-import servers
+from helpers import servers
 server = getattr(servers, sys.argv[1])()
 server.start()
 if sys.argv[2] == "forks" and os.fork() == 0:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench import kafka_broker
-from kafka_server import KafkaServer
+from helpers.kafka_server import KafkaServer
 from rmq_store import Store
 
 ROOT = Path(__file__).resolve().parents[2]

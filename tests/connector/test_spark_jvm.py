@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import spark_jvm
+from helpers import spark_jvm
 
 
 def test_without_an_archive_no_jvm_is_told_of_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

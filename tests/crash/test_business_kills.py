@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-import servers
 from crash.business import kills, points
 from crash.conftest import Run
 from crash.part import Part
+from helpers import servers
 
 pytestmark = [pytest.mark.harness, pytest.mark.timeout(800)]
 

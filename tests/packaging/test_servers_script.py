@@ -129,7 +129,7 @@ def test_who_is_not_root_is_told_what_to_type(machine: Machine) -> None:
 
 def test_the_programs_of_this_machine_are_found_where_the_tests_find_them() -> None:
     """The two must agree: CI would install, and the tests still say that there is nothing."""
-    import servers
+    from helpers import servers
 
     kinds = (servers.postgresql(), servers.mariadb(), servers.redis())
     missing = [server.package for server in kinds if None in server.programs()]

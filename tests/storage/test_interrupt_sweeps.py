@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from interrupts import Signal, interrupted
+from helpers.interrupts import Signal, interrupted
 from rmq_store import Message, StagingArea, Store, StoreConfig, SubscriptionGroup
 from rmq_store.broker.monitoring.losses import Loss, record_losses
 from rmq_store.errors import UsageError

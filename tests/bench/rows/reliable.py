@@ -14,10 +14,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-import servers
 from bench.case import Case, Pair, Target
 from bench.rows.peers_clients import Seen
 from bench.scratch import Scratch
+from helpers import servers
 from rmq_store import Message, Store
 from rmq_store.client import (
     ConsumeConcurrentlyStatus,

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 from pyspark.serializers import CPickleSerializer
 
-import servers
+from helpers import servers
 from pyspark_rmq import DLQ, RECONSUME_LATER, SUCCESS, SparkIdempotency
 from pyspark_rmq.retry.handler_runner import Judge
 from pyspark_rmq.retry.idempotency import TaskIdempotency

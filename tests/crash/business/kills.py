@@ -13,11 +13,11 @@ import random
 import shutil
 from functools import partial
 
-import servers
 from crash.business import teeth  # noqa: F401  its protections are entered by name
 from crash.business.life import Life, points_of
 from crash.dying import quiet
 from crash.part import Counters, Part, Trial
+from helpers import servers
 
 KINDS = ("sqlite", "postgresql", "mariadb")
 LIFE = 18

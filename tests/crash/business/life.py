@@ -12,11 +12,11 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-import servers
 from crash.business import judge, points
 from crash.business.crew import Crew
 from crash.business.setting import KEYS, ORDERS, QUEUES, STEPS, Group, Setting, Word, metadata, steps
 from crash.part import Counters
+from helpers import servers
 
 # A life whose kills are not reached by then is over.
 KILLS_IN_S = 120.0

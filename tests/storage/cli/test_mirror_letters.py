@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from kafka_server import KafkaServer
-from kafka_upstream import produce, produce_in_transactions
+from helpers.kafka_server import KafkaServer
+from helpers.kafka_upstream import produce, produce_in_transactions
 from rmq_store import Store, StoreConfig
 
 Run = Callable[..., Result]

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from kafka_server import KafkaServer
-from kafka_upstream import numbered, produce
+from helpers.kafka_server import KafkaServer
+from helpers.kafka_upstream import numbered, produce
 from rmq_store import Store
 from rmq_store.bridge.kafka.client import Partition
 from rmq_store.bridge.kafka.connect import open_administration

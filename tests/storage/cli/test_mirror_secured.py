@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-import kafka_server
 from bench.kafka_broker import broker
+from helpers import kafka_server
+from helpers.server_fixtures import require
 from rmq_store import Message, Store
-from server_fixtures import require
 
 Run = Callable[..., Result]
 

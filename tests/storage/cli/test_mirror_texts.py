@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from kafka_server import KafkaServer
-from kafka_upstream import produce
+from helpers.kafka_server import KafkaServer
+from helpers.kafka_upstream import produce
 from rmq_store import Message, Store
 from rmq_store.bridge.kafka.client import Partition
 from rmq_store.bridge.kafka.connect import open_administration

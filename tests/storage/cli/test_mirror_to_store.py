@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from kafka_server import KafkaServer
-from kafka_upstream import numbered, produce
+from helpers.kafka_server import KafkaServer
+from helpers.kafka_upstream import numbered, produce
 from rmq_store import Store
 from rmq_store.bridge.positions.store_positions import StorePositions
 from rmq_store.cli import commands

@@ -18,12 +18,12 @@ import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner, Result
 
+from helpers.smtp_server import SmtpServer
 from rmq_store import Message, Store
 from rmq_store.cli import commands
 from rmq_store.client import LocalBackend, MessageQueue, Producer
 from rmq_store.reliable import Outbox, Tables, open_engine
 from rmq_store.reliable.database import manual_list
-from smtp_server import SmtpServer
 
 from .conftest import mind_ctrl_c
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from interrupts import Signal
+from helpers.interrupts import Signal
 from rmq_store import Message, Store, StoreConfig, UsageError
 from rmq_store.broker.metadata.leases import live_leases
 from rmq_store.client.consume_service.listener import ConsumeConcurrentlyStatus, MessageListenerConcurrently

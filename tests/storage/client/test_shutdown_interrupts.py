@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from interrupts import interrupted
+from helpers.interrupts import interrupted
 from rmq_store import Message, Store, StoreConfig
 from rmq_store.broker.metadata.leases import live_leases
 from rmq_store.client.consume_service.listener import ConsumeConcurrentlyStatus, MessageListenerConcurrently

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from consuming import Databases
+from helpers.consuming import Databases
 from rmq_store.reliable import Tables
 
 _SERVER = re.compile(r"[\[-](postgresql|mariadb)\b")

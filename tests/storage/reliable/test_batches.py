@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-import servers
-from consuming import KINDS, Worker, is_waiting, new_engine
+from helpers import servers
+from helpers.consuming import KINDS, Worker, is_waiting, new_engine
 from rmq_store.client import Message
 from rmq_store.errors import HandlerTransactionError
 from rmq_store.reliable import Tables

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from consuming import KINDS, Consumer, Databases, message, write_effect
+from helpers.consuming import KINDS, Consumer, Databases, message, write_effect
 from rmq_store.client import MessageExt
 from rmq_store.reliable import ConsumeCounts, Tables
 from rmq_store.reliable.inbox.handler_connection import refused_statement
@@ -185,7 +185,7 @@ def test_a_deadlock_in_the_handler_is_tried_again_although_it_is_hidden(cg: Cons
         connection.execute(sa.text("UPDATE effects SET body = 'x' WHERE number = :number"), {"number": number})
 
     def deadlock(connection: sa.Connection) -> None:
-        from consuming import Worker
+        from helpers.consuming import Worker
 
         with cg.engine.connect() as other, other.begin():
             other.execute(sa.text("INSERT INTO rmq_relay (name, turns) VALUES ('x', 1)"))

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from consuming import KINDS, Databases, Worker, is_waiting, statements_of
+from helpers.consuming import KINDS, Databases, Worker, is_waiting, statements_of
 from rmq_store.reliable import Tables
 from rmq_store.reliable.database.transact import transact
 from rmq_store.reliable.inbox import inbox

@@ -11,8 +11,8 @@ import pytest
 import redis
 import sqlalchemy as sa
 
-import servers
-from consuming import KINDS, Consumer, Databases, Worker, message
+from helpers import servers
+from helpers.consuming import KINDS, Consumer, Databases, Worker, message
 from rmq_store.client import MessageExt
 from rmq_store.reliable import Tables
 from rmq_store.reliable.inbox import receipts

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from consuming import KINDS, QUEUE, Consumer, Databases, effects, statements_of, stub_status, write_effect
+from helpers.consuming import KINDS, QUEUE, Consumer, Databases, effects, statements_of, stub_status, write_effect
 from rmq_store import Message, Store, StoreConfig
 from rmq_store.client import (
     ConsumeConcurrentlyContext,

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from helpers.smtp_server import PASSWORD, USER, SmtpServer, certificate_for
 from rmq_store.errors import UsageError
 from rmq_store.reliable import Tables, open_engine
 from rmq_store.reliable.database import manual_list
@@ -23,7 +24,6 @@ from rmq_store.reliable.relay.notifier import (
     mail_of,
     notify_pending,
 )
-from smtp_server import PASSWORD, USER, SmtpServer, certificate_for
 
 ENTRY = ManualEntry("A1", "cg_orders", "dead_letter", "no such customer", 1_000)
 

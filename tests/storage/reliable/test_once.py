@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-import servers
-from consuming import (
+from helpers import servers
+from helpers.consuming import (
     KINDS,
     QUEUE,
     RETRY_QUEUE,

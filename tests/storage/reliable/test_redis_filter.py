@@ -9,8 +9,8 @@ import pytest
 import redis
 import sqlalchemy as sa
 
-import servers
-from consuming import Consumer, Databases, message, write_effect
+from helpers import servers
+from helpers.consuming import Consumer, Databases, message, write_effect
 from rmq_store.client import MessageExt
 from rmq_store.reliable import ConsumeCounts, Tables
 from rmq_store.reliable.inbox import once

@@ -9,8 +9,8 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
-from kafka_server import KafkaServer
-from kafka_upstream import numbered, produce, producer
+from helpers.kafka_server import KafkaServer
+from helpers.kafka_upstream import numbered, produce, producer
 from rmq_store import GroupInUseError, KafkaRefusedError, KafkaUnavailableError, UsageError
 from rmq_store.bridge.kafka.administration import KafkaPythonAdministration
 from rmq_store.bridge.kafka.client import Partition

@@ -15,8 +15,8 @@ from kafka.consumer.fetcher import CompletedFetch, Fetcher
 from kafka.consumer.subscription_state import SubscriptionState
 from kafka.structs import TopicPartition
 
-from kafka_rows import log, marker, row, rows, stored, table, transactional
-from kafka_rows import one_batch as encoded
+from helpers.kafka_rows import log, marker, row, rows, stored, table, transactional
+from helpers.kafka_rows import one_batch as encoded
 from rmq_store.bridge.kafka import raw_fetch
 from rmq_store.bridge.kafka.client import Partition
 from rmq_store.bridge.record_batches import batches

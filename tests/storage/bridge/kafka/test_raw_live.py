@@ -14,8 +14,8 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import CorruptRecordError
 
-from kafka_rows import CODECS, rows, table
-from kafka_server import KafkaServer
+from helpers.kafka_rows import CODECS, rows, table
+from helpers.kafka_server import KafkaServer
 from rmq_store.bridge.kafka import raw_fetch
 from rmq_store.bridge.kafka.client import Partition
 from rmq_store.bridge.kafka.writer import KafkaPythonWriter, KafkaPythonWriters

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kafka_server import KafkaServer
-from kafka_upstream import numbered, produce, produce_in_transactions
+from helpers.kafka_server import KafkaServer
+from helpers.kafka_upstream import numbered, produce, produce_in_transactions
 from rmq_store import KafkaOffsetError, MirrorSourceError
 from rmq_store.bridge.kafka.client import Partition, Position
 from rmq_store.bridge.kafka.connection import KafkaConnection

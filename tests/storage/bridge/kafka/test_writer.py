@@ -10,7 +10,7 @@ import kafka.errors as kafka_errors
 import pyarrow as pa
 import pytest
 
-from kafka_server import KafkaServer
+from helpers.kafka_server import KafkaServer
 from rmq_store import (
     KafkaRefusedError,
     KafkaUnavailableError,

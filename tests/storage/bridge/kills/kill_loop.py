@@ -21,7 +21,7 @@ from pathlib import Path
 
 from kafka import KafkaConsumer, TopicPartition
 
-from kafka_server import KafkaServer
+from helpers.kafka_server import KafkaServer
 
 PATIENCE_S = 120.0
 POLL_S = 0.02

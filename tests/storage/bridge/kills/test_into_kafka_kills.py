@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_server import KafkaServer
+from helpers.kafka_server import KafkaServer
 from rmq_store import Store
 from rmq_store.bridge.kafka.client import Partition
 from rmq_store.bridge.kafka.writer import KafkaPythonWriters

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from kafka import TopicPartition
 
-from kafka_server import KafkaServer
-from kafka_upstream import numbered, produce
+from helpers.kafka_server import KafkaServer
+from helpers.kafka_upstream import numbered, produce
 from rmq_store import Store, StoreConfig
 from rmq_store.bridge.positions.store_positions import StorePositions
 from rmq_store.verify import verify_store

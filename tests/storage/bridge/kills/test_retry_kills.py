@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 
-from kafka_server import KafkaServer
-from kafka_upstream import numbered, produce
+from helpers.kafka_server import KafkaServer
+from helpers.kafka_upstream import numbered, produce
 from rmq_store import Store, StoreConfig
 from rmq_store.verify import verify_store
 from storage.bridge.kills.kill_loop import PATIENCE_S, committed, kill_loop, mirror_process, settle, writing

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kafka_in_memory import MemoryAdministration, MemoryKafka, MemoryReader
+from helpers.kafka_in_memory import MemoryAdministration, MemoryKafka, MemoryReader
 from rmq_store import MirrorConflictError, MirrorSourceError, Store, UsageError
 from rmq_store.bridge.kafka.client import Partition
 from rmq_store.bridge.letters.intake import Intake

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kafka_in_memory import MemoryAdministration, MemoryKafka, MemoryReader, MemoryWriter
+from helpers.kafka_in_memory import MemoryAdministration, MemoryKafka, MemoryReader, MemoryWriter
 from rmq_store import Message, MirrorConflictError, MirrorTargetError, Store, UsageError
 from rmq_store.bridge.kafka.client import Partition
 from rmq_store.bridge.letters.intake import Intake

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kafka_in_memory import MemoryAdministration, MemoryKafka, MemoryReader, MemoryWriter, rows_of
+from helpers.kafka_in_memory import MemoryAdministration, MemoryKafka, MemoryReader, MemoryWriter, rows_of
 from rmq_store import Message, MirrorConflictError, MirrorSourceError, Store, SubscriptionGroup, UsageError
 from rmq_store.bridge.kafka.client import Partition
 from rmq_store.bridge.letters.formats import parse_letters

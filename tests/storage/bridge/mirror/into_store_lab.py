@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from kafka_server import KafkaServer
+from helpers.kafka_server import KafkaServer
 from rmq_store import Store
 from rmq_store.bridge.kafka.connect import open_administration, open_reader
 from rmq_store.bridge.kafka.connection import KafkaConnection

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from kafka_mirrors import copy_all as into_kafka
-from kafka_mirrors import fill, mirror_of, values
-from kafka_server import KafkaServer
-from kafka_upstream import numbered, produce
+from helpers.kafka_mirrors import copy_all as into_kafka
+from helpers.kafka_mirrors import fill, mirror_of, values
+from helpers.kafka_server import KafkaServer
+from helpers.kafka_upstream import numbered, produce
 from rmq_store import Store
 from storage.bridge.mirror.into_store_lab import CLUSTER_ID, copied, mirror, options
 from storage.bridge.mirror.into_store_lab import copy_all as into_store

@@ -13,9 +13,9 @@ import kafka.errors as kafka_errors
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from kafka_mirrors import RMQ_CLUSTER, committed_rows, copy_all, fill, headers, kafka_side, mirror_of, values
-from kafka_server import KafkaServer
-from mirrored import record, records
+from helpers.kafka_mirrors import RMQ_CLUSTER, committed_rows, copy_all, fill, headers, kafka_side, mirror_of, values
+from helpers.kafka_server import KafkaServer
+from helpers.mirrored import record, records
 from rmq_store import (
     KafkaUnavailableError,
     MirrorConflictError,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kafka_mirrors import committed_rows, copy_all, fill, headers, mirror_of, values
-from kafka_server import KafkaServer
+from helpers.kafka_mirrors import committed_rows, copy_all, fill, headers, mirror_of, values
+from helpers.kafka_server import KafkaServer
 from rmq_store import MirrorSourceError, Store
 from rmq_store.bridge.mirror.kafka_side import CopyRules
 

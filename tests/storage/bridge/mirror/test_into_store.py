@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kafka_server import KafkaServer
-from kafka_upstream import numbered, produce, produce_in_transactions, producer
+from helpers.kafka_server import KafkaServer
+from helpers.kafka_upstream import numbered, produce, produce_in_transactions, producer
 from rmq_store import MirrorConflictError, MirrorSourceError, Store, StoreConfig
 from rmq_store.bridge.kafka.client import Partition
 from rmq_store.bridge.positions.store_positions import StorePositions

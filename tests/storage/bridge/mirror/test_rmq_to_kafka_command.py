@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kafka_mirrors import fill, values
-from kafka_server import KafkaServer
+from helpers.kafka_mirrors import fill, values
+from helpers.kafka_server import KafkaServer
 from rmq_store import Store
 
 TOPIC = "Orders"

@@ -9,10 +9,10 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
-from kafka_mirrors import copy_all as copy_into_kafka
-from kafka_mirrors import fill
-from kafka_server import KafkaServer
-from kafka_upstream import produce, produce_in_transactions
+from helpers.kafka_mirrors import copy_all as copy_into_kafka
+from helpers.kafka_mirrors import fill
+from helpers.kafka_server import KafkaServer
+from helpers.kafka_upstream import produce, produce_in_transactions
 from rmq_store import Store
 from rmq_store.bridge.kafka.connection import KafkaConnection
 from rmq_store.bridge.offsets.links import kafka_to_store, store_to_kafka

@@ -11,8 +11,8 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
-from kafka_server import KafkaServer
-from kafka_upstream import numbered, produce, produce_in_transactions
+from helpers.kafka_server import KafkaServer
+from helpers.kafka_upstream import numbered, produce, produce_in_transactions
 from rmq_store import Store
 from rmq_store.bridge.kafka.connect import open_administration, open_reader
 from rmq_store.bridge.kafka.connection import KafkaConnection

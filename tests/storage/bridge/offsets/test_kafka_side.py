@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mirrored import record, records
+from helpers.mirrored import record, records
 from rmq_store.bridge.kafka.client import KafkaTopic, Partition
 from rmq_store.bridge.offsets.kafka_side import KafkaSide
 from rmq_store.bridge.offsets.side import Origin, Queue

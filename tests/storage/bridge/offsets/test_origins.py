@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mirrored import KAFKA_RULES, RMQ_RULES, new_store, record, records, through_store
+from helpers.mirrored import KAFKA_RULES, RMQ_RULES, new_store, record, records, through_store
 from rmq_store import Message, Store
 from rmq_store.bridge.offsets.letters import letters_of_store
 from rmq_store.bridge.offsets.origins import MESSAGE_COLUMNS, message_origins, record_origins

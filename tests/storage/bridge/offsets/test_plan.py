@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirrored_queues import ModelSide, Pair
+from helpers.mirrored_queues import ModelSide, Pair
 from rmq_store.bridge.offsets.move import apply_move, plan_move
 from rmq_store.bridge.offsets.pair import Link
 from rmq_store.bridge.offsets.plan import Move, Rules, Status, plan_group

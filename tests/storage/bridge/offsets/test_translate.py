@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirrored_queues import Pair
+from helpers.mirrored_queues import Pair
 from rmq_store.bridge.offsets.copies import Copies, Lost, WayBack
 from rmq_store.bridge.offsets.missing import count_missing
 from rmq_store.bridge.offsets.plan import Move, Rules, Status, plan_group

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mirrored import record, records
+from helpers.mirrored import record, records
 from rmq_store import KafkaRefusedError, UsageError
 from rmq_store.bridge.positions.kafka_positions import (
     KafkaPositions,

@@ -12,8 +12,20 @@ from hypothesis import strategies as st
 from kafka.record import MemoryRecords
 from kafka.record.memory_records import MemoryRecordsBuilder
 
-import kafka_rows
-from kafka_rows import CODECS, LARGE, log, log_append_time, marker, one_batch, row, rows, stored, table, transactional
+from helpers import kafka_rows
+from helpers.kafka_rows import (
+    CODECS,
+    LARGE,
+    log,
+    log_append_time,
+    marker,
+    one_batch,
+    row,
+    rows,
+    stored,
+    table,
+    transactional,
+)
 from rmq_store.bridge.record_batches.batch_header import HEADER, HEADER_BYTES
 from rmq_store.bridge.record_batches.batches import decode, decode_some, encode, seal
 from rmq_store.bridge.record_batches.batches_python import Row

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_rows import LARGE, log, marker, one_batch, row, rows, stored, table
+from helpers.kafka_rows import LARGE, log, marker, one_batch, row, rows, stored, table
 from rmq_store.bridge.record_batches.batch_header import HEADER, HEADER_BYTES
 from rmq_store.bridge.record_batches.batches import decode, encode, seal
 from rmq_store.bridge.record_batches.batches_python import REASONS

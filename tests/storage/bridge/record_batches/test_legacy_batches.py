@@ -7,7 +7,7 @@ import zlib
 import pytest
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
-from kafka_rows import log, row, rows, table
+from helpers.kafka_rows import log, row, rows, table
 from rmq_store.bridge.record_batches.batches import decode
 from rmq_store.bridge.record_batches.batches_python import Row
 from rmq_store.errors import CorruptBatchError

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kafka_rows import log, rows, table
+from helpers.kafka_rows import log, rows, table
 from rmq_store.bridge.record_batches.record_columns import _columns_of
 from rmq_store.format.bytes import native
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mirrored import new_store
+from helpers.mirrored import new_store
 from rmq_store import Store
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mirrored import (
+from helpers.mirrored import (
     BORN_MS,
     KAFKA_RULES,
     NOW_MS,

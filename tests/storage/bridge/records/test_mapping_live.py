@@ -9,8 +9,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from kafka_server import KafkaServer
-from mirrored import new_store, produced_of, record, records, stored_of, through_store, true_times, users_headers
+from helpers.kafka_server import KafkaServer
+from helpers.mirrored import (
+    new_store,
+    produced_of,
+    record,
+    records,
+    stored_of,
+    through_store,
+    true_times,
+    users_headers,
+)
 from rmq_store.bridge.kafka.client import KafkaReader, Partition, Position
 from rmq_store.bridge.kafka.connect import open_administration, open_reader, open_writers
 from rmq_store.bridge.kafka.connection import KafkaConnection

@@ -9,7 +9,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mirrored import BORN_MS, KAFKA_RULES, NOW_MS, changed, produced_of, record, records, stored_of, through_store
+from helpers.mirrored import (
+    BORN_MS,
+    KAFKA_RULES,
+    NOW_MS,
+    changed,
+    produced_of,
+    record,
+    records,
+    stored_of,
+    through_store,
+)
 from rmq_store import MESSAGE_SCHEMA, Store, UsageError
 from rmq_store.bridge.record_batches.schema import RECORDS_SCHEMA
 from rmq_store.bridge.records.letter import letters_to_kafka, read_letters, too_large_letter

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirrored import (
+from helpers.mirrored import (
     BORN_MS,
     NOW_MS,
     RMQ_RULES,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from interrupts import interrupted
+from helpers.interrupts import interrupted
 from rmq_store.errors import UsageError
 from rmq_store.files.locks.background import Answer, Background, Pool
 from rmq_store.files.locks.guard import Condition, Event, Guard

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from crc_ways import crc_way
+from helpers.crc_ways import crc_way
 from rmq_store.format.batches.frame_patch import patch_frames
 from rmq_store.format.bytes import native
 

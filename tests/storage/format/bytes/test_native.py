@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crc_ways import crc_way
+from helpers.crc_ways import crc_way
 from rmq_store.format.batches.encode_input import EncodeInput, EncodeOptions
 from rmq_store.format.batches.frame_encoder import encode_batch
 from rmq_store.format.batches.native_encoder import columns_of

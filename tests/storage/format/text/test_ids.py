@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interrupts import Signal
+from helpers.interrupts import Signal
 from rmq_store.errors import UsageError
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-import servers
+from helpers import servers
 from rmq_store import Store
 from rmq_store.client import Producer, ProducerConfig
 from rmq_store.reliable import Tables, open_engine

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import servers
-from server_process import Server
+from helpers import servers
+from helpers.server_process import Server
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-import servers
+from helpers import servers
 from rmq_store.client import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,

@@ -8,7 +8,7 @@ from typing import Any
 
 from kafka import KafkaProducer
 
-import kafka_server
+from helpers import kafka_server
 
 Header = tuple[str, bytes]
 Record = tuple[bytes | None, bytes | None, Sequence[Header]]

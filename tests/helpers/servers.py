@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from server_process import Server, ServerError
+from helpers.server_process import Server, ServerError
 
 __all__ = ["MariaDB", "PostgreSQL", "Redis", "Server", "ServerError", "mariadb", "postgresql", "redis"]
 

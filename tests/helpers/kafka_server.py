@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from bench import kafka_broker
 from bench.peer import PeerError
-from server_process import Server, ServerError
+from helpers.server_process import Server, ServerError
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient

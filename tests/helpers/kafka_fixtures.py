@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-import kafka_server
-from server_fixtures import require
+from helpers import kafka_server
+from helpers.server_fixtures import require
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """How tests start Spark's JVM: options for a JVM that lives for seconds or minutes, and the classes that it loads.
 
-    python tests/spark_jvm.py       makes the archive of classes, unless there is one; ten seconds
+    python tests/helpers/spark_jvm.py       makes the archive of classes, unless there is one; ten seconds
 
 Most of what a test with a Spark of its own waits for is Java that loads, verifies and compiles 15,000 classes. One
 compiler instead of two, the smallest collector, and an archive of classes (JEP 350) more than halve that. The archive
@@ -19,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 # Reads and writes, in batches and as a stream, and a server of Spark Connect: what the tests do, once.

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
-from kafka_server import KafkaServer
+from helpers.kafka_server import KafkaServer
 from rmq_store import Message, Store
 from rmq_store.bridge.kafka.administration import KafkaPythonAdministration
 from rmq_store.bridge.kafka.client import Partition, Position
