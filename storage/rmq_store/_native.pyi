@@ -128,7 +128,7 @@ def encode_message(
 def place_message(
     frame: bytearray, queue_offset: int, commit_log_offset: int, store_timestamp_ms: int, crc_property: bool
 ) -> None:
-    """As `rmq_store.format.frames.message.place_frame`, which see. IndexError: too short for a frame."""
+    """As `rmq_store.format.frames.message.complete_frame`, which see. IndexError: too short for a frame."""
 
 def patch_frames(
     frames: Bytes,

@@ -16,8 +16,8 @@ import numpy.typing as npt
 Area = npt.NDArray[np.uint8]
 
 # Two threads fill one each, while the reader has one, and one that was read is not let go yet.
-_KEPT_AREAS = 4
-_KEPT_BYTES_MAX = 32 << 20
+_POOLED_AREAS = 4
+_POOLED_BYTES_MAX = 32 << 20
 # Smaller ones are left to the heap: somebody may have very many of them, and a process may have so many maps.
 _AREA_BYTES_MIN = 1 << 20
 _LINE_BYTES = 64
@@ -74,8 +74,8 @@ def _in_pieces(new: Callable[[int], Area], sizes_bytes: Mapping[str, int]) -> di
 
 def _give_back(free: list[mmap.mmap], room: mmap.mmap) -> None:
     """No lock: it may be called in the midst of anything, also of what it would be taken for."""
-    if len(room) <= _KEPT_BYTES_MAX:
+    if len(room) <= _POOLED_BYTES_MAX:
         free.append(room)
-    if len(free) > _KEPT_AREAS:
+    if len(free) > _POOLED_AREAS:
         with contextlib.suppress(ValueError):
             free.remove(min(free, key=len))

@@ -90,11 +90,11 @@ class Root:
 
     def is_deleted(self) -> bool:
         """Whether the store is not in its place because it was deleted: what is missing is gone with it."""
-        return not self.is_in_place() and _place(self._log_fd) == ""
+        return not self.is_in_place() and _path_of(self._log_fd) == ""
 
     def replaced(self) -> StoreReplacedError:
         """The error for a store that is not in its place; says where it is now."""
-        place = _place(self._log_fd)
+        place = _path_of(self._log_fd)
         moved_to = None if place is None else place.removesuffix(f"/{_COMMIT_LOG}")
         if moved_to:
             happened, advice = f"moved to {moved_to}", "open it there"
@@ -128,7 +128,7 @@ class Root:
                 os.close(fd)
 
 
-def _place(fd: int) -> str | None:
+def _path_of(fd: int) -> str | None:
     """Where an open directory is now; "" if it was deleted, None if that cannot be found out."""
     if fd < 0:
         return None

@@ -52,7 +52,7 @@ class Seen:
         return f"{self.path}: {self.kind.what}. {self.kind.advice}"
 
 
-def look(root: Path) -> list[Seen]:
+def find_kinds(root: Path) -> list[Seen]:
     """Of which kinds the store at `root` is, each one once, what forbids most first; [] if it is a common one. Errors
     as listdir(3).
     """
@@ -65,12 +65,12 @@ def look(root: Path) -> list[Seen]:
 
 def refuse_to_write(root: Path) -> None:
     """StoreKindError, if the store at `root` is of a kind that a writer would break. Nothing was changed."""
-    _refuse(root, look(root), (Effect.NOT_OPENED, Effect.NOT_WRITTEN))
+    _refuse(root, find_kinds(root), (Effect.NOT_OPENED, Effect.NOT_WRITTEN))
 
 
 def is_only_read(root: Path) -> bool:
     """Whether `refuse_to_write` refuses."""
-    return any(seen.kind.effect in (Effect.NOT_OPENED, Effect.NOT_WRITTEN) for seen in look(root))
+    return any(seen.kind.effect in (Effect.NOT_OPENED, Effect.NOT_WRITTEN) for seen in find_kinds(root))
 
 
 def refuse_to_repair(root: Path) -> None:

@@ -24,7 +24,7 @@ from rmq_store.files.segments import pin
 from rmq_store.log.append.append import append_lock
 from rmq_store.log.append.flush import flush, save_progress
 from rmq_store.log.core.commit_log import CommitLog
-from rmq_store.log.integrity.queue_noting import note_first_files
+from rmq_store.log.integrity.queue_ends_writer import save_first_files
 from rmq_store.log.views.consume_queue import ConsumeQueue
 
 
@@ -76,7 +76,7 @@ def remove_queue_files(log: CommitLog) -> int:
     old = {key: files for key in log.views.keys() if (files := log.old_queue_files(*key))}
     if old:
         with _typed(log.own), append_lock(log):
-            note_first_files(log, {key: log.views.queue(*key).first_behind(files[-1]) for key, files in old.items()})
+            save_first_files(log, {key: log.views.queue(*key).first_after(files[-1]) for key, files in old.items()})
     return sum(_remove_old_files(log, log.views.queue(*key), files) for key, files in old.items())
 
 

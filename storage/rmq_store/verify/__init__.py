@@ -11,7 +11,8 @@ message.
     records   is this a record, and what do queues and index have to say about it
     queues    consume queues <-> log
     index     hash index files <-> log
-    beside    what counts of a store that others change meanwhile
+    concurrent_changes
+              what counts of a store that others change meanwhile
     known     where the log ends for its writers, which damage was kept, and whether a repair came to its end
     report    what counts as damage, and what as the work of an unclean stop
 """
@@ -25,7 +26,7 @@ from pathlib import Path
 from rmq_store import kinds
 from rmq_store.errors import NotAStoreError, StoreFailedError, UsageError
 
-from .beside import check
+from .concurrent_changes import check
 from .files import Bytes
 from .index import IndexCheck
 from .known import REBUILD_FILE, BadRange, accepted_damage_ranges, is_in_repair
@@ -90,7 +91,7 @@ class _Scan:
             text = "the store is in the middle of a repair: the next writer ends it, until then nobody can only read"
             self.report.recovery.append(f"{REBUILD_FILE}: {text}")
         self.report.not_looked_at += [
-            f"{seen.path}: {seen.kind.unchecked}" for seen in kinds.look(self.ledger.root) if seen.kind.unchecked
+            f"{seen.path}: {seen.kind.unchecked}" for seen in kinds.find_kinds(self.ledger.root) if seen.kind.unchecked
         ]
         check_tables(self.ledger)
         self._read_accepted_damage()

@@ -23,7 +23,7 @@ from rmq_store import Message, Store
 from rmq_store.broker.write.flusher import Flusher
 from rmq_store.errors import StoreError, StoreFailedError, StoreLockedError, UsageError
 from rmq_store.files import durable
-from rmq_store.files.locks.futex import Bell
+from rmq_store.files.locks.futex import Futex
 from rmq_store.files.locks.lock import Exclusive, OfdLock
 from rmq_store.log.append import frame_writer
 from rmq_store.log.append.append import append_lock
@@ -98,11 +98,11 @@ def test_close_that_is_interrupted_while_it_waits_for_a_thread_lets_go_of_nothin
     appender = Appender(lab, store)
     appender.begin()
 
-    def interrupt(bell: Bell, timeout_s: float) -> None:
+    def interrupt(futex: Futex, timeout_s: float) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Bell, "wait", interrupt)
+        patch.setattr(Futex, "wait", interrupt)
         with pytest.raises(KeyboardInterrupt):
             store.close()
     assert others_are_kept_out(lab, store)

@@ -30,7 +30,7 @@ from rmq_store.log.core.accepted_damage import AcceptedDamage
 from rmq_store.log.core.scan import next_frame
 from rmq_store.log.integrity.placeholder_entries import messages_in
 from rmq_store.log.integrity.walk_over_damage import bad_range
-from rmq_store.log.recovery.delivery_times import kept_entries
+from rmq_store.log.recovery.delivery_times import preserved_entries
 from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT, lock_text
 from rmq_store.log.views.hash_index import EMPTY
 from rmq_store.log.views.views import QueueKey
@@ -194,7 +194,7 @@ class LiveBackup:
             return  # messages that are lost have places in their queues: recovery knows how to make those
         columns = scan.columns_of(self._copy, stretch)
         for key, first, entries in scan.entries_by_queue(columns, stretch, self._source.views.elsewhere):
-            entries, _ = kept_entries(self._source, key, first, entries, has_ext=False)
+            entries, _ = preserved_entries(self._source, key, first, entries, has_ext=False)
             self._copy.views.queue(*key).put(first, entries)
         self._copy.views.put_keys(columns.key_hashes, columns.key_counts, offsets, columns.store_timestamp)
         self._last_record = int(offsets[-1])

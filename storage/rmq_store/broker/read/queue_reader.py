@@ -18,9 +18,9 @@ from rmq_store.errors import CorruptQueueError, CorruptRecordError, OffsetOutOfR
 from rmq_store.format.batches.frame_decoder import BatchTooLargeError, NotOwnedError, Owner, decode_frames
 from rmq_store.format.tables.schema import message_schema
 from rmq_store.format.views.consume_queue import ENTRY_BYTES, PRE_BLANK_SIZE
-from rmq_store.log.append.helper_thread import two_by_two
+from rmq_store.log.append.helper_thread import map_in_pairs
 from rmq_store.log.core.commit_log import CommitLog
-from rmq_store.log.integrity.placeholder_entries import hole_around
+from rmq_store.log.integrity.placeholder_entries import placeholders_around
 from rmq_store.memory import BatchMemory
 
 # Stored frames per batch: keeps the 32-bit offsets of Arrow's binary columns far from their limit, decompressed
@@ -101,7 +101,7 @@ class QueueReader:
         decode = partial(self._decode, columns=decoded, raw_body=request.raw_body)
         wanted_frames = _Frames(offsets, sizes, Owner(topic, queue_id, queue_offsets))
         pieces = (wanted_frames.part(*cut) for cut in self._batches(offsets, sizes, batch_rows, batch_bytes))
-        for frames, made in (two_by_two if request.two_threads else _one_by_one)(pieces, decode):
+        for frames, made in (map_in_pairs if request.two_threads else _one_by_one)(pieces, decode):
             try:
                 for batch in _whole_or_halves(frames, made, decode):
                     if tags is not None:
@@ -124,7 +124,7 @@ class QueueReader:
         """The error for a message that lies in damage that was kept."""
         bad = self._log.accepted_damage.covering(int(entry["commit_log_offset"]))
         assert bad is not None
-        first, last = hole_around(self._log, topic, queue_id, queue_offset)
+        first, last = placeholders_around(self._log, topic, queue_id, queue_offset)
         return CorruptRecordError(
             str(self._log.root / bad.file),
             bad.start,

@@ -176,9 +176,9 @@ class Queues:
         key, (offset, size) = (topic, queue_id), self._place(topic, queue_id, asked)
         if self._log.is_record_of(*key, offset, size, asked):
             return offset
-        of_queue, near = functools.partial(self._entries, *key), nearest_sound_entry.LOOK
+        of_queue, near = functools.partial(self._entries, *key), nearest_sound_entry.ENTRIES_PER_STEP
         before = nearest_sound_entry.sound_before(self._log, key, of_queue, max(asked - near, first), asked)
-        behind = nearest_sound_entry.sound_behind(self._log, key, of_queue, asked + 1, min(asked + 1 + near, last))
+        behind = nearest_sound_entry.sound_after(self._log, key, of_queue, asked + 1, min(asked + 1 + near, last))
         low = self._log.start() if before is None else self._place(*key, before)[0]
         high = self.end() if behind is None else self._place(*key, behind)[0]
         return max(low, min(offset, high))
@@ -303,7 +303,7 @@ class Queues:
         self._check_range(topic, queue_id, queue_offset, queue_offset + 1)
         of_queue = functools.partial(self._entries, topic, queue_id)
         before = nearest_sound_entry.sound_before(self._log, key, of_queue, low, queue_offset)
-        behind = nearest_sound_entry.sound_behind(self._log, key, of_queue, queue_offset + 1, high)
+        behind = nearest_sound_entry.sound_after(self._log, key, of_queue, queue_offset + 1, high)
         return low if before is None else before + 1, high if behind is None else behind
 
     def _check_range(self, topic: str, queue_id: int, start: int, end: int) -> None:

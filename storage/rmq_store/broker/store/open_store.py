@@ -42,7 +42,7 @@ from rmq_store.log.recovery import opening
 from rmq_store.log.recovery.delay_inference import infer_delays, warn_of_assumed
 from rmq_store.log.recovery.index_repair import indexes_tags
 from rmq_store.log.recovery.rebuilt_queues import RebuiltViews
-from rmq_store.log.recovery.recovery import RecoveryReport, Wishes
+from rmq_store.log.recovery.recovery import RecoveryOptions, RecoveryReport
 
 _LOG = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ def open_store(request: OpenRequest, make: Make[S]) -> S:
         log.views.elsewhere |= topics_with_batch_queues(root)
         if not request.read_only:
             settings = _with_delays_of(log, settings, ours=ours)
-            recovery = opening.open_for_writing(log, wishes=_wishes(request, root, settings))
+            recovery = opening.open_for_writing(log, options=_recovery_options(request, root, settings))
             is_open = True
             if request.rebuild_views and recovery is None:
                 raise StoreLockedError(f"{root}: rebuild_views needs the store alone; another process has it open")
@@ -154,9 +154,9 @@ def _checked_root(request: OpenRequest) -> tuple[Path, Sequence[Path]]:
     return root, paths
 
 
-def _wishes(request: OpenRequest, root: Path, settings: StoreConfig) -> Wishes:
+def _recovery_options(request: OpenRequest, root: Path, settings: StoreConfig) -> RecoveryOptions:
     rebuild = request.rebuild_views
-    return Wishes(
+    return RecoveryOptions(
         request.on_corruption == "keep",
         bool(rebuild),
         lambda: _consumed(root),

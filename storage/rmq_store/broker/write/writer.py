@@ -35,7 +35,7 @@ from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import offset_message_id
 from rmq_store.log.append.append import Appended, OneRecord, Unit, append, append_lock, append_one
 from rmq_store.log.append.flush import flush
-from rmq_store.log.append.group_append import AppendLine
+from rmq_store.log.append.group_append import GroupAppend
 from rmq_store.log.core.commit_log import CommitLog, leaves_no_lock
 from rmq_store.log.core.units import BEGIN_TAG, END_TAG, UNITS_QUEUE, UNITS_TOPIC, UnitRecord
 from rmq_store.protocol.results import AppendResult, CommitResult, SendResult, SendStatus
@@ -56,7 +56,7 @@ class Writer:
         self._config = config
         self._topics = topics
         self._units = UnitTable(log)
-        self._line = AppendLine(log)
+        self._group_append = GroupAppend(log)
         self._space = DiskSpace(log.root, config)
         self._turn = threading.RLock()  # not for one thread alone: a signal handler may send, too
         self._encoders: dict[tuple[str | None, bool], MessageEncoder] = {}
@@ -79,7 +79,7 @@ class Writer:
             self._create_topics([(message.topic, queue_id + 1)])
         if self._log.sync_flush and _waits_for_disk(message):
             timeout_ms = self._config.sync_flush_timeout if flush_timeout_ms is None else flush_timeout_ms
-            offset, queue_offset, is_late = self._line.append(record, lock_timeout_ms, timeout_ms)
+            offset, queue_offset, is_late = self._group_append.append(record, lock_timeout_ms, timeout_ms)
         else:
             with append_lock(self._log, lock_timeout_ms):
                 offset, queue_offset = append_one(self._log, record)

@@ -21,7 +21,7 @@ from rmq_store.errors import NotAStoreError, StoreError, StoreKindError
 from rmq_store.files.locks.lock import OfdLock
 from rmq_store.files.locks.state_page import StatePage
 from rmq_store.format.text.names import SCHEDULE_TOPIC, parse_segment_name
-from rmq_store.kinds import COMMON, Effect, Seen, look
+from rmq_store.kinds import COMMON, Effect, Seen, find_kinds
 from rmq_store.log.core.accepted_damage import AcceptedDamage
 from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT
 
@@ -63,7 +63,7 @@ def opens(root: Path) -> Finding:
 def kind(root: Path) -> list[Finding]:
     """Of which kinds it is, and what that means for who uses it."""
     try:
-        seen = look(root)
+        seen = find_kinds(root)
     except OSError as error:
         return [Finding("kind", WARN, f"not known: {error.filename or root}: {error.strerror}",
                         "check the store as the user it belongs to")]  # fmt: skip

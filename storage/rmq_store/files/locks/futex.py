@@ -5,7 +5,7 @@ holder that dies does not ring, so they look by themselves, too, at a `Pace`. Wh
 known, that is all.
 
     word 0    1: somebody waits, so whoever lets the lock go must ring
-    word 1    pid of the holder; 0: nobody, or a holder without a bell
+    word 1    pid of the holder; 0: nobody, or a holder without a futex
     word 2    when a waiter looked last by itself (`time.monotonic_ns`); 0: never
 
 Order of a waiter: announce, try the lock once more, only then sleep. A holder looks at word 0 after it has let go. Who
@@ -35,7 +35,7 @@ _syscall.restype = ctypes.c_long
 _syscall.argtypes = [ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.POINTER(_Timespec)]
 
 
-class Bell:
+class Futex:
     """`words` and `looked`: two int64 words of a shared map, and the third one, which they keep alive. `wake_all`: all
     waiters may go on at once.
     """
@@ -44,7 +44,7 @@ class Bell:
         self._words = words
         self._looked = looked
         self._address = words.ctypes.data
-        self._wake = _ALL if wake_all else 1
+        self._wake_count = _ALL if wake_all else 1
 
     @property
     def holder(self) -> int:
@@ -76,9 +76,9 @@ class Bell:
         limit = _Timespec(int(timeout_s), int(timeout_s % 1 * 1e9))
         return bool(_syscall(_FUTEX, self._address, _WAIT, 1, limit) == 0 or not self._words[0])
 
-    def ring(self, *, everybody: bool = False) -> None:
+    def wake(self, *, everybody: bool = False) -> None:
         """After the lock was let go: wake who announced itself. `everybody`: all of them, this time."""
         if self._words[0]:
             self._words[0] = 0
             if _FUTEX is not None:
-                _syscall(_FUTEX, self._address, _WAKE, _ALL if everybody else self._wake, None)
+                _syscall(_FUTEX, self._address, _WAKE, _ALL if everybody else self._wake_count, None)

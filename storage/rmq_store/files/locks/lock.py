@@ -13,7 +13,7 @@ process of ours holds it shared, so brokers and we keep each other out. Layout o
     0-3    "lock", written by Java; not read by anybody
     16-23  pid of the newest holder of byte 0, decimal, padded with spaces; meaningful only while byte 0 is locked,
            because the kernel names no process for OFD locks
-    24-31  when somebody who waits for byte 0 looked last, of those that wait without a bell; see `pace`
+    24-31  when somebody who waits for byte 0 looked last, of those that wait without a futex; see `pace`
 
 Locks are never broken: a dead holder has none, and a live one may still write.
 """
@@ -35,7 +35,7 @@ from typing import Literal, NamedTuple
 
 from rmq_store.errors import StoreLockedError, UsageError
 from rmq_store.files.durable import open_nofollow, translate
-from rmq_store.files.locks.futex import Bell
+from rmq_store.files.locks.futex import Futex
 from rmq_store.files.locks.pace import FIRST_S, Pace
 from rmq_store.files.rooted import as_path
 
@@ -92,7 +92,7 @@ class OfdLock:
     the object is free, and opens the file anew when it takes the lock itself.
     """
 
-    bell: Bell | None = None
+    futex: Futex | None = None
     """Wakes who waits for the lock; without one, waiters look again ever more rarely."""
 
     def __init__(self, path: str | Path, *, byte: int = 0) -> None:
@@ -145,12 +145,12 @@ class OfdLock:
         if self._try("exclusive", turn):
             return True
         deadline_s = time.monotonic() + timeout_ms / 1000
-        pace = Pace() if self.bell is not None else Pace(FIRST_S)
+        pace = Pace() if self.futex is not None else Pace(FIRST_S)
         is_due = True
         while True:
-            bell = self.bell
-            if bell is not None:
-                bell.announce()
+            futex = self.futex
+            if futex is not None:
+                futex.announce()
             if unless is not None and unless():
                 return False
             left_s = deadline_s - time.monotonic()
@@ -159,8 +159,8 @@ class OfdLock:
             if left_s <= 0:
                 raise self._timed_out(timeout_ms)
             sleep_s = min(pace.sleep_s(), left_s)
-            if bell is not None:
-                is_due = bell.wait(sleep_s) or pace.is_due(bell)
+            if futex is not None:
+                is_due = futex.wait(sleep_s) or pace.is_due(futex)
             else:
                 time.sleep(sleep_s)
                 is_due = pace.is_due(self)
@@ -225,14 +225,14 @@ class OfdLock:
         if self._turn:
             # Unlocked by name, not by closing: a child that is being forked right now may have the description too.
             held = self._kind == "exclusive"
-            if held and self.bell is not None:
-                self.bell.taken(0)
+            if held and self.futex is not None:
+                self.futex.taken(0)
             if self._fd >= 0:
                 self._set(fcntl.F_UNLCK)
             self._kind = "free"
             self._turn.pop(0, None)
-            if held and self.bell is not None:
-                self.bell.ring()
+            if held and self.futex is not None:
+                self.futex.wake()
 
     def close(self, timeout_ms: int = 0) -> None:
         """Release, and close the file; the object can be used again. A block of another thread is waited for. The
@@ -269,8 +269,8 @@ class OfdLock:
         kind, pid, text = self._ask()
         if kind == fcntl.F_UNLCK:
             return LockState("free", None)
-        if pid <= 0 and self.bell is not None:
-            pid = _alive(self.bell.holder)
+        if pid <= 0 and self.futex is not None:
+            pid = _alive(self.futex.holder)
         if pid <= 0 and self.byte == 0:
             pid = _parse_pid(text)
         return LockState("shared" if kind == fcntl.F_RDLCK else "exclusive", pid if pid > 0 else None)
@@ -321,8 +321,8 @@ class OfdLock:
                 os.close(self._fd)
                 self._fd = -1
         self._kind = kind
-        if self.bell is not None:
-            self.bell.taken(_own_pid)
+        if self.futex is not None:
+            self.futex.taken(_own_pid)
         elif self.byte == 0:
             # A courtesy to who waits; a full disk must not make the lock unusable.
             with contextlib.suppress(OSError):

@@ -48,7 +48,7 @@ from pathlib import Path
 import numpy as np
 
 from rmq_store.files import durable
-from rmq_store.files.locks.futex import Bell
+from rmq_store.files.locks.futex import Futex
 
 STATE_MAGIC = int.from_bytes(b"pyrmqst1", "little")
 STATE_BYTES = 4096
@@ -62,11 +62,11 @@ WORDS = (
 _WORD = np.dtype("<i8")
 _SYNCING_ALL = 2
 _INDEX_HEADER = slice(WORDS.index("index_header_0"), WORDS.index("index_header_4") + 1)
-_APPEND_BELL = slice(WORDS.index("append_waiting"), WORDS.index("append_holder") + 1)
-_FLUSH_BELL = slice(WORDS.index("flush_waiting"), WORDS.index("flush_holder") + 1)
+_APPEND_FUTEX = slice(WORDS.index("append_waiting"), WORDS.index("append_holder") + 1)
+_FLUSH_FUTEX = slice(WORDS.index("flush_waiting"), WORDS.index("flush_holder") + 1)
 _APPEND_LOOKED = slice(WORDS.index("append_looked"), WORDS.index("append_looked") + 1)
 _FLUSH_LOOKED = slice(WORDS.index("flush_looked"), WORDS.index("flush_looked") + 1)
-_OPEN_BELL = slice(WORDS.index("open_waiting"), WORDS.index("open_holder") + 1)
+_OPEN_FUTEX = slice(WORDS.index("open_waiting"), WORDS.index("open_holder") + 1)
 _OPEN_LOOKED = slice(WORDS.index("open_looked"), WORDS.index("open_looked") + 1)
 # Of those who wait while a first opener publishes the page.
 _KEPT = ("open_waiting", "open_looked")
@@ -202,17 +202,17 @@ class StatePage:
                 self._words[number] = known.get(name, 0)
         self._words[0] = STATE_MAGIC
 
-    def append_bell(self) -> Bell:
-        """The bell of the append lock: one waiter at a time can go on."""
-        return Bell(self._words[_APPEND_BELL], self._words[_APPEND_LOOKED], wake_all=False)
+    def append_futex(self) -> Futex:
+        """The futex of the append lock: one waiter at a time can go on."""
+        return Futex(self._words[_APPEND_FUTEX], self._words[_APPEND_LOOKED], wake_all=False)
 
-    def flush_bell(self) -> Bell:
-        """The bell of the flush lock: one fsync serves many."""
-        return Bell(self._words[_FLUSH_BELL], self._words[_FLUSH_LOOKED], wake_all=True)
+    def flush_futex(self) -> Futex:
+        """The futex of the flush lock: one fsync serves many."""
+        return Futex(self._words[_FLUSH_FUTEX], self._words[_FLUSH_LOOKED], wake_all=True)
 
-    def open_bell(self) -> Bell:
-        """The bell of byte 0 of `lock`: a closer that held it alone wakes one, the next first opener."""
-        return Bell(self._words[_OPEN_BELL], self._words[_OPEN_LOOKED], wake_all=False)
+    def open_futex(self) -> Futex:
+        """The futex of byte 0 of `lock`: a closer that held it alone wakes one, the next first opener."""
+        return Futex(self._words[_OPEN_FUTEX], self._words[_OPEN_LOOKED], wake_all=False)
 
     @property
     def intent(self) -> tuple[int, int] | None:

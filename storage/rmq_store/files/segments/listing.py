@@ -42,7 +42,7 @@ class Listing:
 
 
 @functools.lru_cache(maxsize=16)
-def kept_listing(directory: str, parse: Callable[[list[str]], Sequence[int]]) -> Listing:
+def shared_listing(directory: str, parse: Callable[[list[str]], Sequence[int]]) -> Listing:
     """The one listing of this directory that all of the process share who ask by this: to open a store is to ask for
     its segments several times, before and behind the moment when it is known how large they are; and tasks of Spark
     open one store after another.

@@ -27,7 +27,7 @@ from rmq_store.files import durable
 from rmq_store.files.locks.lock import lock_shared_quietly, unlock_quietly
 from rmq_store.files.rooted import plain_name, root_of
 from rmq_store.files.segments.link_count import LinkCount
-from rmq_store.files.segments.listing import Listing, kept_listing
+from rmq_store.files.segments.listing import Listing, shared_listing
 from rmq_store.files.segments.new_files import NewFiles
 
 # Java formats file names with 20 digits (UtilAll#offset2FileName).
@@ -206,7 +206,7 @@ class SegmentRun:
     `sparse=True` (consume queues) leaves holes in new files; otherwise their blocks are allocated, so that a full disk
     shows at creation, and who creates one behind the other has the next ones made ahead. `pin=True` (commit log) makes
     retention pass over files that are mapped here. `keep_names`: what the directory holds is known to the next run over
-    it in this process, too (`kept_listing`).
+    it in this process, too (`shared_listing`).
     """
 
     def __init__(
@@ -217,7 +217,7 @@ class SegmentRun:
         self.size_bytes = size_bytes
         self._root = root_of(directory)
         self._prefix = f"{directory}/"  # names are made for every read and write: no Path object each time
-        self._listing = (kept_listing if keep_names else Listing)(str(directory), parsed_names)
+        self._listing = (shared_listing if keep_names else Listing)(str(directory), parsed_names)
         self._files = files
         self._writable = writable
         self._sparse = sparse

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rmq_store.errors import CorruptionError, ReadOnlyError, UsageError
 from rmq_store.files import durable
-from rmq_store.files.segments.listing import kept_listing
+from rmq_store.files.segments.listing import shared_listing
 from rmq_store.files.segments.segments import OpenFile, OpenFiles, SegmentRun, parsed_names
 
 
@@ -24,7 +24,7 @@ class SpreadRun(SegmentRun):
         super().__init__(directories[0], size_bytes, files, writable=False, sparse=False, pin=True)
         self.directories = tuple(directories)
         self._open_files = files
-        self._listings = [kept_listing(str(directory), parsed_names) for directory in directories]
+        self._listings = [shared_listing(str(directory), parsed_names) for directory in directories]
         self._seen: tuple[Sequence[int], ...] = ()
         self._places: dict[int, Path] = {}
         self._sorted: tuple[int, ...] = ()

@@ -41,11 +41,11 @@ __all__ = [
     "SysFlag",
     "check_frame",
     "check_message",
+    "complete_frame",
     "decode_checked",
     "decode_frame",
     "encode_blank",
     "encode_frame",
-    "place_frame",
 ]
 
 # All fields before the body, by the two V6 bits (born, store) of sys_flag.
@@ -328,7 +328,7 @@ def _without_crc(properties: bytes) -> bytes:
     return rest if is_property and tail.startswith(CRC_PROPERTY_PREFIX) else properties
 
 
-def place_frame(
+def complete_frame(
     frame: bytearray, queue_offset: int, commit_log_offset: int, store_timestamp_ms: int, *, crc_property: bool
 ) -> None:
     """Fill in, in place, what `encode_frame` wrote as 0 because it was not known; `crc_property` as there."""

@@ -16,8 +16,8 @@ from rmq_store.format.text.host import Host
 
 
 class OneFrame(NamedTuple):
-    """`frame` has zeros, and any checksum, where `place_frame` writes. `key_hashes`: index hashes of the UNIQ_KEY, then
-    of each of the KEYS, then of the tag where tags are indexed. `tags_hash`: Java's hash of the tag, 0 without one.
+    """`frame` has zeros, and any checksum, where `complete_frame` writes. `key_hashes`: index hashes of the UNIQ_KEY,
+    then of each of the KEYS, then of the tag where tags are indexed. `tags_hash`: Java's hash of the tag; 0: none.
     """
 
     frame: bytearray

@@ -21,11 +21,11 @@ import pyarrow as pa
 from rmq_store.errors import StoreError, StoreFailedError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.locks.state_page import StatePage
-from rmq_store.format.frames.message import BLANK_MAGIC, place_frame
+from rmq_store.format.frames.message import BLANK_MAGIC, complete_frame
 from rmq_store.format.views.consume_queue import encode_entries
-from rmq_store.log.append.frame_writer import Filling, Piece, frame_bounds
+from rmq_store.log.append.frame_writer import FrameWriter, Piece, frame_bounds
 from rmq_store.log.append.grouping import Groups, Numbered, in_parts
-from rmq_store.log.append.helper_thread import Beside
+from rmq_store.log.append.helper_thread import HelperThread
 from rmq_store.log.append.write_back import WriteBack
 from rmq_store.log.core import scan
 from rmq_store.log.core.commit_log import LOCK_TIMEOUT_MS, CommitLog
@@ -166,11 +166,11 @@ def append(
     with (
         _AllOrNothing(log, start, end),
         log.views.putting_keys(key_count),
-        Beside() as beside,
+        HelperThread() as helper,
         WriteBack(log.segments, start, wanted=log.sync_flush) as write_back,
     ):
         # Before the disk has anything else to do, because each file waits for it; beside what needs the processor only.
-        making_room = beside.begin(make_room) if len(parts) > 1 else None
+        making_room = helper.begin(make_room) if len(parts) > 1 else None
         groups = Groups(parts)
         groups.start_at([log.next_queue_offset(*key, start) for key in groups.keys])
         if making_room is None:
@@ -181,7 +181,7 @@ def append(
         placed = _placed(log, parts, groups, start)
         before, part = None, next(placed)
         while True:
-            with _writing_records(log, part, now, used, write_back, beside):
+            with _writing_records(log, part, now, used, write_back, helper):
                 if before is not None:
                     _put_entries(log, before, groups.keys, now)
                 _put_keys(log, part, now)
@@ -216,7 +216,7 @@ def append_one(log: CommitLog, record: OneRecord) -> tuple[int, int]:
     queue_offset = log.next_queue_offset(topic, queue_id, start)
     with _AllOrNothing(log, start, end):
         now = log.clock()
-        place_frame(frame, queue_offset, offset, now, crc_property=log.crc_property)
+        complete_frame(frame, queue_offset, offset, now, crc_property=log.crc_property)
         if offset > start:
             segments.create(segments.base_of(start))
         segments.put(offset, frame)
@@ -226,7 +226,7 @@ def append_one(log: CommitLog, record: OneRecord) -> tuple[int, int]:
         if views.index is not None:
             views.index.put_one(key_hashes, offset, now)
     _commit(page, end, offset, now)
-    log.note_next(topic, queue_id, queue_offset + 1, start, end)
+    log.remember_next(topic, queue_id, queue_offset + 1, start, end)
     return offset, queue_offset
 
 
@@ -309,7 +309,7 @@ def _writing_records(
     now: int,
     used: Callable[[np.ndarray], None],
     write_back: WriteBack,
-    beside: Beside,
+    helper: HelperThread,
 ) -> Iterator[None]:
     """A4 for a `with` block: frames with their offsets and times filled in, blank frames. The segments are there.
 
@@ -323,23 +323,23 @@ def _writing_records(
 
     def write() -> None:
         try:
-            for piece in filling.pieces():
+            for piece in frame_writer.pieces():
                 _write_piece(log, layout, piece)
         except BaseException:
-            filling.stop()
+            frame_writer.stop()
             raise
 
     for offset, size in layout.blanks:
         log.segments.write(offset, _BLANK.pack(size, BLANK_MAGIC))
-    filling = Filling(
+    frame_writer = FrameWriter(
         part.batches, part.numbered.queue_offsets, layout.offsets, now, has_crc=log.crc_property, used=used,
         through=through,
     )  # fmt: skip
-    other = beside.begin(write) if filling.is_for_two() else None
+    other = helper.begin(write) if frame_writer.is_for_two() else None
     try:
         yield
     except BaseException:
-        filling.stop()
+        frame_writer.stop()
         raise
     write()
     if other is not None:

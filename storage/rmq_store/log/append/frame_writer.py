@@ -55,7 +55,7 @@ def frame_bounds(batch: pa.RecordBatch) -> np.ndarray:
     return np.frombuffer(frames.buffers()[1], dtype=np.int64, count=len(frames) + 1, offset=8 * frames.offset)
 
 
-class Filling:
+class FrameWriter:
     """The frames of encoded batches (ENCODED_SCHEMA), complete, for any number of threads: each piece goes to one.
 
     `queue_offsets` and `log_offsets` are int64 (n,), for the rows of all; `has_crc`: the frames end with a CRC

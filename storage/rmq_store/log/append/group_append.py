@@ -41,13 +41,13 @@ class _Waiting:
     record: OneRecord
     claim: list[bool] = field(default_factory=lambda: [True])
     asleep: SimpleQueue[None] = field(default_factory=SimpleQueue)
-    place: tuple[int, int] | None = None
+    offsets: tuple[int, int] | None = None
     error: StoreError | None = None
     is_late: bool = False
 
     @property
     def settled(self) -> bool:
-        return self.place is not None or self.error is not None
+        return self.offsets is not None or self.error is not None
 
     def claimed(self) -> bool:
         """Take the claim; False if somebody has it."""
@@ -62,7 +62,7 @@ class _Waiting:
             self.asleep.get(timeout=timeout_s)
 
 
-class AppendLine:
+class GroupAppend:
     """The line of one open store. Every step is one operation on a deque, a list or a dict, which neither another
     thread nor a signal handler can come between.
     """
@@ -106,10 +106,10 @@ class AppendLine:
                 self._leave()
         if own.error is not None:
             raise own.error
-        if own.place is None:
+        if own.offsets is None:
             with append_lock(self._log, left_ms):
                 return Sent(*append_one(self._log, record), is_late=False)
-        return Sent(*own.place, own.is_late)
+        return Sent(*own.offsets, own.is_late)
 
     def _gives_up(self, own: _Waiting) -> bool:
         """Leave the line; False if somebody is appending the record already."""
@@ -135,7 +135,7 @@ class AppendLine:
             for waiting in dict.fromkeys((own, *self.waiting)):
                 if waiting.claimed():
                     try:
-                        waiting.place = append_one(self._log, waiting.record)
+                        waiting.offsets = append_one(self._log, waiting.record)
                         end = page.appended_end
                     except StoreError as error:
                         waiting.error = error

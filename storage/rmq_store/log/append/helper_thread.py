@@ -16,7 +16,7 @@ _Item = TypeVar("_Item")
 _Answer = TypeVar("_Answer")
 
 
-class Beside:
+class HelperThread:
     """A second thread for a `with` block. The block does not end before everything has that was begun, however often it
     is interrupted: what is still being written could not be taken back.
     """
@@ -26,7 +26,7 @@ class Beside:
     def __init__(self) -> None:
         self._tasks: SimpleQueue[Callable[[], None] | None] | None = None
 
-    def __enter__(self) -> Beside:
+    def __enter__(self) -> HelperThread:
         return self
 
     def begin(self, work: Callable[[], _Answer]) -> Answer[_Answer]:
@@ -71,7 +71,7 @@ def _nothing() -> None:
     pass
 
 
-def two_by_two(
+def map_in_pairs(
     items: Iterable[_Item], work: Callable[[_Item], _Answer]
 ) -> Iterator[tuple[_Item, Callable[[], _Answer]]]:
     """Yield each item with what answers `work(item)`, or raises what that raised. Of each two items a second thread

@@ -80,7 +80,7 @@ class AcceptedDamage:
         found: npt.NDArray[np.bool_] = (at >= 0) & (offsets < ends[at])
         return found
 
-    def behind(self, offset: int) -> BadRange:
+    def at_or_after(self, offset: int) -> BadRange:
         """The first range at or above `offset`; the last one if there is none."""
         return next((bad for bad in self.ranges if bad.start >= offset), self.ranges[-1])
 

@@ -260,7 +260,7 @@ class CommitLog:
         is_record = functools.partial(self.is_record_of, topic, queue_id)
         return queue.max_offset(end, confirm, is_record)
 
-    def note_next(self, topic: str, queue_id: int, queue_offset: int, start: int, end: int) -> None:
+    def remember_next(self, topic: str, queue_id: int, queue_offset: int, start: int, end: int) -> None:
         """Under the append lock: a queue goes on at `queue_offset` after an append of [start, end) by this process.
 
         As long as nobody else appends, that need not be looked up for the queue's next message.

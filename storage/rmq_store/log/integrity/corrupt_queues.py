@@ -26,7 +26,7 @@ _READ_ENTRIES = 1 << 12
 _UNWRITTEN = bytes(_READ_ENTRIES * ENTRY_BYTES)
 
 
-def rotten_queues(log: CommitLog, end: int, known: QueueEnds | None) -> list[QueueKey]:
+def corrupt_queues(log: CommitLog, end: int, known: QueueEnds | None) -> list[QueueKey]:
     """The queues of a store that nobody has closed whose newest file would tell a wrong end, of the messages below
     `end`. Each is looked at from where it ended by the table `known`, of which nothing is lost: one that has not grown
     since costs one look.
@@ -40,10 +40,10 @@ def rotten_queues(log: CommitLog, end: int, known: QueueEnds | None) -> list[Que
     # Not those of the log: it would keep many of the files open, for nobody.
     views = Views(log.root, log.geometry.mapped_file_size_consume_queue, OpenFiles(1), None, writable=False)
     with durable.typed(log.views.directory):
-        return [key for key in views.keys() if _is_rotten(log, views, key, ends.get(key, 0), end, log_end)]
+        return [key for key in views.keys() if _is_corrupt(log, views, key, ends.get(key, 0), end, log_end)]
 
 
-def _is_rotten(log: CommitLog, views: Views, key: QueueKey, known_end: int, end: int, log_end: int) -> bool:
+def _is_corrupt(log: CommitLog, views: Views, key: QueueKey, known_end: int, end: int, log_end: int) -> bool:
     queue_end = _end_behind(log, key, known_end, end) if known_end else None
     if queue_end is None:
         if not is_possible(key) or key[0].startswith(LMQ_PREFIX):

@@ -18,23 +18,23 @@ EntriesOf = Callable[[int, int], np.ndarray]
 """[start, stop) -> these entries of the queue, dtype ENTRY; raises as it likes."""
 
 # Entries looked at per step: a page of 4 KiB has 205.
-LOOK = 256
+ENTRIES_PER_STEP = 256
 
 
 def sound_before(log: CommitLog, key: QueueKey, entries_of: EntriesOf, low: int, queue_offset: int) -> int | None:
     """The newest message of [low, queue_offset) whose record is where its entry says; None if none is."""
-    for stop in range(queue_offset, low, -LOOK):
-        start = max(stop - LOOK, low)
+    for stop in range(queue_offset, low, -ENTRIES_PER_STEP):
+        start = max(stop - ENTRIES_PER_STEP, low)
         for row in map(int, _candidates(log, entries := entries_of(start, stop))[::-1]):
             if _is_record(log, key, entries[row], start + row):
                 return start + row
     return None
 
 
-def sound_behind(log: CommitLog, key: QueueKey, entries_of: EntriesOf, queue_offset: int, high: int) -> int | None:
+def sound_after(log: CommitLog, key: QueueKey, entries_of: EntriesOf, queue_offset: int, high: int) -> int | None:
     """The first such message of [queue_offset, high)."""
-    for start in range(queue_offset, high, LOOK):
-        for row in map(int, _candidates(log, entries := entries_of(start, min(start + LOOK, high)))):
+    for start in range(queue_offset, high, ENTRIES_PER_STEP):
+        for row in map(int, _candidates(log, entries := entries_of(start, min(start + ENTRIES_PER_STEP, high)))):
             if _is_record(log, key, entries[row], start + row):
                 return start + row
     return None

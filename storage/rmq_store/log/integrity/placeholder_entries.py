@@ -26,7 +26,7 @@ from rmq_store.log.views.views import QueueKey
 _LOG = logging.getLogger(__name__)
 
 # Too small for a record, so that nobody takes it for one; not 0, which would be the queue's end.
-_HOLE_SIZE = 1
+_PLACEHOLDER_SIZE = 1
 
 
 # What an error names, and how many files are looked at for it.
@@ -34,10 +34,10 @@ _NAMED_MAX = 5
 _LOOKED_AT_MAX = 1000
 
 
-def hole_entries(bad: BadRange, count: int) -> np.ndarray:
+def placeholder_entries(bad: BadRange, count: int) -> np.ndarray:
     """Entries, dtype ENTRY (count,), of messages that were lost with their entries."""
     starts = np.full(count, bad.start, np.int64)
-    return encode_entries(starts, np.full(count, _HOLE_SIZE, np.int64), np.zeros(count, np.int64))
+    return encode_entries(starts, np.full(count, _PLACEHOLDER_SIZE, np.int64), np.zeros(count, np.int64))
 
 
 def queue_ends(
@@ -79,8 +79,9 @@ def messages_in(log: CommitLog, bad: BadRange) -> str:
         for base in queue.run.bases():
             looked_at += 1
             entries = _entries_in(queue.run, base)
-            lies_in = new.mask(entries["commit_log_offset"].astype(np.int64)) & (entries["frame_size"] > _HOLE_SIZE)
-            rows = np.flatnonzero(lies_in & (entries["frame_size"] != PRE_BLANK_SIZE))[: _NAMED_MAX + 1]
+            sizes = entries["frame_size"]
+            lies_in = new.mask(entries["commit_log_offset"].astype(np.int64)) & (sizes > _PLACEHOLDER_SIZE)
+            rows = np.flatnonzero(lies_in & (sizes != PRE_BLANK_SIZE))[: _NAMED_MAX + 1]
             found += [f"message {base // ENTRY_BYTES + row} of {key[0]}-{key[1]}" for row in rows.tolist()]
         if len(found) > _NAMED_MAX or looked_at > _LOOKED_AT_MAX:
             break
@@ -124,13 +125,13 @@ def close_gap(log: CommitLog, key: QueueKey, first: int) -> None:
     bases = queue.run.bases()
     if not bases:
         if log.start() == 0 and first > 0:  # nothing was retired: these were lost
-            queue.put(0, hole_entries(log.accepted_damage.ranges[0], first))
+            queue.put(0, placeholder_entries(log.accepted_damage.ranges[0], first))
         return
     if first == 0 or _is_whole_at(log, queue, first - 1):
         return  # the usual case: no look at a whole file
     gap, before = _whole_end(log, queue, first)
     if gap < first:
-        queue.put(gap, hole_entries(log.accepted_damage.behind(before), first - gap))
+        queue.put(gap, placeholder_entries(log.accepted_damage.at_or_after(before), first - gap))
 
 
 def has_gap_before(log: CommitLog, key: QueueKey, first: int) -> bool:
@@ -154,7 +155,7 @@ def fill_taken(log: CommitLog, firsts: Mapping[QueueKey, int], log_end: int) -> 
     """
     if log.start() == 0:
         return
-    hole = encode_entries(*np.array([[0], [_HOLE_SIZE], [0]]))
+    placeholder = encode_entries(*np.array([[0], [_PLACEHOLDER_SIZE], [0]]))
     for key in log.views.keys():
         queue = log.views.queue(*key)
         bases = queue.run.bases()
@@ -166,9 +167,9 @@ def fill_taken(log: CommitLog, firsts: Mapping[QueueKey, int], log_end: int) -> 
         else:
             base = bases[-1] // ENTRY_BYTES
             stop = queue.last_possible(base, log_end) + 1
-        if base * ENTRY_BYTES in bases and len(rotten := queue.impossible(base, stop, log_end)):
+        if base * ENTRY_BYTES in bases and len(corrupt := queue.impossible(base, stop, log_end)):
             entries = queue.entries(base, stop)
-            entries[rotten - base] = hole
+            entries[corrupt - base] = placeholder
             queue.put(base, entries)
 
 
@@ -209,7 +210,7 @@ def close_ends(log: CommitLog) -> None:
         queue = log.views.queue(*key)
         bases = queue.run.bases()
         if end > 0 and not bases and log.start() > 0:
-            queue.put(end - 1, hole_entries(log.accepted_damage.ranges[-1], 1))
+            queue.put(end - 1, placeholder_entries(log.accepted_damage.ranges[-1], 1))
         elif end > 0 and end - (_whole_end(log, queue, end)[0] if bases else 0) <= lost_messages_max(
             log.accepted_damage
         ):
@@ -239,10 +240,10 @@ def end_without_messages(log: CommitLog, key: QueueKey, end: int) -> None:
     StoreFailedError.
     """
     nowhere = np.zeros(1, np.int64)
-    log.views.queue(*key).put(end - 1, encode_entries(nowhere, nowhere + _HOLE_SIZE, nowhere))
+    log.views.queue(*key).put(end - 1, encode_entries(nowhere, nowhere + _PLACEHOLDER_SIZE, nowhere))
 
 
-def hole_around(log: CommitLog, topic: str, queue_id: int, queue_offset: int) -> tuple[int, int]:
+def placeholders_around(log: CommitLog, topic: str, queue_id: int, queue_offset: int) -> tuple[int, int]:
     """[first, last) of the messages around `queue_offset` that lie in kept damage, as the queue's files tell."""
     queue = log.views.queue(topic, queue_id)
 

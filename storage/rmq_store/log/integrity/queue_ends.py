@@ -8,7 +8,7 @@ than the queues does no harm. `first` is the first queue offset of the oldest fi
 retention moves it before it unlinks a file, so no file of [first, end) may be missing. Without its files a queue would
 begin at offset 0 again, and give out offsets that other messages have, or begin later, and hide messages that are in
 the log. `log_end`: the log was on disk below it. `crc` is the CRC-32 of the JSON without it; a table that does not pass
-is none. Who writes it, and when: `rmq_store.log.integrity.queue_noting`; who asks it:
+is none. Who writes it, and when: `rmq_store.log.integrity.queue_ends_writer`; who asks it:
 `rmq_store.log.recovery.starting_point`.
 """
 

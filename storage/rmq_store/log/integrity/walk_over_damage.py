@@ -77,7 +77,7 @@ class DamageWalk:
         """The ranges from `offset`, where no frame is, up to where the log goes on; [] if it ends there."""
         if offset < self._durable_point:
             return [damaged_range(self._log, offset, self._durable_point, reason)]
-        behind = message_behind(self._log, offset)
+        behind = message_after(self._log, offset)
         if behind is None:
             return []
         if not self._presumes or not self._goes_on(offset, behind):
@@ -110,7 +110,7 @@ class DamageWalk:
         return True
 
 
-def message_behind(log: CommitLog, offset: int) -> int | None:
+def message_after(log: CommitLog, offset: int) -> int | None:
     """Where the first whole message lies behind `offset`, at which no frame is; None if there is none."""
     if not log.segments.data_beyond(offset):
         return None

@@ -20,7 +20,7 @@ from rmq_store.log.core.accepted_damage import AcceptedDamage, BadRange
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.units import UnitScan
 from rmq_store.log.integrity.placeholder_entries import messages_in
-from rmq_store.log.integrity.walk_over_damage import DamageWalk, bad_range, damaged_range, message_behind
+from rmq_store.log.integrity.walk_over_damage import DamageWalk, bad_range, damaged_range, message_after
 from rmq_store.log.recovery.recovery_table import Action, Follows, decide
 from rmq_store.log.recovery.starting_point import StartingPoint, Trust, vouched_end
 
@@ -59,7 +59,7 @@ def presumed_end(log: CommitLog, start: StartingPoint) -> int:
     end = start.offset
     for stretch in scan.walk(log, start.offset):
         end = stretch.end
-    if message_behind(log, end) is None:
+    if message_after(log, end) is None:
         return start.durable_point
     accepted, over, units = log.accepted_damage, DamageWalk(log, start.durable_point, presumes=True), UnitScan()
     try:

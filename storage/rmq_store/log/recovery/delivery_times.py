@@ -2,8 +2,9 @@
 
 The entry of a message that waits says when it is due. That was computed by the delays of whoever stored it, a broker
 perhaps, and these need not be ours: computed anew from the log, it would be delivered early, or late. So an entry that
-is there and fits its record is the truth, whoever scans the log (`kept_entries`); and before the queues are built again
-their files are copied (`copy_schedule`, or `rmq repair`), and told from the copies (`keep_delivery_times`).
+is there and fits its record is the truth, whoever scans the log (`preserved_entries`). Before the queues are built
+again their files are copied (`copy_schedule`, or `rmq repair`); afterwards the times are restored from the copies
+(`restore_delivery_times`).
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def store_times(log: CommitLog, offsets: Int64) -> Int64:
     return found
 
 
-def kept_entries(
+def preserved_entries(
     log: CommitLog, key: QueueKey, first: int, entries: np.ndarray, *, has_ext: bool
 ) -> tuple[np.ndarray, int]:
     """Entries (dtype ENTRY) from queue offset `first` on, as a scan of the log made them, with what must stay of those
@@ -178,7 +179,7 @@ def drop_copies(log: CommitLog) -> None:
             shutil.rmtree(directory)
 
 
-def keep_delivery_times(log: CommitLog, copies: Mapping[str, str]) -> int:
+def restore_delivery_times(log: CommitLog, copies: Mapping[str, str]) -> int:
     """Put the tags codes of delayed messages back as they were in `copies` (as `schedule_files`). Returns how many.
 
     Only where the entry is otherwise the one that was built, and its code can be such a time. Copies that are gone are

@@ -14,11 +14,11 @@ from types import TracebackType
 
 from rmq_store.files.locks.background import Answer
 from rmq_store.format.batches.frame_decoder import DispatchColumns
-from rmq_store.log.append.helper_thread import Beside
+from rmq_store.log.append.helper_thread import HelperThread
 from rmq_store.log.core import scan
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.integrity.placeholder_entries import close_gap, has_gap_before
-from rmq_store.log.recovery.delivery_times import kept_entries
+from rmq_store.log.recovery.delivery_times import preserved_entries
 from rmq_store.log.views.hash_index import IndexState
 from rmq_store.log.views.queue_ext import has_units
 from rmq_store.log.views.views import QueueKey
@@ -27,7 +27,7 @@ from rmq_store.log.views.views import QueueKey
 _WAITING_MAX = 2
 
 
-class RottenQueueError(Exception):
+class CorruptQueueError(Exception):
     """A queue lacks the entry before its first record, although the views are believed up to there. Internal."""
 
     def __init__(self, key: QueueKey) -> None:
@@ -53,7 +53,7 @@ class Dispatch:
         self._index_from = index_from
         self._believes_views = believes_views
         self._has_ext = has_units(log.root)
-        self._second = Beside()
+        self._second = HelperThread()
         self._begun: deque[Answer[None]] = deque()
         self._has_failed = False
 
@@ -75,7 +75,7 @@ class Dispatch:
         """Put the records of a stretch, of which there are some, into the views, behind what was begun before.
 
         Raises, of this or of what was begun before:
-            RottenQueueError: there is nothing to put the entries of one queue behind.
+            CorruptQueueError: there is nothing to put the entries of one queue behind.
             StoreFullError, StoreFailedError
         """
         self._begin(partial(self._put, stretch, columns))
@@ -110,9 +110,9 @@ class Dispatch:
             if log.accepted_damage:
                 close_gap(log, key, first)
             elif self._believes_views and key not in self.firsts and has_gap_before(log, key, first):
-                raise RottenQueueError(key)
+                raise CorruptQueueError(key)
             self.firsts.setdefault(key, first)
-            entries, lacking = kept_entries(log, key, first, entries, has_ext=self._has_ext)
+            entries, lacking = preserved_entries(log, key, first, entries, has_ext=self._has_ext)
             if lacking and log.delays.is_assumed(key[1] + 1):
                 self.assumed[key[1] + 1] += lacking
             if first < self._ends.get(key, 0):  # a topic that was made again, or fail-over: the last one counts

@@ -18,10 +18,10 @@ from rmq_store.log.append.append import append_lock
 from rmq_store.log.append.flush import flush, indexed_until_ms, sync_filesystem, write_checkpoint
 from rmq_store.log.core.accepted_damage import AcceptedDamage
 from rmq_store.log.core.commit_log import CommitLog
-from rmq_store.log.integrity.queue_noting import note_queue_ends
+from rmq_store.log.integrity.queue_ends_writer import save_queue_ends
 from rmq_store.log.recovery.delivery_times import drop_copies
 from rmq_store.log.recovery.rebuild import is_begun
-from rmq_store.log.recovery.recovery import REFUSE, RecoveryReport, Wishes, recover
+from rmq_store.log.recovery.recovery import REFUSE, RecoveryOptions, RecoveryReport, recover
 from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT, lock_text
 
 _LOG = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ _WRITTEN_BY_WRITERS = ("store.json", "units.json", "kept.json", "queue_ends.json
 
 
 def open_for_writing(
-    log: CommitLog, timeout_ms: int = OPEN_TIMEOUT_MS, wishes: Wishes = REFUSE
+    log: CommitLog, timeout_ms: int = OPEN_TIMEOUT_MS, options: RecoveryOptions = REFUSE
 ) -> RecoveryReport | None:
     """Become a writer of the store; the report if this process was the first opener. After an error the caller closes
     the log, which frees its locks.
@@ -44,18 +44,18 @@ def open_for_writing(
         StoreFullError, StoreFailedError, UsageError: as `durable.translate`.
     """
     with durable.typed(log.root):
-        return _open(log, timeout_ms, wishes)
+        return _open(log, timeout_ms, options)
 
 
-def _open(log: CommitLog, timeout_ms: int, wishes: Wishes) -> RecoveryReport | None:
+def _open(log: CommitLog, timeout_ms: int, options: RecoveryOptions) -> RecoveryReport | None:
     durable.make_directory(log.own)
     deadline_s = time.monotonic() + timeout_ms / 1000
-    bell, pace, is_due = None, Pace(), True
+    futex, pace, is_due = None, Pace(), True
     while True:
         left_s = deadline_s - time.monotonic()
         if is_due or left_s <= 0:
             if log.store_lock.try_exclusive():
-                return _open_first(log, wishes)
+                return _open_first(log, options)
             if log.store_lock.try_shared():
                 if _joined(log):
                     return None
@@ -64,11 +64,11 @@ def _open(log: CommitLog, timeout_ms: int, wishes: Wishes) -> RecoveryReport | N
         if left_s <= 0:
             pid = log.store_lock.who().pid
             raise StoreLockedError(f"{log.root}: not free within {timeout_ms} ms, held by {process_text(pid)}", pid)
-        if bell is None:  # announced, and then tried once more: it may have rung just before
-            bell = StatePage(log.own / "state", writable=True).open_bell()
+        if futex is None:  # announced, and then tried once more: it may have rung just before
+            futex = StatePage(log.own / "state", writable=True).open_futex()
         else:
-            is_due = bell.wait(min(pace.sleep_s(), left_s)) or pace.is_due(bell)
-        bell.announce()
+            is_due = futex.wait(min(pace.sleep_s(), left_s)) or pace.is_due(futex)
+        futex.announce()
 
 
 def _joined(log: CommitLog) -> bool:
@@ -92,7 +92,7 @@ def _refuse_broker(log: CommitLog) -> None:
         )
 
 
-def _open_first(log: CommitLog, wishes: Wishes) -> RecoveryReport:
+def _open_first(log: CommitLog, options: RecoveryOptions) -> RecoveryReport:
     root = log.root
     for name in ("commitlog", "config"):
         durable.make_directory(root / name)
@@ -112,15 +112,15 @@ def _open_first(log: CommitLog, wishes: Wishes) -> RecoveryReport:
         if not had_abort:
             _create_abort(root)
 
-    report = recover(log, begin, wishes)
+    report = recover(log, begin, options)
     log.store_lock.downgrade()
-    log.writing_page.open_bell().ring(everybody=True)
+    log.writing_page.open_futex().wake(everybody=True)
     return report
 
 
 def _map_page(log: CommitLog) -> None:
     log.page = StatePage(log.own / "state", writable=True)
-    log.append_lock.bell, log.flush_lock.bell = log.page.append_bell(), log.page.flush_bell()
+    log.append_lock.futex, log.flush_lock.futex = log.page.append_futex(), log.page.flush_futex()
 
 
 def _create_abort(root: Path) -> None:
@@ -171,17 +171,17 @@ def _flush_and_leave(log: CommitLog) -> None:
             log.writing_page.retract()
         else:
             flush(log)
-            _note_queue_ends(log)
+            _save_queue_ends(log)
         log.store_lock.release()
-        log.writing_page.open_bell().ring()
+        log.writing_page.open_futex().wake()
 
 
-def _note_queue_ends(log: CommitLog) -> None:
+def _save_queue_ends(log: CommitLog) -> None:
     """All that was appended is on disk: should there be no room for the table, an error would say that it is not. The
     last closer finds out what is not in it.
     """
     try:
-        note_queue_ends(log, last=False)
+        save_queue_ends(log, last=False)
     except (StoreFullError, StoreFailedError) as error:
         _LOG.warning("%s: how far the queues went is not written down: %s", log.root, error)
 
@@ -193,7 +193,7 @@ def _close_last(log: CommitLog) -> None:
         if base >= end and base > 0:
             log.segments.remove(base)
     sync_filesystem(log)
-    note_queue_ends(log, last=True)
+    save_queue_ends(log, last=True)
     record = log.progress_record(clean=True)
     write_checkpoint(log, record, indexed_until_ms(log))
     log.progress.write(record)

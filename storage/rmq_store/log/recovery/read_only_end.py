@@ -21,7 +21,12 @@ from rmq_store.log.core import scan
 from rmq_store.log.core.accepted_damage import AcceptedDamage, BadRange
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.units import UnitScan
-from rmq_store.log.integrity.placeholder_entries import has_gap_before, hole_entries, lost_messages_max, queue_ends
+from rmq_store.log.integrity.placeholder_entries import (
+    has_gap_before,
+    lost_messages_max,
+    placeholder_entries,
+    queue_ends,
+)
 from rmq_store.log.integrity.queue_ends import QueueEnds
 from rmq_store.log.integrity.walk_over_damage import DamageWalk
 from rmq_store.log.recovery.damage import plausible_durable_point
@@ -33,7 +38,7 @@ from rmq_store.log.views.views import QueueKey
 _LOG = logging.getLogger(__name__)
 
 # Of which damage a log's readers were told: they look again whenever somebody may have written.
-_TOLD: weakref.WeakKeyDictionary[CommitLog, set[BadRange | int]] = weakref.WeakKeyDictionary()
+_LOGGED: weakref.WeakKeyDictionary[CommitLog, set[BadRange | int]] = weakref.WeakKeyDictionary()
 
 # 20 bytes each: enough for the tail of any store; one whose queues were all deleted has to be rebuilt by a writer.
 _MISSING_ENTRIES_MAX = 5_000_000
@@ -156,7 +161,7 @@ def _from_log_alone(log: CommitLog, views: RebuiltViews) -> ReadOnlyEnd:
                 for key, first, entries in scan.entries_by_queue(columns, stretch, views.elsewhere):
                     spool.add(key, first, entries)
             end = stretch.end
-        _tell(log, over, [], end)
+        _log_damage(log, over, [], end)
         views.fill(spool, log.accepted_damage)
     return _end_at(log, end, foreign=True)
 
@@ -218,11 +223,11 @@ def _walk(
         table = None if start.foreign else QueueEnds.load(log.own)
         queues = queue_ends(log, AcceptedDamage(found_damage), {}, table) if found_damage else {}
         log.accepted_damage = accepted.plus(found_damage, queues)
-    _tell(log, over, stretches, end)
+    _log_damage(log, over, stretches, end)
     found = _end_at(log, end, foreign=start.foreign, missing=_still_missing(log, end, missing))
     believes_views = start.offset > log.start() and not start.foreign and not log.accepted_damage
-    if believes_views and (rotten := [key for key, first in over.firsts.items() if has_gap_before(log, key, first)]):
-        return _walk(log, replace(start, offset=log.start(), lost=tuple(rotten)), limit, missing={})
+    if believes_views and (corrupt := [key for key, first in over.firsts.items() if has_gap_before(log, key, first)]):
+        return _walk(log, replace(start, offset=log.start(), lost=tuple(corrupt)), limit, missing={})
     for stretch in stretches:
         _add_missing(log, stretch, found, start.lost)
     for key, queue_end in log.accepted_damage.queues.items():
@@ -230,10 +235,10 @@ def _walk(
     return found
 
 
-def _tell(log: CommitLog, over: DamageWalk, stretches: list[scan.Stretch], end: int) -> None:
+def _log_damage(log: CommitLog, over: DamageWalk, stretches: list[scan.Stretch], end: int) -> None:
     """Say what of the log is damaged, and where it ends although whole records lie behind."""
-    told = _TOLD.setdefault(log, set())
-    for bad in over.found if over.found and over.found[0] not in told else ():
+    logged = _LOGGED.setdefault(log, set())
+    for bad in over.found if over.found and over.found[0] not in logged else ():
         behind = sum(int(np.count_nonzero(stretch.base + stretch.positions >= bad.end)) for stretch in stretches)
         if bad.start < end:
             _LOG.warning(
@@ -247,16 +252,16 @@ def _tell(log: CommitLog, over: DamageWalk, stretches: list[scan.Stretch], end: 
                 "damage at byte %d are not read",
                 log.root, end, behind, bad.start,
             )  # fmt: skip
-    if over.behind is not None and over.behind not in told:
+    if over.behind is not None and over.behind not in logged:
         _LOG.warning(
             "%s: the log ends at byte %d, but whole records lie behind it from byte %d on. They are not read: the log "
             "does not go on with them, or it was never on disk so far. The next writer removes them (a copy goes to "
             "pyrmq/removed)",
             log.root, end, over.behind,
         )  # fmt: skip
-    told.update(over.found)
+    logged.update(over.found)
     if over.behind is not None:
-        told.add(over.behind)
+        logged.add(over.behind)
 
 
 def _lengthen(log: CommitLog, key: QueueKey, queue_end: int, found: ReadOnlyEnd) -> None:
@@ -264,8 +269,9 @@ def _lengthen(log: CommitLog, key: QueueKey, queue_end: int, found: ReadOnlyEnd)
     known = found.missing.get(key)
     next_offset = known[0] + len(known[1]) if known else log.queue_max(*key, found.end)
     if next_offset < queue_end <= next_offset + lost_messages_max(log.accepted_damage):  # as `close_ends`
-        holes = hole_entries(log.accepted_damage.behind(_newest(log, key, known, next_offset)), queue_end - next_offset)
-        found.missing[key] = (known[0], _joined(known[1], holes)) if known else (next_offset, holes)
+        bad = log.accepted_damage.at_or_after(_newest(log, key, known, next_offset))
+        placeholders = placeholder_entries(bad, queue_end - next_offset)
+        found.missing[key] = (known[0], _joined(known[1], placeholders)) if known else (next_offset, placeholders)
 
 
 def _newest(log: CommitLog, key: QueueKey, known: MissingEntries | None, next_offset: int) -> int:
@@ -304,8 +310,8 @@ def _add_missing(log: CommitLog, stretch: scan.Stretch, found: ReadOnlyEnd, lost
         if first > next_offset and (known or next_offset or (log.accepted_damage and log.start() == 0)):
             if not log.accepted_damage:
                 continue  # a gap: these queue offsets cannot be reached by reading on
-            bad = log.accepted_damage.behind(_newest(log, key, known, next_offset))
-            first, new = next_offset, _joined(hole_entries(bad, first - next_offset), new)
+            bad = log.accepted_damage.at_or_after(_newest(log, key, known, next_offset))
+            first, new = next_offset, _joined(placeholder_entries(bad, first - next_offset), new)
         found.missing[key] = (known[0], _joined(known[1], new)) if known else (max(first, next_offset), new)
         if sum(len(entries) for _, entries in found.missing.values()) > _MISSING_ENTRIES_MAX:
             raise NotAStoreError(

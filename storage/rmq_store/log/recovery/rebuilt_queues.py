@@ -33,7 +33,7 @@ from rmq_store.files.segments.segments import SegmentRun
 from rmq_store.format.views.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
 from rmq_store.log.core.accepted_damage import AcceptedDamage
 from rmq_store.log.core.commit_log import CommitLog
-from rmq_store.log.integrity.placeholder_entries import hole_entries
+from rmq_store.log.integrity.placeholder_entries import placeholder_entries
 from rmq_store.log.views.consume_queue import Confirm, ConsumeQueue
 from rmq_store.log.views.views import QueueKey, Views
 
@@ -244,7 +244,7 @@ def _between(place: int, count: int, accepted: AcceptedDamage) -> np.ndarray:
     """
     bad = next((bad for bad in accepted.ranges if bad.start >= place), None)
     if bad is not None:
-        return hole_entries(bad, count)
+        return placeholder_entries(bad, count)
     blanks = np.zeros(count, ENTRY)
     blanks["commit_log_offset"], blanks["frame_size"] = place, PRE_BLANK_SIZE
     return blanks

@@ -26,7 +26,7 @@ from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.units import UnitScan
 from rmq_store.log.integrity.placeholder_entries import close_ends, fill_taken, is_retired, queue_ends, restore_ends
 from rmq_store.log.integrity.queue_ends import QueueEnds
-from rmq_store.log.integrity.queue_noting import doubt_queue_ends, settle_queue_ends
+from rmq_store.log.integrity.queue_ends_writer import doubt_queue_ends, settle_queue_ends
 from rmq_store.log.recovery.damage import (
     accepted_damage_of_broker,
     find_damage,
@@ -35,8 +35,8 @@ from rmq_store.log.recovery.damage import (
     presumed_end,
     refusal,
 )
-from rmq_store.log.recovery.delivery_times import copy_schedule, drop_copies, keep_delivery_times
-from rmq_store.log.recovery.dispatch import Dispatch, RottenQueueError
+from rmq_store.log.recovery.delivery_times import copy_schedule, drop_copies, restore_delivery_times
+from rmq_store.log.recovery.dispatch import CorruptQueueError, Dispatch
 from rmq_store.log.recovery.index_repair import cut_entries, keep_whole_entries
 from rmq_store.log.recovery.rebuild import Rebuild, begin_rebuild, end_rebuild, go_on, is_begun
 from rmq_store.log.recovery.recovery_table import Action, Follows, decide
@@ -68,7 +68,7 @@ class RecoveryReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class RecoveryOptions:
     """What the caller wants of a recovery.
 
     `keep`: damage of records that were on disk is kept and passed over, instead of refused. `rebuild`: the whole log is
@@ -84,18 +84,18 @@ class Wishes:
     progress: Callable[[int, int, int], None] = lambda records, done_bytes, total_bytes: None
 
 
-REFUSE = Wishes()
+REFUSE = RecoveryOptions()
 
 
-def recover(log: CommitLog, begin: Callable[[], None], wishes: Wishes = REFUSE) -> RecoveryReport:
+def recover(log: CommitLog, begin: Callable[[], None], options: RecoveryOptions = REFUSE) -> RecoveryReport:
     """Recover and publish the state page; everything is on disk then. The caller holds byte 0 of `lock` exclusively.
 
-    `begin`, and then `wishes.describe`, is called once it is known how the store was left, and before anything
+    `begin`, and then `options.describe`, is called once it is known how the store was left, and before anything
     is changed.
 
     Raises:
         CorruptRecordError: records below the durable point are damaged or missing; nothing was changed. Not with
-            `wishes.keep`.
+            `options.keep`.
         CorruptConfigError, NotAStoreError: of `kept.json`, as `AcceptedDamage.load`.
         StoreFullError, StoreFailedError: call again after the cause is gone.
     """
@@ -105,15 +105,15 @@ def recover(log: CommitLog, begin: Callable[[], None], wishes: Wishes = REFUSE) 
     log.crc_from = start.crc_from(log)
     interrupted = is_begun(log.root)
     if interrupted:
-        wishes = replace(wishes, rebuild=True)
-    if wishes.rebuild:
+        options = replace(options, rebuild=True)
+    if options.rebuild:
         trust = Trust.BROKER_UNCLEAN if start.foreign else Trust.COPY
         start = replace(start, trust=trust, offset=log.start(), record=None)
-    accepted = _judge(log, start, wishes, cut_as_java=not interrupted)
+    accepted = _judge(log, start, options, cut_as_java=not interrupted)
     in_doubt = page.is_doubtful and (log.root / "abort").exists()
     on_disk = page.is_of_another_boot()
     begin()
-    wishes.describe()
+    options.describe()
     _remember(log, accepted)
     if start.trust is not Trust.CLEAN:
         doubt_queue_ends(log, foreign=start.foreign)
@@ -127,7 +127,7 @@ def recover(log: CommitLog, begin: Callable[[], None], wishes: Wishes = REFUSE) 
             page.retract()
             return _publish(log, report, last, timestamp)
         start = replace(starting_point(log, None), durable_point=start.durable_point)
-        _remember(log, _judge(log, start, wishes))
+        _remember(log, _judge(log, start, options))
     page.retract()
     if start.trust is Trust.CLEAN:
         assert start.record is not None
@@ -137,18 +137,18 @@ def recover(log: CommitLog, begin: Callable[[], None], wishes: Wishes = REFUSE) 
         _distrust_views(log, start)
     if in_doubt and not start.foreign:
         renew(log)
-    if wishes.rebuild:
+    if options.rebuild:
         copies = {} if interrupted else copy_schedule(log)
-        begin_rebuild(log.root, _known_committed(wishes), copies)
+        begin_rebuild(log.root, _known_committed(options), copies)
         _remove_queues(log)
     try:
-        return _scan_and_repair(log, start, wishes, on_disk=on_disk)
-    except RottenQueueError as error:
+        return _scan_and_repair(log, start, options, on_disk=on_disk)
+    except CorruptQueueError as error:
         _LOG.warning("%s: entries of %s-%d are damaged: all are taken from the log", log.root, *error.key)
         start = replace(start, trust=Trust.COPY, offset=log.start(), record=None)
-        _remember(log, _judge(log, start, wishes))
+        _remember(log, _judge(log, start, options))
         _distrust_views(log, start)
-        return _scan_and_repair(log, start, wishes, on_disk=on_disk)
+        return _scan_and_repair(log, start, options, on_disk=on_disk)
 
 
 def _distrust_views(log: CommitLog, start: StartingPoint) -> None:
@@ -162,10 +162,10 @@ def _distrust_views(log: CommitLog, start: StartingPoint) -> None:
         )  # fmt: skip
 
 
-def _known_committed(wishes: Wishes) -> Mapping[QueueKey, Iterable[int]]:
+def _known_committed(options: RecoveryOptions) -> Mapping[QueueKey, Iterable[int]]:
     """A table of offsets that nobody can read has nothing to say here, and is no reason not to build queues again."""
     try:
-        return wishes.committed()
+        return options.committed()
     except CorruptConfigError:
         return {}
 
@@ -182,29 +182,31 @@ def _remove_queues(log: CommitLog) -> None:
                 queue.run.remove(base)
 
 
-def _judge(log: CommitLog, start: StartingPoint, wishes: Wishes, *, cut_as_java: bool = True) -> AcceptedDamage:
+def _judge(
+    log: CommitLog, start: StartingPoint, options: RecoveryOptions, *, cut_as_java: bool = True
+) -> AcceptedDamage:
     """Before anything is changed: whether the records are there that were on disk for certain; what is kept if not.
 
     A broker's log is cut where the broker would cut it only if `cut_as_java`: not by who finds a rebuild that was
     begun, and so meets damage that no broker would have looked at.
     """
-    if start.foreign and not wishes.keep and cut_as_java:
+    if start.foreign and not options.keep and cut_as_java:
         return accepted_damage_of_broker(log)
     if start.foreign:
         log.accepted_damage = accepted_damage_of_broker(log)
         start = replace(start, offset=log.start(), durable_point=last_message_end(log))
-    elif wishes.keep:
+    elif options.keep:
         start = replace(start, durable_point=plausible_durable_point(log, start, log.writing_page))
     if start.copied:
         start = replace(start, durable_point=presumed_end(log, start))
     found = find_damage(log, start)
     if not found:
         return log.accepted_damage
-    if not wishes.keep:
+    if not options.keep:
         raise refusal(log, found[0], _what_follows(log, found[0].start))
     new = AcceptedDamage(tuple(found))
     table = None if start.foreign else QueueEnds.load(log.own)
-    return log.accepted_damage.plus(found, queue_ends(log, new, wishes.committed(), table))
+    return log.accepted_damage.plus(found, queue_ends(log, new, options.committed(), table))
 
 
 def _remember(log: CommitLog, accepted: AcceptedDamage) -> None:
@@ -235,7 +237,9 @@ def _verify_same_boot(log: CommitLog, start: StartingPoint) -> RecoveryReport | 
     return RecoveryReport(start.trust.name, "clean", end, end - start.offset, records, 0, None, ranges)
 
 
-def _scan_and_repair(log: CommitLog, start: StartingPoint, wishes: Wishes, *, on_disk: bool) -> RecoveryReport:
+def _scan_and_repair(
+    log: CommitLog, start: StartingPoint, options: RecoveryOptions, *, on_disk: bool
+) -> RecoveryReport:
     """`on_disk`: the bytes of the log come from there, and need not be written again."""
     first, index_from, index_state = _prepare_index(log, start)
     end, records = first, 0
@@ -254,7 +258,7 @@ def _scan_and_repair(log: CommitLog, start: StartingPoint, wishes: Wishes, *, on
                 last_record, timestamp = piece.base + int(piece.positions[-1]), int(columns.store_timestamp[-1])
                 records += len(piece.positions)
             end = stretch.end
-            wishes.progress(records, end - first, max(files_end, end) - first)
+            options.progress(records, end - first, max(files_end, end) - first)
         dispatch.end()
     _tell_assumed(log, dispatch.assumed)
     torn = units.torn()
@@ -278,7 +282,7 @@ def _scan_and_repair(log: CommitLog, start: StartingPoint, wishes: Wishes, *, on
     others = [key for key in keys if key[0].startswith(LMQ_PREFIX)]  # their records say that they are another queue's
     log.views.cut_queues(cut_from, others, log.is_record_of)
     begun = Rebuild.load(log.root)
-    delivery_times = keep_delivery_times(log, begun.schedule) if begun is not None else 0
+    delivery_times = restore_delivery_times(log, begun.schedule) if begun is not None else 0
     if not start.foreign:
         settle_queue_ends(log, cut_from)
         if not on_disk:

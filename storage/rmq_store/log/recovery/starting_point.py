@@ -19,7 +19,7 @@ from rmq_store.format.frames.frame_check import check_frame
 from rmq_store.format.frames.message import decode_frame
 from rmq_store.log.core.checkpoint import load_checkpoint
 from rmq_store.log.core.commit_log import CommitLog
-from rmq_store.log.integrity.corrupt_queues import rotten_queues
+from rmq_store.log.integrity.corrupt_queues import corrupt_queues
 from rmq_store.log.integrity.queue_ends import QueueEnds
 from rmq_store.log.views.hash_index import NO_FILE
 from rmq_store.log.views.views import QueueKey
@@ -91,7 +91,7 @@ def starting_point(log: CommitLog, page: StatePage | None) -> StartingPoint:
         return StartingPoint(Trust.CLEAN, known[0].end, known[0].flushed_end, known[0])
     if not views_missing:  # what lies behind this is written again by who scans the log from there on
         on_disk = page.appended_end if page is not None and page.counts() else known[0].end if known is not None else 0
-        lost = _rotten_queues(log, on_disk, table)
+        lost = _corrupt_queues(log, on_disk, table)
         views_missing = bool(lost)
     if page is not None and page.counts() and not views_missing:
         return StartingPoint(Trust.SAME_BOOT, page.flushed_end, page.flushed_end, None)
@@ -163,15 +163,15 @@ def _lost_queues(log: CommitLog, known: QueueEnds | None) -> tuple[QueueKey, ...
     return tuple(lost)
 
 
-def _rotten_queues(log: CommitLog, end: int, known: QueueEnds | None) -> tuple[QueueKey, ...]:
-    rotten = rotten_queues(log, end, known)
-    if rotten:
-        (topic, queue_id), count = rotten[0], len(rotten)
+def _corrupt_queues(log: CommitLog, end: int, known: QueueEnds | None) -> tuple[QueueKey, ...]:
+    corrupt = corrupt_queues(log, end, known)
+    if corrupt:
+        (topic, queue_id), count = corrupt[0], len(corrupt)
         _LOG.warning(
             "%s: entries of %d queues are damaged, of %s-%d first: they are taken from the log",
             log.root, count, topic, queue_id,
         )  # fmt: skip
-    return tuple(rotten)
+    return tuple(corrupt)
 
 
 def _ends_at(log: CommitLog, record: ProgressRecord) -> bool:

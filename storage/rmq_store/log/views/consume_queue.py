@@ -273,7 +273,7 @@ class ConsumeQueue:
                 break
         return bases[:count]
 
-    def first_behind(self, base: int) -> int:
+    def first_after(self, base: int) -> int:
         """The first queue offset of the next file behind that of `old_files` which begins at `base`."""
         return next(other for other in self._bases() if other > base)
 

@@ -12,7 +12,7 @@ from helpers.interrupts import interrupted
 from rmq_store.errors import UsageError
 from rmq_store.files.locks.background import Answer, Background, Pool
 from rmq_store.files.locks.guard import Condition, Event, Guard
-from rmq_store.log.append.helper_thread import Beside
+from rmq_store.log.append.helper_thread import HelperThread
 from rmq_store.threads import map_in_threads
 
 HANG_GUARD_S = 30.0
@@ -157,9 +157,9 @@ def test_a_second_thread_of_a_block_has_ended_wherever_the_block_was_interrupted
         working.pop()
 
     def use() -> None:
-        with Beside() as beside:
-            beside.begin(work)
-            beside.begin(work).result()
+        with HelperThread() as helper:
+            helper.begin(work)
+            helper.begin(work).result()
 
     def look() -> None:
         assert not working

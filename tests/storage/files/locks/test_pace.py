@@ -19,7 +19,7 @@ import pytest
 
 from rmq_store import Message, Store, StoreConfig
 from rmq_store.errors import StoreLockedError
-from rmq_store.files.locks.futex import Bell
+from rmq_store.files.locks.futex import Futex
 from rmq_store.files.locks.lock import OfdLock
 from rmq_store.files.locks.pace import FIRST_S, SHORT_S, Pace
 
@@ -91,7 +91,7 @@ def test_a_clock_of_another_container_slows_nobody_down() -> None:
     assert pace.sleep_s() < 2 * SHORT_S
 
 
-def test_the_first_looks_without_a_bell_come_soon_and_ask_nobody() -> None:
+def test_the_first_looks_without_a_futex_come_soon_and_ask_nobody() -> None:
     pace, shared = Pace(FIRST_S), Seen()
     slept = []
     while pace.sleep_s() < SHORT_S / 2:
@@ -106,7 +106,7 @@ def _wait_and_count(path: Path, words: np.ndarray | None, begin: Event, counts: 
     tries = 0
     lock = OfdLock(path)
     if words is not None:
-        lock.bell = Bell(words[:2], words[2:], wake_all=False)
+        lock.futex = Futex(words[:2], words[2:], wake_all=False)
     taking = lock._try
 
     def counted(*arguments: Any) -> bool:
@@ -121,16 +121,16 @@ def _wait_and_count(path: Path, words: np.ndarray | None, begin: Event, counts: 
     lock.release()
 
 
-@pytest.mark.parametrize("has_bell", [True, False])
-def test_many_processes_that_wait_try_a_bounded_number_of_times(tmp_path: Path, has_bell: bool) -> None:
+@pytest.mark.parametrize("has_futex", [True, False])
+def test_many_processes_that_wait_try_a_bounded_number_of_times(tmp_path: Path, has_futex: bool) -> None:
     """Each of the 60 tried 200 times a second: 24,000 in the two seconds, and the holder did not get on."""
     import mmap
 
     path, held_s, count = tmp_path / "lock", 2.0, 60
-    words = np.frombuffer(mmap.mmap(-1, 4096), np.int64, 3) if has_bell else None
+    words = np.frombuffer(mmap.mmap(-1, 4096), np.int64, 3) if has_futex else None
     holder = OfdLock(path)
     if words is not None:
-        holder.bell = Bell(words[:2], words[2:], wake_all=False)
+        holder.futex = Futex(words[:2], words[2:], wake_all=False)
     assert holder.try_exclusive()
     begin = _FORK.Event()
     counts, count_to = _FORK.Pipe(duplex=False)
@@ -153,7 +153,7 @@ def test_many_processes_that_wait_try_a_bounded_number_of_times(tmp_path: Path, 
 
 def _hold(path: Path, words: np.ndarray, ready: Connection) -> None:
     lock = OfdLock(path)
-    lock.bell = Bell(words[:2], words[2:], wake_all=False)
+    lock.futex = Futex(words[:2], words[2:], wake_all=False)
     lock.acquire_exclusive(60_000)
     ready.send(os.getpid())
     time.sleep(600)
@@ -178,7 +178,7 @@ def test_stopped_waiters_and_a_killed_holder_keep_nobody_from_the_lock(tmp_path:
             if child.pid != first:
                 os.kill(child.pid or 0, signal.SIGSTOP)
         os.kill(first, signal.SIGKILL)
-        lock.bell = Bell(words[:2], words[2:], wake_all=False)
+        lock.futex = Futex(words[:2], words[2:], wake_all=False)
         lock.acquire_exclusive(30_000)
         assert lock.held == "exclusive"
         lock.release()

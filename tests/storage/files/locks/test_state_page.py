@@ -112,7 +112,7 @@ def test_the_magic_is_written_last(path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_publishing_forgets_nobody_who_waits_to_open(path: Path) -> None:
     page = StatePage(path, writable=True)
-    page.open_bell().announce()
+    page.open_futex().announce()
     page.publish(100, 100, 80, 0)
     assert page._words[WORDS.index("open_waiting")] == 1
 

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from rmq_store.files.segments.listing import Listing, kept_listing
+from rmq_store.files.segments.listing import Listing, shared_listing
 
 
 @pytest.fixture
@@ -80,12 +80,12 @@ def test_a_directory_that_was_put_back_with_its_old_time_is_read(directory: Path
 
 def test_who_asks_again_in_the_same_process_is_told_what_is_known(directory: Path) -> None:
     age(directory, 10)
-    assert kept_listing(str(directory), numbers).get() == (3,)
+    assert shared_listing(str(directory), numbers).get() == (3,)
     with mock.patch("os.listdir") as read:
-        assert kept_listing(str(directory), numbers).get() == (3,)
+        assert shared_listing(str(directory), numbers).get() == (3,)
     read.assert_not_called()
     (directory / "1").touch()
-    assert kept_listing(str(directory), numbers).get() == (1, 3)
+    assert shared_listing(str(directory), numbers).get() == (1, 3)
 
 
 def test_a_missing_directory_is_told_each_time(tmp_path: Path) -> None:

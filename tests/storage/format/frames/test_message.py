@@ -18,10 +18,10 @@ from rmq_store.format.frames.message import (
     StoredMessage,
     SysFlag,
     check_frame,
+    complete_frame,
     decode_frame,
     encode_blank,
     encode_frame,
-    place_frame,
 )
 from rmq_store.format.properties.property_string import encode_properties
 
@@ -66,7 +66,7 @@ def test_a_frame_gets_its_place_afterwards_as_if_it_had_been_known(
     place = {"queue_offset": (1 << 40) + 3, "commit_log_offset": (5 << 30) + 7, "store_timestamp_ms": 1700000009999}
     rest = {"born_host": born, "store_host": store, "crc_property": crc}
     patched = bytearray(frame(**rest, queue_offset=0, commit_log_offset=0, store_timestamp_ms=0))
-    place_frame(patched, *place.values(), crc_property=crc)
+    complete_frame(patched, *place.values(), crc_property=crc)
     assert patched == frame(**rest, **place)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rmq_store.errors import UsageError
 from rmq_store.format.bytes import native
-from rmq_store.format.frames.message import place_frame
+from rmq_store.format.frames.message import complete_frame
 from rmq_store.format.frames.one_frame import Hosts, encode_one
 from rmq_store.format.text.host import Host
 
@@ -41,7 +41,7 @@ def python_only(made: Callable[[], Made]) -> Made:
 def placed(fields: dict[str, Any]) -> tuple[bytes, list[int], int]:
     """As it is stored somewhere."""
     made = encode_one(**fields)
-    place_frame(made.frame, 7, 1 << 33, 1_700_000_000_001, crc_property=fields["crc_property"])
+    complete_frame(made.frame, 7, 1 << 33, 1_700_000_000_001, crc_property=fields["crc_property"])
     return bytes(made.frame), made.key_hashes, made.tags_hash
 
 
@@ -78,7 +78,7 @@ def test_an_ordinary_message_is_made_by_the_extension(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(("size", "has_crc"), [(0, False), (87, False), (107, True)])
 def test_what_is_too_short_for_a_frame_gets_no_place(size: int, has_crc: bool) -> None:
     with pytest.raises(IndexError):
-        place_frame(bytearray(size), 7, 1 << 33, 1_700_000_000_001, crc_property=has_crc)
+        complete_frame(bytearray(size), 7, 1 << 33, 1_700_000_000_001, crc_property=has_crc)
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ from rmq_store.errors import StoreFailedError
 from rmq_store.files import durable
 from rmq_store.log.append import frame_writer, grouping
 from rmq_store.log.append.append import append, append_lock
-from rmq_store.log.append.frame_writer import Filling, Piece, frame_bounds
+from rmq_store.log.append.frame_writer import FrameWriter, Piece, frame_bounds
 from rmq_store.log.append.grouping import in_parts
-from rmq_store.log.append.helper_thread import Beside
+from rmq_store.log.append.helper_thread import HelperThread
 
 if TYPE_CHECKING:
     from .conftest import CountDown, Lab
@@ -84,7 +84,7 @@ def test_a_piece_holds_as_many_frames_as_fit_and_at_least_one(lab: Lab, monkeypa
                 wanted.append([])
             wanted[-1].append(size)
         first = 0
-        whole = Filling([batch], numbers, numbers, 1, has_crc=True)
+        whole = FrameWriter([batch], numbers, numbers, 1, has_crc=True)
         for piece, lengths in zip(whole.pieces(), wanted, strict=True):
             assert (piece.first, np.diff(piece.starts).tolist(), len(piece.frames)) == (first, lengths, sum(lengths))
             first += len(lengths)
@@ -96,7 +96,9 @@ class Takers:
     def __init__(self, batches: list[pa.RecordBatch], seed: int) -> None:
         self.sizes = np.concatenate([np.diff(frame_bounds(batch)) for batch in batches])
         numbers = np.arange(len(self.sizes), dtype=np.int64)
-        self.filling = Filling(batches, numbers, numbers, 1, has_crc=True, used=self.used, through=self.through)
+        self.frame_writer = FrameWriter(
+            batches, numbers, numbers, 1, has_crc=True, used=self.used, through=self.through
+        )
         self.order = random.Random(seed)
         self.held: dict[Iterator[Piece], int] = {}
         self.taken = self.rows_through = 0
@@ -115,7 +117,7 @@ class Takers:
         self.rows_through = row_count
 
     def take_all(self) -> None:
-        takers = [self.filling.pieces() for _ in range(3)]
+        takers = [self.frame_writer.pieces() for _ in range(3)]
         while takers:
             taker = self.order.choice(takers)
             self.held.pop(taker, None)
@@ -170,7 +172,7 @@ def test_two_threads_that_are_done_at_once_tell_of_all_once(lab: Lab, monkeypatc
     monkeypatch.setattr(frame_writer, "PIECE_BYTES", 1)
     numbers = np.arange(12, dtype=np.int64)
     told: list[int] = []
-    whole = Filling([batch], numbers, numbers, 1, has_crc=True, through=told.append)
+    whole = FrameWriter([batch], numbers, numbers, 1, has_crc=True, through=told.append)
     whole._done = SlowSet()
     with ThreadPoolExecutor(2) as threads:
         rows = list(threads.map(lambda _: sum(len(piece.starts) - 1 for piece in whole.pieces()), range(2)))
@@ -183,7 +185,7 @@ def test_nobody_gets_another_piece_after_a_stop(lab: Lab, monkeypatch: pytest.Mo
         (batch,) = encoded(store, lab, [12])
     monkeypatch.setattr(frame_writer, "PIECE_BYTES", 1)
     numbers = np.arange(12, dtype=np.int64)
-    whole = Filling([batch], numbers, numbers, 1, has_crc=True)
+    whole = FrameWriter([batch], numbers, numbers, 1, has_crc=True)
     pieces = whole.pieces()
     next(pieces)
     whole.stop()
@@ -216,8 +218,8 @@ def test_a_second_thread_is_begun_for_much_only(
     """However many batches there are: a sink's commit has two or three rows in each, and waits for every thread."""
     monkeypatch.setattr(frame_writer, "PIECE_BYTES", piece_bytes)
     begun: list[object] = []
-    begin = Beside.begin
-    monkeypatch.setattr(Beside, "begin", lambda self, work: (begun.append(work), begin(self, work))[1])
+    begin = HelperThread.begin
+    monkeypatch.setattr(HelperThread, "begin", lambda self, work: (begun.append(work), begin(self, work))[1])
     with lab.open() as store:
         store.append(lab.batch(3))
         batches = encoded(store, lab, [2, 1, 2, 3])

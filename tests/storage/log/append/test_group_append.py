@@ -20,7 +20,7 @@ from rmq_store.files.locks.lock import OfdLock
 from rmq_store.log.append import group_append
 from rmq_store.log.append.append import OneRecord, append_one
 from rmq_store.log.append.flush import flush
-from rmq_store.log.append.group_append import AppendLine
+from rmq_store.log.append.group_append import GroupAppend
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.verify import verify_store
 
@@ -55,9 +55,9 @@ def slow_disk(s: float) -> None:
     durable.hook = wait
 
 
-def line_of(store: Store) -> AppendLine:
+def group_append_of(store: Store) -> GroupAppend:
     assert store._writer is not None
-    return store._writer._line
+    return store._writer._group_append
 
 
 class Sender(threading.Thread):
@@ -89,9 +89,9 @@ class Sender(threading.Thread):
 def in_line(store: Store, senders: list[Sender]) -> None:
     """Start them one after the other, so that they stand in this order."""
     for sender in senders:
-        known = len(line_of(store).waiting)
+        known = len(group_append_of(store).waiting)
         sender.start()
-        while len(line_of(store).waiting) == known:
+        while len(group_append_of(store).waiting) == known:
             os.sched_yield()
 
 
@@ -144,7 +144,7 @@ def test_all_that_wait_for_the_lock_are_appended_and_flushed_in_one_turn(lab: La
         durable.hook = None
         assert len(fsyncs) == 1
         assert lab.numbers(store) == [*range(5), 9]
-        assert not line_of(store).waiting
+        assert not group_append_of(store).waiting
 
 
 @pytest.mark.usefixtures("patient")
@@ -206,7 +206,7 @@ def test_a_leader_that_is_interrupted_leaves_one_in_doubt_and_the_others_to_the_
         assert isinstance(ended[1], StoreFailedError) and "not known" in str(ended[1])
         assert ended[2:] == [SendStatus.SEND_OK] * 2
         assert lab.numbers(store) == ([0, 1, 2, 3] if appended else [0, 2, 3])
-        assert not line_of(store).waiting and not line_of(store)._leader
+        assert not group_append_of(store).waiting and not group_append_of(store)._leader
 
 
 @pytest.mark.usefixtures("patient")
@@ -240,7 +240,7 @@ def test_who_is_interrupted_as_it_joins_the_line_is_not_stored_later(lab: Lab, s
             raise KeyboardInterrupt
 
     with store:
-        line = line_of(store)
+        line = group_append_of(store)
         line.waiting = Interrupted()
         with pytest.raises(KeyboardInterrupt):
             store.send(Message("Alpha", b"%08d" % 0))
@@ -436,7 +436,7 @@ def test_an_error_of_the_operating_system_is_its_own_senders_error(
 def test_who_leaves_the_line_takes_nobody_else_out_of_it(store: Store) -> None:
     """The first one of the line goes by itself while the leader looks at it: the next one stays."""
     with store:
-        line = line_of(store)
+        line = group_append_of(store)
 
         class Leaving(group_append._Waiting):
             @property

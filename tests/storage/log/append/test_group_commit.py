@@ -20,7 +20,7 @@ from rmq_store import Message, SendStatus, Store
 from rmq_store.broker.write.flusher import Flusher
 from rmq_store.errors import StoreFailedError, StoreLockedError
 from rmq_store.files import durable
-from rmq_store.files.locks import futex as bell_module
+from rmq_store.files.locks import futex as futex_module
 from rmq_store.files.locks.lock import OfdLock
 from rmq_store.files.locks.state_page import StatePage
 from rmq_store.format.tables.checkpoint import Checkpoint
@@ -144,7 +144,7 @@ def test_who_was_covered_meanwhile_returns_without_the_lock(lab: Lab) -> None:
 
 @pytest.mark.statement("G01")
 def test_a_leader_that_is_killed_keeps_nobody_waiting(lab: Lab) -> None:
-    """It cannot ring: those who wait look for themselves, and write the range again that it has left in doubt."""
+    """It wakes nobody: those who wait look for themselves, and write the range again that it has left in doubt."""
     with sync_store(lab) as store:
 
         def die_in_fsync() -> None:
@@ -163,9 +163,9 @@ def test_a_leader_that_is_killed_keeps_nobody_waiting(lab: Lab) -> None:
         assert lab.numbers(store) == [0, 1, 2]
 
 
-def test_a_lock_whose_bell_nobody_rings_is_found_free(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_wakes_nobody_is_found_free(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     with lab.open() as store:
-        monkeypatch.setattr(bell_module.Bell, "ring", lambda bell: None)
+        monkeypatch.setattr(futex_module.Futex, "wake", lambda futex: None)
         held, go_on = threading.Event(), threading.Event()
 
         def hold() -> None:

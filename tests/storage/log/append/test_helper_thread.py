@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 
-from rmq_store.log.append.helper_thread import two_by_two
+from rmq_store.log.append.helper_thread import map_in_pairs
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def squares(items: object, refused: int = -1) -> list[tuple[int, Callable[[], in
             raise ValueError(f"{item} is refused")
         return item * item
 
-    return list(two_by_two(items, square))  # type: ignore[call-overload, no-any-return]
+    return list(map_in_pairs(items, square))  # type: ignore[call-overload, no-any-return]
 
 
 @pytest.mark.parametrize("size", range(6))
@@ -47,7 +47,7 @@ def test_an_error_comes_with_its_own_item(refused: int) -> None:
 
 def test_two_items_are_worked_on_at_the_same_time() -> None:
     both = threading.Barrier(2)
-    assert [answer() for _, answer in two_by_two(range(4), lambda item: both.wait(60) * 0 + item)] == [0, 1, 2, 3]
+    assert [answer() for _, answer in map_in_pairs(range(4), lambda item: both.wait(60) * 0 + item)] == [0, 1, 2, 3]
 
 
 def test_nothing_is_worked_on_while_the_caller_has_an_item() -> None:
@@ -61,7 +61,7 @@ def test_nothing_is_worked_on_while_the_caller_has_an_item() -> None:
             threading.Timer(0.05, second_may_end.set).start()
         return item
 
-    for item, _ in two_by_two(range(4), work):
+    for item, _ in map_in_pairs(range(4), work):
         assert second_may_end.is_set()
         if item % 2:
             second_may_end.clear()
@@ -70,7 +70,7 @@ def test_nothing_is_worked_on_while_the_caller_has_an_item() -> None:
 def test_no_more_is_taken_than_is_worked_on() -> None:
     """Items may be many, and what they are made from large."""
     taken = []
-    pairs = two_by_two((taken.append(number) or number for number in count()), lambda item: item)
+    pairs = map_in_pairs((taken.append(number) or number for number in count()), lambda item: item)
     for number in range(6):
         assert next(pairs)[0] == number
         assert len(taken) <= number + 2

@@ -16,7 +16,7 @@ from rmq_store import Message, Store, StoreConfig
 from rmq_store.errors import CorruptionError
 from rmq_store.files import durable
 from rmq_store.log.append.flush import save_progress
-from rmq_store.log.integrity.corrupt_queues import rotten_queues
+from rmq_store.log.integrity.corrupt_queues import corrupt_queues
 
 QUEUE = ("Alpha", 0)
 COUNT = 120
@@ -248,8 +248,8 @@ def test_the_log_may_be_long(lab: Any) -> None:
     grown(lab, 0, 20)
     overwrite(lab, 15_000, struct.pack(">qiq", 20 << 30, 200, 0))
     with lab.open() as store:
-        assert rotten_queues(store._log, (20 << 30) + 199, None) == []
-        assert rotten_queues(store._log, (20 << 30) + 200, None) == [QUEUE]
+        assert corrupt_queues(store._log, (20 << 30) + 199, None) == []
+        assert corrupt_queues(store._log, (20 << 30) + 200, None) == [QUEUE]
 
 
 @pytest.mark.parametrize("name", ["no topic", "Alpha/4294967296"])

@@ -12,7 +12,7 @@ import pytest
 
 from rmq_store import StoreFullError
 from rmq_store.files import durable
-from rmq_store.log.append.helper_thread import Beside
+from rmq_store.log.append.helper_thread import HelperThread
 from rmq_store.log.core import scan
 from rmq_store.log.recovery.dispatch import Dispatch
 
@@ -73,14 +73,14 @@ def test_nothing_is_put_behind_what_could_not_be_put(store: Any, disk: Disk) -> 
 
 def test_whoever_leaves_with_an_error_leaves_nothing_that_is_still_being_written(store: Any, disk: Disk) -> None:
     """Another process may open a store at once that a recovery has given up. What only waited is not begun any more."""
-    leave = Beside.__exit__
+    leave = HelperThread.__exit__
 
-    def leaving(second: Beside, *error: Any) -> None:
+    def leaving(second: HelperThread, *error: Any) -> None:
         disk.go_on.set()
         leave(second, *error)
 
     with (
-        patch.object(Beside, "__exit__", leaving),
+        patch.object(HelperThread, "__exit__", leaving),
         pytest.raises(KeyboardInterrupt),
         dispatch_of(store) as dispatch,
     ):

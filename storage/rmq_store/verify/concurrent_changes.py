@@ -18,10 +18,10 @@ from .report import FINDINGS_KEPT, Report
 PASSES_MAX = 4
 WORDS_BYTES = 512  # of the state page, and the whole progress record
 
-Glance = tuple[object, ...]
+StoreStamp = tuple[object, ...]
 
 
-def glance(root: Path) -> Glance:
+def store_stamp(root: Path) -> StoreStamp:
     """What differs after anybody has changed the store: names, sizes, times, and the words that writers move."""
     own, fresh = root / "pyrmq", []
     for path in (own / "state", own / "progress"):
@@ -65,14 +65,14 @@ def check(root: Path, one_pass: Callable[[], Report]) -> Report:
     """What `one_pass` reports when nobody was in the way; else what two passes agree on."""
     before: Report | None = None
     for number in range(1, PASSES_MAX + 1):
-        seen = glance(root)
+        seen = store_stamp(root)
         try:
             report = one_pass()
         except (FileNotFoundError, NotADirectoryError):  # somebody took it behind our back
-            if number == PASSES_MAX or glance(root) == seen:
+            if number == PASSES_MAX or store_stamp(root) == seen:
                 raise
             continue
-        if not _is_in_doubt(report) or glance(root) == seen:
+        if not _is_in_doubt(report) or store_stamp(root) == seen:
             return report
         if before is not None and report.problem_count and _keys(report) == _keys(before):
             return report

@@ -21,7 +21,7 @@ from rmq_store.log.integrity.queue_ends import QueueEnds, is_possible
 from rmq_store.log.views.views import QueueKey
 
 
-def note_queue_ends(log: CommitLog, *, last: bool) -> None:
+def save_queue_ends(log: CommitLog, *, last: bool) -> None:
     """Write down how far the queues went that this process wrote to, and the log; the `last` writer adds the queues
     that are not in the table, or longer: others may have been killed. What they hold is on disk. StoreFullError,
     StoreFailedError.
@@ -40,7 +40,7 @@ def note_queue_ends(log: CommitLog, *, last: bool) -> None:
         noted.save(log.own)
 
 
-def note_first_files(log: CommitLog, firsts: Mapping[QueueKey, int]) -> None:
+def save_first_files(log: CommitLog, firsts: Mapping[QueueKey, int]) -> None:
     """Write down with which queue offset the oldest file of each queue will begin. StoreFullError, StoreFailedError."""
     known = QueueEnds.load(log.own)
     if known is None or known.firsts is None:
