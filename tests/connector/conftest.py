@@ -285,6 +285,35 @@ class FakeHome:
         self.close()
 
 
+class Location:
+    """A location at which `home` is, whoever opens it for what."""
+
+    def __init__(self, home: Any) -> None:
+        self._home = home
+
+    def open_to_read(self) -> Any:
+        return self._home
+
+    def open_to_commit(self, group: str) -> Any:
+        return self._home
+
+    def in_task(self) -> Any:
+        return self._home
+
+    def identity(self) -> StoreIdentity:
+        return StoreIdentity()
+
+
+class StoreIdentity:
+    """Of a store that nobody replaces."""
+
+    def is_unchanged(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+
 @pytest.fixture
 def fake_home() -> Callable[..., FakeHome]:
     """Make a home: `fake_home({Queue("T", 0): (min, max)}, **fields)`."""
@@ -300,9 +329,7 @@ def stream_reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any
 
     def make(home: FakeHome, **options: str) -> stream_reader.RmqStreamReader:
         for module in (reader, stream_reader):
-            monkeypatch.setattr(module, "open_to_read", lambda options: home)
-        monkeypatch.setattr(reader, "task_home", lambda options: home)
-        monkeypatch.setattr(stream_reader, "open_to_commit", lambda options: home)
+            monkeypatch.setattr(module, "location_of", lambda options: Location(home))
         given = {"path": "/nowhere"} | ({} if {"assign", "subscribePattern"} & options.keys() else {"subscribe": "T"})
         return stream_reader.RmqStreamReader(source_options(given | options, "stream read", 1_000_000), SOURCE_SCHEMA)
 

@@ -10,7 +10,7 @@ Who gets a kept home sees what was written since. Retention does not wait for it
 takes its space for so much longer. A worker that has committed closes what it keeps before it ends with its session
 (`worker.close_before_it_ends`). But Spark may also kill it at any moment: what is kept then stays as a killed process
 leaves it, locks free and the store for the next opener to recover. So nothing may be kept that would be lost with the
-process, and what was written is flushed at once: see `sink_home.commit_staged`.
+process, and what was written is flushed at once: see `store_writer.commit_staged`.
 """
 
 from __future__ import annotations

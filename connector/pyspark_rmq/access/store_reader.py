@@ -1,32 +1,20 @@
-"""Where the messages live: what sources ask of that place, and how they get there. Control plane.
+"""`Home`: the part of `rmq_store.Store` that the sources of this package use. Control plane.
 
-Today the only home is a store in a directory. Nothing but this module and `sink_home` knows `path`; a cluster will be a
-second home behind the same interface.
+The interface does not say where the messages are. `store_location` knows that, and opens a `Home` there: today a store
+in a directory of this host, later a cluster. mypy checks that `Store` fulfils the interface, member by member.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
-
-from pyspark_rmq.access.spark_worker import spare_modules
-from pyspark_rmq.access.store_pool import Place, kept
-from pyspark_rmq.options.options import SourceOptions
-from pyspark_rmq.position.position import Queue
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from rmq_store import Loss, StoreConfig
-
-# How long a home stays open after a task that has read: micro-batches often follow each other.
-_TASK_HOME_KEPT_S = 5.0
-
-_FIRST_RETRY_LEVEL = 3
+    from rmq_store import Store
 
 
 class Range(Protocol):
@@ -214,7 +202,7 @@ class Home(Protocol):
     def groups(self) -> Mapping[str, object]:
         """The groups that have settings, by name."""
 
-    def commit_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
+    def commit_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Commit these queues, leave the others as they are."""
 
     def lease(self, group: str, topic: str, owner: str) -> Lease:
@@ -223,123 +211,15 @@ class Home(Protocol):
     def close(self) -> None:
         """Let go of it."""
 
-    def __enter__(self) -> Home: ...
+    def __enter__(self) -> Self: ...
 
-    def __exit__(self, *exc_info: object) -> None: ...
-
-
-def clock_of(path: str) -> Callable[[], int]:
-    """The clock of the store at `path`, ms since the epoch: the machine's, but that of a test's store."""
-    from rmq_store import store_clock
-
-    return store_clock(path)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 
-def open_to_read(options: SourceOptions) -> Home:
-    """Open the home for reading; nothing on disk changes. Raises what `Store.open` raises."""
-    from rmq_store import Store
+if TYPE_CHECKING:
 
-    home: Any = Store.open(
-        options.path,
-        read_only=True,
-        config=_settings(options),
-        broker_name=options.broker_name,
-        commit_log_paths=options.commit_log_paths,
-    )
-    return home  # type: ignore[no-any-return]
-
-
-def _settings(options: SourceOptions) -> StoreConfig | None:
-    if options.enable_lmq is None:
-        return None
-    from rmq_store import StoreConfig
-
-    return StoreConfig(enable_lmq=options.enable_lmq)
-
-
-def place_of(options: SourceOptions) -> Place:
-    """Where the home is now. Taken before it is opened, it tells whether what was opened is still what is there."""
-    return Place(Path(options.path))
-
-
-def task_home(options: SourceOptions) -> AbstractContextManager[Home]:
-    """The home, open for reading and up to date, in a task: its next one in this process gets the same."""
-    spare_modules()
-    key = ("read", options.path, options.broker_name, options.commit_log_paths, str(options.enable_lmq))
-    return kept(key, Path(options.path), lambda: open_to_read(options), lambda _: _TASK_HOME_KEPT_S)
-
-
-def open_to_watch(path: str) -> Home:
-    """Open the home at `path` to look at it from time to time. Raises what `Store.open` raises."""
-    from rmq_store import Store
-
-    home: Any = Store.open(path, read_only=True)
-    return home  # type: ignore[no-any-return]
-
-
-def broker_backlog(path: str, commit_log_paths: str) -> Iterator[pa.RecordBatch]:
-    """What only a broker delivers, as `Store.broker_backlog`. Raises what `Store.open` and `Store.read` raise."""
-    from rmq_store import Store
-
-    with Store.open(path, read_only=True, commit_log_paths=commit_log_paths) as store:
-        yield from store.broker_backlog()
-
-
-def open_to_commit(options: SourceOptions) -> Home:
-    """Open the home for reading and for committing the offsets of `options.group`.
-
-    Raises:
-        ReadOnlyError: the place cannot be written; the message names the option that reads it nevertheless.
-        StoreLockedError: a broker has the store open.
-    """
-    from rmq_store import ReadOnlyError, Store
-
-    path = Path(options.path)
-    if path.exists() and not os.access(path, os.W_OK):
-        raise ReadOnlyError(
-            f"{path} cannot be written, so group {options.group!r} cannot commit its offsets there; "
-            "set commitOffsets=false to read without committing"
-        )
-    home: Any = Store.open(path, config=_settings(options), broker_name=options.broker_name)
-    return home  # type: ignore[no-any-return]
-
-
-def retry_max_times(path: str, group: str) -> int:
-    """How often a message of the group comes back before it is a dead letter, if nobody asks for another number."""
-    from rmq_store import Store, SubscriptionGroup
-
-    with Store.open(path, read_only=True) as store:
-        return (store.groups().get(group) or SubscriptionGroup(group)).retry_max_times
-
-
-def retry_ladder_ms(path: str) -> tuple[int, ...]:
-    """How long the first, second, ... retry of a message waits: the delay levels from the third on (3 +
-    reconsumeTimes, SendMessageProcessor). The last one repeats.
-    """
-    from rmq_store import Store
-
-    with Store.open(path, read_only=True) as store:
-        levels_ms = store.config.delay_levels_ms()
-    return levels_ms[_FIRST_RETRY_LEVEL - 1 :] or levels_ms[-1:]
-
-
-def record_losses(path: str, losses: Sequence[Loss]) -> list[Loss]:
-    """Add losses to the report of the home, and return the new ones. Raises what `rmq_store.record_losses` raises."""
-    from rmq_store import record_losses
-
-    return record_losses(path, losses)
-
-
-def recorded_losses(path: str) -> list[Loss]:
-    """What queries went on without. Raises what `Store.open` raises where no home is."""
-    from rmq_store import Store, recorded_losses
-
-    Store.open(path, read_only=True).close()
-    return recorded_losses(path)
-
-
-def is_consuming(path: str, group: str) -> bool:
-    """Whether somebody holds a lease of the group now, as each stream does that commits for it."""
-    from rmq_store import live_leases
-
-    return bool(live_leases(path, group))
+    def _is_home(store: Store) -> Home:
+        """Never called. mypy fails here if `Store` lacks a member of `Home`, or has another signature for it."""
+        return store

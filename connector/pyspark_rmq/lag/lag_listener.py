@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from pyspark_rmq.access.store_reader import Home, clock_of, open_to_watch
+from pyspark_rmq.access.store_location import StoreDirectory
+from pyspark_rmq.access.store_reader import Home
 from pyspark_rmq.lag.lag_metrics import stream_metrics
 from pyspark_rmq.lag.lag_tracking import Batch, QueueRow, SourceRow, SourceTracker, batch_of, milliseconds
 from pyspark_rmq.position.position import refuse
@@ -159,7 +160,8 @@ class LagListener(StreamingQueryListener):
         if path is not None:
             with self._guarded():
                 if path not in self._homes:
-                    self._homes[path] = open_to_watch(path), clock_of(path)
+                    location = StoreDirectory(path)
+                    self._homes[path] = location.open_to_read(), location.clock()
                 home, clock = self._homes[path]
                 try:
                     home.refresh()

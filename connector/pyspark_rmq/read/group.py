@@ -114,8 +114,8 @@ class GroupMember:
                 )
         else:
             ahead = set()
-        commit = {queue: offset for queue, offset in moved.items() if queue not in ahead}
-        for topic in sorted({queue.topic for queue in commit}):
+        commit: dict[tuple[str, int], int] = {queue: offset for queue, offset in moved.items() if queue not in ahead}
+        for topic in sorted({topic for topic, _ in commit}):
             lease = self._leases.get(topic)
             if lease is None or not lease.held():
                 raise LeaseHeldError(

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-from pyspark_rmq.access.store_reader import record_losses, recorded_losses
+from pyspark_rmq.access.store_location import StoreLocation, location_of
 from pyspark_rmq.options.options import SourceOptions
 
 if TYPE_CHECKING:
@@ -64,24 +64,23 @@ def record(options: SourceOptions, gone: Sequence[tuple[str, int, int, int]], re
     from rmq_store import Loss
 
     query, batch = _query_and_batch()
-    new = record_losses(
-        options.path,
+    new = location_of(options).record_losses(
         [
             Loss(topic, queue_id, start, end if end > start else None, reason, options.group, query, batch)
             for (topic, queue_id, start, end), reason in zip(gone, reasons, strict=True)
-        ],
+        ]
     )
     for loss in new:
         _log.warning("%s", json.dumps({"store": options.path} | _columns(loss)))
     return bool(new)
 
 
-def loss_rows(path: str) -> pa.RecordBatch:
+def loss_rows(location: StoreLocation) -> pa.RecordBatch:
     """The rows of the report, oldest first: 10,000 at most. Raises what `Store.open` raises where no store is."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    rows = [_columns(loss) for loss in recorded_losses(path)]
+    rows = [_columns(loss) for loss in location.recorded_losses()]
     schema = to_arrow_schema(LOSS_SCHEMA, timezone="UTC")
     columns = [
         pa.array([row[field.name] for row in rows], pa.int64()).cast(pa.timestamp("ms", "UTC")).cast(field.type)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_rmq.access.store_reader import Home, open_to_read, task_home
+from pyspark_rmq.access.store_location import location_of
+from pyspark_rmq.access.store_reader import Home
 from pyspark_rmq.options.options import DLQ_PREFIX, SourceOptions
 from pyspark_rmq.position.planning import QueueSlice, split
 from pyspark_rmq.read import starting_offsets
@@ -54,7 +55,7 @@ class RmqReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the tasks. Raises `UnknownTopicError`, `UsageError`, `DataLossError` and what `Store.open` raises."""
         options = self._options
-        with open_to_read(options) as home:
+        with location_of(options).open_to_read() as home:
             kept = self._planned(home)
             if self._lookup is not None:
                 from pyspark_rmq.read.lookup import found_partitions
@@ -99,7 +100,7 @@ def read_partition(
     from pyspark.sql.pandas.types import to_arrow_schema
 
     expected = to_arrow_schema(schema, timezone="UTC")
-    with task_home(options) as home:
+    with location_of(options).in_task() as home:
         for batch in _read_columns(home, options, partition, conditions, schema.fieldNames()):
             yield batch if batch.schema.equals(expected) else batch.cast(expected)
 

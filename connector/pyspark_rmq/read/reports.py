@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-from pyspark_rmq.access.store_reader import broker_backlog
+from pyspark_rmq.access.store_location import StoreDirectory
 from pyspark_rmq.options.options import ReportOptions
 from pyspark_rmq.position.position import refuse
 from pyspark_rmq.read.loss_report import LOSS_SCHEMA, loss_rows
@@ -61,8 +61,9 @@ class ReportReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows: losses oldest first; waiting messages in the order of the log, timers first."""
+        location = StoreDirectory(self._options.path, commit_log_paths=self._options.commit_log_paths)
         if self._options.name == "dataLoss":
-            yield loss_rows(self._options.path).select(self._names)
+            yield loss_rows(location).select(self._names)
         else:
-            for batch in broker_backlog(self._options.path, self._options.commit_log_paths):
+            for batch in location.broker_backlog():
                 yield batch.select(self._names)

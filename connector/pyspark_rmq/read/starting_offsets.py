@@ -12,7 +12,8 @@ import os
 import re
 from collections.abc import Collection, Mapping
 
-from pyspark_rmq.access.store_reader import Home, Range, clock_of
+from pyspark_rmq.access.store_location import location_of
+from pyspark_rmq.access.store_reader import Home, Range
 from pyspark_rmq.options.option_table import FROM_LAST, FROM_TIMESTAMP
 from pyspark_rmq.options.options import RETRY_PREFIX, SourceOptions, Subscription
 from pyspark_rmq.position.position import EARLIEST, LATEST, Position, Queue, describe, refuse
@@ -126,7 +127,7 @@ def stream_start(home: Home, options: SourceOptions, ranges: Ranges) -> dict[Que
     """
     explicit = options.starting if options.starting is not None and options.starting.kind != "group" else None
     if explicit is not None:
-        _refuse_future(explicit, clock_of(options.path)())
+        _refuse_future(explicit, location_of(options).clock()())
     if options.starting is not None and options.starting.kind == "group":
         unknown = _unknown_group(home, options)
         if unknown:
@@ -201,7 +202,7 @@ def _unknown_group(home: Home, options: SourceOptions) -> str:
     by_lower = {name.lower(): name for name in sorted(known)}
     near = difflib.get_close_matches(options.group.lower(), by_lower, n=1)
     hint = f"; did you mean {by_lower[near[0]]!r}?" if near else ""
-    return f"{options.path} knows no group {options.group!r}, so it has committed nothing{hint}"
+    return f"{location_of(options)} knows no group {options.group!r}, so it has committed nothing{hint}"
 
 
 def _group_start(home: Home, options: SourceOptions, ranges: Ranges, explicit: Position | None) -> dict[Queue, int]:

@@ -31,8 +31,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_rmq.access.store_pool import Place
-from pyspark_rmq.access.store_reader import Home, Pin, Range, open_to_commit, open_to_read, place_of
+from pyspark_rmq.access.store_location import Identity, location_of
+from pyspark_rmq.access.store_reader import Home, Pin, Range
 from pyspark_rmq.options.options import SourceOptions
 from pyspark_rmq.position import planning
 from pyspark_rmq.position.fingerprint import marks_before
@@ -63,7 +63,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         source_columns(schema)
         self._home: Home | None = None
-        self._place: Place | None = None
+        self._place: Identity | None = None
         self._member: GroupMember | None = None
         self._initial: StreamPosition | None = None
         self._refused: Exception | None = None
@@ -267,19 +267,20 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _open(self) -> Home:
         options = self._options
-        commits = options.group is not None and options.commit_offsets
-        if commits:
+        group = options.group if options.commit_offsets else None
+        if group is not None:
             stop_when_terminated(self.stop)
-        place = place_of(options)
+        location = location_of(options)
+        place = location.identity()
         try:
-            home = open_to_commit(options) if commits else open_to_read(options)
+            home = location.open_to_read() if group is None else location.open_to_commit(group)
         except BaseException:
             place.close()
             raise
         self._home, self._place = home, place
         starting_offsets.warn_of_unlisted(home, options.subscription)
-        if options.group is not None and commits:
-            self._member = GroupMember(home, options.group, describe_owner(options.consumer_name or "a Spark stream"))
+        if group is not None:
+            self._member = GroupMember(home, group, describe_owner(options.consumer_name or "a Spark stream"))
         return home
 
     def _forget(self) -> None:

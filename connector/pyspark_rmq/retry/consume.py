@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType, TimestampType
 
-from pyspark_rmq.access import store_reader, store_writer
+from pyspark_rmq.access import store_writer
+from pyspark_rmq.access.store_location import StoreDirectory
 from pyspark_rmq.options.option_table import group_name, local_path
 from pyspark_rmq.position.position import refuse
 from pyspark_rmq.query import connect_query, foreach_batch
@@ -214,7 +215,7 @@ class _BatchConsumer:
         from pyspark import StorageLevel
 
         query_id = self._query_id(batch)
-        if not self._run_began and not store_reader.is_consuming(self._path, self._group):
+        if not self._run_began and not StoreDirectory(self._path).is_consuming(self._group):
             refuse(
                 f"nobody reads as group {self._group!r} in {self._path}: what fails here would never come back. Give "
                 "the stream the options path and group that consume has, and leave commitOffsets on"
@@ -224,14 +225,14 @@ class _BatchConsumer:
             return
         most = self._max_reconsume_times
         if most is None:
-            most = store_reader.retry_max_times(self._path, self._group)
+            most = StoreDirectory(self._path).retry_max_times(self._group)
         once = self._once(query_id, batch_id, most)
         judge = Judge(self._handler, self._mode, self._path, self._kept, most, once)
         judged = foreach_batch.map_in_arrow(batch, judge.__call__, self._schema).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             counts = _count(judged)
             self._warn_of_unanswered(counts, batch_id)
-            now_ms = store_reader.clock_of(self._path)()
+            now_ms = StoreDirectory(self._path).clock()()
             if self._watch is not None:
                 self._watch.check(counts.rows, counts.dead, now_ms)
             if self._on_results is not None:
@@ -246,7 +247,7 @@ class _BatchConsumer:
     def _once(self, query_id: str, batch_id: int, max_reconsume_times: int) -> TaskIdempotency | None:
         if self._idempotency is None:
             return None
-        ladder_ms = store_reader.retry_ladder_ms(self._path)
+        ladder_ms = StoreDirectory(self._path).retry_ladder_ms()
         token = f"{query_id}/{batch_id}"
         return TaskIdempotency(self._idempotency, self._group, ladder_ms, max_reconsume_times, token)
 

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_rmq.access.store_reader import clock_of
+from pyspark_rmq.access.store_location import StoreDirectory
 from pyspark_rmq.position.position import refuse
 from pyspark_rmq.retry.failure_reason import Reason, no_result, reason_of, returned
 from pyspark_rmq.retry.idempotency import NOT_DONE, Rows, TaskIdempotency
@@ -76,7 +76,7 @@ class Judge:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the handler over the rows of one task. Raises `UsageError` for a result that is none."""
-        clock = clock_of(self.path)
+        clock = StoreDirectory(self.path).clock()
         for batch in batches:
             if not batch.num_rows:
                 continue

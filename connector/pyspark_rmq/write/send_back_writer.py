@@ -19,7 +19,7 @@ import numpy as np
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pyspark_rmq.access.store_reader import clock_of
+from pyspark_rmq.access.store_location import StoreDirectory
 from pyspark_rmq.access.store_writer import SEND_BACK, Marker, prepare_to_send_back, stage_send_backs
 from pyspark_rmq.options.options import SinkOptions
 from pyspark_rmq.position.position import refuse
@@ -105,7 +105,7 @@ def _stage(
         failure.QUERY_ID: context.getLocalProperty("sql.streaming.queryId"),
         failure.BATCH_ID: context.getLocalProperty("streaming.sql.batchId"),
     }
-    clock = clock_of(options.path)
+    clock = StoreDirectory(options.path).clock()
     with stage_send_backs(options, write_id, context.partitionId(), context.taskAttemptId()) as area:
         for batch in batches:
             if batch.num_rows:

@@ -72,7 +72,7 @@ class RmqWriter(DataSourceArrowWriter):
         return Staged(self._write_id, None, _stage(self._options, self._columns, self._write_id, iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Append everything that was staged. Raises what `sink_home.commit_staged` raises; then nothing was written,
+        """Append everything that was staged. Raises what `store_writer.commit_staged` raises; then nothing was written,
         unless it is a StoreFailedError: the disk failed, and whether the rows are stored is not known.
         """
         _commit(self._options, _all_reports(messages), self._marker())

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pyspark_rmq.access import spark_worker, store_pool
-from pyspark_rmq.access.store_reader import task_home
+from pyspark_rmq.access.store_location import location_of
 from pyspark_rmq.options.options import SourceOptions, Subscription
 
 Make = Callable[..., Any]
@@ -81,13 +81,13 @@ def test_what_a_task_before_has_kept_open_is_closed_first(
 ) -> None:
     """A home that collections look past would stay mapped for as long as the worker lives."""
     options = SourceOptions(str(make_store(Orders=10)), Subscription(("Orders",)))
-    with task_home(options):
+    with location_of(options).in_task():
         pass
     assert len(store_pool._kept) == 1
     monkeypatch.setitem(sys.modules, "a_module_that_came", ModuleType("a_module_that_came"))
-    with task_home(options):
+    with location_of(options).in_task():
         assert collector.calls == 2 * SPARED
-    with task_home(options):
+    with location_of(options).in_task():
         pass
     assert collector.calls == 2 * SPARED
     store_pool.close_kept()

@@ -18,9 +18,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_rmq.access import store_pool, store_writer
-from pyspark_rmq.access import store_reader as home_module
-from pyspark_rmq.access.store_reader import task_home
+from pyspark_rmq.access import store_location, store_pool, store_writer
+from pyspark_rmq.access.store_location import location_of
 from pyspark_rmq.access.store_writer import commit_staged
 from pyspark_rmq.options.options import SinkOptions, SourceOptions, Subscription
 from rmq_store import NotAStoreError, StagedFile, StagingArea, Store, StoreConfig, StoreFailedError, StoreFullError
@@ -64,21 +63,21 @@ def open_files(path: Path) -> list[str]:
 
 def test_the_next_task_gets_the_same_home_and_sees_what_was_written_since(make_store: Make) -> None:
     path = make_store(Orders=10)
-    with task_home(options(path)) as first:
+    with location_of(options(path)).in_task() as first:
         assert count(first) == 10
     append(path, 5)
-    with task_home(options(path)) as second:
+    with location_of(options(path)).in_task() as second:
         assert second is first
         assert count(second) == 15
-    with task_home(options(path, broker_name="other")) as third:
+    with location_of(options(path, broker_name="other")).in_task() as third:
         assert third is not first
 
 
 def test_a_moment_after_the_last_task_nothing_is_open(make_store: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_store(Orders=10)
     for kept_s in (600.0, 0.2):
-        monkeypatch.setattr(home_module, "_TASK_HOME_KEPT_S", kept_s)
-        with task_home(options(path)) as home:
+        monkeypatch.setattr(store_location, "_TASK_HOME_KEPT_S", kept_s)
+        with location_of(options(path)).in_task() as home:
             assert next(iter(home.read("Orders", 0, 0, 1, columns=["body"], tags=None, raw_body=False))).num_rows == 1
         if kept_s == 600.0:
             assert open_files(path)
@@ -101,10 +100,10 @@ def test_retention_does_not_wait_for_a_home_that_rests(make_store: Make) -> None
         with Store.open(path) as store:
             return len(store.retention.run(manual=True, file_reserved_time=0).removed)
 
-    with task_home(options(path)) as home:
+    with location_of(options(path)).in_task() as home:
         assert read_on(home, 0)
         assert removed() == 0, "a task is reading"
-    with task_home(options(path)) as home:
+    with location_of(options(path)).in_task() as home:
         assert read_on(home, 1)
         assert removed() == 0, "a task is reading again"
     assert removed() > 0
@@ -112,22 +111,22 @@ def test_retention_does_not_wait_for_a_home_that_rests(make_store: Make) -> None
 
 def test_a_store_that_was_replaced_is_opened_anew(make_store: Make) -> None:
     path = make_store(Orders=10)
-    with task_home(options(path)) as old:
+    with location_of(options(path)).in_task() as old:
         assert count(old) == 10
     shutil.rmtree(path)
-    with pytest.raises(NotAStoreError), task_home(options(path)):
+    with pytest.raises(NotAStoreError), location_of(options(path)).in_task():
         pass
     make_store(Orders=3)
-    with task_home(options(path)) as new:
+    with location_of(options(path)).in_task() as new:
         assert count(new) == 3
     log = path / "commitlog"
     log.rename(path / "commitlog.old")
     shutil.copytree(path / "commitlog.old", log)
-    with task_home(options(path)) as newer:
+    with location_of(options(path)).in_task() as newer:
         assert newer is not new
     shutil.copyfile(path / "pyrmq" / "state", path / "copy")
     (path / "copy").rename(path / "pyrmq" / "state")
-    with task_home(options(path)) as newest:
+    with location_of(options(path)).in_task() as newest:
         assert newest is not newer
 
 
@@ -190,7 +189,7 @@ def test_a_home_that_cannot_be_kept_is_closed_and_its_user_hears_nothing(
 
     monkeypatch.setattr(threading.Timer, "start", no_thread)
     path = make_store(Orders=10)
-    with task_home(options(path)) as home:
+    with location_of(options(path)).in_task() as home:
         assert count(home) == 10
     assert not store_pool._kept and not open_files(path)
     assert "cannot be kept open" in caplog.text
@@ -206,7 +205,7 @@ def test_a_home_whose_directories_cannot_be_opened_is_closed(make_store: Make, m
         return opening(name, flags, *rest, **options)
 
     def open_home() -> Any:
-        home = home_module.open_to_read(options(path))
+        home = location_of(options(path)).open_to_read()
         monkeypatch.setattr(os, "open", no_descriptor)
         return home
 
@@ -218,7 +217,7 @@ def test_a_home_whose_directories_cannot_be_opened_is_closed(make_store: Make, m
 
 def test_a_home_in_which_a_task_failed_is_not_given_to_another(make_store: Make) -> None:
     path = make_store(Orders=10)
-    with pytest.raises(RuntimeError), task_home(options(path)):
+    with pytest.raises(RuntimeError), location_of(options(path)).in_task():
         raise RuntimeError("a task")
     assert not store_pool._kept and not open_files(path)
 
@@ -227,30 +226,30 @@ def test_a_task_that_is_not_read_to_its_end_leaves_its_home_to_the_next(make_sto
     path = make_store(Orders=10)
 
     def reading() -> Iterator[Any]:
-        with task_home(options(path)) as home:
+        with location_of(options(path)).in_task() as home:
             while True:
                 yield home
 
     task = reading()
     home = next(task)
     task.close()  # type: ignore[attr-defined]
-    with task_home(options(path)) as next_home:
+    with location_of(options(path)).in_task() as next_home:
         assert next_home is home
 
 
 def test_tasks_at_the_same_time_have_homes_of_their_own(make_store: Make) -> None:
     path = make_store(Orders=10)
-    with task_home(options(path)) as first, task_home(options(path)) as second:
+    with location_of(options(path)).in_task() as first, location_of(options(path)).in_task() as second:
         assert first is not second
     assert len(store_pool._kept) == 1
-    with task_home(options(path)) as third:
+    with location_of(options(path)).in_task() as third:
         assert third is first
         assert count(third) == 10
 
 
 def test_a_forked_child_does_not_use_the_home_of_its_parent(make_store: Make) -> None:
     path = make_store(Orders=10)
-    with task_home(options(path)):
+    with location_of(options(path)).in_task():
         pass
     told, tell = os.pipe()
     child = os.fork()

@@ -10,10 +10,17 @@ from typing import Any
 import pytest
 
 from pyspark_rmq.access import store_reader, store_writer
+from pyspark_rmq.access.store_location import StoreLocation, location_of
 from pyspark_rmq.options.options import SourceOptions, Subscription, sink_options, source_options
 from rmq_store import NotAStoreError, ReadOnlyError, Store, StoreLockedError, UsageError
 
 Make = Callable[..., Any]
+
+
+OPENINGS: tuple[Callable[[StoreLocation], store_reader.Home], ...] = (
+    lambda location: location.open_to_read(),
+    lambda location: location.open_to_commit("cg"),
+)
 
 
 def source(path: Path, **fields: Any) -> SourceOptions:
@@ -22,7 +29,7 @@ def source(path: Path, **fields: Any) -> SourceOptions:
 
 def test_a_store_answers_all_that_the_connector_asks(make_store: Make) -> None:
     path = make_store(Orders=10)
-    with store_reader.open_to_commit(source(path, group="cg", broker_name="b-1")) as opened:
+    with location_of(source(path, broker_name="b-1")).open_to_commit("cg") as opened:
         wanted = {name for name in vars(store_reader.Home) if not name.startswith("_")}
         assert wanted <= set(dir(opened))
         limits = opened.queue_ranges("Orders")
@@ -46,33 +53,33 @@ def test_a_group_on_a_store_that_cannot_be_written_is_told_how_to_read_it(
     path = make_store(Orders=1)
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
     with pytest.raises(ReadOnlyError, match=r"group 'cg' cannot commit.*set commitOffsets=false"):
-        store_reader.open_to_commit(source(path, group="cg"))
-    store_reader.open_to_read(source(path, group="cg")).close()
+        location_of(source(path)).open_to_commit("cg")
+    location_of(source(path)).open_to_read().close()
 
 
 def test_the_offsets_of_a_group_are_those_of_the_file_that_the_option_says(make_store: Make) -> None:
     path = make_store(Orders=10)
     for name, offset in (("consumerOffset.json", 1), ("lmqConsumerOffset.json", 2)):
         (path / "config" / name).write_text('{"offsetTable":{"Orders@cg":{0:' + str(offset) + "}}}")
-    for opening in (store_reader.open_to_read, store_reader.open_to_commit):
-        with opening(source(path, group="cg")) as opened, pytest.raises(UsageError, match="Spark's option enableLmq"):
+    for opening in OPENINGS:
+        with opening(location_of(source(path))) as opened, pytest.raises(UsageError, match="Spark's option enableLmq"):
             opened.committed_offsets("cg")
     for enable_lmq, offset in ((False, 1), (True, 2)):
         options = source(path, group="cg", enable_lmq=enable_lmq)
-        with store_reader.open_to_read(options) as opened:
+        with location_of(options).open_to_read() as opened:
             assert opened.committed_offsets("cg") == {("Orders", 0): offset}
-        with store_reader.task_home(options) as opened:
+        with location_of(options).in_task() as opened:
             assert opened.committed_offsets("cg") == {("Orders", 0): offset}
-    with store_reader.open_to_commit(source(path, group="cg", enable_lmq=True)) as opened:
+    with location_of(source(path, enable_lmq=True)).open_to_commit("cg") as opened:
         opened.commit_offsets("cg", {("Orders", 0): 3})  # type: ignore[dict-item]
     assert "{0:3}" in "".join((path / "config" / "lmqConsumerOffset.json").read_text().split())
     assert "{0:1}" in (path / "config" / "consumerOffset.json").read_text()
 
 
 def test_nothing_is_created_by_reading(tmp_path: Path) -> None:
-    for opening in (store_reader.open_to_read, store_reader.open_to_commit):
+    for opening in OPENINGS:
         with pytest.raises(NotAStoreError):
-            opening(source(tmp_path / "missing", group="cg"))
+            opening(location_of(source(tmp_path / "missing")))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -156,7 +163,7 @@ def test_a_log_in_several_directories_is_read_and_a_group_does_not_commit_there(
     given = {"path": str(path), "subscribe": "Orders", "storePathCommitLog": paths}
     for use in ("batch read", "stream read"):
         options = source_options(given, use, 0)
-        with store_reader.task_home(options) as opened:
+        with location_of(options).in_task() as opened:
             assert sum(limit.max_offset for limit in opened.queue_ranges("Orders").values()) == 10
     with pytest.raises(UsageError, match=r"storePathCommitLog.*set commitOffsets=false"):
         source_options({**given, "group": "cg"}, "stream read", 0)

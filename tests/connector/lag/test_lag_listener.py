@@ -21,6 +21,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from pyspark_rmq import LagListener
+from pyspark_rmq.access.store_location import StoreDirectory
 from pyspark_rmq.lag import lag_listener
 from pyspark_rmq.lag.lag_metrics import STREAM_METRICS
 from pyspark_rmq.lag.lag_tracking import SourceRow, SourceTracker, batch_of
@@ -50,7 +51,7 @@ class Shop:
         self.path, self.clock = path, Clock()
         self.store = Store.open(path, create=True, config=SMALL, clock=self.clock)
         self.store.create_topic("T", queue_count=2)
-        patch.setattr(lag_listener, "clock_of", lambda path: self.clock)
+        patch.setattr(StoreDirectory, "clock", lambda location: self.clock)
 
     def send(self, count: int, queue_id: int = 0) -> None:
         """One message a second."""

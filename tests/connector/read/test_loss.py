@@ -29,6 +29,8 @@ from rmq_store import NotAStoreError, Store, UsageError, recorded_losses
 from rmq_store.errors import CorruptQueueError, CorruptRecordError, DataLossError, OffsetOutOfRangeError
 from rmq_store.files import durable
 
+from ..conftest import Location
+
 Make = Callable[..., Any]
 
 # Spread over three segments of the log.
@@ -135,12 +137,12 @@ def test_what_was_delivered_before_the_loss_is_not_counted_as_lost_nor_read_agai
 
     strict, lenient = planned(one_queue), planned(one_queue, failOnDataLoss="false")
     scripts = (range(0, 300), 400, COUNT), (range(400, 500), 700, 900), range(700, 900)
-    monkeypatch.setattr(module, "task_home", lambda options: ShrinkingStore(*scripts))
+    monkeypatch.setattr(module, "location_of", lambda options: Location(ShrinkingStore(*scripts)))
     with pytest.raises(DataLossError) as raised:
         read(*strict)
     assert raised.value.ranges == [("T", 0, 300, 400)]
     store = ShrinkingStore(*scripts)
-    monkeypatch.setattr(module, "task_home", lambda options: store)
+    monkeypatch.setattr(module, "location_of", lambda options: Location(store))
     assert read(*lenient) == [*range(0, 300), *range(400, 500), *range(700, 900)]
     assert store.asked == [(0, COUNT), (400, COUNT), (700, 900)]
 
@@ -152,7 +154,7 @@ def test_an_error_that_takes_nothing_away_is_not_tried_for_ever(
 
     lenient = planned(one_queue, failOnDataLoss="false")
     store = ShrinkingStore((range(0, 300), 0, COUNT))
-    monkeypatch.setattr(module, "task_home", lambda options: store)
+    monkeypatch.setattr(module, "location_of", lambda options: Location(store))
     with pytest.raises(OffsetOutOfRangeError):
         read(*lenient)
 

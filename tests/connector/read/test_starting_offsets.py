@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pyspark_rmq.access.store_location import StoreDirectory
 from pyspark_rmq.options.options import SourceOptions, source_options
 from pyspark_rmq.position.position import Queue
 from pyspark_rmq.read import starting_offsets
@@ -74,7 +75,7 @@ def test_a_time_that_is_still_to_come_is_no_place_where_a_stream_can_start(
     fake_home: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It began at the end at once, and read what came before that time."""
-    monkeypatch.setattr(starting_offsets, "clock_of", lambda path: lambda: 30_000)
+    monkeypatch.setattr(StoreDirectory, "clock", lambda location: lambda: 30_000)
     home = fake_home({T0: (0, 10), T1: (4, 20)})
     assert start(home, options(startingTimestamp="30000")) == {T0: 10, T1: 20}, "nothing came since"
     by_queue = '{"T":{"0":5000,"1":30001}}'
@@ -86,7 +87,7 @@ def test_a_time_that_is_still_to_come_is_no_place_where_a_stream_can_start(
     batch = options("batch read", startingTimestamp="30001")
     ranges = starting_offsets.subscribed(home, batch.subscription)
     assert starting_offsets.batch_start(home, batch, ranges) == {T0: 10, T1: 20}
-    monkeypatch.setattr(starting_offsets, "clock_of", lambda path: lambda: 5)
+    monkeypatch.setattr(StoreDirectory, "clock", lambda location: lambda: 5)
     assert start(home, options(startingOffsets='{"T":{"0":10,"1":20}}')) == {T0: 10, T1: 20}, "these are no times"
 
 

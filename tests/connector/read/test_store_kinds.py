@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from pyspark_rmq.access import store_reader, store_writer
-from pyspark_rmq.options.options import SourceOptions, Subscription, sink_options
+from pyspark_rmq.access import store_writer
+from pyspark_rmq.access.store_location import StoreDirectory
+from pyspark_rmq.options.options import Subscription, sink_options
 from pyspark_rmq.read.starting_offsets import subscribed
 from rmq_store import Store, StoreKindError, TopicKindError
 
@@ -35,7 +36,7 @@ def double_write(make_store: Make) -> Path:
 
 def test_what_only_reads_reads_the_queues_in_files(double_write: Path) -> None:
     before = contents(double_write)
-    with store_reader.open_to_read(SourceOptions(str(double_write), Subscription(("Orders",)))) as opened:
+    with StoreDirectory(str(double_write)).open_to_read() as opened:
         ranges = subscribed(opened, Subscription(("Orders",)))
         assert sum(found.max_offset for found in ranges.values()) == 10
     assert contents(double_write) == before
@@ -45,7 +46,7 @@ def test_a_stream_with_a_group_and_every_sink_is_refused_before_anything_is_chan
     before, path = contents(double_write), str(double_write)
     sink = sink_options({"path": path, "topic": "Orders"}, "batch write")
     for attempt in (
-        lambda: store_reader.open_to_commit(SourceOptions(path, Subscription(("Orders",)), group="cg")),
+        lambda: StoreDirectory(path).open_to_commit("cg"),
         lambda: store_writer.prepare_to_consume(path, "cg", 3),
         lambda: store_writer.prepare_to_write(sink),
         lambda: store_writer.is_there_to_write(sink),

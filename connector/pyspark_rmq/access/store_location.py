@@ -1,0 +1,198 @@
+"""Where the messages are, and how a source opens them there. Control plane.
+
+`StoreLocation` is the interface. `StoreDirectory` is the only kind of location today: a store in a directory of this
+host. A cluster behind name servers will be another one. `location_of` chooses by the options of the read, so no other
+module of the sources decides by `path`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from pyspark_rmq.access.spark_worker import spare_modules
+from pyspark_rmq.access.store_pool import Place, kept
+from pyspark_rmq.access.store_reader import Home
+from pyspark_rmq.options.options import SourceOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rmq_store import Loss, StoreConfig
+
+# A store stays open for so long after a task that has read: the next micro-batch often comes within that time.
+_TASK_HOME_KEPT_S = 5.0
+
+_FIRST_RETRY_LEVEL = 3
+
+
+class Identity(Protocol):
+    """Tells whether a location still has the store that it had when this was taken."""
+
+    def is_unchanged(self) -> bool:
+        """Whether the store is still the same one."""
+
+    def close(self) -> None:
+        """Release the descriptors; may be called again."""
+
+
+class StoreLocation(Protocol):
+    """A place that has a store. `str()` names it in messages."""
+
+    def open_to_read(self) -> Home:
+        """Open the store for reading; nothing in it changes. Raises what `Store.open` raises."""
+
+    def open_to_commit(self, group: str) -> Home:
+        """Open the store for reading, and for committing the offsets of `group`.
+
+        Raises:
+            ReadOnlyError: the store cannot be written; the message names the option that reads it nevertheless.
+            StoreLockedError: a broker has the store open.
+        """
+
+    def in_task(self) -> AbstractContextManager[Home]:
+        """The store, open for reading and up to date, in a task. It comes from a pool: the next task in this process
+        gets the same one.
+        """
+
+    def identity(self) -> Identity:
+        """The identity of the store that is there now. Take it before the store is opened: then it tells whether the
+        opened store is still the one at the location.
+        """
+
+    def clock(self) -> Callable[[], int]:
+        """The clock of the store, ms since the epoch: the system's; a store made for tests has one of its own."""
+
+    def broker_backlog(self) -> Iterator[pa.RecordBatch]:
+        """Messages that only a broker delivers, as `Store.broker_backlog`. Raises what `Store.open` and `Store.read`
+        raise.
+        """
+
+    def retry_max_times(self, group: str) -> int:
+        """How often a message of the group is retried before it becomes a dead letter, by the group's settings."""
+
+    def retry_ladder_ms(self) -> tuple[int, ...]:
+        """The delays of the first, second, ... retry: the delay levels from the third on (3 + reconsumeTimes,
+        SendMessageProcessor). The last one repeats.
+        """
+
+    def record_losses(self, losses: Sequence[Loss]) -> list[Loss]:
+        """Add losses to the report of the store, and return the new ones. Raises as `rmq_store.record_losses`."""
+
+    def recorded_losses(self) -> list[Loss]:
+        """All losses in the report. Raises what `Store.open` raises where no store is."""
+
+    def is_consuming(self, group: str) -> bool:
+        """Whether a process holds a lease of the group now, as each stream does that commits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreDirectory:
+    """A store in a directory of this host: `StoreLocation`, where `path` is the store's root. The other fields are the
+    options brokerName, storePathCommitLog and enableLmq.
+    """
+
+    path: str
+    broker_name: str | None = None
+    commit_log_paths: str = ""
+    enable_lmq: bool | None = None
+
+    def __str__(self) -> str:
+        return self.path
+
+    def open_to_read(self) -> Home:
+        """As `StoreLocation.open_to_read`."""
+        from rmq_store import Store
+
+        return Store.open(
+            self.path,
+            read_only=True,
+            config=self._config(),
+            broker_name=self.broker_name,
+            commit_log_paths=self.commit_log_paths,
+        )
+
+    def open_to_commit(self, group: str) -> Home:
+        """As `StoreLocation.open_to_commit`."""
+        from rmq_store import ReadOnlyError, Store
+
+        path = Path(self.path)
+        if path.exists() and not os.access(path, os.W_OK):
+            raise ReadOnlyError(
+                f"{path} cannot be written, so group {group!r} cannot commit its offsets there; "
+                "set commitOffsets=false to read without committing"
+            )
+        return Store.open(path, config=self._config(), broker_name=self.broker_name)
+
+    def _config(self) -> StoreConfig | None:
+        if self.enable_lmq is None:
+            return None
+        from rmq_store import StoreConfig
+
+        return StoreConfig(enable_lmq=self.enable_lmq)
+
+    def in_task(self) -> AbstractContextManager[Home]:
+        """As `StoreLocation.in_task`."""
+        spare_modules()
+        key = ("read", self.path, self.broker_name, self.commit_log_paths, str(self.enable_lmq))
+        return kept(key, Path(self.path), self.open_to_read, lambda _: _TASK_HOME_KEPT_S)
+
+    def identity(self) -> Place:
+        """As `StoreLocation.identity`: device and inode of the store's directories."""
+        return Place(Path(self.path))
+
+    def clock(self) -> Callable[[], int]:
+        """As `StoreLocation.clock`."""
+        from rmq_store import store_clock
+
+        return store_clock(self.path)
+
+    def broker_backlog(self) -> Iterator[pa.RecordBatch]:
+        """As `StoreLocation.broker_backlog`."""
+        from rmq_store import Store
+
+        with Store.open(self.path, read_only=True, commit_log_paths=self.commit_log_paths) as store:
+            yield from store.broker_backlog()
+
+    def retry_max_times(self, group: str) -> int:
+        """As `StoreLocation.retry_max_times`."""
+        from rmq_store import Store, SubscriptionGroup
+
+        with Store.open(self.path, read_only=True) as store:
+            return (store.groups().get(group) or SubscriptionGroup(group)).retry_max_times
+
+    def retry_ladder_ms(self) -> tuple[int, ...]:
+        """As `StoreLocation.retry_ladder_ms`."""
+        from rmq_store import Store
+
+        with Store.open(self.path, read_only=True) as store:
+            levels_ms = store.config.delay_levels_ms()
+        return levels_ms[_FIRST_RETRY_LEVEL - 1 :] or levels_ms[-1:]
+
+    def record_losses(self, losses: Sequence[Loss]) -> list[Loss]:
+        """As `StoreLocation.record_losses`."""
+        from rmq_store import record_losses
+
+        return record_losses(self.path, losses)
+
+    def recorded_losses(self) -> list[Loss]:
+        """As `StoreLocation.recorded_losses`."""
+        from rmq_store import Store, recorded_losses
+
+        Store.open(self.path, read_only=True).close()
+        return recorded_losses(self.path)
+
+    def is_consuming(self, group: str) -> bool:
+        """As `StoreLocation.is_consuming`."""
+        from rmq_store import live_leases
+
+        return bool(live_leases(self.path, group))
+
+
+def location_of(options: SourceOptions) -> StoreLocation:
+    """The location that a read was asked for."""
+    return StoreDirectory(options.path, options.broker_name, options.commit_log_paths, options.enable_lmq)
