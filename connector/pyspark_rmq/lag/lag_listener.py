@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     )
 
 _log = logging.getLogger("pyspark_rmq.lag")
-_own_log = logging.getLogger(__name__)
+# No child of the logger above: its handlers write the JSON lines.
+_own_log = logging.getLogger("pyspark_rmq.lag_listener")
 
 # Of so many ended queries the last rows are kept.
 _ENDED_MAX = 100

@@ -1,6 +1,7 @@
 """Unit markers outlive their segments.
 
-Before retention deletes a segment, it writes some units again: the newest unit of each key whose last record lies in it.
+Before retention deletes a segment, it writes some units again: the newest unit of each key whose last record lies in
+it.
 
 The new record encloses no rows. It counts as the last record of the unit, and carries the time when the unit was
 appended. Each query that ever wrote leaves a marker: markers of commits that Spark may repeat are dropped when they are
