@@ -115,6 +115,8 @@ setup(
     entry_points={
         "console_scripts": ["rmq = rmq_store.cli:main"],
         "pytest11": ["rmq = pyspark_rmq.testing"],
+        # Commands of the connector in `rmq`: rmq_store/cli/plugin_loader.py.
+        "rmq.commands": ["checkpoint = pyspark_rmq.checkpoint.command:PLUGIN"],
     },
     ext_modules=[EXTENSION],
     cmdclass={"editable_wheel": EditableOnPath},

@@ -32,6 +32,7 @@ _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 def pages() -> dict[str, str]:
     """{name of the file in docs/cli: its text}."""
+    commands.add_plugins()
     made: dict[str, str] = {}
     index = ["# The `rmq` command\n", f"{_NOTE}\n", *_paragraphs(commands.help), "| page | commands |\n|---|---|"]
     for title, rows in commands.sections.items():

@@ -57,11 +57,12 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
     "rmq_store.reliable": ("database", "outbox", "inbox", "relay", "desk"),
     "rmq_store.bridge": ("record_batches", "records", "kafka", "positions", "mirror", "offsets", "letters"),
     "rmq_store.cli": (
-        "shared", "checkpoints", "checks", "messages", "groups", "dlq", "outbox", "mirror", "maintenance", "mqadmin",
+        "shared", "checks", "messages", "groups", "dlq", "outbox", "mirror", "maintenance", "mqadmin",
         "monitoring", ".",
     ),
     "pyspark_rmq": (
-        "position", "options", "access", "schema", "query", "lag", "read", "retry", "testing", "write", ".",
+        "position", "options", "access", "schema", "query", "lag", "read", "retry", "checkpoint", "testing", "write",
+        ".",
     ),
 }  # fmt: skip
 

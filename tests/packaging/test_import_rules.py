@@ -17,6 +17,7 @@ import pytest
 
 from layers import FOLDERS, FREE, LAYERS, figure, page_with_figure
 from rmq_store import reliable
+from rmq_store.cli import plugin
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOTS = {"rmq_store": ROOT / "storage", "pyspark_rmq": ROOT / "connector"}
@@ -27,8 +28,6 @@ COMMAND = {"click", "rich"}
 RELIABLE = {"sqlalchemy", "redis"}  # of the extra of this name
 # Of the extra [kafka].
 BRIDGE = {"kafka"}
-# What a stream writes to its checkpoint. It needs no Spark, and of the engine only the errors.
-OPEN_TO_THE_COMMAND = ("pyspark_rmq.position.position.", "pyspark_rmq.position.fingerprint.")
 NO_IMPORT = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml"}
 NO_CALL = {"eval", "exec", "compile", "__import__"}
 # What would make `format` do I/O or look at a clock.
@@ -108,8 +107,6 @@ def test_a_layer_of_the_engine_imports_only_what_lies_below_it(name: str, path: 
     refused = []
     for target, line in imports(name, path):
         top = target.split(".")[0]
-        if own == "cli" and target.startswith(OPEN_TO_THE_COMMAND):
-            continue
         if top in ("pyspark", "pyspark_rmq", "py4j"):
             refused.append(f"{path}:{line} imports {target}: the engine must work without Spark")
         elif top == "rmq_store" and own not in FREE and part(target) not in LAYERS[own] | {own}:
@@ -214,8 +211,7 @@ def test_the_engine_uses_only_the_standard_library_and_its_run_time_dependencies
         allowed = allowed | RELIABLE
     if part(name) == "bridge":
         allowed = allowed | BRIDGE
-    found = [(target, line) for target, line in imports(name, path) if target.split(".")[0] not in allowed]
-    assert [target for target, _ in found if part(name) != "cli" or not target.startswith(OPEN_TO_THE_COMMAND)] == []
+    assert [target for target, _ in imports(name, path) if target.split(".")[0] not in allowed] == []
 
 
 @pytest.mark.parametrize(
@@ -244,13 +240,14 @@ def test_only_the_file_layer_takes_locks(name: str, path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "path"), CONNECTOR, ids=[name for name, _ in CONNECTOR])
 def test_the_connector_uses_only_public_names_of_the_engine(name: str, path: Path) -> None:
-    """`from rmq_store import Store` is public; of its modules, `errors` is, and `arguments` is as good. So is what
-    `rmq_store.reliable` gives away.
+    """`from rmq_store import Store` is public; of its modules, `errors` is, and `arguments` is as good. So are the
+    names in `__all__` of `rmq_store.reliable`, and for commands those of `rmq_store.cli.plugin`.
     """
+    public = {f"{module.__name__}.{name}" for module in (reliable, plugin) for name in module.__all__}
     refused = []
     for target, line in imports(name, path):
         pieces = target.split(".")
-        if pieces[0] != "rmq_store" or target in {f"rmq_store.reliable.{public}" for public in reliable.__all__}:
+        if pieces[0] != "rmq_store" or target in public:
             continue
         if len(pieces) > 1 and pieces[1] in {*LAYERS, *FREE} and pieces[1] not in ("errors", "arguments"):
             refused.append(f"{path}:{line} imports {target}, which is inside the engine")
@@ -349,7 +346,7 @@ commands({line}, prog_name="rmq")
 
 
 def test_the_command_reads_checkpoints_without_spark() -> None:
-    loaded = loaded_by("import rmq_store.cli.checkpoints.showing")
+    loaded = loaded_by("import pyspark_rmq.checkpoint.command, pyspark_rmq.checkpoint.showing")
     assert "pyspark_rmq" in loaded
     assert not loaded & {"pyspark", "py4j", "pandas"}
 

@@ -46,6 +46,7 @@ print(json.dumps({
     "found": sorted(found),
     "typed": [(pathlib.Path(module.__file__).parent / "py.typed").exists() for module in (pyspark_rmq, rmq_store)],
     "native": native.LOADED,
+    "commands": [type(entry.load()).__name__ for entry in importlib.metadata.entry_points(group="rmq.commands")],
     "versions": [importlib.metadata.version("pyspark-rmq"), pyspark_rmq.__version__, rmq_store.__version__],
 }))
 """
@@ -104,6 +105,7 @@ def check(answer: dict[str, object], home: Path) -> None:
     assert answer["listed"] == ["pyspark_rmq", "rmq_store"], "Spark lists modules; the source roots are no packages"
     assert answer["found"] == ["rmq"]
     assert answer["typed"] == [True, True]
+    assert answer["commands"] == ["Plugin"], "rmq checkpoint"
     assert answer["versions"] == [__version__] * 3
     files = answer["files"]
     assert isinstance(files, list)
@@ -156,6 +158,8 @@ def test_the_command_is_installed(environment: Environment, project: Path) -> No
     run = call(environment.path / "bin" / "rmq", "--help")
     assert run.returncode == 0, run.stderr
     assert "topics" in run.stdout
+    assert "checkpoint" in run.stdout
+    assert call(environment.path / "bin" / "rmq", "checkpoint", "show", "--help").returncode == 0
 
 
 def test_an_environment_of_a_test_does_not_see_this_project_by_itself(environment: Environment) -> None:

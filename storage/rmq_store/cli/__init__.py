@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import click
 
-from rmq_store.cli import checkpoint, mqadmin
+from rmq_store.cli import mqadmin, plugin_loader
 from rmq_store.cli.dlq import dlq
 from rmq_store.cli.groups import groups, lag, offsets
 from rmq_store.cli.maintenance import backup, broker, doctor, init, repair, retention, verify
@@ -187,7 +187,6 @@ _CONSUMERS = [
     lag.lag,
     delayed.delayed,
     offsets.offsets,
-    checkpoint.checkpoint,
 ]
 _DEAD_LETTERS = [
     dlq.dlq,
@@ -227,6 +226,7 @@ commands.add_section("Kafka", _KAFKA)
 commands.add_section("Store care", _CARE)
 commands.add_names("RocketMQ's mqadmin: its names and flags, with --store instead of -n", _MQADMIN)
 commands.absent = mqadmin.ABSENT
+commands.plugins = plugin_loader.plugins
 
 
 def main() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import click
+
+from rmq_store.cli.plugin_loader import Plugin
 
 
 class Row(NamedTuple):
@@ -23,6 +25,8 @@ class SectionedGroup(click.Group):
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         self.sections: dict[str, list[Row]] = {}
+        self.plugins: Callable[[], Iterable[Plugin]] | None = None
+        """Finds the commands of other packages; called once, and not before one of them may be asked for."""
         self.absent: Mapping[str, str] = {}
         """Names that somebody may type though there is no such command, and what to tell then."""
 
@@ -42,9 +46,24 @@ class SectionedGroup(click.Group):
                 self.add_command(command)
             rows.append(row)
 
+    def add_plugins(self) -> None:
+        """Add the commands of other packages, at the end of their sections. A name that is taken stays as it is."""
+        find, self.plugins = self.plugins, None
+        for section, command in find() if find is not None else ():
+            if command.name not in self.commands:
+                self.add_section(section, [command])
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, those of other packages too."""
+        self.add_plugins()
+        return super().list_commands(ctx)
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name; of that name in other letters, as MQAdminStartup#findSubCommand, if none has it."""
         found = super().get_command(ctx, cmd_name)
+        if found is None:
+            self.add_plugins()
+            found = super().get_command(ctx, cmd_name)
         if found is not None:
             return found
         return next((self.commands[name] for name in self.commands if name.lower() == cmd_name.lower()), None)
@@ -72,6 +91,7 @@ class SectionedGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections."""
+        self.add_plugins()
         for title, rows in self.sections.items():
             with formatter.section(title):
                 formatter.write_dl([(row.label, row.text) for row in rows])

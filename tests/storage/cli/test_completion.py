@@ -96,4 +96,5 @@ def test_every_topic_and_group_of_a_command_is_completed() -> None:
             if param.name in ("group", "groups") and not getattr(param, "hidden", False):
                 assert isinstance(param.type, type(GROUP).__base__), (path, param.name)
 
+    commands.add_plugins()
     check(commands, "")

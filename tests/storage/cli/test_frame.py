@@ -36,6 +36,7 @@ def walk(command: click.Command, path: str) -> Iterator[tuple[str, click.Command
             yield from walk(member, f"{path} {name}")
 
 
+commands.add_plugins()
 EVERY = [(path, command) for path, command in walk(commands, "rmq") if path != "rmq"]
 LEAVES = [(path, command) for path, command in EVERY if not isinstance(command, click.Group)]
 

@@ -1,4 +1,7 @@
-"""`rmq checkpoint`: the checkpoint of a stream that reads a store: look at it, compare it, begin elsewhere."""
+"""`rmq checkpoint`: show the checkpoint of a stream that reads a store, compare it, write one that begins elsewhere.
+
+`rmq` finds `PLUGIN` by the entry point `checkpoint` of the group `rmq.commands` (setup.py). Spark is not needed.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.shared.completion import GROUP, TOPIC
-from rmq_store.cli.shared.confirm import changing_options, confirm
-from rmq_store.cli.shared.name_lookup import require_group
-from rmq_store.cli.shared.output import common_options, open_store, printable, wide_option, write_json
-from rmq_store.cli.shared.targets import one_of, target, target_options
+from rmq_store.cli.plugin import (
+    GROUP,
+    TOPIC,
+    Plugin,
+    changing_options,
+    common_options,
+    confirm,
+    one_of,
+    open_store,
+    printable,
+    require_group,
+    target,
+    target_options,
+    wide_option,
+    write_json,
+)
 
 if TYPE_CHECKING:
+    from pyspark_rmq.checkpoint.reading import Checkpoint
+    from pyspark_rmq.checkpoint.rewinding import Rewind
     from rmq_store import Store
-    from rmq_store.cli.checkpoints.reading import Checkpoint
-    from rmq_store.cli.checkpoints.rewinding import Rewind
 
 
 @click.group(short_help="A stream's checkpoint: show, compare, rewind.")
@@ -46,8 +60,8 @@ def show(location: str, batch: int | None, as_json: bool) -> None:
     COMMITTED is the first unread message after the last committed batch, PLANNED the same after the last planned batch.
     If these are not one batch, the query runs the planned batch again when it starts.
     """
-    from rmq_store.cli.checkpoints.reading import open_checkpoint
-    from rmq_store.cli.checkpoints.showing import checkpoint_json, write_checkpoint
+    from pyspark_rmq.checkpoint.reading import open_checkpoint
+    from pyspark_rmq.checkpoint.showing import checkpoint_json, write_checkpoint
 
     found = open_checkpoint(location)
     number = found.last if batch is None else batch
@@ -87,9 +101,9 @@ def diff(root: Path, as_json: bool, location: str, group: str | None) -> None:
       other store             the checkpoint belongs to another store
     Exit codes: 0 the query can continue in all queues; 1 not in all; 2 wrong arguments.
     """
-    from rmq_store.cli.checkpoints.comparing import IN_RANGE, compare
-    from rmq_store.cli.checkpoints.reading import open_checkpoint
-    from rmq_store.cli.checkpoints.showing import state_json, write_states
+    from pyspark_rmq.checkpoint.comparing import IN_RANGE, compare
+    from pyspark_rmq.checkpoint.reading import open_checkpoint
+    from pyspark_rmq.checkpoint.showing import state_json, write_states
 
     standings = open_checkpoint(location).standings()
     with open_store(root) as store:
@@ -137,9 +151,9 @@ def rewind(
     or stream of the group runs whose %RETRY% topic the query reads. A query without such a topic cannot be recognised
     as running.
     """
-    from rmq_store.cli.checkpoints.reading import local_path, open_checkpoint
-    from rmq_store.cli.checkpoints.rewinding import check_target, write_rewind
-    from rmq_store.cli.checkpoints.showing import move_json, notes, write_plan
+    from pyspark_rmq.checkpoint.reading import local_path, open_checkpoint
+    from pyspark_rmq.checkpoint.rewinding import check_target, write_rewind
+    from pyspark_rmq.checkpoint.showing import move_json, notes, write_plan
 
     found, path = open_checkpoint(location), local_path(new)
     check_target(found, path)
@@ -166,8 +180,8 @@ def rewind(
 def _plan(
     store: Store, found: Checkpoint, topics: tuple[str, ...], queue: int | None, drop_state: bool, asked: dict[str, Any]
 ) -> Rewind:
-    from rmq_store.broker.monitoring.offset_reset import given
-    from rmq_store.cli.checkpoints.rewinding import Selection, plan_rewind
+    from pyspark_rmq.checkpoint.rewinding import Selection, plan_rewind
+    from rmq_store.cli.plugin import given
 
     name, value = one_of(asked)
     targets: dict[str, Callable[[], Any]] = {
@@ -180,9 +194,8 @@ def _plan(
 
 def _require_idle(store: Store, plan: Rewind, group: str | None, *, dry_run: bool) -> None:
     """Of the groups that the query is known by: those of its retry topics, and `group`."""
-    from rmq_store.broker.monitoring.active_consumers import active_consumers
+    from rmq_store.cli.plugin import RETRY_PREFIX, active_consumers, retry_group
     from rmq_store.errors import LeaseHeldError
-    from rmq_store.format.text.names import RETRY_PREFIX, retry_group
 
     queues = {queue for standing in plan.checkpoint.standings() for queue in standing.begin.next}
     groups = {retry_group(queue.topic) for queue in queues if queue.topic.startswith(RETRY_PREFIX)}
@@ -193,3 +206,6 @@ def _require_idle(store: Store, plan: Rewind, group: str | None, *, dry_run: boo
             raise LeaseHeldError(f"stop the query first: running as its group {name!r}: {who}", holders[0])
         for who in holders:
             click.echo(printable(f"rmq: it would be refused now: running as its group {name!r}: {who}"), err=True)
+
+
+PLUGIN = Plugin("Consumers", checkpoint)

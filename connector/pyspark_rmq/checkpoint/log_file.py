@@ -17,8 +17,8 @@ import struct
 import zlib
 from pathlib import Path
 
+from rmq_store.cli.plugin import durable
 from rmq_store.errors import CorruptConfigError
-from rmq_store.files import durable
 
 FILE_BYTES_MAX = 32 << 20
 

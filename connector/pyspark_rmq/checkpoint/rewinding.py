@@ -26,16 +26,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+from pyspark_rmq.checkpoint.comparing import is_of
+from pyspark_rmq.checkpoint.log_file import write_text
+from pyspark_rmq.checkpoint.reading import Batch, Checkpoint, Commit, Standing
 from pyspark_rmq.position.fingerprint import mark_before
 from pyspark_rmq.position.position import Queue, StreamPosition
-from rmq_store.broker.backup.backup_files import copy_tree
-from rmq_store.broker.monitoring.offset_reset import OffsetChange, QueuePlace, Target
-from rmq_store.cli.checkpoints.comparing import is_of
-from rmq_store.cli.checkpoints.log_file import write_text
-from rmq_store.cli.checkpoints.reading import Batch, Checkpoint, Commit, Standing
+from rmq_store.cli.plugin import RETRY_PREFIX, OffsetChange, QueuePlace, Target, copy_tree, durable
 from rmq_store.errors import UsageError
-from rmq_store.files import durable
-from rmq_store.format.text.names import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from rmq_store import Store

@@ -22,11 +22,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pyspark_rmq.checkpoint.log_file import read_lines, read_text
 from pyspark_rmq.position.position import StreamPosition
-from rmq_store.cli.checkpoints.log_file import read_lines, read_text
+from rmq_store import validate_topic
+from rmq_store.cli.plugin import durable
 from rmq_store.errors import CorruptConfigError, UsageError
-from rmq_store.files import durable
-from rmq_store.format.text.names import validate_topic
 
 OFFSETS_VERSION_MAX = 2
 COMMITS_VERSION_MAX = 3

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
+from pyspark_rmq.checkpoint.comparing import QueueState
+from pyspark_rmq.checkpoint.reading import Batch, Checkpoint, span
+from pyspark_rmq.checkpoint.rewinding import Move, Rewind
 from pyspark_rmq.position.fingerprint import Mark
-from rmq_store.cli.checkpoints.comparing import QueueState
-from rmq_store.cli.checkpoints.reading import Batch, Checkpoint, span
-from rmq_store.cli.checkpoints.rewinding import Move, Rewind
-from rmq_store.cli.shared.output import printable, time_text, write_table
+from rmq_store.cli.plugin import printable, time_text, write_table
 
 _OTHER_SHOWN = 60
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pyspark_rmq.checkpoint.reading import Standing
 from pyspark_rmq.position.fingerprint import mark_before
-from rmq_store.cli.checkpoints.reading import Standing
 
 if TYPE_CHECKING:
     from pyspark_rmq.position.position import Queue
