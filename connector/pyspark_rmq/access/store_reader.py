@@ -10,23 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, Self
 
+from pyspark_rmq.position.planning import Range
+
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
     from rmq_store import Store
-
-
-class Range(Protocol):
-    """The messages of a queue that exist: `[min_offset, max_offset)`."""
-
-    @property
-    def min_offset(self) -> int:
-        """The first queue offset that can be read."""
-
-    @property
-    def max_offset(self) -> int:
-        """The queue offset that the next message will get."""
 
 
 class Lease(Protocol):

@@ -9,9 +9,21 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from pyspark_rmq.position.position import Queue, QueueOffsets
+
+
+class Range(Protocol):
+    """The messages of a queue that exist: `[min_offset, max_offset)`."""
+
+    @property
+    def min_offset(self) -> int:
+        """The first queue offset that can be read."""
+
+    @property
+    def max_offset(self) -> int:
+        """The queue offset that the next message will get."""
 
 
 class QueueSlice(NamedTuple):

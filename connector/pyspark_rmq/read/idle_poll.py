@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyspark_rmq.access.store_reader import Home, Range
+from pyspark_rmq.access.store_reader import Home
+from pyspark_rmq.position.planning import Range
 from pyspark_rmq.position.position import Queue
 
 SELDOM_S: Final = 0.2

@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
-from pyspark_rmq.access.store_reader import Home, Range
+from pyspark_rmq.access.store_reader import Home
 from pyspark_rmq.options.options import SourceOptions
 from pyspark_rmq.position.fingerprint import mark_before, stored_after
-from pyspark_rmq.position.planning import QueueSlice, clip, lost
+from pyspark_rmq.position.planning import QueueSlice, Range, clip, lost
 from pyspark_rmq.position.position import Queue, StreamPosition, describe, refuse
 from pyspark_rmq.read import loss_report
 

@@ -13,9 +13,10 @@ import re
 from collections.abc import Collection, Mapping
 
 from pyspark_rmq.access.store_location import location_of
-from pyspark_rmq.access.store_reader import Home, Range
+from pyspark_rmq.access.store_reader import Home
 from pyspark_rmq.options.option_table import FROM_LAST, FROM_TIMESTAMP
 from pyspark_rmq.options.options import RETRY_PREFIX, SourceOptions, Subscription
+from pyspark_rmq.position.planning import Range
 from pyspark_rmq.position.position import EARLIEST, LATEST, Position, Queue, describe, refuse
 from pyspark_rmq.read import loss_report
 from pyspark_rmq.read.loss_detection import report_loss

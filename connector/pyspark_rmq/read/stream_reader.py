@@ -17,8 +17,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -32,12 +31,13 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_rmq.access.store_location import Identity, location_of
-from pyspark_rmq.access.store_reader import Home, Pin, Range
+from pyspark_rmq.access.store_reader import Home, Pin
 from pyspark_rmq.options.options import SourceOptions
 from pyspark_rmq.position import planning
 from pyspark_rmq.position.fingerprint import marks_before
-from pyspark_rmq.position.planning import QueueSlice
+from pyspark_rmq.position.planning import QueueSlice, Range
 from pyspark_rmq.position.position import Queue, QueueOffsets, StreamPosition
+from pyspark_rmq.position.stream_plan import StreamPlan, batch_slices, moved, with_opened_again
 from pyspark_rmq.query.ending import stop_when_terminated
 from pyspark_rmq.read import loss_detection, starting_offsets
 from pyspark_rmq.read.group import GroupMember, describe_owner
@@ -55,6 +55,22 @@ _log = logging.getLogger(__name__)
 _DELIVERED_AT_ONCE = 100_000
 
 
+class _OpenStore(NamedTuple):
+    """The store that this process has open; `member` holds the leases of a query that commits for its group."""
+
+    home: Home
+    identity: Identity
+    member: GroupMember | None
+
+
+class _View(NamedTuple):
+    """The subscribed queues, as they were with this table of topics and this log."""
+
+    topics: Mapping[str, object]
+    log_range: tuple[int, int]
+    ranges: dict[Queue, Range]
+
+
 class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream`: plans batches over the subscribed queues, and commits a group's offsets."""
 
@@ -62,19 +78,15 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         source_columns(schema)
-        self._home: Home | None = None
-        self._place: Identity | None = None
-        self._member: GroupMember | None = None
+        self._store: _OpenStore | None = None
         self._initial: StreamPosition | None = None
         self._refused: Exception | None = None
         # Those whose marks this process has compared with the store, or taken from it.
         self._checked: tuple[StreamPosition, ...] = ()
-        self._seen: tuple[Mapping[str, object], tuple[int, int]] | None = None
-        self._ranges: dict[Queue, Range] = {}
+        self._view: _View | None = None
         self._idle: IdleLook | None = None
         # What was reported of which ranges.
         self._report: tuple[dict[Queue, Range], dict[str, Any]] | None = None
-        self._latest: dict[Queue, int] = {}
         self._target: dict[Queue, int] | None = None
         # What the tasks of the batch that ends at the position are going to read.
         self._pinned: tuple[StreamPosition, Pin] | None = None
@@ -124,13 +136,13 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         95 times a second when there is nothing to do: that is what drives the delivery of waiting messages, too.
         """
         now_s = time.monotonic()
-        if self._home is not None and self._idle is not None and self._idle.holds(self._home, start, now_s):
+        if self._store is not None and self._idle is not None and self._idle.holds(self._store.home, start, now_s):
             return start
         home = self._opened()
         due_ms = self._deliver_due(home, _DELIVERED_AT_ONCE)
         ranges = self._look_at(home)
-        assert self._seen is not None  # _look_at has set it
-        idle = IdleLook(start, ranges, self._seen[1][1], due_ms, now_s)
+        assert self._view is not None  # _look_at has set it
+        idle = IdleLook(start, ranges, self._view.log_range[1], due_ms, now_s)
         if self._idle is not None and self._idle.start == start and self._idle.ranges is ranges:
             self._idle = idle
             return start
@@ -142,41 +154,35 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise self._refused
         self._warn_if_overruled()
         closed = self._closed(home, begin, ranges)
-        reopened = {queue: offset for queue, offset in begin.closed.items() if queue in ranges}
-        begin = replace(begin, next={**begin.next, **reopened})
-        back = self._check(home, begin, ranges)
-        begin = _moved(begin, back)
-        self._complete(begin, ranges)
-        self._latest = {queue: limits.max_offset for queue, limits in ranges.items()}
-        available = self._available(begin.next)
-        fresh = {queue: ranges[queue] for queue in available if queue not in begin.next}
-        began = reopened | back | (starting_offsets.new_queue_start(home, self._options, fresh) if fresh else {})
-        low = dict(begin.next) | began
-        end = self._admit(home, low, available, ranges, isinstance(limit, ReadAllAvailable))
-        if end == begin.next and not first and not back:
-            if end == available:
+        back = self._check(home, with_opened_again(begin, ranges), ranges)
+        plan = StreamPlan.of(begin, ranges, back, self._target, is_first=first)
+        self._complete(plan.begin, ranges)
+        if plan.new_queues:
+            plan = plan.starting(starting_offsets.new_queue_start(home, self._options, plan.new_queues))
+        end = self._end(home, plan, isinstance(limit, ReadAllAvailable))
+        if not plan.is_new(end):
+            if end == plan.available:
                 self._idle = idle
             return start
-        if planning.backlog(low, end):
+        if plan.has_messages(end):
             self._last_batch_s = time.monotonic()
-        after = marks_before(home, end | closed, begin)
+        after = marks_before(home, end | closed, plan.begin)
         home.unpin()
-        if first:
-            began = dict(begin.began) | began
-        position = StreamPosition(home.identity or begin.store, end, after, began, closed)
-        self._checked = begin, position
+        position = plan.position(home.identity, end, after, closed)
+        self._checked = plan.begin, position
         return position.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the ends of the queues, without limits, as they were seen last, and where they are; for the query's
         progress (`lag_tracking`).
         """
-        if self._home is None or not self._ranges:
+        view = self._view
+        if self._store is None or view is None or not view.ranges:
             return None
-        if self._report is None or self._report[0] is not self._ranges:
-            ends = {queue: limits.max_offset for queue, limits in self._ranges.items()}
+        if self._report is None or self._report[0] is not view.ranges:
+            ends = {queue: limits.max_offset for queue, limits in view.ranges.items()}
             place = {"path": self._options.path} | ({"group": self._options.group} if self._options.group else {})
-            self._report = self._ranges, StreamPosition(self._home.identity, ends).to_json() | place
+            self._report = view.ranges, StreamPosition(self._store.home.identity, ends).to_json() | place
         return self._report[1]
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -191,10 +197,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check(home, begin, ranges)
         # Messages that came instead of planned ones are read by the next batch, which goes back.
         back = self._check(home, finish, ranges)
-        wanted = [
-            QueueSlice(*queue, finish.began.get(queue, begin.next.get(queue, offset)), back.get(queue, offset))
-            for queue, offset in finish.next.items()
-        ]
+        wanted = batch_slices(begin, finish, back)
         self._unpin()
         pin = _pin(home, wanted, ranges)
         if pin is not None:
@@ -214,20 +217,18 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             home, ranges = self._look()
             position = StreamPosition.from_json(end)
             # The store may just have been replaced.
-            self._complete(_moved(position, self._check(home, position, ranges)), ranges)
+            self._complete(moved(position, self._check(home, position, ranges)), ranges)
 
     def stop(self) -> None:
         """Let go of lease and store at once if Spark lets us; the end of the process does the same."""
-        home, member, place = self._home, self._member, self._place
-        self._home = self._member = self._place = None
+        store, self._store = self._store, None
         # From the last one to the first, each of them whatever became of the others.
         with contextlib.ExitStack() as stack:
-            if place is not None:
-                stack.callback(place.close)
-            if home is not None:
-                stack.callback(home.close)
-            if member is not None:
-                stack.callback(member.leave)
+            if store is not None:
+                stack.callback(store.identity.close)
+                stack.callback(store.home.close)
+                if store.member is not None:
+                    stack.callback(store.member.leave)
             stack.callback(self._unpin)
 
     def _unpin(self) -> None:
@@ -247,41 +248,46 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         home.refresh()
         # In this order: what is written in between is seen at the next look.
         topics, log = home.topics(), home.log_range()
-        if self._seen is not None and topics is self._seen[0] and log == self._seen[1]:
-            if self._member is not None:
-                self._member.heartbeat()
-            return self._ranges
+        member = self._member
+        if self._view is not None and topics is self._view.topics and log == self._view.log_range:
+            if member is not None:
+                member.heartbeat()
+            return self._view.ranges
         subscription = self._options.subscription
         ranges = starting_offsets.subscribed(home, subscription)
-        if self._member is not None:
+        if member is not None:
             # The retry topic's before it exists: a second query of the group is refused now, not at the first failure.
             own = () if subscription.of_group is None else (subscription.of_group,)
-            self._member.claim([*(queue.topic for queue in ranges), *own])
-        self._seen, self._ranges = (topics, log), ranges
+            member.claim([*(queue.topic for queue in ranges), *own])
+        self._view = _View(topics, log, ranges)
         return ranges
 
     def _opened(self) -> Home:
-        if self._place is not None and not self._place.is_unchanged():
+        if self._store is not None and not self._store.identity.is_unchanged():
             self._forget()
-        return self._home or self._open()
+        if self._store is None:
+            self._store = self._open()
+            starting_offsets.warn_of_unlisted(self._store.home, self._options.subscription)
+        return self._store.home
 
-    def _open(self) -> Home:
+    @property
+    def _member(self) -> GroupMember | None:
+        return None if self._store is None else self._store.member
+
+    def _open(self) -> _OpenStore:
         options = self._options
         group = options.group if options.commit_offsets else None
         if group is not None:
             stop_when_terminated(self.stop)
         location = location_of(options)
-        place = location.identity()
+        identity = location.identity()
         try:
             home = location.open_to_read() if group is None else location.open_to_commit(group)
         except BaseException:
-            place.close()
+            identity.close()
             raise
-        self._home, self._place = home, place
-        starting_offsets.warn_of_unlisted(home, options.subscription)
-        if group is not None:
-            self._member = GroupMember(home, group, describe_owner(options.consumer_name or "a Spark stream"))
-        return home
+        owner = describe_owner(options.consumer_name or "a Spark stream")
+        return _OpenStore(home, identity, None if group is None else GroupMember(home, group, owner))
 
     def _forget(self) -> None:
         """Let go of a store that is not at its path any more. What is there now, if anything, is looked at as after a
@@ -292,7 +298,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.stop()
         except Exception as error:  # nothing can be done for it
             _log.warning("%s, as it was, could not be closed: %s", self._options.path, error)
-        self._checked, self._seen, self._idle, self._ranges = (), None, None, {}
+        self._checked, self._view, self._idle = (), None, None
 
     def _deliver_due(self, home: Home, limit: int | None) -> int | None:
         """Returns when the next waiting message is due, if one waits that can be delivered."""
@@ -345,53 +351,14 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._checked = (*self._checked[-1:], position)
         return back
 
-    def _available(self, start: QueueOffsets) -> dict[Queue, int]:
-        """How far each queue could be read now; with AvailableNow, to where it ended when the query began."""
-        if self._target is None:
-            return dict(self._latest)
-        return {
-            # never back behind the start: a group may begin at an end that is later than the target
-            queue: min(offset, max(self._target.get(queue, 0), start.get(queue, 0)))
-            for queue, offset in self._latest.items()
-            if queue in self._target or queue in start
-        }
-
-    def _admit(
-        self,
-        home: Home,
-        start: dict[Queue, int],
-        available: dict[Queue, int],
-        ranges: Mapping[Queue, Range],
-        everything: bool,
-    ) -> dict[Queue, int]:
-        limits = self._options.limits
-        if everything:
-            return available
-        # Messages that are gone do not count.
-        low = {queue: max(start[queue], ranges[queue].min_offset) for queue in available}
-        waited_ms = None if self._last_batch_s is None else (time.monotonic() - self._last_batch_s) * 1000
-        # With AvailableNow Spark would wait for ever if the minimum is never reached.
-        if self._target is None and planning.must_wait(low, available, limits, waited_ms):
-            # Or back to the end of a queue that lost its tail.
-            return {queue: min(start[queue], offset) for queue, offset in available.items()}
-        end = available
-        if limits.max_rows is not None:
-            end = planning.admit_rows(low, end, limits.max_rows)
-        if limits.max_bytes is not None:
-            end = planning.admit_bytes(
-                low,
-                end,
-                limits.max_bytes,
-                lambda queue, first, last: home.bytes_between(*queue, first, last),
-                lambda queue, first, last, size: home.offset_after_bytes(*queue, first, last, size),
-            )
-        return end
-
-
-def _moved(position: StreamPosition, to: QueueOffsets) -> StreamPosition:
-    """The position with some queues elsewhere, where the messages before them are not known yet."""
-    after = {queue: mark for queue, mark in position.after.items() if queue not in to}
-    return replace(position, next={**position.next, **to}, after=after)
+    def _end(self, home: Home, plan: StreamPlan, everything: bool) -> dict[Queue, int]:
+        return plan.end(
+            self._options.limits,
+            everything=everything,
+            waited_ms=None if self._last_batch_s is None else (time.monotonic() - self._last_batch_s) * 1000,
+            bytes_between=lambda queue, first, last: home.bytes_between(*queue, first, last),
+            offset_after_bytes=lambda queue, first, last, size: home.offset_after_bytes(*queue, first, last, size),
+        )
 
 
 def _pin(home: Home, wanted: Sequence[QueueSlice], ranges: Mapping[Queue, Range]) -> Pin | None:
