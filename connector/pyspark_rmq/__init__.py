@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rmq_store import __version__ as __version__
 
 # Public name -> the module that has it. No module has the name of a function: importing it would hide the function.
-_HOMES = {
+_MODULES = {
     "DLQ": "retry.handler_runner",
     "DefaultSource": "source",
     "Failure": "query.query_failure",
@@ -50,10 +50,10 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name == "__version__":  # not at import: Spark's look-up imports this module even if rmq_store is broken
         return import_module("rmq_store").__version__
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     except ImportError as error:
         # Spark's look-up asks with hasattr() whether this is a data source.
         if name == "DefaultSource":
@@ -62,7 +62,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES, "__version__"})
+    return sorted({*globals(), *_MODULES, "__version__"})
 
 
 def register(spark: SparkSession) -> None:

@@ -164,7 +164,7 @@ class FakePin:
 
 
 @dataclass
-class FakeHome:
+class FakeStore:
     """Queues as plain numbers: message `i` of every queue is stored at `base + 100 * i`, at time `1000 * i`; but those
     from `later_from` on `times_ms` later.
     """
@@ -187,7 +187,7 @@ class FakeHome:
     pins: list[FakePin] = field(default_factory=list)
 
     @property
-    def schedule(self) -> FakeHome:
+    def schedule(self) -> FakeStore:
         return self
 
     def deliver_due(self, limit: int | None = None) -> FakeDelivery:
@@ -278,7 +278,7 @@ class FakeHome:
     def close(self) -> None:
         pass
 
-    def __enter__(self) -> FakeHome:
+    def __enter__(self) -> FakeStore:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -315,9 +315,9 @@ class StoreIdentity:
 
 
 @pytest.fixture
-def fake_home() -> Callable[..., FakeHome]:
-    """Make a home: `fake_home({Queue("T", 0): (min, max)}, **fields)`."""
-    return FakeHome
+def fake_store() -> Callable[..., FakeStore]:
+    """Make a home: `fake_store({Queue("T", 0): (min, max)}, **fields)`."""
+    return FakeStore
 
 
 @pytest.fixture
@@ -327,7 +327,7 @@ def stream_reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any
     from pyspark_rmq.read import reader, stream_reader
     from pyspark_rmq.schema.schema import SOURCE_SCHEMA
 
-    def make(home: FakeHome, **options: str) -> stream_reader.RmqStreamReader:
+    def make(home: FakeStore, **options: str) -> stream_reader.RmqStreamReader:
         for module in (reader, stream_reader):
             monkeypatch.setattr(module, "location_of", lambda options: Location(home))
         given = {"path": "/nowhere"} | ({} if {"assign", "subscribePattern"} & options.keys() else {"subscribe": "T"})

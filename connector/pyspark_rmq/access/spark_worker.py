@@ -12,7 +12,7 @@ import os
 import sys
 from typing import Any
 
-from pyspark_rmq.access.store_pool import close_all, close_kept
+from pyspark_rmq.access.store_pool import close_all, close_pooled
 
 _modules_spared = 0
 _closes_before_it_ends = False
@@ -35,7 +35,7 @@ def spare_modules() -> None:
     global _modules_spared
     if len(sys.modules) == _modules_spared or not is_worker():
         return
-    close_kept()
+    close_pooled()
     gc.collect()
     gc.freeze()
     _modules_spared = len(sys.modules)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pyspark_rmq.access.spark_worker import spare_modules
-from pyspark_rmq.access.store_pool import Place, kept
-from pyspark_rmq.access.store_reader import Home
+from pyspark_rmq.access.store_pool import DirectoryIdentity, pooled
+from pyspark_rmq.access.store_reader import StoreReader
 from pyspark_rmq.options.options import SourceOptions
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rmq_store import Loss, StoreConfig
 
 # A store stays open for so long after a task that has read: the next micro-batch often comes within that time.
-_TASK_HOME_KEPT_S = 5.0
+_TASK_STORE_POOLED_S = 5.0
 
 _FIRST_RETRY_LEVEL = 3
 
@@ -43,10 +43,10 @@ class Identity(Protocol):
 class StoreLocation(Protocol):
     """A place that has a store. `str()` names it in messages."""
 
-    def open_to_read(self) -> Home:
+    def open_to_read(self) -> StoreReader:
         """Open the store for reading; nothing in it changes. Raises what `Store.open` raises."""
 
-    def open_to_commit(self, group: str) -> Home:
+    def open_to_commit(self, group: str) -> StoreReader:
         """Open the store for reading, and for committing the offsets of `group`.
 
         Raises:
@@ -54,7 +54,7 @@ class StoreLocation(Protocol):
             StoreLockedError: a broker has the store open.
         """
 
-    def in_task(self) -> AbstractContextManager[Home]:
+    def in_task(self) -> AbstractContextManager[StoreReader]:
         """The store, open for reading and up to date, in a task. It comes from a pool: the next task in this process
         gets the same one.
         """
@@ -104,7 +104,7 @@ class StoreDirectory:
     def __str__(self) -> str:
         return self.path
 
-    def open_to_read(self) -> Home:
+    def open_to_read(self) -> StoreReader:
         """As `StoreLocation.open_to_read`."""
         from rmq_store import Store
 
@@ -116,7 +116,7 @@ class StoreDirectory:
             commit_log_paths=self.commit_log_paths,
         )
 
-    def open_to_commit(self, group: str) -> Home:
+    def open_to_commit(self, group: str) -> StoreReader:
         """As `StoreLocation.open_to_commit`."""
         from rmq_store import ReadOnlyError, Store
 
@@ -135,15 +135,15 @@ class StoreDirectory:
 
         return StoreConfig(enable_lmq=self.enable_lmq)
 
-    def in_task(self) -> AbstractContextManager[Home]:
+    def in_task(self) -> AbstractContextManager[StoreReader]:
         """As `StoreLocation.in_task`."""
         spare_modules()
         key = ("read", self.path, self.broker_name, self.commit_log_paths, str(self.enable_lmq))
-        return kept(key, Path(self.path), self.open_to_read, lambda _: _TASK_HOME_KEPT_S)
+        return pooled(key, Path(self.path), self.open_to_read, lambda _: _TASK_STORE_POOLED_S)
 
-    def identity(self) -> Place:
+    def identity(self) -> DirectoryIdentity:
         """As `StoreLocation.identity`: device and inode of the store's directories."""
-        return Place(Path(self.path))
+        return DirectoryIdentity(Path(self.path))
 
     def clock(self) -> Callable[[], int]:
         """As `StoreLocation.clock`."""

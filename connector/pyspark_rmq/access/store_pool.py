@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 
-class Keepable(Protocol):
+class Poolable(Protocol):
     """What can be kept."""
 
     def refresh(self) -> None:
@@ -37,44 +37,44 @@ class Keepable(Protocol):
         """Let go of it."""
 
 
-K = TypeVar("K", bound=Keepable)
+K = TypeVar("K", bound=Poolable)
 
 
-class Place:
+class DirectoryIdentity:
     """The directories of a home, and the file by which its openers know each other, as they are found: while they are
     open, no others can have their inodes.
     """
 
     def __init__(self, directory: Path) -> None:
-        self._found: list[int] = []
+        self._descriptors: list[int] = []
         self._identities: dict[str, tuple[int, int]] = {}
         try:
-            for place in (directory, directory / "commitlog"):
-                if place.is_dir():
-                    self._keep(place, os.O_RDONLY | os.O_DIRECTORY)
+            for path in (directory, directory / "commitlog"):
+                if path.is_dir():
+                    self._open(path, os.O_RDONLY | os.O_DIRECTORY)
             state = directory / "pyrmq" / "state"
             if state.is_file():
-                self._keep(state, os.O_PATH)
+                self._open(state, os.O_PATH)
         except OSError:
             self.close()
             raise
 
-    def _keep(self, place: Path, flags: int) -> None:
-        fd = os.open(place, flags)
-        self._found.append(fd)
-        self._identities[str(place)] = _identity(os.fstat(fd))
+    def _open(self, path: Path, flags: int) -> None:
+        fd = os.open(path, flags)
+        self._descriptors.append(fd)
+        self._identities[str(path)] = _identity(os.fstat(fd))
 
     def is_unchanged(self) -> bool:
         """Whether the same ones are still there."""
         try:
-            return all(_identity(os.stat(place)) == own for place, own in self._identities.items())  # noqa: PTH116
+            return all(_identity(os.stat(path)) == own for path, own in self._identities.items())  # noqa: PTH116
         except OSError:
             return False
 
     def close(self) -> None:
         """Let go of them; may be called again."""
-        while self._found:
-            os.close(self._found.pop())
+        while self._descriptors:
+            os.close(self._descriptors.pop())
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:
@@ -84,31 +84,31 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 class _Open(Generic[K]):
     """A home and the directories that it was found in."""
 
-    def __init__(self, directory: Path, home: K) -> None:
-        self.home = home
+    def __init__(self, directory: Path, store: K) -> None:
+        self.store = store
         self.directory = directory
         self.timer: threading.Timer | None = None
         try:
-            self.place = Place(directory)
+            self.identity = DirectoryIdentity(directory)
         except OSError:
-            self.home.close()
+            self.store.close()
             raise
 
     def is_current(self) -> bool:
         """Look at what others have written. False if the place has another home now, or none that can be read."""
         from rmq_store import StoreError
 
-        if not self.place.is_unchanged():
+        if not self.identity.is_unchanged():
             return False
         try:
-            self.home.refresh()
+            self.store.refresh()
         except (OSError, StoreError):
             return False  # whoever opens it is told
         return True
 
     def refuse_if_replaced(self) -> None:
         """StoreFailedError if the place has another home now: what was written is not in it."""
-        if not self.place.is_unchanged():
+        if not self.identity.is_unchanged():
             from rmq_store import StoreFailedError
 
             raise StoreFailedError(
@@ -117,9 +117,9 @@ class _Open(Generic[K]):
 
     def close(self) -> None:
         try:
-            self.home.close()
+            self.store.close()
         finally:
-            self.place.close()
+            self.identity.close()
 
     def close_quietly(self, name: str | None) -> None:
         """As `close`, where nobody waits for it any more. Who opens the home next recovers it, and is told what is
@@ -136,23 +136,23 @@ _log = logging.getLogger(__name__)
 _Key = tuple[str | None, ...]
 
 _lock = threading.RLock()
-_kept: dict[_Key, _Open[Keepable]] = {}
+_pool: dict[_Key, _Open[Poolable]] = {}
 
-# Threads that close, or will, and those of `beside`.
+# Threads that close, or will, and those of `run_in_thread`.
 _at_work: set[threading.Thread] = set()
 
 
 @contextlib.contextmanager
-def kept(
+def pooled(
     key: _Key,
     directory: Path,
     opening: Callable[[], K],
-    keep_s: Callable[[K], float | None],
+    pool_s: Callable[[K], float | None],
     *,
     written: bool = False,
     close_wait_s: float = 0.0,
 ) -> Iterator[K]:
-    """The home that was opened under this key before, up to date, or a new one. Afterwards it is kept for `keep_s`, and
+    """The home that was opened under this key before, up to date, or a new one. Afterwards it is kept for `pool_s`, and
     closed behind the block by a thread, for which the block waits `close_wait_s` if nothing is to be kept (0.0). If
     that is None, or the block fails, it is closed at the end of the block. Raises what `opening` raises.
 
@@ -165,16 +165,16 @@ def kept(
         found = None
     opened: _Open[K] = found or _Open(directory, opening())  # type: ignore[assignment]
     try:
-        yield opened.home
+        yield opened.store
         if written:
             opened.refuse_if_replaced()
     except GeneratorExit:
-        _keep(key, opened, keep_s(opened.home), 0.0)
+        _return_to_pool(key, opened, pool_s(opened.store), 0.0)
         raise
     except BaseException:
         opened.close_quietly(key[1])
         raise
-    _keep(key, opened, keep_s(opened.home), close_wait_s)
+    _return_to_pool(key, opened, pool_s(opened.store), close_wait_s)
 
 
 @contextlib.contextmanager
@@ -187,15 +187,15 @@ def briefly(directory: Path, opening: Callable[[], K]) -> Iterator[K]:
     """
     opened = _Open(directory, opening())
     try:
-        yield opened.home
+        yield opened.store
         opened.refuse_if_replaced()
     finally:
         opened.close_quietly(str(directory))
 
 
-def close_kept() -> None:
+def close_pooled() -> None:
     """Close what is kept now, of whatever key."""
-    for key in list(_kept):
+    for key in list(_pool):
         opened = _take(key)
         if opened is not None:
             opened.close_quietly(key[1])
@@ -203,12 +203,12 @@ def close_kept() -> None:
 
 def close_all() -> None:
     """Close what is kept, and wait until whatever is closed or done beside is done: the process ends behind this."""
-    close_kept()
+    close_pooled()
     for thread in list(_at_work):
         thread.join()
 
 
-def beside(work: Callable[[], None]) -> None:
+def run_in_thread(work: Callable[[], None]) -> None:
     """Do it in a thread: it waits for a busy disk. What was committed must not fail because none can be started."""
     try:
         _start(threading.Thread(target=work, name="rmq-sweep", daemon=True))
@@ -223,27 +223,27 @@ def _start(thread: threading.Thread) -> None:
     _at_work.add(thread)
 
 
-def _take(key: _Key) -> _Open[Keepable] | None:
+def _take(key: _Key) -> _Open[Poolable] | None:
     with _lock:
-        opened = _kept.pop(key, None)
+        opened = _pool.pop(key, None)
     if opened is not None and opened.timer is not None:
         opened.timer.cancel()
     return opened
 
 
-def _keep(key: _Key, opened: _Open[K], keep_s: float | None, close_wait_s: float) -> None:
+def _return_to_pool(key: _Key, opened: _Open[K], pool_s: float | None, close_wait_s: float) -> None:
     """Close it in a moment, unless somebody takes it before. What was done with it is done: nothing is raised."""
-    if keep_s is None:
+    if pool_s is None:
         opened.close_quietly(key[1])
         return
     try:
-        opened.home.unpin()
-        opened.timer = threading.Timer(keep_s, _let_go, (key, opened))
+        opened.store.unpin()
+        opened.timer = threading.Timer(pool_s, _let_go, (key, opened))
         opened.timer.daemon = True
         with _lock:
             _start(opened.timer)
-            other = _kept.get(key)
-            _kept[key] = opened  # type: ignore[assignment]
+            other = _pool.get(key)
+            _pool[key] = opened  # type: ignore[assignment]
     except Exception:
         _log.exception("%s cannot be kept open", key[1])
         opened.close_quietly(key[1])
@@ -251,15 +251,15 @@ def _keep(key: _Key, opened: _Open[K], keep_s: float | None, close_wait_s: float
     if other is not None and other.timer is not None:  # of another task in this process, at the same time
         other.timer.cancel()
         other.close_quietly(key[1])
-    if keep_s == 0.0:
+    if pool_s == 0.0:
         opened.timer.join(close_wait_s)
 
 
 def _let_go(key: _Key, opened: _Open[K]) -> None:
     with _lock:
-        if _kept.get(key) is not opened:
+        if _pool.get(key) is not opened:
             return
-        del _kept[key]
+        del _pool[key]
     opened.close_quietly(key[1])
 
 
@@ -268,8 +268,8 @@ def _forget_in_child() -> None:
     global _lock
     _lock = threading.RLock()
     _at_work.clear()
-    while _kept:
-        _kept.popitem()[1].place.close()
+    while _pool:
+        _pool.popitem()[1].identity.close()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

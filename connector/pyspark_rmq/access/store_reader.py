@@ -1,7 +1,7 @@
-"""`Home`: the part of `rmq_store.Store` that the sources of this package use. Control plane.
+"""`StoreReader`: the part of `rmq_store.Store` that the sources of this package use. Control plane.
 
-The interface does not say where the messages are. `store_location` knows that, and opens a `Home` there: today a store
-in a directory of this host, later a cluster. mypy checks that `Store` fulfils the interface, member by member.
+The interface does not say where the messages are. `store_location` knows that, and opens a `StoreReader` there: today a
+store in a directory of this host, later a cluster. mypy checks that `Store` fulfils the interface, member by member.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Redriven(Protocol):
         """Which of `offsets`, (n,) int64, are among them; (n,) bool."""
 
 
-class Home(Protocol):
+class StoreReader(Protocol):
     """The part of `rmq_store.Store` that reading needs. Offsets are queue offsets unless a name says otherwise."""
 
     @property
@@ -210,6 +210,6 @@ class Home(Protocol):
 
 if TYPE_CHECKING:
 
-    def _is_home(store: Store) -> Home:
-        """Never called. mypy fails here if `Store` lacks a member of `Home`, or has another signature for it."""
+    def _is_store_reader(store: Store) -> StoreReader:
+        """Never called. mypy fails here if `Store` lacks a member of `StoreReader`, or has another signature for it."""
         return store

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark_rmq.access.spark_worker import close_before_it_ends, is_worker, spare_modules
-from pyspark_rmq.access.store_pool import beside, briefly, kept
+from pyspark_rmq.access.store_pool import briefly, pooled, run_in_thread
 from pyspark_rmq.options.options import SinkOptions
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ _log = logging.getLogger(__name__)
 SEND_BACK = "sendback"
 
 # How long a home stays open after the commit of a micro-batch: others often follow.
-_COMMIT_HOME_KEPT_S = 2.0
+_COMMIT_STORE_POOLED_S = 2.0
 
 # Behind a batch write of at most so many bytes the store is closed before the write returns, if the disk is not slower
 # than that: 10 to 60 ms are usual. Behind a larger one there is more to flush than anybody should wait for.
-_LITTLE_BYTES = 1 << 20
-_LITTLE_CLOSED_WITHIN_S = 0.2
+_SMALL_WRITE_BYTES = 1 << 20
+_SMALL_WRITE_CLOSE_WAIT_S = 0.2
 
 # Nobody stages that long without writing.
 _STALE_MS = 24 * 3_600_000
@@ -194,14 +194,14 @@ def commit_staged(
     marker: Marker | None,
     sweeping: Callable[[], None],
     *,
-    keeps_open: bool,
+    stays_open: bool,
 ) -> bool:
     """Append staged files, all or nothing; False if `marker` says that this was done before, and nothing was added.
     `sweeping` is called when that is done; it raises nothing.
 
     On return they are on disk under SYNC_FLUSH, and in the page cache under ASYNC_FLUSH: then a worker of Spark's
     flushes, sweeps and closes in threads of its own, and any other process, or a worker that ends with the commit,
-    before it returns. If the files are small, a worker waits for a moment until the store is closed. With `keeps_open`
+    before it returns. If the files are small, a worker waits for a moment until the store is closed. With `stays_open`
     it has the store open for longer, because the next batch will need it soon. That it cannot be closed is logged: the
     files are committed, and an error would have them written twice.
 
@@ -214,13 +214,13 @@ def commit_staged(
     """
     spare_modules()
     close_before_it_ends()
-    is_little = sum(file.size_bytes for file in files) <= _LITTLE_BYTES
-    with _commit_home(options.path, keeps_open, _LITTLE_CLOSED_WITHIN_S if is_little else 0.0) as store:
+    is_small = sum(file.size_bytes for file in files) <= _SMALL_WRITE_BYTES
+    with _commit_store(options.path, stays_open, _SMALL_WRITE_CLOSE_WAIT_S if is_small else 0.0) as store:
         committed = _commit(store, files, marker, SEND_BACK if options.send_back is not None else "sink")
-        if _kept_s(store, keeps_open) is not None:
+        if _pool_s(store, stays_open) is not None:
             # At once, however little it is: Spark may end a worker at any moment, and its flusher with it.
             store.flush_async()
-            beside(sweeping)
+            run_in_thread(sweeping)
         else:
             _flush(store)
             sweeping()
@@ -257,22 +257,22 @@ def _flush(store: Store) -> None:
         raise StoreFailedError(f"the messages are stored, but perhaps not on disk: {error}") from error
 
 
-def _commit_home(path: str, keeps_open: bool, close_wait_s: float = 0.0) -> AbstractContextManager[Store]:
+def _commit_store(path: str, stays_open: bool, close_wait_s: float = 0.0) -> AbstractContextManager[Store]:
     from rmq_store import Store
 
-    keep_s = partial(_kept_s, keeps_open=keeps_open)
+    pool_s = partial(_pool_s, stays_open=stays_open)
     key = ("commit", path)
-    return kept(key, Path(path), lambda: Store.open(path), keep_s, written=True, close_wait_s=close_wait_s)
+    return pooled(key, Path(path), lambda: Store.open(path), pool_s, written=True, close_wait_s=close_wait_s)
 
 
-def _kept_s(store: Store, keeps_open: bool) -> float | None:
+def _pool_s(store: Store, stays_open: bool) -> float | None:
     """How long a store stays open behind a commit. None: it is closed before, as whoever chose SYNC_FLUSH expects it of
     a batch write, which may be the last thing that a job does.
     """
     if not is_worker():
         return None
-    if keeps_open:
-        return _COMMIT_HOME_KEPT_S
+    if stays_open:
+        return _COMMIT_STORE_POOLED_S
     return None if store.config.flush_disk_type == "SYNC_FLUSH" else 0.0
 
 

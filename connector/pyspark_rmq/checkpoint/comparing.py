@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark_rmq.checkpoint.reading import Standing
-from pyspark_rmq.position.fingerprint import mark_before
+from pyspark_rmq.position.fingerprint import fingerprint_before
 
 if TYPE_CHECKING:
     from pyspark_rmq.position.position import Queue
@@ -94,7 +94,7 @@ def _state(store: Store, standing: Standing, queue: Queue, limits: QueueRange | 
             continue
         if known.next[queue] > limits.max_offset:
             return AHEAD
-        found = mark_before(store, queue, known.next[queue])
+        found = fingerprint_before(store, queue, known.next[queue])
         if found is not None and not found.may_be(known.after.get(queue, found)):
             return REPLACED
     if queue.queue_id >= store.topic(queue.topic).read_queue_nums and position < limits.max_offset:

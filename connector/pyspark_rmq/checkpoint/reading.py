@@ -159,7 +159,7 @@ class Checkpoint:
             known = before.position(source.key) if before is not None else None
             begin = known or StreamPosition(source.position.store, {})
             began = source.position.began
-            after = {queue: mark for queue, mark in begin.after.items() if queue not in began}
+            after = {queue: fingerprint for queue, fingerprint in begin.after.items() if queue not in began}
             closed = {queue: offset for queue, offset in begin.closed.items() if queue not in began}
             begin = replace(begin, next={**begin.next, **began}, after=after, began={}, closed=closed)
             found.append(Standing(source, begin, None if self.is_complete else source.position))

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark_rmq.checkpoint.comparing import is_of
 from pyspark_rmq.checkpoint.log_file import write_text
 from pyspark_rmq.checkpoint.reading import Batch, Checkpoint, Commit, Standing
-from pyspark_rmq.position.fingerprint import mark_before
+from pyspark_rmq.position.fingerprint import fingerprint_before
 from pyspark_rmq.position.position import Queue, StreamPosition
 from rmq_store.cli.plugin import RETRY_PREFIX, OffsetChange, QueuePlace, Target, copy_tree, durable
 from rmq_store.errors import UsageError
@@ -137,12 +137,12 @@ def plan_rewind(
         aim = _ends_of(old) if isinstance(target, Batch) else target
         retry = earlier is not None
         chosen = {queue for queue in {*standing.begin.next, *old.next} if selection.has(queue, retry=retry)}
-        there = {queue for queue in chosen if queue in _places(old) and store.find_topic(queue.topic)}
+        there = {queue for queue in chosen if queue in _offsets(old) and store.find_topic(queue.topic)}
         changes = {queue: _change(store, standing, queue, aim) for queue in sorted(there)}
         # Queues that are closed are as they were then.
         closed = {queue for queue in standing.begin.closed if selection.has(queue, retry=retry)}
         then = _only(old, closed & old.closed.keys())
-        stays = _only(standing.begin, _places(standing.begin).keys() - chosen - closed)
+        stays = _only(standing.begin, _offsets(standing.begin).keys() - chosen - closed)
         positions[standing.source.key] = _position(store, stays, then, changes)
         moves += (Move(standing.source.number, change) for change in changes.values())
         left_out += sorted((chosen | closed) - there - then.closed.keys())
@@ -198,11 +198,11 @@ def _require_topics(selection: Selection, standings: Sequence[Standing]) -> None
 
 
 def _ends_of(position: StreamPosition) -> Target:
-    places = _places(position)
-    return lambda place: places.get(Queue(place.topic, place.queue_id))
+    offsets = _offsets(position)
+    return lambda place: offsets.get(Queue(place.topic, place.queue_id))
 
 
-def _places(position: StreamPosition) -> dict[Queue, int]:
+def _offsets(position: StreamPosition) -> dict[Queue, int]:
     """Where each queue stands, closed ones too."""
     return {**position.closed, **position.next}
 
@@ -211,7 +211,7 @@ def _only(position: StreamPosition, queues: Collection[Queue]) -> StreamPosition
     return StreamPosition(
         position.store,
         {queue: offset for queue, offset in position.next.items() if queue in queues},
-        {queue: mark for queue, mark in position.after.items() if queue in queues},
+        {queue: fingerprint for queue, fingerprint in position.after.items() if queue in queues},
         closed={queue: offset for queue, offset in position.closed.items() if queue in queues},
     )
 
@@ -232,7 +232,7 @@ def _position(
     following = {**stays.next, **{queue: change.then for queue, change in changes.items()}}
     after = {**stays.after, **closed.after}
     for queue, change in changes.items():
-        before = mark_before(store, queue, change.then)
+        before = fingerprint_before(store, queue, change.then)
         if before is not None:
             after[queue] = before
     return StreamPosition(stays.store, following, after, closed={**stays.closed, **closed.closed})

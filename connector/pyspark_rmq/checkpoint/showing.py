@@ -9,7 +9,7 @@ import click
 from pyspark_rmq.checkpoint.comparing import QueueState
 from pyspark_rmq.checkpoint.reading import Batch, Checkpoint, span
 from pyspark_rmq.checkpoint.rewinding import Move, Rewind
-from pyspark_rmq.position.fingerprint import Mark
+from pyspark_rmq.position.fingerprint import Fingerprint
 from rmq_store.cli.plugin import printable, time_text, write_table
 
 _OTHER_SHOWN = 60
@@ -88,17 +88,17 @@ def checkpoint_json(found: Checkpoint, planned: Batch | None, done: Batch | None
         queues = [
             {"topic": queue.topic, "queueId": queue.queue_id,
              "committed": None if before is None else before.next.get(queue), "planned": end,
-             "began": position.began.get(queue), **_mark_json(position.after.get(queue))}
+             "began": position.began.get(queue), **_fingerprint_json(position.after.get(queue))}
             for queue, end in sorted(position.next.items())
         ]  # fmt: skip
         sources.append(about | {"store": position.store, "queues": queues})
     return shown | {"batch": planned.number, "time": _time(planned), "sources": sources}
 
 
-def _mark_json(mark: Mark | None) -> dict[str, int | None]:
+def _fingerprint_json(fingerprint: Fingerprint | None) -> dict[str, int | None]:
     return {
-        "lastCommitLogOffset": None if mark is None else mark.commit_log_offset,
-        "lastStoreTimestamp": None if mark is None else mark.store_timestamp_ms,
+        "lastCommitLogOffset": None if fingerprint is None else fingerprint.commit_log_offset,
+        "lastStoreTimestamp": None if fingerprint is None else fingerprint.store_timestamp_ms,
     }
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pyspark_rmq.access.store_location import StoreDirectory
-from pyspark_rmq.access.store_reader import Home
+from pyspark_rmq.access.store_reader import StoreReader
 from pyspark_rmq.lag.lag_metrics import stream_metrics
 from pyspark_rmq.lag.lag_tracking import Batch, QueueRow, SourceRow, SourceTracker, batch_of, milliseconds
 from pyspark_rmq.position.position import refuse
@@ -66,9 +66,9 @@ class LagListener(StreamingQueryListener):
         self._lock = threading.RLock()  # a signal handler may ask for rows in the middle of a look of its thread
         self._trackers: dict[tuple[str, str, int], SourceTracker] = {}
         self._ended: dict[tuple[str, str, int], SourceTracker] = {}
-        self._homes: dict[str, tuple[Home, Callable[[], int]]] = {}
+        self._stores: dict[str, tuple[StoreReader, Callable[[], int]]] = {}
         self._error_count = 0
-        self._told: set[str] = set()
+        self._logged_kinds: set[str] = set()
 
     def rows(self) -> list[QueueRow]:
         """One row for each queue of each source of each query, as of its last progress; none before that."""
@@ -127,7 +127,7 @@ class LagListener(StreamingQueryListener):
             with self._guarded():
                 for tracker in [self._trackers[key] for key in self._trackers if key[1] == str(event.runId)]:
                     with self._guarded():
-                        tracker.idle(milliseconds(event.timestamp), *self._look_at(tracker.path))
+                        tracker.idle(milliseconds(event.timestamp), *self._current_store(tracker.path))
             self._write()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
@@ -145,7 +145,7 @@ class LagListener(StreamingQueryListener):
             self._forget(lambda query_id, run_id: query_id == batch.query_id and run_id != batch.run_id)
             self._trackers[key] = SourceTracker()
         tracker = self._trackers[key]
-        tracker.completed(batch, *self._look_at(batch.path))
+        tracker.completed(batch, *self._current_store(batch.path))
         _log.info("%s", _line(tracker))
 
     def _known(self) -> list[SourceTracker]:
@@ -156,25 +156,25 @@ class LagListener(StreamingQueryListener):
             for key in [key for key in trackers if is_over(key[0], key[1])]:
                 del trackers[key]
 
-    def _look_at(self, path: str | None) -> tuple[Home | None, int]:
+    def _current_store(self, path: str | None) -> tuple[StoreReader | None, int]:
         """The store as it is now, and its time; None and the machine's time if it is not here."""
         if path is not None:
             with self._guarded():
-                if path not in self._homes:
+                if path not in self._stores:
                     location = StoreDirectory(path)
-                    self._homes[path] = location.open_to_read(), location.clock()
-                home, clock = self._homes[path]
+                    self._stores[path] = location.open_to_read(), location.clock()
+                store, clock = self._stores[path]
                 try:
-                    home.refresh()
+                    store.refresh()
                 except Exception:  # it was replaced, say: opened anew for the next batch
-                    self._homes.pop(path)[0].close()
+                    self._stores.pop(path)[0].close()
                     raise
-                return home, clock()
+                return store, clock()
         return None, time.time_ns() // 1_000_000
 
     def _close_all_but(self, paths: Collection[str | None]) -> None:
-        for path in [path for path in self._homes if path not in paths]:
-            self._homes.pop(path)[0].close()
+        for path in [path for path in self._stores if path not in paths]:
+            self._stores.pop(path)[0].close()
 
     def _write(self) -> None:
         if self._file is not None:
@@ -193,8 +193,8 @@ class LagListener(StreamingQueryListener):
         except Exception as error:
             self._error_count += 1
             kind = type(error).__qualname__
-            if kind not in self._told:
-                self._told.add(kind)
+            if kind not in self._logged_kinds:
+                self._logged_kinds.add(kind)
                 _own_log.exception("lag is not known; this kind of error, %s, is told once: %s", kind, error)
 
 

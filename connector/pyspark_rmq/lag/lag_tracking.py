@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark_rmq.access.store_reader import Home
+from pyspark_rmq.access.store_reader import StoreReader
 from pyspark_rmq.options.options import DLQ_PREFIX, RETRY_PREFIX
 from pyspark_rmq.position.position import Queue, StreamPosition
 
@@ -124,7 +124,7 @@ def milliseconds(timestamp: str) -> int:
 
 
 class SourceTracker:
-    """Follows one source of one run of a query. `home` is its store, None if it is not here; `now_ms` its time."""
+    """Follows one source of one run of a query. `store` is its store, None if it is not here; `now_ms` its time."""
 
     def __init__(self) -> None:
         self.rows: list[QueueRow] = []
@@ -142,73 +142,73 @@ class SourceTracker:
         """Where the store of the source is; None if nobody said so."""
         return self._batch.path if self._batch is not None else None
 
-    def completed(self, batch: Batch, home: Home | None, now_ms: int) -> None:
+    def completed(self, batch: Batch, store: StoreReader | None, now_ms: int) -> None:
         """Take in a batch that Spark has completed."""
         self._batch = batch
         for queue, count in batch.messages.items():
             self.messages[queue] = self.messages.get(queue, 0) + count
-        self._look(batch, batch.messages, batch.done_ms, home, now_ms)
+        self._measure(batch, batch.messages, batch.done_ms, store, now_ms)
 
-    def idle(self, at_ms: int, home: Home | None, now_ms: int) -> None:
+    def idle(self, at_ms: int, store: StoreReader | None, now_ms: int) -> None:
         """Nothing was read between the last call and `at_ms`, Spark's time; the queues may have grown."""
         if self._batch is not None:
-            self._look(self._batch, {}, at_ms, home, now_ms)
+            self._measure(self._batch, {}, at_ms, store, now_ms)
 
-    def _look(
-        self, batch: Batch, messages: Mapping[Queue, int], done_ms: int, home: Home | None, now_ms: int
+    def _measure(
+        self, batch: Batch, messages: Mapping[Queue, int], done_ms: int, store: StoreReader | None, now_ms: int
     ) -> None:
         passed_ms = done_ms - (batch.started_ms if self._done_ms is None else self._done_ms)
         before = {(row.topic, row.queue_id): row.lag for row in self.rows}
         rows = []
         for queue, position in sorted(batch.end.next.items()):
-            end = batch.reported.get(queue, position) if home is None else home.queue_range(*queue).max_offset
+            end = batch.reported.get(queue, position) if store is None else store.queue_range(*queue).max_offset
             lag, count = max(0, end - position), messages.get(queue, 0)
             row = QueueRow(
-                *_place(batch), *queue, position, max(end, position), count, lag,
-                _age_s(home, queue, position, lag, now_ms), *_speed(count, lag, before.get(queue), passed_ms),
+                *_batch_columns(batch), *queue, position, max(end, position), count, lag,
+                _age_s(store, queue, position, lag, now_ms), *_speed(count, lag, before.get(queue), passed_ms),
             )  # fmt: skip
             rows.append(row)
         self.rows, self._done_ms = rows, done_ms
-        dead = self._dead_letters(batch, home)
+        dead = self._dead_letters(batch, store)
         retries = sum(count for queue, count in messages.items() if queue.topic.startswith(RETRY_PREFIX))
         self.retries, self.dead_letters = self.retries + retries, self.dead_letters + (dead or 0)
         count, lag = sum(messages.values()), sum(row.lag for row in rows)
         ages = [row.lag_seconds for row in rows]
         oldest = None if None in ages else max((age or 0.0 for age in ages), default=0.0)
         speed = _speed(count, lag, sum(before.values()) if before else None, passed_ms)
-        self.total = SourceRow(*_place(batch), count, retries, dead, lag, oldest, *speed)
+        self.total = SourceRow(*_batch_columns(batch), count, retries, dead, lag, oldest, *speed)
 
-    def _dead_letters(self, batch: Batch, home: Home | None) -> int | None:
+    def _dead_letters(self, batch: Batch, store: StoreReader | None) -> int | None:
         """What became a dead letter of the group since the look before."""
-        if home is None or batch.group is None:
+        if store is None or batch.group is None:
             return None
         topic = DLQ_PREFIX + batch.group
-        ranges = home.queue_ranges(topic) if home.find_topic(topic) is not None else {}
+        ranges = store.queue_ranges(topic) if store.find_topic(topic) is not None else {}
         end = sum(limits.max_offset for limits in ranges.values())
         before, self._dead_end = self._dead_end, end
         if before is not None:
             return max(0, end - before)
         return sum(
-            max(0, limits.max_offset - home.offset_by_time(topic, queue_id, batch.started_ms))
+            max(0, limits.max_offset - store.offset_by_time(topic, queue_id, batch.started_ms))
             for queue_id, limits in ranges.items()
         )
 
 
-def _place(batch: Batch) -> tuple[str, str, str, int, int, str | None, str | None]:
+def _batch_columns(batch: Batch) -> tuple[str, str, str, int, int, str | None, str | None]:
     return (batch.query, batch.query_id, batch.run_id, batch.batch_id, batch.source, batch.path, batch.group)
 
 
-def _age_s(home: Home | None, queue: Queue, position: int, lag: int, now_ms: int) -> float | None:
+def _age_s(store: StoreReader | None, queue: Queue, position: int, lag: int, now_ms: int) -> float | None:
     """How long the first message from `position` on has been there; None if that is not known."""
     from rmq_store import CorruptRecordError, OffsetOutOfRangeError
 
     if not lag:
         return 0.0
-    if home is None:
+    if store is None:
         return None
     try:
-        first = max(position, home.queue_range(*queue).min_offset)
-        return max(0, now_ms - home.store_timestamp(*queue, first)) / 1000
+        first = max(position, store.queue_range(*queue).min_offset)
+        return max(0, now_ms - store.store_timestamp(*queue, first)) / 1000
     except (OffsetOutOfRangeError, CorruptRecordError):  # retention takes it at this moment, or it is damaged
         return None
 

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from pyspark_rmq.position.position import Queue, StreamPosition
 
 
-class Mark(NamedTuple):
+class Fingerprint(NamedTuple):
     """One message. `store_timestamp_ms` is None where it is not known: in positions that older versions wrote."""
 
     commit_log_offset: int
     store_timestamp_ms: int | None = None
 
-    def may_be(self, other: Mark) -> bool:
+    def may_be(self, other: Fingerprint) -> bool:
         """Whether both are the same message, for all that is known of them."""
         times = {self.store_timestamp_ms, other.store_timestamp_ms} - {None}
         return self.commit_log_offset == other.commit_log_offset and len(times) <= 1
@@ -30,7 +30,7 @@ class Mark(NamedTuple):
         return f"commit-log offset {self.commit_log_offset}{stored}"
 
 
-class Marked(Protocol):
+class FingerprintSource(Protocol):
     """What a home, or a store, is asked for."""
 
     def commit_log_offset_before(self, topic: str, queue_id: int, queue_offset: int) -> int:
@@ -43,44 +43,46 @@ class Marked(Protocol):
         """The first message stored at `timestamp_ms` or later; the end of the queue if there is none."""
 
 
-def mark_before(home: Marked, queue: Queue, queue_offset: int) -> Mark | None:
+def fingerprint_before(source: FingerprintSource, queue: Queue, queue_offset: int) -> Fingerprint | None:
     """The message before `queue_offset`; None if it does not exist (any more), or is damaged: all messages of a range
     that was lost have one place then, where the range begins. Raises `CorruptionError` if the queue itself is damaged.
     """
     from rmq_store.errors import CorruptRecordError, OffsetOutOfRangeError
 
-    place = home.commit_log_offset_before(*queue, queue_offset)
-    if place < 0:
+    log_offset = source.commit_log_offset_before(*queue, queue_offset)
+    if log_offset < 0:
         return None
     try:
-        return Mark(place, home.store_timestamp(*queue, queue_offset - 1))
+        return Fingerprint(log_offset, source.store_timestamp(*queue, queue_offset - 1))
     except CorruptRecordError:
         return None
     except OffsetOutOfRangeError:  # retention takes it at this moment
-        return Mark(place)
+        return Fingerprint(log_offset)
 
 
-def stored_after(home: Marked, queue: Queue, mark: Mark) -> int | None:
+def stored_after(source: FingerprintSource, queue: Queue, fingerprint: Fingerprint) -> int | None:
     """The first message of the queue that was stored after this one, or its end; None if that cannot be told."""
     from rmq_store.errors import CorruptRecordError
 
-    if mark.store_timestamp_ms is None:
+    if fingerprint.store_timestamp_ms is None:
         return None
     try:
-        return home.offset_by_time(*queue, mark.store_timestamp_ms + 1)
+        return source.offset_by_time(*queue, fingerprint.store_timestamp_ms + 1)
     except CorruptRecordError:
         return None
 
 
-def marks_before(home: Marked, offsets: Mapping[Queue, int], known: StreamPosition) -> dict[Queue, Mark]:
-    """`mark_before` of each queue that has such a message; what `known` says of queues that did not move since is not
-    looked up again.
+def fingerprints_before(
+    source: FingerprintSource, offsets: Mapping[Queue, int], known: StreamPosition
+) -> dict[Queue, Fingerprint]:
+    """`fingerprint_before` of each queue that has such a message. The store is not asked again about queues that did
+    not move since `known`.
     """
-    marks: dict[Queue, Mark] = {}
+    fingerprints: dict[Queue, Fingerprint] = {}
     for queue, offset in offsets.items():
-        mark = known.after.get(queue) if known.next.get(queue, known.closed.get(queue)) == offset else None
-        if mark is None or mark.store_timestamp_ms is None:
-            mark = mark_before(home, queue, offset)
-        if mark is not None:
-            marks[queue] = mark
-    return marks
+        fingerprint = known.after.get(queue) if known.next.get(queue, known.closed.get(queue)) == offset else None
+        if fingerprint is None or fingerprint.store_timestamp_ms is None:
+            fingerprint = fingerprint_before(source, queue, offset)
+        if fingerprint is not None:
+            fingerprints[queue] = fingerprint
+    return fingerprints

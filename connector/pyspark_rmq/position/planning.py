@@ -76,7 +76,7 @@ def admit_rows(start: QueueOffsets, end: QueueOffsets, max_rows: int) -> dict[Qu
     total = sum(sizes.values())
     if total <= max_rows:
         return dict(end)
-    shares = dict.fromkeys(_in_turn(start, sizes)[:max_rows], 1)
+    shares = dict.fromkeys(_round_robin(start, sizes)[:max_rows], 1)
     if len(shares) == len(sizes):
         rest, rest_total = max_rows - len(sizes), total - len(sizes)
         quotients = {queue: divmod(rest * (size - 1), rest_total) for queue, size in sizes.items()}
@@ -107,7 +107,7 @@ def admit_bytes(
     admitted, left = dict(end), max_bytes
     waiting = list(_backlogs(start, end))
     admitted |= {queue: start[queue] for queue in waiting}
-    for queue in _in_turn(start, waiting):
+    for queue in _round_robin(start, waiting):
         head = bytes_between(queue, start[queue], start[queue] + 1)
         if head > left and left < max_bytes:
             return admitted
@@ -134,18 +134,18 @@ def _backlogs(start: QueueOffsets, end: QueueOffsets) -> dict[Queue, int]:
     return {queue: end[queue] - start[queue] for queue in sorted(end) if end[queue] > start[queue]}
 
 
-def _in_turn(start: QueueOffsets, waiting: Iterable[Queue]) -> list[Queue]:
+def _round_robin(start: QueueOffsets, waiting: Iterable[Queue]) -> list[Queue]:
     """The waiting queues, rotated by the messages read so far: whoever got nothing this time is first next time."""
     queues = list(waiting)
     first = sum(start[queue] for queue in queues) % max(1, len(queues))
     return queues[first:] + queues[:first]
 
 
-def lost(wanted: Iterable[QueueSlice], kept: Mapping[Queue, tuple[int, int]]) -> list[QueueSlice]:
-    """Return the parts of `wanted` outside of `kept`, `{queue: (min offset, max offset)}`; no entry: all lost."""
+def lost(wanted: Iterable[QueueSlice], bounds: Mapping[Queue, tuple[int, int]]) -> list[QueueSlice]:
+    """Return the parts of `wanted` outside of `bounds`, `{queue: (min offset, max offset)}`; no entry: all lost."""
     gone: list[QueueSlice] = []
     for part in wanted:
-        low, high = kept.get(part.queue, (part.end, part.end))
+        low, high = bounds.get(part.queue, (part.end, part.end))
         if part.start < min(part.end, low):
             gone.append(part._replace(end=min(part.end, low)))
         if max(part.start, high) < part.end:
@@ -153,11 +153,11 @@ def lost(wanted: Iterable[QueueSlice], kept: Mapping[Queue, tuple[int, int]]) ->
     return gone
 
 
-def clip(wanted: Iterable[QueueSlice], kept: Mapping[Queue, tuple[int, int]]) -> list[QueueSlice]:
-    """Return the parts of `wanted` that lie inside `kept`, without empty ones."""
+def clip(wanted: Iterable[QueueSlice], bounds: Mapping[Queue, tuple[int, int]]) -> list[QueueSlice]:
+    """Return the parts of `wanted` that lie inside `bounds`, without empty ones."""
     inside: list[QueueSlice] = []
     for part in wanted:
-        low, high = kept.get(part.queue, (part.end, part.end))
+        low, high = bounds.get(part.queue, (part.end, part.end))
         clipped = part._replace(start=max(part.start, low), end=min(part.end, high))
         if clipped.start < clipped.end:
             inside.append(clipped)

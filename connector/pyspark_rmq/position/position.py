@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, NoReturn
 
-from pyspark_rmq.position.fingerprint import Mark
+from pyspark_rmq.position.fingerprint import Fingerprint
 
 _VERSION = 1
 _VERSION_WITH_CLOSED = 2
@@ -81,7 +81,7 @@ class StreamPosition:
 
     store: str
     next: QueueOffsets
-    after: Mapping[Queue, Mark] = field(default_factory=dict)
+    after: Mapping[Queue, Fingerprint] = field(default_factory=dict)
     began: QueueOffsets = field(default_factory=dict)
     closed: QueueOffsets = field(default_factory=dict)
 
@@ -90,11 +90,11 @@ class StreamPosition:
         version = _VERSION_WITH_CLOSED if self.closed else _VERSION
         value: dict[str, Any] = {"version": version, "store": self.store, "topics": _nested(self.next)}
         more = {
-            "after": {queue: mark.commit_log_offset for queue, mark in self.after.items()},
+            "after": {queue: fingerprint.commit_log_offset for queue, fingerprint in self.after.items()},
             "stored": {
-                queue: mark.store_timestamp_ms
-                for queue, mark in self.after.items()
-                if mark.store_timestamp_ms is not None
+                queue: fingerprint.store_timestamp_ms
+                for queue, fingerprint in self.after.items()
+                if fingerprint.store_timestamp_ms is not None
             },
             "began": self.began,
             "closed": self.closed,
@@ -117,7 +117,7 @@ class StreamPosition:
         return cls(
             store,
             _flat(value.get("topics"), where, 0, INT64_MAX),
-            {queue: Mark(place, stored.get(queue)) for queue, place in after.items()},
+            {queue: Fingerprint(log_offset, stored.get(queue)) for queue, log_offset in after.items()},
             _flat(value.get("began", {}), where, 0, INT64_MAX),
             _flat(value.get("closed", {}), where, 0, INT64_MAX),
         )

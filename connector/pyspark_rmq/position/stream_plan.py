@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from pyspark_rmq.position import planning
-from pyspark_rmq.position.fingerprint import Mark
+from pyspark_rmq.position.fingerprint import Fingerprint
 from pyspark_rmq.position.planning import Limits, QueueSlice, Range
 from pyspark_rmq.position.position import Queue, QueueOffsets, StreamPosition
 
@@ -110,7 +110,7 @@ class StreamPlan:
         return planning.backlog(self.start, end) > 0
 
     def position(
-        self, store: str, end: QueueOffsets, after: Mapping[Queue, Mark], closed: QueueOffsets
+        self, store: str, end: QueueOffsets, after: Mapping[Queue, Fingerprint], closed: QueueOffsets
     ) -> StreamPosition:
         """The position at the end of the batch, in the store of this identity; `after` has the fingerprints of `end`
         and `closed`. The position of a first batch also says where its queues start: a repeated batch needs that.
@@ -127,7 +127,7 @@ def with_opened_again(position: StreamPosition, ranges: Mapping[Queue, Range]) -
 
 def moved(position: StreamPosition, to: QueueOffsets) -> StreamPosition:
     """The position with some queues elsewhere; the messages before them are not known yet."""
-    after = {queue: mark for queue, mark in position.after.items() if queue not in to}
+    after = {queue: fingerprint for queue, fingerprint in position.after.items() if queue not in to}
     return replace(position, next={**position.next, **to}, after=after)
 
 

@@ -24,7 +24,7 @@ _PROCESS: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
 # How long a call of Spark's may go on behind the signal. A lock that never comes must not keep the process for ever.
 _CALL_ENDS_WITHIN_S = 5.0
-_LOOKED_EVERY_S = 0.02
+_CHECK_INTERVAL_S = 0.02
 
 
 def stop_when_terminated(stop: Callable[[], None]) -> None:
@@ -43,7 +43,7 @@ class _Ending:
 
     def __init__(self, stop: Callable[[], None]) -> None:
         self._stop = stop
-        self._told_s: float | None = None
+        self._terminated_s: float | None = None
         self._stopping = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
@@ -51,12 +51,12 @@ class _Ending:
         if self._stopping:
             return
         now_s = time.monotonic()
-        if self._told_s is None:
-            self._told_s = now_s
+        if self._terminated_s is None:
+            self._terminated_s = now_s
             signal.signal(signal.SIGALRM, self)
         if _is_in_a_call(frame):
-            if now_s - self._told_s < _CALL_ENDS_WITHIN_S:
-                signal.setitimer(signal.ITIMER_REAL, _LOOKED_EVERY_S)
+            if now_s - self._terminated_s < _CALL_ENDS_WITHIN_S:
+                signal.setitimer(signal.ITIMER_REAL, _CHECK_INTERVAL_S)
                 return
         else:
             self._stopping = True

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from pyspark_rmq.access.store_reader import Home, Lease
+from pyspark_rmq.access.store_reader import Lease, StoreReader
 from pyspark_rmq.options.options import RETRY_PREFIX
 from pyspark_rmq.position.position import Queue, QueueOffsets
 
@@ -59,8 +59,8 @@ def _advice(topic: str) -> str:
 class GroupMember:
     """This process as the consumer of a group. Never commits more than was reported as completed."""
 
-    def __init__(self, home: Home, group: str, owner: str, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._home = home
+    def __init__(self, store: StoreReader, group: str, owner: str, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._store = store
         self._group = group
         self._owner = owner
         self._sleep = sleep
@@ -82,7 +82,7 @@ class GroupMember:
             waited_s = 0.0
             while True:
                 try:
-                    self._leases[topic] = self._home.lease(self._group, topic, self._owner)
+                    self._leases[topic] = self._store.lease(self._group, topic, self._owner)
                     break
                 except LeaseHeldError as error:
                     if waited_s >= CLAIM_TIMEOUT_S:
@@ -102,7 +102,7 @@ class GroupMember:
         if not moved:
             return
         if any(queue not in self._completed for queue in moved):
-            stored = self._home.committed_offsets(self._group)
+            stored = self._store.committed_offsets(self._group)
             ahead = {queue for queue in moved.keys() - self._completed.keys() if stored.get(queue, -1) > moved[queue]}
             for queue in sorted(ahead):
                 _log.warning(
@@ -122,7 +122,7 @@ class GroupMember:
                     f"group {self._group!r} lost its lease on topic {topic!r}: nothing committed", "unknown"
                 )
         if commit:
-            self._home.commit_offsets(self._group, commit)
+            self._store.commit_offsets(self._group, commit)
         self._completed.update(moved)
 
     def heartbeat(self) -> None:

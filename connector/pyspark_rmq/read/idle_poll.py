@@ -10,17 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyspark_rmq.access.store_reader import Home
+from pyspark_rmq.access.store_reader import StoreReader
 from pyspark_rmq.position.planning import Range
 from pyspark_rmq.position.position import Queue
 
-SELDOM_S: Final = 0.2
+FULL_POLL_INTERVAL_S: Final = 0.2
 """How late is noticed what does not show at the end of the log."""
 
 
 @dataclass(frozen=True, slots=True)
-class IdleLook:
-    """A whole look, begun at `looked_s` (monotonic), that found nothing to read behind `start` in these ranges; a
+class IdlePoll:
+    """A whole look, begun at `polled_s` (monotonic), that found nothing to read behind `start` in these ranges; a
     message that waits is due at `due_ms`.
     """
 
@@ -28,16 +28,16 @@ class IdleLook:
     ranges: Mapping[Queue, Range]
     log_end: int
     due_ms: int | None
-    looked_s: float
+    polled_s: float
 
-    def holds(self, home: Home, start: dict[str, Any], now_s: float) -> bool:
+    def holds(self, store: StoreReader, start: dict[str, Any], now_s: float) -> bool:
         """Whether there still is nothing behind `start`. New messages show at once, at the end of the log, and so does
         one that is due. All else (a store in the other's place, topics, a heartbeat) waits for the next whole look: the
         answer may be late until then, and is never wrong, because it names nothing that the last one did not find.
         """
         return (
-            now_s - self.looked_s < SELDOM_S
-            and home.has_not_grown(self.log_end)
-            and (self.due_ms is None or home.clock() < self.due_ms)
+            now_s - self.polled_s < FULL_POLL_INTERVAL_S
+            and store.has_not_grown(self.log_end)
+            and (self.due_ms is None or store.clock() < self.due_ms)
             and start == self.start
         )

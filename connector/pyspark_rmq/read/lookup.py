@@ -9,23 +9,23 @@ import numpy as np
 import numpy.typing as npt
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_rmq.access.store_reader import Home
+from pyspark_rmq.access.store_reader import StoreReader
 from pyspark_rmq.options.options import Lookup, SourceOptions
 from pyspark_rmq.position.planning import QueueSlice, split
 from pyspark_rmq.position.position import Queue
 from pyspark_rmq.read.reader import SlicePartition, read_matching
-from pyspark_rmq.schema.row_filters import IsSought
+from pyspark_rmq.schema.row_filters import MatchesLookup
 
 _log = logging.getLogger(__name__)
 
 Rows = npt.NDArray[np.int64]
 
 # So many messages that the index does not tell of are looked at while planning: cheaper than a task.
-_LOOK_AT_ROWS = 10_000
+_READ_WHILE_PLANNING_ROWS = 10_000
 
 
 def found_partitions(
-    home: Home, options: SourceOptions, lookup: Lookup, wanted: Sequence[QueueSlice]
+    store: StoreReader, options: SourceOptions, lookup: Lookup, wanted: Sequence[QueueSlice]
 ) -> list[InputPartition]:
     """Return the tasks that read what `lookup` finds in the slices `wanted`: with `rows` what was found, without them a
     slice in which the task has to look. No task is for nothing.
@@ -33,42 +33,42 @@ def found_partitions(
     Raises:
         CorruptionError: the index, or a message that it leads to, is damaged; with onCorruption=skip its topic is read.
     """
-    found, untold = _look_up(home, options, lookup, wanted)
-    if sum(part.end - part.start for part in untold) <= _LOOK_AT_ROWS:
-        for part in untold:
-            looked = read_matching(home, options, part, ["queueOffset"], [IsSought(lookup)])
-            rows = [found.get(part.queue, _NONE), *(batch.column(0).to_numpy() for batch in looked)]
+    found, unindexed = _look_up(store, options, lookup, wanted)
+    if sum(part.end - part.start for part in unindexed) <= _READ_WHILE_PLANNING_ROWS:
+        for part in unindexed:
+            batches = read_matching(store, options, part, ["queueOffset"], [MatchesLookup(lookup)])
+            rows = [found.get(part.queue, _NONE), *(batch.column(0).to_numpy() for batch in batches)]
             found[part.queue] = np.sort(np.concatenate(rows))
-        untold = []
+        unindexed = []
     # Cut by the number of rows, not by how far they are from each other.
     pieces = split([QueueSlice(*queue, 0, len(rows)) for queue, rows in found.items()], options.min_partitions)
     return [
         *(_rows_partition(piece.queue, found[piece.queue][piece.start : piece.end]) for piece in pieces),
-        *(SlicePartition(part) for part in split(untold, options.min_partitions)),
+        *(SlicePartition(part) for part in split(unindexed, options.min_partitions)),
     ]
 
 
 def _look_up(
-    home: Home, options: SourceOptions, lookup: Lookup, wanted: Sequence[QueueSlice]
+    store: StoreReader, options: SourceOptions, lookup: Lookup, wanted: Sequence[QueueSlice]
 ) -> tuple[dict[Queue, Rows], list[QueueSlice]]:
     from rmq_store.errors import CorruptionError
 
     found: dict[Queue, Rows] = {}
-    untold: list[QueueSlice] = []
+    unindexed: list[QueueSlice] = []
     for topic in dict.fromkeys(part.topic for part in wanted):
         parts = [part for part in wanted if part.topic == topic]
         spans = {part.queue_id: (part.start, part.end) for part in parts}
         try:
-            answer = home.query.rows.find(topic, lookup.texts, spans, lookup.by)
+            answer = store.query.rows.find(topic, lookup.texts, spans, lookup.by)
         except CorruptionError as error:
             if not options.skip_corruption:
                 raise
             _log.warning("%s; onCorruption=skip: reading all messages of %s", error, topic)
-            untold += parts
+            unindexed += parts
             continue
         found |= {Queue(topic, queue_id): rows for queue_id, rows in answer.found.items()}
-        untold += [QueueSlice(topic, queue_id, *span) for queue_id, spans in answer.untold.items() for span in spans]
-    return found, untold
+        unindexed += [QueueSlice(topic, queue_id, *span) for queue_id, spans in answer.untold.items() for span in spans]
+    return found, unindexed
 
 
 def _rows_partition(queue: Queue, rows: Rows) -> SlicePartition:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
-from pyspark_rmq.access.store_reader import Home
+from pyspark_rmq.access.store_reader import StoreReader
 from pyspark_rmq.options.options import SourceOptions
-from pyspark_rmq.position.fingerprint import mark_before, stored_after
+from pyspark_rmq.position.fingerprint import fingerprint_before, stored_after
 from pyspark_rmq.position.planning import QueueSlice, Range, clip, lost
 from pyspark_rmq.position.position import Queue, StreamPosition, describe, refuse
 from pyspark_rmq.read import loss_report
@@ -35,18 +35,18 @@ def report_loss(message: str, gone: LostRanges, options: SourceOptions, *reasons
         _log.warning("%s; going on, because failOnDataLoss is off", message)
 
 
-def keep_or_fail(
+def existing_or_fail(
     wanted: Sequence[QueueSlice], ranges: Mapping[Queue, Range], options: SourceOptions
 ) -> list[QueueSlice]:
     """Return what still exists of the wanted slices; `DataLossError` if that is not all and failOnDataLoss is on."""
     bounds = {queue: (limits.min_offset, limits.max_offset) for queue, limits in ranges.items()}
-    return keep_within(wanted, bounds, options)
+    return existing_within(wanted, bounds, options)
 
 
-def keep_within(
+def existing_within(
     wanted: Sequence[QueueSlice], bounds: Mapping[Queue, tuple[int, int]], options: SourceOptions
 ) -> list[QueueSlice]:
-    """`keep_or_fail` with the ranges as `{queue: (min offset, max offset)}`."""
+    """`existing_or_fail` with the ranges as `{queue: (min offset, max offset)}`."""
     gone: LostRanges = [(part.topic, part.queue_id, part.start, part.end) for part in lost(wanted, bounds)]
     if gone:
         report_loss(
@@ -75,31 +75,40 @@ def report_damage(queue: Queue, damaged: Sequence[int], options: SourceOptions) 
     report_loss(f"messages are damaged: {describe(gone)}", gone, options, loss_report.CORRUPTION)
 
 
-def check_identity(home: Home, position: StreamPosition) -> None:
+def check_identity(store: StoreReader, position: StreamPosition) -> None:
     """Raise `UsageError` if the position was taken from a store with another identity."""
-    if position.store and home.identity and position.store != home.identity:
+    if position.store and store.identity and position.store != store.identity:
         refuse(
-            f"the checkpoint belongs to store {position.store}, but the store that is there is {home.identity}; "
+            f"the checkpoint belongs to store {position.store}, but the store that is there is {store.identity}; "
             "another store needs another checkpoint"
         )
 
 
-def has_all(home: Home, position: StreamPosition, ranges: Mapping[Queue, Range]) -> bool:
+def has_all(store: StoreReader, position: StreamPosition, ranges: Mapping[Queue, Range]) -> bool:
     """Whether no queue ends before the position, and the newest message that was read is there: then all others are, as
     a store loses its end first.
     """
     if any(queue in ranges and offset > ranges[queue].max_offset for queue, offset in position.next.items()):
         return False
-    known = [(mark, queue) for queue, mark in position.after.items() if queue in ranges and queue in position.next]
+    known = [
+        (fingerprint, queue)
+        for queue, fingerprint in position.after.items()
+        if queue in ranges and queue in position.next
+    ]
     if not known:
         return True
-    mark, queue = max(known, key=lambda pair: pair[0].commit_log_offset)
-    found = mark_before(home, queue, position.next[queue])
-    return found is None or found.may_be(mark)
+    fingerprint, queue = max(known, key=lambda pair: pair[0].commit_log_offset)
+    found = fingerprint_before(store, queue, position.next[queue])
+    return found is None or found.may_be(fingerprint)
 
 
 def check_history(
-    home: Home, position: StreamPosition, ranges: Mapping[Queue, Range], options: SourceOptions, *, compares: bool
+    store: StoreReader,
+    position: StreamPosition,
+    ranges: Mapping[Queue, Range],
+    options: SourceOptions,
+    *,
+    compares: bool,
 ) -> dict[Queue, int]:
     """Report queues that end before the position, or in which another message than the one that was read is before it;
     and return where those go on: where the messages begin that came instead, known by the time of the last one that was
@@ -115,17 +124,17 @@ def check_history(
         limits = ranges.get(queue)
         if limits is None:
             continue
-        mark = position.after.get(queue)
+        fingerprint = position.after.get(queue)
         if offset <= limits.max_offset:
-            if not compares or mark is None or offset <= limits.min_offset:
+            if not compares or fingerprint is None or offset <= limits.min_offset:
                 continue
-            found = mark_before(home, queue, offset)
-            if found is None or found.may_be(mark):
+            found = fingerprint_before(store, queue, offset)
+            if found is None or found.may_be(fingerprint):
                 continue
             changed.append(
-                f"; message {offset - 1} of queue {queue} was at {mark} when it was read, and is at {found} now"
+                f"; message {offset - 1} of queue {queue} was at {fingerprint} when it was read, and is at {found} now"
             )
-        start = None if mark is None else stored_after(home, queue, mark)
+        start = None if fingerprint is None else stored_after(store, queue, fingerprint)
         going_on[queue] = min(limits.max_offset if start is None else start, offset)
         gone.append((*queue, limits.min_offset if start is None or start >= offset else start, offset))
     if gone:
@@ -140,7 +149,11 @@ def check_history(
 
 
 def check_missing(
-    home: Home, position: StreamPosition, missing: Sequence[Queue], topics: Collection[str], options: SourceOptions
+    store: StoreReader,
+    position: StreamPosition,
+    missing: Sequence[Queue],
+    topics: Collection[str],
+    options: SourceOptions,
 ) -> dict[Queue, int]:
     """Report the queues of the position that can not be read any more, although nobody has unsubscribed from them; and
     return where those go on that are only closed, if they are opened again: behind what was reported. Queues that
@@ -156,19 +169,19 @@ def check_missing(
         offset = position.next[queue]
         if queue.topic not in topics:
             continue  # unsubscribed; whether it exists is nothing to this query any more
-        if home.find_topic(queue.topic) is None:
+        if store.find_topic(queue.topic) is None:
             deleted.append((*queue, offset, offset))
         elif options.subscription.assign is not None:
             going_on[queue] = offset
         else:
             # That is how a topic is made smaller, and fine if everything was read before.
-            end = home.queue_range(*queue).max_offset
+            end = store.queue_range(*queue).max_offset
             if offset < end:
                 closed.append((*queue, offset, end))
             going_on[queue] = max(offset, end)
     if deleted:
-        places = ", ".join(f"{topic}-{queue_id} at offset {offset}" for topic, queue_id, offset, _ in sorted(deleted))
-        report_loss(f"topics were deleted that the stream reads: {places}", deleted, options, loss_report.DELETED_TOPIC)
+        ends = ", ".join(f"{topic}-{queue_id} at offset {offset}" for topic, queue_id, offset, _ in sorted(deleted))
+        report_loss(f"topics were deleted that the stream reads: {ends}", deleted, options, loss_report.DELETED_TOPIC)
     if closed:
         report_loss(
             f"readQueueNums was lowered before everything was read: {describe(closed)} are in queues that are not "
@@ -183,11 +196,11 @@ def check_missing(
 
 
 def still_closed(
-    home: Home, position: StreamPosition, ranges: Mapping[Queue, Range], topics: Collection[str]
+    store: StoreReader, position: StreamPosition, ranges: Mapping[Queue, Range], topics: Collection[str]
 ) -> dict[Queue, int]:
     """The closed queues of the position that were not opened since, nor deleted or unsubscribed from."""
     return {
         queue: offset
         for queue, offset in position.closed.items()
-        if queue not in ranges and queue.topic in topics and home.find_topic(queue.topic) is not None
+        if queue not in ranges and queue.topic in topics and store.find_topic(queue.topic) is not None
     }

@@ -52,7 +52,7 @@ _COMPARED: Mapping[type[DataType], tuple[type, tuple[type[Filter], ...]]] = {
     StringType: (str, (*_EQUALITY, *_PATTERN)),
 }
 
-_PLACE = ("topic", "queueId")
+_QUEUE_COLUMNS = ("topic", "queueId")
 _INT64_MAX = (1 << 63) - 1
 
 
@@ -61,7 +61,7 @@ class PushingReader(RmqReader):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        self._places: list[Comparison] = []
+        self._queue_comparisons: list[Comparison] = []
         self._offsets = (0, _INT64_MAX)
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -78,8 +78,8 @@ class PushingReader(RmqReader):
         return left
 
     def _take(self, comparison: Comparison) -> None:
-        if comparison.column in _PLACE:
-            self._places.append(comparison)
+        if comparison.column in _QUEUE_COLUMNS:
+            self._queue_comparisons.append(comparison)
             return
         offsets = _offsets(comparison)
         if offsets is not None:
@@ -94,9 +94,9 @@ class PushingReader(RmqReader):
         first, last = self._offsets
         parts = [part._replace(start=max(part.start, first), end=min(part.end, last)) for part in parts]
         topics, queue_ids = [part.topic for part in parts], [part.queue_id for part in parts]
-        places = {"topic": pa.array(topics, pa.string()), "queueId": pa.array(queue_ids, pa.int32())}
+        queues = {"topic": pa.array(topics, pa.string()), "queueId": pa.array(queue_ids, pa.int32())}
         numbers = pa.array(range(len(parts)), pa.int64())
-        wanted = where_all_hold(self._places, pa.record_batch(places | {"number": numbers}))
+        wanted = where_all_hold(self._queue_comparisons, pa.record_batch(queues | {"number": numbers}))
         return [part for part in map(parts.__getitem__, wanted.column("number").to_pylist()) if part.start < part.end]
 
 

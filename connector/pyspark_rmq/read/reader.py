@@ -13,11 +13,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_rmq.access.store_location import location_of
-from pyspark_rmq.access.store_reader import Home
+from pyspark_rmq.access.store_reader import StoreReader
 from pyspark_rmq.options.options import DLQ_PREFIX, SourceOptions
 from pyspark_rmq.position.planning import QueueSlice, split
 from pyspark_rmq.read import starting_offsets
-from pyspark_rmq.read.loss_detection import keep_or_fail, keep_within, report_damage
+from pyspark_rmq.read.loss_detection import existing_or_fail, existing_within, report_damage
 from pyspark_rmq.schema.schema import source_columns
 
 if TYPE_CHECKING:
@@ -55,23 +55,23 @@ class RmqReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the tasks. Raises `UnknownTopicError`, `UsageError`, `DataLossError` and what `Store.open` raises."""
         options = self._options
-        with location_of(options).open_to_read() as home:
-            kept = self._planned(home)
+        with location_of(options).open_to_read() as store:
+            existing = self._planned(store)
             if self._lookup is not None:
                 from pyspark_rmq.read.lookup import found_partitions
 
-                return found_partitions(home, options, self._lookup, kept)
-        del home  # what it knows of thousands of queues makes room for their partitions
-        return [SlicePartition(part) for part in split(kept, options.min_partitions)]
+                return found_partitions(store, options, self._lookup, existing)
+        del store  # what it knows of thousands of queues makes room for their partitions
+        return [SlicePartition(part) for part in split(existing, options.min_partitions)]
 
-    def _planned(self, home: Home) -> list[QueueSlice]:
+    def _planned(self, store: StoreReader) -> list[QueueSlice]:
         options = self._options
-        starting_offsets.warn_of_unlisted(home, options.subscription)
-        ranges = starting_offsets.subscribed(home, options.subscription)
-        start = starting_offsets.batch_start(home, options, ranges)
-        end = starting_offsets.batch_end(home, options, ranges)
+        starting_offsets.warn_of_unlisted(store, options.subscription)
+        ranges = starting_offsets.subscribed(store, options.subscription)
+        start = starting_offsets.batch_start(store, options, ranges)
+        end = starting_offsets.batch_end(store, options, ranges)
         wanted = [QueueSlice(*queue, start[queue], end[queue]) for queue in ranges]
-        return self._narrow(keep_or_fail(wanted, ranges, options))
+        return self._narrow(existing_or_fail(wanted, ranges, options))
 
     def _narrow(self, parts: list[QueueSlice]) -> list[QueueSlice]:
         """Leave out what is certainly not wanted."""
@@ -81,9 +81,9 @@ class RmqReader(DataSourceReader):
         """Yield the messages of one task as record batches of the declared schema."""
         conditions = self._conditions
         if self._lookup is not None and isinstance(partition, SlicePartition) and partition.rows is None:
-            from pyspark_rmq.schema.row_filters import IsSought
+            from pyspark_rmq.schema.row_filters import MatchesLookup
 
-            conditions = [IsSought(self._lookup), *conditions]
+            conditions = [MatchesLookup(self._lookup), *conditions]
         return read_partition(self._options, self._schema, partition, conditions)
 
 
@@ -100,13 +100,13 @@ def read_partition(
     from pyspark.sql.pandas.types import to_arrow_schema
 
     expected = to_arrow_schema(schema, timezone="UTC")
-    with location_of(options).in_task() as home:
-        for batch in _read_columns(home, options, partition, conditions, schema.fieldNames()):
+    with location_of(options).in_task() as store:
+        for batch in _read_columns(store, options, partition, conditions, schema.fieldNames()):
             yield batch if batch.schema.equals(expected) else batch.cast(expected)
 
 
 def _read_columns(
-    home: Home,
+    store: StoreReader,
     options: SourceOptions,
     partition: SlicePartition,
     conditions: Sequence[Condition],
@@ -121,15 +121,15 @@ def _read_columns(
         # DefaultMQPushConsumerImpl.copySubscription: all of it. It has passed the filter before.
         options = replace(options, tags=None)
     stored = origin_columns.stored_columns(names, restore_topic=own)
-    redriven = _redriven(home, part) if "redriven" in names else None
-    for batch in read_matching(home, options, part, stored, conditions, partition.rows):
+    redriven = _redriven(store, part) if "redriven" in names else None
+    for batch in read_matching(store, options, part, stored, conditions, partition.rows):
         if stored == list(names):
             yield batch
         else:
             yield origin_columns.complete(batch, names, store_topic=part.topic, restore_topic=own, redriven=redriven)
 
 
-def _redriven(home: Home, part: QueueSlice) -> Redriven | None:
+def _redriven(store: StoreReader, part: QueueSlice) -> Redriven | None:
     """Which messages of a dead-letter topic's queue were moved on; None for other topics, or if that is damaged."""
     from pyspark_rmq.schema import origin_columns
     from rmq_store.errors import CorruptionError
@@ -137,14 +137,14 @@ def _redriven(home: Home, part: QueueSlice) -> Redriven | None:
     if not part.topic.startswith(DLQ_PREFIX):
         return None
     try:
-        return home.redriven(part.topic.removeprefix(DLQ_PREFIX)).get(part.queue_id, origin_columns.NothingRedriven())
+        return store.redriven(part.topic.removeprefix(DLQ_PREFIX)).get(part.queue_id, origin_columns.NothingRedriven())
     except CorruptionError as error:
         _log.warning("the column redriven of %s is NULL: %s", part.topic, error)
         return None
 
 
 def read_matching(
-    home: Home,
+    store: StoreReader,
     options: SourceOptions,
     part: QueueSlice,
     columns: Sequence[str],
@@ -156,33 +156,33 @@ def read_matching(
     What the conditions look at is read of all of them, the rest only where they hold.
     """
     if not conditions:
-        yield from _read_what_exists(home, options, part, columns, rows)
+        yield from _read_what_exists(store, options, part, columns, rows)
         return
     from pyspark_rmq.schema.row_filters import where_all_hold
 
-    looked_at = dict.fromkeys(["queueOffset", *(name for condition in conditions for name in condition.columns)])
+    filter_columns = dict.fromkeys(["queueOffset", *(name for condition in conditions for name in condition.columns)])
     if not _HEAVY.intersection(columns):
-        looked_at |= dict.fromkeys(columns)
-    for batch in _read_what_exists(home, options, part, list(looked_at), rows):
+        filter_columns |= dict.fromkeys(columns)
+    for batch in _read_what_exists(store, options, part, list(filter_columns), rows):
         batch = where_all_hold(conditions, batch)
         if not batch.num_rows:
             continue
-        if looked_at.keys() >= set(columns):
+        if filter_columns.keys() >= set(columns):
             yield batch.select(columns)
             continue
         offsets = batch.column("queueOffset").to_numpy()
         rest = part._replace(start=int(offsets[0]), end=int(offsets[-1]) + 1)
-        yield from _read_what_exists(home, options, rest, columns, offsets)
+        yield from _read_what_exists(store, options, rest, columns, offsets)
 
 
 def _read_what_exists(
-    home: Home, options: SourceOptions, part: QueueSlice, columns: Sequence[str], rows: np.ndarray | None
+    store: StoreReader, options: SourceOptions, part: QueueSlice, columns: Sequence[str], rows: np.ndarray | None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a slice. What was removed since it was planned is reported, and the rest is read."""
     from rmq_store.errors import OffsetOutOfRangeError
 
     def read(part: QueueSlice, only: np.ndarray | None) -> Iterator[pa.RecordBatch]:
-        return home.read(
+        return store.read(
             *part, columns=columns, tags=options.tags, raw_body=options.raw_body, only=only,
             two_threads=False,  # Spark runs a task for each processor
         )  # fmt: skip
@@ -192,18 +192,18 @@ def _read_what_exists(
         part = rest.pop()
         try:
             around = options.skip_corruption
-            yield from _read_around_damage(home, options, part, rows, read) if around else read(part, rows)
+            yield from _read_around_damage(store, options, part, rows, read) if around else read(part, rows)
         except OffsetOutOfRangeError as error:
             # In the middle of the slice: the first message that was not read. Before it: an end of the slice itself.
             if error.requested < part.end:
                 part = part._replace(start=max(part.start, error.requested))
-            kept = keep_within(_asked(part, rows), {part.queue: (error.minimum, error.maximum)}, options)
-            rest = [part._replace(start=kept[0].start, end=kept[-1].end)] if kept else []
+            existing = existing_within(_wanted(part, rows), {part.queue: (error.minimum, error.maximum)}, options)
+            rest = [part._replace(start=existing[0].start, end=existing[-1].end)] if existing else []
             if rest == [part]:
                 raise
 
 
-def _asked(part: QueueSlice, rows: np.ndarray | None) -> list[QueueSlice]:
+def _wanted(part: QueueSlice, rows: np.ndarray | None) -> list[QueueSlice]:
     """What of a slice is to be read."""
     if rows is None:
         return [part]
@@ -215,7 +215,7 @@ def _asked(part: QueueSlice, rows: np.ndarray | None) -> list[QueueSlice]:
 
 
 def _read_around_damage(
-    home: Home, options: SourceOptions, part: QueueSlice, rows: np.ndarray | None, read: Read
+    store: StoreReader, options: SourceOptions, part: QueueSlice, rows: np.ndarray | None, read: Read
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a slice but the damaged ones, which are reported. Pieces are held in memory, because only
     one that was read to its end is known to be sound. What the queue entries tell to be lost is not asked for.
@@ -225,19 +225,19 @@ def _read_around_damage(
         end = min(start + _LOST_ROWS, part.end)
         if rows is not None:
             end = int(rows[rows.searchsorted(end) - 1]) + 1
-        yield from _read_around_lost(home, options, part._replace(start=start, end=end), rows, read)
+        yield from _read_around_lost(store, options, part._replace(start=start, end=end), rows, read)
         start = end
 
 
 def _read_around_lost(
-    home: Home, options: SourceOptions, part: QueueSlice, rows: np.ndarray | None, read: Read
+    store: StoreReader, options: SourceOptions, part: QueueSlice, rows: np.ndarray | None, read: Read
 ) -> Iterator[pa.RecordBatch]:
     import numpy as np
 
     from rmq_store.errors import OffsetOutOfRangeError
 
     with _naming_first(part.start):
-        lost = home.lost_offsets(*part, tags=options.tags)
+        lost = store.lost_offsets(*part, tags=options.tags)
     if rows is not None:
         rows = rows[slice(*rows.searchsorted([part.start, part.end]))]
         lost = np.intersect1d(lost, rows, assume_unique=True)
@@ -249,8 +249,8 @@ def _read_around_lost(
         end = part.end
         if (first := _first_from(rows, start)) < part.end:
             with _naming_first(first):
-                end = home.offset_after_bytes(*part.queue, first, min(first + _PIECE_ROWS, part.end), _PIECE_BYTES)
-            end = _behind(lost, end)  # so that a range that is lost as a whole is reported as one
+                end = store.offset_after_bytes(*part.queue, first, min(first + _PIECE_ROWS, part.end), _PIECE_BYTES)
+            end = _after_lost(lost, end)  # so that a range that is lost as a whole is reported as one
         damaged: list[int] = lost[lost.searchsorted(start) : lost.searchsorted(end)].tolist()
         try:
             if first < end:
@@ -273,7 +273,7 @@ def _first_from(rows: np.ndarray | None, start: int) -> int:
     return int(rows[at]) if at < len(rows) else sys.maxsize
 
 
-def _behind(lost: np.ndarray, start: int) -> int:
+def _after_lost(lost: np.ndarray, start: int) -> int:
     """The first queue offset from `start` on that is not in `lost`, (n,) int64, ascending."""
     import numpy as np
 

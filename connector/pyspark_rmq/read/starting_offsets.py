@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from pyspark_rmq.access.store_location import location_of
-from pyspark_rmq.access.store_reader import Home
+from pyspark_rmq.access.store_reader import StoreReader
 from pyspark_rmq.options.option_table import FROM_LAST, FROM_TIMESTAMP
 from pyspark_rmq.options.options import RETRY_PREFIX, SourceOptions, Subscription
 from pyspark_rmq.position.planning import Range
@@ -33,7 +33,7 @@ _NAMED = 3
 Ranges = Mapping[Queue, Range]
 
 
-def subscribed(home: Home, subscription: Subscription) -> dict[Queue, Range]:
+def subscribed(store: StoreReader, subscription: Subscription) -> dict[Queue, Range]:
     """Return the queues that are read, and what they hold.
 
     Raises:
@@ -42,9 +42,9 @@ def subscribed(home: Home, subscription: Subscription) -> dict[Queue, Range]:
     """
     queues: dict[Queue, Range] = {}
     own = subscription.of_group
-    existing = {*home.topics(), own} if own is not None and home.find_topic(own) is not None else home.topics()
+    existing = {*store.topics(), own} if own is not None and store.find_topic(own) is not None else store.topics()
     for topic in subscribed_topics(existing, subscription):
-        ranges = home.queue_ranges(topic)
+        ranges = store.queue_ranges(topic)
         chosen = (subscription.assign or {}).get(topic, sorted(ranges))
         for queue_id in chosen:
             if queue_id not in ranges:
@@ -53,14 +53,14 @@ def subscribed(home: Home, subscription: Subscription) -> dict[Queue, Range]:
     return queues
 
 
-def warn_of_unlisted(home: Home, subscription: Subscription) -> None:
+def warn_of_unlisted(store: StoreReader, subscription: Subscription) -> None:
     """Log which topics a pattern would match if the table of topics named them."""
     from rmq_store import CorruptionError
 
     if subscription.pattern is None:
         return
     try:
-        hidden = matching_topics(home.unlisted_topics(), subscription.pattern)
+        hidden = matching_topics(store.unlisted_topics(), subscription.pattern)
     except CorruptionError as error:
         _log.warning("it cannot be told whether subscribePattern leaves out topics that are in no table: %s", error)
         return
@@ -99,7 +99,7 @@ def matching_topics(topics: Collection[str], pattern: str) -> list[str]:
     ]
 
 
-def batch_start(home: Home, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
+def batch_start(store: StoreReader, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
     """Return where a batch starts in each queue; default: the first message there is.
 
     Raises:
@@ -108,19 +108,19 @@ def batch_start(home: Home, options: SourceOptions, ranges: Ranges) -> dict[Queu
     """
     position = options.starting or Position("earliest")
     if position.kind == "group":
-        unknown = _unknown_group(home, options)
+        unknown = _unknown_group(store, options)
         if unknown:
             refuse(f"option startingOffsets=group: {unknown}")
-        return _group_start(home, options, ranges, None)
-    return resolve(home, position, ranges, "startingOffsets")
+        return _group_start(store, options, ranges, None)
+    return resolve(store, position, ranges, "startingOffsets")
 
 
-def batch_end(home: Home, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
+def batch_end(store: StoreReader, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
     """Return where a batch ends in each queue, exclusive; default: the end of the queue now."""
-    return resolve(home, options.ending or Position("latest"), ranges, "endingOffsets")
+    return resolve(store, options.ending or Position("latest"), ranges, "endingOffsets")
 
 
-def stream_start(home: Home, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
+def stream_start(store: StoreReader, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
     """Return where a new query starts in each queue; default without a group: the end of the queue now.
 
     Raises:
@@ -130,12 +130,12 @@ def stream_start(home: Home, options: SourceOptions, ranges: Ranges) -> dict[Que
     if explicit is not None:
         _refuse_future(explicit, location_of(options).clock()())
     if options.starting is not None and options.starting.kind == "group":
-        unknown = _unknown_group(home, options)
+        unknown = _unknown_group(store, options)
         if unknown:
             _log.warning("option startingOffsets=group: %s; it begins at %s", unknown, options.consume_from_where)
     if options.group is not None:
-        return _group_start(home, options, ranges, explicit)
-    return resolve(home, explicit or Position("latest"), ranges, "startingOffsets")
+        return _group_start(store, options, ranges, explicit)
+    return resolve(store, explicit or Position("latest"), ranges, "startingOffsets")
 
 
 def _refuse_future(position: Position, now_ms: int) -> None:
@@ -146,14 +146,14 @@ def _refuse_future(position: Position, now_ms: int) -> None:
         refuse(f"option {option}: {last_ms} is still to come, now it is {now_ms}; a stream cannot wait for a time")
 
 
-def new_queue_start(home: Home, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
+def new_queue_start(store: StoreReader, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
     """Return where queues start that appeared while the query ran: nothing that was written to them may be missed.
 
     Raises:
         DataLossError: the group has committed an offset behind the end of one, and failOnDataLoss is on. Otherwise
             such a queue is read from its first message.
     """
-    committed = _committed(home, options, ranges) if options.group is not None else {}
+    committed = _committed(store, options, ranges) if options.group is not None else {}
     ahead = _ahead(options, ranges, committed)
     return {
         queue: limits.min_offset if queue in ahead else committed.get(queue, limits.min_offset)
@@ -161,7 +161,7 @@ def new_queue_start(home: Home, options: SourceOptions, ranges: Ranges) -> dict[
     }
 
 
-def resolve(home: Home, position: Position, ranges: Ranges, option: str) -> dict[Queue, int]:
+def resolve(store: StoreReader, position: Position, ranges: Ranges, option: str) -> dict[Queue, int]:
     """Return the offset of `position` in each queue of `ranges`.
 
     Raises:
@@ -176,10 +176,10 @@ def resolve(home: Home, position: Position, ranges: Ranges, option: str) -> dict
             refuse(f"option {option} must name every queue that is read; missing: {', '.join(map(str, missing))}")
         if unknown:
             refuse(f"option {option} names queues that are not read: {', '.join(map(str, unknown))}")
-    return {queue: _resolve_one(home, position, queue, limits, option) for queue, limits in ranges.items()}
+    return {queue: _resolve_one(store, position, queue, limits, option) for queue, limits in ranges.items()}
 
 
-def _resolve_one(home: Home, position: Position, queue: Queue, limits: Range, option: str) -> int:
+def _resolve_one(store: StoreReader, position: Position, queue: Queue, limits: Range, option: str) -> int:
     offset = position.values.get(queue)
     if position.kind == "earliest" or (position.kind == "offsets" and offset == EARLIEST):
         return limits.min_offset
@@ -190,14 +190,14 @@ def _resolve_one(home: Home, position: Position, queue: Queue, limits: Range, op
         if offset > limits.max_offset:
             refuse(f"option {option}: {offset} lies behind the end of queue {queue}, {limits.max_offset}")
         return offset
-    return home.offset_by_time(*queue, position.timestamp_ms if offset is None else offset)
+    return store.offset_by_time(*queue, position.timestamp_ms if offset is None else offset)
 
 
-def _unknown_group(home: Home, options: SourceOptions) -> str:
+def _unknown_group(store: StoreReader, options: SourceOptions) -> str:
     """What to say of the group if it has no settings, no offsets and no retry topic; "" if it has."""
     assert options.group is not None  # options checked it
-    retrying = (topic.removeprefix(RETRY_PREFIX) for topic in home.topics() if topic.startswith(RETRY_PREFIX))
-    known = {*home.groups(), *home.all_committed_offsets(), *retrying}
+    retrying = (topic.removeprefix(RETRY_PREFIX) for topic in store.topics() if topic.startswith(RETRY_PREFIX))
+    known = {*store.groups(), *store.all_committed_offsets(), *retrying}
     if options.group in known:
         return ""
     by_lower = {name.lower(): name for name in sorted(known)}
@@ -206,8 +206,10 @@ def _unknown_group(home: Home, options: SourceOptions) -> str:
     return f"{location_of(options)} knows no group {options.group!r}, so it has committed nothing{hint}"
 
 
-def _group_start(home: Home, options: SourceOptions, ranges: Ranges, explicit: Position | None) -> dict[Queue, int]:
-    start = _committed(home, options, ranges)
+def _group_start(
+    store: StoreReader, options: SourceOptions, ranges: Ranges, explicit: Position | None
+) -> dict[Queue, int]:
+    start = _committed(store, options, ranges)
     if start and explicit is not None:
         _log.warning(
             "group %r has committed offsets for %s: they win over the starting option",
@@ -220,18 +222,18 @@ def _group_start(home: Home, options: SourceOptions, ranges: Ranges, explicit: P
         # A position for every queue may name those of which the group has an offset.
         values = {queue: offset for queue, offset in explicit.values.items() if queue not in start}
         # The option is about the topics that the user has named: what failed in the group must not be skipped.
-        named = set(_topics_of_user(home.topics(), options.subscription))
+        named = set(_topics_of_user(store.topics(), options.subscription))
         asked = {queue: limits for queue, limits in rest.items() if queue.topic in named or queue in values}
         if asked:
-            start |= resolve(home, Position(explicit.kind, values, explicit.timestamp_ms), asked, "startingOffsets")
+            start |= resolve(store, Position(explicit.kind, values, explicit.timestamp_ms), asked, "startingOffsets")
             rest = {queue: limits for queue, limits in rest.items() if queue not in asked}
-    return start | {queue: consume_from_where(home, options, queue, limits) for queue, limits in rest.items()}
+    return start | {queue: consume_from_where(store, options, queue, limits) for queue, limits in rest.items()}
 
 
-def _committed(home: Home, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
+def _committed(store: StoreReader, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
     """What the group has committed for these queues; a broker that writes -1 says that it is nothing."""
     assert options.group is not None  # options checked it
-    committed = home.committed_offsets(options.group)
+    committed = store.committed_offsets(options.group)
     return {queue: committed[queue] for queue in ranges if committed.get(queue, -1) >= 0}
 
 
@@ -256,26 +258,26 @@ def _ahead(options: SourceOptions, ranges: Ranges, committed: Mapping[Queue, int
     return {Queue(topic, queue_id) for topic, queue_id, _, _ in gone}
 
 
-def consume_from_where(home: Home, options: SourceOptions, queue: Queue, limits: Range) -> int:
+def consume_from_where(store: StoreReader, options: SourceOptions, queue: Queue, limits: Range) -> int:
     """Return where a group without a committed offset starts in a queue.
 
     RebalancePushImpl.computePullFromWhereWithException, after ConsumerManageProcessor.queryConsumerOffset has had its
     say: a broker answers 0 for a queue that is complete and hot, and the client takes that as a committed offset.
     """
-    if limits.min_offset <= 0 and _is_hot(home, queue, limits):
+    if limits.min_offset <= 0 and _is_hot(store, queue, limits):
         return 0
     retry = queue.topic.startswith(RETRY_PREFIX)
     if options.consume_from_where == FROM_TIMESTAMP:
-        return limits.max_offset if retry else home.offset_by_time(*queue, options.consume_timestamp_ms)
+        return limits.max_offset if retry else store.offset_by_time(*queue, options.consume_timestamp_ms)
     if options.consume_from_where == FROM_LAST and not retry:
         return limits.max_offset
     return limits.min_offset
 
 
-def _is_hot(home: Home, queue: Queue, limits: Range) -> bool:
+def _is_hot(store: StoreReader, queue: Queue, limits: Range) -> bool:
     """4.x MessageStore.checkInDiskByConsumeOffset(0), negated: no message, or not far from the end of the log."""
     if limits.max_offset <= 0:
         return True
-    first_message = home.commit_log_offset_before(queue.topic, queue.queue_id, 1)
+    first_message = store.commit_log_offset_before(queue.topic, queue.queue_id, 1)
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return home.log_range()[1] - first_message <= memory_bytes * _HOT_PERCENT // 100
+    return store.log_range()[1] - first_message <= memory_bytes * _HOT_PERCENT // 100

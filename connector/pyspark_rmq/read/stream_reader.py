@@ -31,17 +31,17 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_rmq.access.store_location import Identity, location_of
-from pyspark_rmq.access.store_reader import Home, Pin
+from pyspark_rmq.access.store_reader import Pin, StoreReader
 from pyspark_rmq.options.options import SourceOptions
 from pyspark_rmq.position import planning
-from pyspark_rmq.position.fingerprint import marks_before
+from pyspark_rmq.position.fingerprint import fingerprints_before
 from pyspark_rmq.position.planning import QueueSlice, Range
 from pyspark_rmq.position.position import Queue, QueueOffsets, StreamPosition
 from pyspark_rmq.position.stream_plan import StreamPlan, batch_slices, moved, with_opened_again
 from pyspark_rmq.query.ending import stop_when_terminated
 from pyspark_rmq.read import loss_detection, starting_offsets
 from pyspark_rmq.read.group import GroupMember, describe_owner
-from pyspark_rmq.read.idle_poll import IdleLook
+from pyspark_rmq.read.idle_poll import IdlePoll
 from pyspark_rmq.read.reader import SlicePartition, read_partition
 from pyspark_rmq.schema.schema import source_columns
 
@@ -58,7 +58,7 @@ _DELIVERED_AT_ONCE = 100_000
 class _OpenStore(NamedTuple):
     """The store that this process has open; `member` holds the leases of a query that commits for its group."""
 
-    home: Home
+    reader: StoreReader
     identity: Identity
     member: GroupMember | None
 
@@ -84,7 +84,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Those whose marks this process has compared with the store, or taken from it.
         self._checked: tuple[StreamPosition, ...] = ()
         self._view: _View | None = None
-        self._idle: IdleLook | None = None
+        self._idle: IdlePoll | None = None
         # What was reported of which ranges.
         self._report: tuple[dict[Queue, Range], dict[str, Any]] | None = None
         self._target: dict[Queue, int] | None = None
@@ -99,16 +99,16 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._initial is None:
             from rmq_store.errors import UsageError
 
-            home, ranges = self._look()
+            store, ranges = self._poll()
             start: QueueOffsets = {}
             try:
-                start = starting_offsets.stream_start(home, self._options, ranges)
+                start = starting_offsets.stream_start(store, self._options, ranges)
             except UsageError as error:
                 # A new query is refused by `latestOffset`. A first batch that is repeated knows where it began, and
                 # goes on although, say, the option does not name a queue that was added since.
                 self._refused = error
             # A first batch that was planned but not completed is repeated from here: see `began` in offsets.py.
-            self._initial = StreamPosition(home.identity, start, began=start)
+            self._initial = StreamPosition(store.identity, start, began=start)
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -124,9 +124,9 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the ends of the queues: this run reads up to here, with what is due by now."""
-        home = self._opened()
-        self._deliver_due(home, None)
-        ranges = self._look_at(home)
+        store = self._opened()
+        self._deliver_due(store, None)
+        ranges = self._poll_store(store)
         self._target = {queue: limits.max_offset for queue, limits in ranges.items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -136,13 +136,13 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         95 times a second when there is nothing to do: that is what drives the delivery of waiting messages, too.
         """
         now_s = time.monotonic()
-        if self._store is not None and self._idle is not None and self._idle.holds(self._store.home, start, now_s):
+        if self._store is not None and self._idle is not None and self._idle.holds(self._store.reader, start, now_s):
             return start
-        home = self._opened()
-        due_ms = self._deliver_due(home, _DELIVERED_AT_ONCE)
-        ranges = self._look_at(home)
+        store = self._opened()
+        due_ms = self._deliver_due(store, _DELIVERED_AT_ONCE)
+        ranges = self._poll_store(store)
         assert self._view is not None  # _look_at has set it
-        idle = IdleLook(start, ranges, self._view.log_range[1], due_ms, now_s)
+        idle = IdlePoll(start, ranges, self._view.log_range[1], due_ms, now_s)
         if self._idle is not None and self._idle.start == start and self._idle.ranges is ranges:
             self._idle = idle
             return start
@@ -153,22 +153,22 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if first and self._refused is not None:
             raise self._refused
         self._warn_if_overruled()
-        closed = self._closed(home, begin, ranges)
-        back = self._check(home, with_opened_again(begin, ranges), ranges)
+        closed = self._closed(store, begin, ranges)
+        back = self._check(store, with_opened_again(begin, ranges), ranges)
         plan = StreamPlan.of(begin, ranges, back, self._target, is_first=first)
         self._complete(plan.begin, ranges)
         if plan.new_queues:
-            plan = plan.starting(starting_offsets.new_queue_start(home, self._options, plan.new_queues))
-        end = self._end(home, plan, isinstance(limit, ReadAllAvailable))
+            plan = plan.starting(starting_offsets.new_queue_start(store, self._options, plan.new_queues))
+        end = self._end(store, plan, isinstance(limit, ReadAllAvailable))
         if not plan.is_new(end):
             if end == plan.available:
                 self._idle = idle
             return start
         if plan.has_messages(end):
             self._last_batch_s = time.monotonic()
-        after = marks_before(home, end | closed, plan.begin)
-        home.unpin()
-        position = plan.position(home.identity, end, after, closed)
+        after = fingerprints_before(store, end | closed, plan.begin)
+        store.unpin()
+        position = plan.position(store.identity, end, after, closed)
         self._checked = plan.begin, position
         return position.to_json()
 
@@ -181,8 +181,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         if self._report is None or self._report[0] is not view.ranges:
             ends = {queue: limits.max_offset for queue, limits in view.ranges.items()}
-            place = {"path": self._options.path} | ({"group": self._options.group} if self._options.group else {})
-            self._report = view.ranges, StreamPosition(self._store.home.identity, ends).to_json() | place
+            location = {"path": self._options.path} | ({"group": self._options.group} if self._options.group else {})
+            self._report = view.ranges, StreamPosition(self._store.reader.identity, ends).to_json() | location
         return self._report[1]
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -191,21 +191,21 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises `DataLossError` if part of it is gone and failOnDataLoss is on.
         """
         begin, finish = StreamPosition.from_json(start), StreamPosition.from_json(end)
-        home, _ = self._look()
-        known = {topic for topic in {queue.topic for queue in finish.next} if home.find_topic(topic) is not None}
-        ranges = {queue: home.queue_range(*queue) for queue in finish.next if queue.topic in known}
-        self._check(home, begin, ranges)
+        store, _ = self._poll()
+        known = {topic for topic in {queue.topic for queue in finish.next} if store.find_topic(topic) is not None}
+        ranges = {queue: store.queue_range(*queue) for queue in finish.next if queue.topic in known}
+        self._check(store, begin, ranges)
         # Messages that came instead of planned ones are read by the next batch, which goes back.
-        back = self._check(home, finish, ranges)
+        back = self._check(store, finish, ranges)
         wanted = batch_slices(begin, finish, back)
         self._unpin()
-        pin = _pin(home, wanted, ranges)
+        pin = _pin(store, wanted, ranges)
         if pin is not None:
             self._pinned = finish, pin
             # What retention took before it was pinned.
-            ranges = {queue: home.queue_range(*queue) for queue in ranges}
-        kept = loss_detection.keep_or_fail(wanted, ranges, self._options)
-        return [SlicePartition(part) for part in planning.split(kept, self._options.min_partitions)]
+            ranges = {queue: store.queue_range(*queue) for queue in ranges}
+        existing = loss_detection.existing_or_fail(wanted, ranges, self._options)
+        return [SlicePartition(part) for part in planning.split(existing, self._options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task; runs in a worker, on options and schema alone."""
@@ -214,10 +214,10 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Commit a completed batch to the group; usually `latestOffset` has done so already."""
         if self._member is not None:
-            home, ranges = self._look()
+            store, ranges = self._poll()
             position = StreamPosition.from_json(end)
             # The store may just have been replaced.
-            self._complete(moved(position, self._check(home, position, ranges)), ranges)
+            self._complete(moved(position, self._check(store, position, ranges)), ranges)
 
     def stop(self) -> None:
         """Let go of lease and store at once if Spark lets us; the end of the process does the same."""
@@ -226,7 +226,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with contextlib.ExitStack() as stack:
             if store is not None:
                 stack.callback(store.identity.close)
-                stack.callback(store.home.close)
+                stack.callback(store.reader.close)
                 if store.member is not None:
                     stack.callback(store.member.leave)
             stack.callback(self._unpin)
@@ -236,25 +236,25 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if pinned is not None:
             pinned[1].release()
 
-    def _look(self) -> tuple[Home, dict[Queue, Range]]:
-        home = self._opened()
-        return home, self._look_at(home)
+    def _poll(self) -> tuple[StoreReader, dict[Queue, Range]]:
+        store = self._opened()
+        return store, self._poll_store(store)
 
-    def _look_at(self, home: Home) -> dict[Queue, Range]:
+    def _poll_store(self, store: StoreReader) -> dict[Queue, Range]:
         """Return the subscribed queues as they are now; the group's leases are held from here on.
 
         The same dict as long as neither the log nor the table of topics changed.
         """
-        home.refresh()
+        store.refresh()
         # In this order: what is written in between is seen at the next look.
-        topics, log = home.topics(), home.log_range()
+        topics, log = store.topics(), store.log_range()
         member = self._member
         if self._view is not None and topics is self._view.topics and log == self._view.log_range:
             if member is not None:
                 member.heartbeat()
             return self._view.ranges
         subscription = self._options.subscription
-        ranges = starting_offsets.subscribed(home, subscription)
+        ranges = starting_offsets.subscribed(store, subscription)
         if member is not None:
             # The retry topic's before it exists: a second query of the group is refused now, not at the first failure.
             own = () if subscription.of_group is None else (subscription.of_group,)
@@ -262,13 +262,13 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._view = _View(topics, log, ranges)
         return ranges
 
-    def _opened(self) -> Home:
+    def _opened(self) -> StoreReader:
         if self._store is not None and not self._store.identity.is_unchanged():
             self._forget()
         if self._store is None:
             self._store = self._open()
-            starting_offsets.warn_of_unlisted(self._store.home, self._options.subscription)
-        return self._store.home
+            starting_offsets.warn_of_unlisted(self._store.reader, self._options.subscription)
+        return self._store.reader
 
     @property
     def _member(self) -> GroupMember | None:
@@ -282,12 +282,12 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         location = location_of(options)
         identity = location.identity()
         try:
-            home = location.open_to_read() if group is None else location.open_to_commit(group)
+            store = location.open_to_read() if group is None else location.open_to_commit(group)
         except BaseException:
             identity.close()
             raise
         owner = describe_owner(options.consumer_name or "a Spark stream")
-        return _OpenStore(home, identity, None if group is None else GroupMember(home, group, owner))
+        return _OpenStore(store, identity, None if group is None else GroupMember(store, group, owner))
 
     def _forget(self) -> None:
         """Let go of a store that is not at its path any more. What is there now, if anything, is looked at as after a
@@ -300,14 +300,14 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("%s, as it was, could not be closed: %s", self._options.path, error)
         self._checked, self._view, self._idle = (), None, None
 
-    def _deliver_due(self, home: Home, limit: int | None) -> int | None:
+    def _deliver_due(self, store: StoreReader, limit: int | None) -> int | None:
         """Returns when the next waiting message is due, if one waits that can be delivered."""
         from rmq_store.errors import StoreFullError
 
         if self._member is None:
             return None
         try:
-            delivery = home.schedule.deliver_due(limit)
+            delivery = store.schedule.deliver_due(limit)
             self._is_full = False
             return delivery.next_due_ms
         except StoreFullError as error:  # what is there can be read; a broker delivers nothing then, either
@@ -316,16 +316,16 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._is_full = True
             return None
 
-    def _closed(self, home: Home, begin: StreamPosition, ranges: Mapping[Queue, Range]) -> dict[Queue, int]:
+    def _closed(self, store: StoreReader, begin: StreamPosition, ranges: Mapping[Queue, Range]) -> dict[Queue, int]:
         """The queues that are closed, and where they go on; reports what else cannot be read any more."""
         missing = [queue for queue in begin.next if queue not in ranges]
         if not missing and not begin.closed:
             return {}
         had = {queue.topic for queue in missing}
-        topics = starting_offsets.subscribed_topics({*home.topics(), *had}, self._options.subscription)
-        closed = loss_detection.still_closed(home, begin, ranges, topics)
+        topics = starting_offsets.subscribed_topics({*store.topics(), *had}, self._options.subscription)
+        closed = loss_detection.still_closed(store, begin, ranges, topics)
         if missing:
-            closed |= loss_detection.check_missing(home, begin, missing, topics, self._options)
+            closed |= loss_detection.check_missing(store, begin, missing, topics, self._options)
         return closed
 
     def _complete(self, position: StreamPosition, ranges: Mapping[Queue, Range]) -> None:
@@ -339,33 +339,33 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("the query goes on from its checkpoint: the starting option is not used")
         self._warned = True
 
-    def _check(self, home: Home, position: StreamPosition, ranges: Mapping[Queue, Range]) -> dict[Queue, int]:
+    def _check(self, store: StoreReader, position: StreamPosition, ranges: Mapping[Queue, Range]) -> dict[Queue, int]:
         """Where queues go on that were rolled back; reports them."""
         # Also those that were compared before: files may be overwritten where they lie.
-        compares = position not in self._checked or not loss_detection.has_all(home, position, ranges)
+        compares = position not in self._checked or not loss_detection.has_all(store, position, ranges)
         if compares:
-            loss_detection.check_identity(home, position)
-        back = loss_detection.check_history(home, position, ranges, self._options, compares=compares)
-        home.unpin()
+            loss_detection.check_identity(store, position)
+        back = loss_detection.check_history(store, position, ranges, self._options, compares=compares)
+        store.unpin()
         if not back:
             self._checked = (*self._checked[-1:], position)
         return back
 
-    def _end(self, home: Home, plan: StreamPlan, everything: bool) -> dict[Queue, int]:
+    def _end(self, store: StoreReader, plan: StreamPlan, everything: bool) -> dict[Queue, int]:
         return plan.end(
             self._options.limits,
             everything=everything,
             waited_ms=None if self._last_batch_s is None else (time.monotonic() - self._last_batch_s) * 1000,
-            bytes_between=lambda queue, first, last: home.bytes_between(*queue, first, last),
-            offset_after_bytes=lambda queue, first, last, size: home.offset_after_bytes(*queue, first, last, size),
+            bytes_between=lambda queue, first, last: store.bytes_between(*queue, first, last),
+            offset_after_bytes=lambda queue, first, last, size: store.offset_after_bytes(*queue, first, last, size),
         )
 
 
-def _pin(home: Home, wanted: Sequence[QueueSlice], ranges: Mapping[Queue, Range]) -> Pin | None:
+def _pin(store: StoreReader, wanted: Sequence[QueueSlice], ranges: Mapping[Queue, Range]) -> Pin | None:
     """Pin the log from the first message of these slices that is there to the last one; None if none is."""
     bounds = {queue: (limits.min_offset, limits.max_offset) for queue, limits in ranges.items()}
-    places: list[int] = []
+    log_offsets: list[int] = []
     for part in planning.clip(wanted, bounds):
-        places += [home.commit_log_offset_before(*part.queue, offset) for offset in (part.start + 1, part.end)]
-    found = [place for place in places if place >= 0]
-    return home.pin(min(found), max(found) + 1) if found else None
+        log_offsets += [store.commit_log_offset_before(*part.queue, offset) for offset in (part.start + 1, part.end)]
+    found = [offset for offset in log_offsets if offset >= 0]
+    return store.pin(min(found), max(found) + 1) if found else None

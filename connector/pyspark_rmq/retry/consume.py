@@ -3,7 +3,7 @@
 What happens to a batch, in the driver:
 
     C1  was it completed by an earlier run that died before Spark noted it? Then it is done: its marker is there
-    C2  the handler runs in the executors (`judge`); what it says is kept, so that it runs once per attempt
+    C2  the handler runs in the executors (`handler_runner`); what it says is kept, so that it runs once per attempt
     C3  the flood breaker looks at it
     C4  `on_results` gets all rows with what became of them
     C5  the failed rows are sent back as one unit, together with the marker of this batch
@@ -32,7 +32,7 @@ from pyspark_rmq.position.position import refuse
 from pyspark_rmq.query import connect_query, foreach_batch
 from pyspark_rmq.retry.failure_reason import NO_RESULT
 from pyspark_rmq.retry.flood_breaker import FloodBreaker, FloodWatch
-from pyspark_rmq.retry.handler_runner import DLQ, MODES, REASON_COLUMNS, RESULT_COLUMNS, SUCCESS, Judge, Mode
+from pyspark_rmq.retry.handler_runner import DLQ, MODES, REASON_COLUMNS, RESULT_COLUMNS, SUCCESS, HandlerRunner, Mode
 from pyspark_rmq.retry.idempotency import NEEDED as ID_COLUMNS
 from pyspark_rmq.retry.idempotency import SparkIdempotency, TaskIdempotency
 from rmq_store.arguments import instance, path_text
@@ -147,10 +147,12 @@ def consume(
         if name in types:
             refuse(f"the stream has a column {name!r}, which is the name of a column of results: rename it")
     store_writer.prepare_to_consume(path, group, max_reconsume_times)
-    kept = tuple(name for name in types if name not in REASON_COLUMNS) if on_results is not None else tuple(_NEEDED)
+    passed_columns = tuple(_NEEDED)
+    if on_results is not None:
+        passed_columns = tuple(name for name in types if name not in REASON_COLUMNS)
     consumer = _BatchConsumer(
-        handler, mode, path, group, max_reconsume_times, on_results, reasons, kept,
-        StructType([*(stream.schema[name] for name in kept), *_RESULT_FIELDS]),
+        handler, mode, path, group, max_reconsume_times, on_results, reasons, passed_columns,
+        StructType([*(stream.schema[name] for name in passed_columns), *_RESULT_FIELDS]),
         FloodWatch(breaker) if breaker is not None else None, idempotency,
     )  # fmt: skip
     if connect_query.is_connect(stream):
@@ -181,7 +183,7 @@ class _BatchConsumer:
         max_reconsume_times: int | None,
         on_results: Callable[[DataFrame, int], None] | None,
         reasons: bool,
-        kept: tuple[str, ...],
+        passed_columns: tuple[str, ...],
         schema: StructType,
         watch: FloodWatch | None,
         idempotency: SparkIdempotency | None,
@@ -193,7 +195,7 @@ class _BatchConsumer:
         self._max_reconsume_times = max_reconsume_times
         self._on_results = on_results
         self._reasons = reasons
-        self._kept = kept
+        self._passed_columns = passed_columns
         self._schema = schema
         self._watch = watch
         self._idempotency = idempotency
@@ -227,22 +229,22 @@ class _BatchConsumer:
         if most is None:
             most = StoreDirectory(self._path).retry_max_times(self._group)
         once = self._once(query_id, batch_id, most)
-        judge = Judge(self._handler, self._mode, self._path, self._kept, most, once)
-        judged = foreach_batch.map_in_arrow(batch, judge.__call__, self._schema).persist(StorageLevel.MEMORY_AND_DISK)
+        runner = HandlerRunner(self._handler, self._mode, self._path, self._passed_columns, most, once)
+        results = foreach_batch.map_in_arrow(batch, runner.__call__, self._schema).persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            counts = _count(judged)
+            counts = _count(results)
             self._warn_of_unanswered(counts, batch_id)
             now_ms = StoreDirectory(self._path).clock()()
             if self._watch is not None:
                 self._watch.check(counts.rows, counts.dead, now_ms)
             if self._on_results is not None:
-                self._on_results(judged, batch_id)
+                self._on_results(results, batch_id)
             if counts.failed:
-                self._send_back(judged, query_id, _marker_value(batch_id, counts.digest), most)
+                self._send_back(results, query_id, _marker_value(batch_id, counts.digest), most)
             if self._watch is not None:
                 self._watch.count(counts.dead, now_ms)
         finally:
-            judged.unpersist()
+            results.unpersist()
 
     def _once(self, query_id: str, batch_id: int, max_reconsume_times: int) -> TaskIdempotency | None:
         if self._idempotency is None:
@@ -281,9 +283,9 @@ class _BatchConsumer:
             "the query then starts at the group's offsets"
         )
 
-    def _send_back(self, judged: DataFrame, query_id: str, value: int, max_reconsume_times: int) -> None:
+    def _send_back(self, results: DataFrame, query_id: str, value: int, max_reconsume_times: int) -> None:
         columns = ["commitLogOffset", "msgId", "delayLevel", *(REASON_COLUMNS if self._reasons else ())]
-        writer = judged.where(judged["result"] != SUCCESS).select(*columns).write.format("rmq").mode("append")
+        writer = results.where(results["result"] != SUCCESS).select(*columns).write.format("rmq").mode("append")
         writer.options(
             path=self._path,
             sendBack=self._group,
@@ -303,13 +305,13 @@ def _marker_value(batch_id: int, digest: int) -> int:
     return batch_id << _DIGEST_BITS | digest
 
 
-def _count(judged: DataFrame) -> _Counts:
+def _count(results: DataFrame) -> _Counts:
     """Run the handler on all rows, keep what it says, and count it."""
     from pyspark.sql import functions as F
 
-    failed = F.count_if(judged["result"] != SUCCESS)
-    unanswered = F.count_if(judged["errorClass"] == NO_RESULT)
-    found = judged.agg(*_fingerprint(judged), failed, F.count_if(judged["result"] == DLQ), unanswered).head()
+    failed = F.count_if(results["result"] != SUCCESS)
+    unanswered = F.count_if(results["errorClass"] == NO_RESULT)
+    found = results.agg(*_fingerprint(results), failed, F.count_if(results["result"] == DLQ), unanswered).head()
     assert found is not None  # an aggregate without groups has one row
     rows, offsets, failed_rows, dead_rows, unanswered_rows = found
     return _Counts(rows, failed_rows, dead_rows, unanswered_rows, _digest_of(rows, offsets))

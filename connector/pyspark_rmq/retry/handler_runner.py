@@ -59,8 +59,8 @@ Levels = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
-    """What a task runs: `judge(batches)` yields the columns `kept` of all rows, and behind them the verdicts.
+class HandlerRunner:
+    """What a task runs: `runner(batches)` yields the columns `passed_columns` of all rows, and then the results.
 
     `once`: each message is done once; the handler then gets a connection, too, unless its effects are outside.
     `max_reconsume_times` decides whether a failure is the last one. `path` is the store, whose clock says when a row
@@ -70,7 +70,7 @@ class Judge:
     handler: Callable[..., Any]
     mode: Mode
     path: str
-    kept: tuple[str, ...]
+    passed_columns: tuple[str, ...]
     max_reconsume_times: int
     once: TaskIdempotency | None = None
 
@@ -83,14 +83,14 @@ class Judge:
             _check_single(batch)
             verdicts = _Verdicts(batch.num_rows)
             if self.once is not None:
-                self._judge_once(batch, self.once, verdicts)
+                self._run_once(batch, self.once, verdicts)
             elif self.mode == "row":
-                self._judge_rows(batch, verdicts)
+                self._run_rows(batch, verdicts)
             else:
-                self._judge_batch(batch, 0, verdicts)
+                self._run_batch(batch, 0, verdicts)
             yield self._answer(batch, verdicts, clock())
 
-    def _judge_rows(self, batch: pa.RecordBatch, verdicts: _Verdicts) -> None:
+    def _run_rows(self, batch: pa.RecordBatch, verdicts: _Verdicts) -> None:
         for number, row in enumerate(_rows(batch)):
             try:
                 result = self.handler(row)
@@ -99,8 +99,8 @@ class Judge:
             else:
                 verdicts.levels[number] = _level_or_none(result)
 
-    def _judge_once(self, batch: pa.RecordBatch, once: TaskIdempotency, verdicts: _Verdicts) -> None:
-        """Judge the rows by a handler that gets a connection, and sees only what is not done."""
+    def _run_once(self, batch: pa.RecordBatch, once: TaskIdempotency, verdicts: _Verdicts) -> None:
+        """Get the results of the rows by a handler that gets a connection, and sees only what is not done."""
         if self.mode != "row":
             rows = Rows(batch, _levels, DONE)
             done = rows.run(once, lambda connection, some: self.handler(connection, self._given(some)))
@@ -118,8 +118,8 @@ class Judge:
     def _given(self, batch: pa.RecordBatch) -> Any:
         return batch.to_pandas(maps_as_pydicts="lossy") if self.mode == "pandas" else batch
 
-    def _judge_batch(self, batch: pa.RecordBatch, start: int, verdicts: _Verdicts) -> None:
-        """Judge the rows of `batch`, which are those from `start` on."""
+    def _run_batch(self, batch: pa.RecordBatch, start: int, verdicts: _Verdicts) -> None:
+        """Get the results of the rows of `batch`, which are those from `start` on."""
         try:
             result = self.handler(self._given(batch))
         except Exception as error:
@@ -130,8 +130,8 @@ class Judge:
             verdicts.levels[start : start + batch.num_rows] = _levels(result, batch.num_rows)
             return
         half = batch.num_rows // 2
-        self._judge_batch(batch.slice(0, half), start, verdicts)
-        self._judge_batch(batch.slice(half), start + half, verdicts)
+        self._run_batch(batch.slice(0, half), start, verdicts)
+        self._run_batch(batch.slice(half), start + half, verdicts)
 
     def _answer(self, batch: pa.RecordBatch, verdicts: _Verdicts, now_ms: int) -> pa.RecordBatch:
         verdicts.give_reasons_to_unanswered()
@@ -139,7 +139,7 @@ class Judge:
         dead = failed & (verdicts.levels < 0)
         dead |= failed & (batch.column("reconsumeTimes").fill_null(0).to_numpy() >= self.max_reconsume_times)
         results = pa.array(np.select([dead, failed], [2, 1], 0).astype(np.int8))
-        columns = {name: batch.column(name) for name in self.kept}
+        columns = {name: batch.column(name) for name in self.passed_columns}
         columns["result"] = pa.array([SUCCESS, RECONSUME_LATER, DLQ]).take(results)
         columns["delayLevel"] = pa.array(verdicts.levels, mask=~failed)
         columns |= verdicts.reasons_of(failed)
@@ -192,11 +192,11 @@ class _Verdicts:
 
 def _check_single(batch: pa.RecordBatch) -> None:
     """Refuse several rows of one message: it would be sent back for each of them, and again for each of its copies."""
-    places, counts = np.unique(batch.column("commitLogOffset").to_numpy(zero_copy_only=False), return_counts=True)
-    if len(places) < batch.num_rows:
+    log_offsets, counts = np.unique(batch.column("commitLogOffset").to_numpy(zero_copy_only=False), return_counts=True)
+    if len(log_offsets) < batch.num_rows:
         refuse(
-            f"consume: {counts.max()} rows have the commitLogOffset {places[counts.argmax()]}: a message is judged as "
-            "a whole. Take it apart (explode, a join) in the handler, or behind on_results"
+            f"consume: {counts.max()} rows have the commitLogOffset {log_offsets[counts.argmax()]}: a message is "
+            "judged as a whole. Take it apart (explode, a join) in the handler, or behind on_results"
         )
 
 

@@ -179,9 +179,9 @@ class Rows:
         done = np.zeros(self.batch.num_rows, np.bool_)
         codes = topics.dictionary_encode()
         for code, topic in enumerate(codes.dictionary.to_pylist()):
-            places = np.flatnonzero(codes.indices.to_numpy(zero_copy_only=False) == code)
-            rows = self.batch if len(places) == self.batch.num_rows else self.batch.take(pa.array(places))
-            done[places] = apply(rows, topic)
+            row_numbers = np.flatnonzero(codes.indices.to_numpy(zero_copy_only=False) == code)
+            rows = self.batch if len(row_numbers) == self.batch.num_rows else self.batch.take(pa.array(row_numbers))
+            done[row_numbers] = apply(rows, topic)
         if self._wrong_answer is not None:
             raise self._wrong_answer
         return [bool(is_done) for is_done in done]

@@ -164,13 +164,13 @@ def _chunks(keys: Path, rate_per_second: float | None) -> Iterator[tuple[int, pa
         again = pc.and_(pc.equal(queues[1:], queues[:-1]), pc.equal(offsets[1:], offsets[:-1]))
         is_first = last != (queues[0].as_py(), offsets[0].as_py())
         last = queues[-1].as_py(), offsets[-1].as_py()
-        kept = batch.filter(pa.concat_arrays([pa.array([is_first]), pc.invert(again)]))
-        yield batch.num_rows, kept.select([name for name in _KEYS.names if name in kept.schema.names])
+        first_rows = batch.filter(pa.concat_arrays([pa.array([is_first]), pc.invert(again)]))
+        yield batch.num_rows, first_rows.select([name for name in _KEYS.names if name in first_rows.schema.names])
 
 
 def _moved(answer: pa.RecordBatch) -> int:
-    places = answer.column("newCommitLogOffset")
-    return len(places) - int(places.null_count)
+    log_offsets = answer.column("newCommitLogOffset")
+    return len(log_offsets) - int(log_offsets.null_count)
 
 
 def _with_ids(answer: pa.RecordBatch, chunk: pa.RecordBatch) -> pa.RecordBatch:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rmq_store.errors import NoMessageIdError
 
 # What says which message a row is, for those who read an error.
-_PLACE = {"storeTopic": "", "topic": "", "queueId": "queue ", "queueOffset": "offset ", "msgId": ""}
+_NAMING_COLUMNS = {"storeTopic": "", "topic": "", "queueId": "queue ", "queueOffset": "offset ", "msgId": ""}
 
 
 def message_ids(rows: pa.RecordBatch) -> list[str]:
@@ -49,7 +49,8 @@ def ids_or_errors(rows: pa.RecordBatch) -> list[str | NoMessageIdError]:
 
 
 def _name_of(rows: pa.RecordBatch, number: int) -> str:
-    values: dict[str, Any] = {name: rows.column(name)[number].as_py() for name in _PLACE if name in rows.schema.names}
+    names = [name for name in _NAMING_COLUMNS if name in rows.schema.names]
+    values: dict[str, Any] = {name: rows.column(name)[number].as_py() for name in names}
     if "storeTopic" in values:
         values.pop("topic", None)
-    return "the message " + ", ".join(f"{_PLACE[name]}{value}" for name, value in values.items())
+    return "the message " + ", ".join(f"{_NAMING_COLUMNS[name]}{value}" for name, value in values.items())

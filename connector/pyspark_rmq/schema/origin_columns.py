@@ -131,11 +131,11 @@ class _Rows:
             return pa.nulls(self._batch.num_rows, pa.bool_())
         return pa.array(self._redriven.contains(self._batch.column("queueOffset").to_numpy()))
 
-    def own_if_first(self, column: str, kept: pa.Array) -> pa.Array:
-        """What was `kept`; the record's own value if it never failed; null for the rest."""
+    def own_if_first(self, column: str, stored: pa.Array) -> pa.Array:
+        """What was `stored`; the record's own value if it never failed; null for the rest."""
         own = self._batch.column(column)
         never_failed = pc.is_null(self.text(RETRY_TOPIC))
-        return pc.coalesce(kept.cast(own.type), pc.if_else(never_failed, own, pa.scalar(None, own.type)))
+        return pc.coalesce(stored.cast(own.type), pc.if_else(never_failed, own, pa.scalar(None, own.type)))
 
     def offset_message_id(self) -> pa.StringArray:
         """The id of the record's own place."""

@@ -43,7 +43,7 @@ def where_all_hold(conditions: Sequence[Condition], batch: pa.RecordBatch) -> pa
 
 
 @dataclass(frozen=True)
-class IsSought:
+class MatchesLookup:
     """The message is one of those that were asked for: the same answer as the store's `query.rows`."""
 
     lookup: Lookup

@@ -134,7 +134,7 @@ class RmqTestStore:
         while (batch := self._waiting(topic, group)) or self.advance_to_next_due() is not None:
             for message in batch:
                 deliveries.append(message)
-                level, reason = (DONE, None) if handler is None else _judge(handler, message)
+                level, reason = (DONE, None) if handler is None else _run_handler(handler, message)
                 if level != DONE:
                     reason = reason or returned(RECONSUME_LATER if level >= 0 else DLQ)
                     self.store.retry.send_back(
@@ -196,7 +196,7 @@ def _milliseconds(duration: timedelta | int) -> int:
     return duration if isinstance(duration, int) else duration // timedelta(milliseconds=1)
 
 
-def _judge(handler: Handler, message: dict[str, Any]) -> tuple[int, Reason | None]:
+def _run_handler(handler: Handler, message: dict[str, Any]) -> tuple[int, Reason | None]:
     """The delay level that the handler stands for, and why it failed if it has not answered."""
     from pyspark.sql import Row
 

@@ -146,15 +146,15 @@ def _check_single(rows: pa.RecordBatch, before: int | None) -> int | None:
     """
     if "commitLogOffset" not in rows.schema.names or not rows.num_rows:
         return None
-    places = rows.column("commitLogOffset").to_numpy(zero_copy_only=False)
-    found, counts = np.unique(places, return_counts=True)
-    if len(found) < len(places) or places[0] == before:
-        place = found[counts.argmax()] if len(found) < len(places) else before
+    log_offsets = rows.column("commitLogOffset").to_numpy(zero_copy_only=False)
+    found, counts = np.unique(log_offsets, return_counts=True)
+    if len(found) < len(log_offsets) or log_offsets[0] == before:
+        log_offset = found[counts.argmax()] if len(found) < len(log_offsets) else before
         refuse(
-            f"write_once: several rows have the commitLogOffset {place}: a message is written as a whole. Take it "
+            f"write_once: several rows have the commitLogOffset {log_offset}: a message is written as a whole. Take it "
             "apart (explode, a join) in the function write"
         )
-    return int(places[-1])
+    return int(log_offsets[-1])
 
 
 def _joined(pieces: list[pa.RecordBatch]) -> tuple[list[str], pa.RecordBatch]:

@@ -101,7 +101,7 @@ def _stage(
 
     context = TaskContext.get()
     assert context is not None  # Spark calls write() in tasks only
-    told = {
+    query_reasons = {
         failure.QUERY_ID: context.getLocalProperty("sql.streaming.queryId"),
         failure.BATCH_ID: context.getLocalProperty("streaming.sql.batchId"),
     }
@@ -109,24 +109,26 @@ def _stage(
     with stage_send_backs(options, write_id, context.partitionId(), context.taskAttemptId()) as area:
         for batch in batches:
             if batch.num_rows:
-                area.write(send_back_rows(batch, names, told, clock()))
+                area.write(send_back_rows(batch, names, query_reasons, clock()))
         staged: StagedFile | None = area.finish()
     return staged
 
 
 def send_back_rows(
-    batch: pa.RecordBatch, names: Sequence[str], told: Mapping[str, str | None], now_ms: int
+    batch: pa.RecordBatch, names: Sequence[str], query_reasons: Mapping[str, str | None], now_ms: int
 ) -> pa.RecordBatch:
-    """Return rows of the sink as `rmq_store.SEND_BACK_SCHEMA`; `told` are reasons of all rows, None for none."""
+    """Return rows of the sink as `rmq_store.SEND_BACK_SCHEMA`. `query_reasons` are the reasons that all rows have, None
+    for those without a value.
+    """
     import pyarrow as pa
 
     columns = {name: batch.column(name) for name in _FIXED if name in names}
-    columns["properties"] = _reasons(batch, names, told, now_ms)
+    columns["properties"] = _reasons(batch, names, query_reasons, now_ms)
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
 def _reasons(
-    batch: pa.RecordBatch, names: Sequence[str], told: Mapping[str, str | None], now_ms: int
+    batch: pa.RecordBatch, names: Sequence[str], query_reasons: Mapping[str, str | None], now_ms: int
 ) -> pa.MapArray:
     """The reasons of each row by property; null for rows that say nothing."""
     import pyarrow as pa
@@ -143,15 +145,15 @@ def _reasons(
         says_why |= values.is_valid().to_numpy(zero_copy_only=False)
     failed_ms = pa.repeat(pa.scalar(now_ms), count)
     if "lastFailureTime" in names:
-        told_ms = pc.divide(batch.column("lastFailureTime").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()), 1000)
-        failed_ms = pc.coalesce(told_ms, failed_ms)
+        given_ms = pc.divide(batch.column("lastFailureTime").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()), 1000)
+        failed_ms = pc.coalesce(given_ms, failed_ms)
     given[failure.FIRST_FAILURE_MS] = given[failure.LAST_FAILURE_MS] = failed_ms.cast(pa.string())
-    given |= {name: pa.repeat(pa.scalar(value, pa.string()), count) for name, value in told.items()}
+    given |= {name: pa.repeat(pa.scalar(value, pa.string()), count) for name, value in query_reasons.items()}
     # Row by row: the i-th of `width` values belongs to the i-th name. A null value is no property. A null row has no
     # values at all: Arrow would give them to the row before it.
     width, rows = len(given), np.flatnonzero(says_why)
-    places = (rows[:, None] + np.arange(width) * count).ravel()
-    values = pa.concat_arrays(list(given.values())).take(pa.array(places))
+    order = (rows[:, None] + np.arange(width) * count).ravel()
+    values = pa.concat_arrays(list(given.values())).take(pa.array(order))
     keys = pa.array(list(given)).take(pa.array(np.tile(np.arange(width), len(rows))))
     starts = np.concatenate(([0], np.cumsum(says_why) * width)).astype(np.int32)
     return pa.MapArray.from_arrays(pa.array(starts, mask=np.append(~says_why, False)), keys, values)

@@ -120,7 +120,7 @@ class RmqStreamWriter(DataSourceStreamArrowWriter):
             refuse(f"tasks of more than one query report to batch {batchId}: {sorted(map(str, query_ids))}")
         query_id = query_ids.pop() if query_ids else None
         over = None if query_id is None else _is_over(query_id, batchId)
-        _commit(self._options, reports, self._marker(query_id, batchId), over, keeps_open=True)
+        _commit(self._options, reports, self._marker(query_id, batchId), over, stays_open=True)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Remove what was staged by the tasks that reported; the rest is swept when it is old."""
@@ -192,7 +192,7 @@ def _commit(
     marker: Marker | None,
     is_over: Callable[[str], bool] | None = None,
     *,
-    keeps_open: bool = False,
+    stays_open: bool = False,
 ) -> None:
     files = [report.file for report in reports if report.file is not None]
     if not files:
@@ -204,7 +204,7 @@ def _commit(
         except Exception:  # the commit is done: an error would have it written twice
             _log.exception("%s: what was staged could not be swept; the next commit does it", options.path)
 
-    if not commit_staged(options, files, marker, sweeping, keeps_open=keeps_open) and marker is not None:
+    if not commit_staged(options, files, marker, sweeping, stays_open=stays_open) and marker is not None:
         _log.info("%s %s was committed before as %d: nothing added", marker.purpose, marker.key, marker.value)
 
 

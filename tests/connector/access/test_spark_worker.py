@@ -24,10 +24,10 @@ class Collector:
         self.calls: list[tuple[str, int]] = []
 
     def collect(self) -> None:
-        self.calls.append(("collect", len(store_pool._kept)))
+        self.calls.append(("collect", len(store_pool._pool)))
 
     def freeze(self) -> None:
-        self.calls.append(("freeze", len(store_pool._kept)))
+        self.calls.append(("freeze", len(store_pool._pool)))
 
 
 SPARED = [("collect", 0), ("freeze", 0)]
@@ -83,15 +83,15 @@ def test_what_a_task_before_has_kept_open_is_closed_first(
     options = SourceOptions(str(make_store(Orders=10)), Subscription(("Orders",)))
     with location_of(options).in_task():
         pass
-    assert len(store_pool._kept) == 1
+    assert len(store_pool._pool) == 1
     monkeypatch.setitem(sys.modules, "a_module_that_came", ModuleType("a_module_that_came"))
     with location_of(options).in_task():
         assert collector.calls == 2 * SPARED
     with location_of(options).in_task():
         pass
     assert collector.calls == 2 * SPARED
-    store_pool.close_kept()
-    assert not store_pool._kept
+    store_pool.close_pooled()
+    assert not store_pool._pool
 
 
 def test_a_worker_looks_past_what_it_has_imported(spark: Any, make_store: Make) -> None:
@@ -103,6 +103,6 @@ def test_a_worker_looks_past_what_it_has_imported(spark: Any, make_store: Make) 
         assert spark.read.format("rmq_spared").options(path=str(path), subscribe="Orders").load().count() == 100
     tasks = (path / "spared").read_text(encoding="ascii").splitlines()
     # A worker may have come last: look at one that has had a task before.
-    spared, looked_at = max(tuple(map(int, task.split())) for task in tasks)
+    spared, filter_columns = max(tuple(map(int, task.split())) for task in tasks)
     assert spared > 30_000
-    assert looked_at < 10_000
+    assert filter_columns < 10_000

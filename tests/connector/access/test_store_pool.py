@@ -34,7 +34,7 @@ HANG_GUARD_S = 60
 @pytest.fixture(autouse=True)
 def nothing_kept() -> Iterator[None]:
     yield
-    for key in list(store_pool._kept):
+    for key in list(store_pool._pool):
         opened = store_pool._take(key)
         assert opened is not None
         opened.close()
@@ -76,7 +76,7 @@ def test_the_next_task_gets_the_same_home_and_sees_what_was_written_since(make_s
 def test_a_moment_after_the_last_task_nothing_is_open(make_store: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_store(Orders=10)
     for kept_s in (600.0, 0.2):
-        monkeypatch.setattr(store_location, "_TASK_HOME_KEPT_S", kept_s)
+        monkeypatch.setattr(store_location, "_TASK_STORE_POOLED_S", kept_s)
         with location_of(options(path)).in_task() as home:
             assert next(iter(home.read("Orders", 0, 0, 1, columns=["body"], tags=None, raw_body=False))).num_rows == 1
         if kept_s == 600.0:
@@ -85,7 +85,7 @@ def test_a_moment_after_the_last_task_nothing_is_open(make_store: Make, monkeypa
     while open_files(path) and time.monotonic() < deadline_s:
         time.sleep(0.05)
     assert not open_files(path)
-    assert not store_pool._kept
+    assert not store_pool._pool
 
 
 def test_retention_does_not_wait_for_a_home_that_rests(make_store: Make) -> None:
@@ -135,33 +135,35 @@ def test_what_is_wrong_with_a_replaced_store_is_no_business_of_the_next_commit(
 ) -> None:
     monkeypatch.setattr(store_writer, "is_worker", lambda: True)
     path = make_store(Orders=10)
-    with store_writer._commit_home(str(path), keeps_open=True):
+    with store_writer._commit_store(str(path), stays_open=True):
         pass
     shutil.rmtree(path)
     make_store(Orders=3)
-    with store_writer._commit_home(str(path), keeps_open=True) as store:
+    with store_writer._commit_store(str(path), stays_open=True) as store:
         assert count(store) == 3
     assert f"{path} could not be closed" in caplog.text
 
 
 @pytest.mark.parametrize("worker", [False, True])
-@pytest.mark.parametrize("keeps_open", [False, True])
+@pytest.mark.parametrize("stays_open", [False, True])
 def test_a_store_that_was_replaced_while_it_was_written_does_not_have_what_was_written(
-    make_store: Make, monkeypatch: pytest.MonkeyPatch, worker: bool, keeps_open: bool
+    make_store: Make, monkeypatch: pytest.MonkeyPatch, worker: bool, stays_open: bool
 ) -> None:
     monkeypatch.setattr(store_writer, "is_worker", lambda: worker)
     path = make_store(Orders=10)
-    with pytest.raises(StoreFailedError, match="deleted or replaced"), store_writer._commit_home(str(path), keeps_open):
+    committing = store_writer._commit_store(str(path), stays_open)
+    with pytest.raises(StoreFailedError, match="deleted or replaced"), committing:
         path.rename(path.with_name("old"))
         make_store(Orders=3)
-    with pytest.raises(StoreFailedError, match="deleted or replaced"), store_writer._commit_home(str(path), keeps_open):
+    committing = store_writer._commit_store(str(path), stays_open)
+    with pytest.raises(StoreFailedError, match="deleted or replaced"), committing:
         shutil.rmtree(path)
-    assert not store_pool._kept
+    assert not store_pool._pool
 
 
-@pytest.mark.parametrize("keeps_open", [False, True])
+@pytest.mark.parametrize("stays_open", [False, True])
 def test_of_two_errors_that_of_the_commit_counts(
-    make_store: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, keeps_open: bool
+    make_store: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stays_open: bool
 ) -> None:
     """A commit whose fsync failed must not be told as one that found the disk full when it was closed."""
     monkeypatch.setattr(store_writer, "is_worker", lambda: True)
@@ -173,10 +175,10 @@ def test_of_two_errors_that_of_the_commit_counts(
         raise StoreFullError("no room for the checkpoint")
 
     monkeypatch.setattr(Store, "close", close)
-    with pytest.raises(StoreFailedError, match="fsync"), store_writer._commit_home(str(path), keeps_open):
+    with pytest.raises(StoreFailedError, match="fsync"), store_writer._commit_store(str(path), stays_open):
         raise StoreFailedError("fsync")
     assert "no room for the checkpoint" in caplog.text
-    assert not store_pool._kept
+    assert not store_pool._pool
 
 
 def test_a_home_that_cannot_be_kept_is_closed_and_its_user_hears_nothing(
@@ -191,7 +193,7 @@ def test_a_home_that_cannot_be_kept_is_closed_and_its_user_hears_nothing(
     path = make_store(Orders=10)
     with location_of(options(path)).in_task() as home:
         assert count(home) == 10
-    assert not store_pool._kept and not open_files(path)
+    assert not store_pool._pool and not open_files(path)
     assert "cannot be kept open" in caplog.text
 
 
@@ -209,17 +211,17 @@ def test_a_home_whose_directories_cannot_be_opened_is_closed(make_store: Make, m
         monkeypatch.setattr(os, "open", no_descriptor)
         return home
 
-    with pytest.raises(OSError, match="Too many"), store_pool.kept(("x", str(path)), path, open_home, lambda _: 60.0):
+    with pytest.raises(OSError, match="Too many"), store_pool.pooled(("x", str(path)), path, open_home, lambda _: 60.0):
         pass
     monkeypatch.undo()
-    assert not store_pool._kept and not open_files(path)
+    assert not store_pool._pool and not open_files(path)
 
 
 def test_a_home_in_which_a_task_failed_is_not_given_to_another(make_store: Make) -> None:
     path = make_store(Orders=10)
     with pytest.raises(RuntimeError), location_of(options(path)).in_task():
         raise RuntimeError("a task")
-    assert not store_pool._kept and not open_files(path)
+    assert not store_pool._pool and not open_files(path)
 
 
 def test_a_task_that_is_not_read_to_its_end_leaves_its_home_to_the_next(make_store: Make) -> None:
@@ -241,7 +243,7 @@ def test_tasks_at_the_same_time_have_homes_of_their_own(make_store: Make) -> Non
     path = make_store(Orders=10)
     with location_of(options(path)).in_task() as first, location_of(options(path)).in_task() as second:
         assert first is not second
-    assert len(store_pool._kept) == 1
+    assert len(store_pool._pool) == 1
     with location_of(options(path)).in_task() as third:
         assert third is first
         assert count(third) == 10
@@ -255,14 +257,14 @@ def test_a_forked_child_does_not_use_the_home_of_its_parent(make_store: Make) ->
     child = os.fork()
     if child == 0:
         try:
-            os.write(tell, f"{len(store_pool._kept)}".encode())
+            os.write(tell, f"{len(store_pool._pool)}".encode())
         finally:
             os._exit(0)
     os.waitpid(child, 0)
     os.close(tell)
     with os.fdopen(told) as answer:
         assert answer.read() == "0"
-    assert len(store_pool._kept) == 1
+    assert len(store_pool._pool) == 1
 
 
 WORKER = """
@@ -273,14 +275,14 @@ import pyarrow as pa
 from pyspark_rmq.access import store_writer
 from pyspark_rmq.options.options import SinkOptions
 from rmq_store import StagingArea
-store_writer._COMMIT_HOME_KEPT_S = 600.0
+store_writer._COMMIT_STORE_POOLED_S = 600.0
 path = Path(sys.argv[1])
 with StagingArea.for_task(path, "write-1", 0, 0, topic="Orders") as area:
     area.write(pa.record_batch({"body": pa.array([b"the last one"])}))
     staged = area.finish()
-keeps_open = sys.argv[2] == "stream"
+stays_open = sys.argv[2] == "stream"
 options = SinkOptions(str(path), topic="Orders")
-assert store_writer.commit_staged(options, [staged], None, lambda: (path / "swept").touch(), keeps_open=keeps_open)
+assert store_writer.commit_staged(options, [staged], None, lambda: (path / "swept").touch(), stays_open=stays_open)
 print("committed", flush=True)
 sys.stdin.read()
 """
@@ -400,9 +402,9 @@ def test_a_small_batch_write_waits_for_its_close_and_a_large_one_does_not(
 ) -> None:
     """A program that ends right behind a small write left `abort`."""
     monkeypatch.setattr(store_writer, "is_worker", lambda: True)
-    monkeypatch.setattr(store_writer, "_LITTLE_CLOSED_WITHIN_S", HANG_GUARD_S)
+    monkeypatch.setattr(store_writer, "_SMALL_WRITE_CLOSE_WAIT_S", HANG_GUARD_S)
     path = seldom_flushed(tmp_path)
-    assert commit_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, keeps_open=False)
+    assert commit_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, stays_open=False)
     assert not (path / "abort").exists()
 
     may_close = threading.Event()
@@ -413,11 +415,11 @@ def test_a_small_batch_write_waits_for_its_close_and_a_large_one_does_not(
         closing(store)
 
     monkeypatch.setattr(Store, "close", close_later)
-    monkeypatch.setattr(store_writer, "_LITTLE_BYTES", 0)
-    assert commit_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, keeps_open=False)
-    monkeypatch.setattr(store_writer, "_LITTLE_BYTES", 1 << 20)
-    monkeypatch.setattr(store_writer, "_LITTLE_CLOSED_WITHIN_S", 0.01)
-    assert commit_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, keeps_open=False)
+    monkeypatch.setattr(store_writer, "_SMALL_WRITE_BYTES", 0)
+    assert commit_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, stays_open=False)
+    monkeypatch.setattr(store_writer, "_SMALL_WRITE_BYTES", 1 << 20)
+    monkeypatch.setattr(store_writer, "_SMALL_WRITE_CLOSE_WAIT_S", 0.01)
+    assert commit_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, stays_open=False)
     assert (path / "abort").exists(), "no longer than that"
     may_close.set()
     store_pool.close_all()
@@ -445,11 +447,11 @@ def test_a_flush_that_fails_behind_a_commit_is_told_to_the_next_one_and_its_rows
             raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(durable, "hook", fail)
-    assert commit_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, keeps_open=True)
+    assert commit_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, stays_open=True)
     assert failed.wait(HANG_GUARD_S)
     wait_until(lambda: "flush failed" in caplog.text)
     with pytest.raises(StoreFailedError):
-        commit_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, keeps_open=True)
+        commit_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, stays_open=True)
     monkeypatch.setattr(durable, "hook", None)
     with Store.open(path) as store:
         assert count(store) == 11
@@ -470,7 +472,7 @@ def test_a_commit_is_done_and_swept_where_no_thread_can_be_started(
         starting(thread)
 
     monkeypatch.setattr(threading.Thread, "start", no_thread)
-    assert commit_staged(SinkOptions(str(path)), [staged], None, lambda: swept.append(1), keeps_open=False)
+    assert commit_staged(SinkOptions(str(path)), [staged], None, lambda: swept.append(1), stays_open=False)
     assert swept and "cannot be kept open" in caplog.text
     assert not (path / "abort").exists()
     with Store.open(path, read_only=True) as store:

@@ -17,7 +17,7 @@ from rmq_store import NotAStoreError, ReadOnlyError, Store, StoreLockedError, Us
 Make = Callable[..., Any]
 
 
-OPENINGS: tuple[Callable[[StoreLocation], store_reader.Home], ...] = (
+OPENINGS: tuple[Callable[[StoreLocation], store_reader.StoreReader], ...] = (
     lambda location: location.open_to_read(),
     lambda location: location.open_to_commit("cg"),
 )
@@ -30,7 +30,7 @@ def source(path: Path, **fields: Any) -> SourceOptions:
 def test_a_store_answers_all_that_the_connector_asks(make_store: Make) -> None:
     path = make_store(Orders=10)
     with location_of(source(path, broker_name="b-1")).open_to_commit("cg") as opened:
-        wanted = {name for name in vars(store_reader.Home) if not name.startswith("_")}
+        wanted = {name for name in vars(store_reader.StoreReader) if not name.startswith("_")}
         assert wanted <= set(dir(opened))
         limits = opened.queue_ranges("Orders")
         assert sum(limit.max_offset for limit in limits.values()) == 10

@@ -208,11 +208,11 @@ def test_a_message_whose_record_is_damaged_has_no_age(shop: Shop) -> None:
         (12, (12, 0, 0.0)),  # the store lost its tail
     ],
 )
-def test_a_position_outside_of_the_queue(fake_home: Make, position: int, expected: tuple[int, int, float]) -> None:
+def test_a_position_outside_of_the_queue(fake_store: Make, position: int, expected: tuple[int, int, float]) -> None:
     tracker = SourceTracker()
     batch = batch_of(Query().done(ours({T0: 0}, {T0: position}, {T0: 10}, None)).progress, 0)
     assert batch is not None
-    tracker.completed(batch, fake_home({T0: (5, 10)}), now_ms=100_000)
+    tracker.completed(batch, fake_store({T0: (5, 10)}), now_ms=100_000)
     (row,) = tracker.rows
     assert (row.end, row.lag, row.lag_seconds) == expected
 
@@ -293,10 +293,10 @@ def test_two_sources_and_two_queries_are_kept_apart_and_one_that_ends_leaves_row
     listener.onQueryTerminated(join.terminated())
     assert set(samples(listener, "rmq_stream_lag_messages", "query")) == {("other",)}
     assert sorted(row.query for row in listener.rows()) == ["join", "join", "other"]
-    assert list(listener._homes) == [str(shop.path)]
+    assert list(listener._stores) == [str(shop.path)]
     listener.onQueryTerminated(other.terminated())
     assert samples(listener, "rmq_stream_lag_messages") == {}
-    assert (len(listener.sources()), listener._homes) == (3, {})
+    assert (len(listener.sources()), listener._stores) == (3, {})
     listener.onQueryStarted(Query(query_id=join.id).started())
     assert {row.query for row in listener.rows()} == {"other"}
 

@@ -71,10 +71,10 @@ class Sizes:
 
     def __init__(self, sizes: list[int]) -> None:
         self.total = [0, *accumulate(sizes)]
-        self.looked_at = 0
+        self.filter_columns = 0
 
     def between(self, queue: Queue, start: int, end: int) -> int:
-        self.looked_at = max(self.looked_at, end)
+        self.filter_columns = max(self.filter_columns, end)
         return self.total[end] - self.total[start]
 
     def after(self, queue: Queue, start: int, end: int, limit_bytes: int) -> int:
@@ -122,7 +122,7 @@ def test_sizes_are_looked_at_only_as_far_as_the_limit_may_go() -> None:
     log = Sizes([100] * 10_000)
     admitted = admit_bytes({Q[0]: 0, Q[1]: 0}, {Q[0]: 10_000, Q[1]: 9_000}, 1000, log.between, log.after)
     assert sum(admitted.values()) == 10
-    assert log.looked_at <= 10
+    assert log.filter_columns <= 10
 
 
 def test_one_message_larger_than_the_limit_passes() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_rmq.position.fingerprint import Mark
+from pyspark_rmq.position.fingerprint import Fingerprint
 from pyspark_rmq.position.position import (
     Position,
     Queue,
@@ -25,7 +25,7 @@ QUEUES = st.builds(Queue, st.text(min_size=1, max_size=5), st.integers(0, 2**31 
 OFFSETS = st.dictionaries(QUEUES, st.integers(0, 2**63 - 1), max_size=4)
 
 
-MARKS = st.builds(Mark, st.integers(0, 2**63 - 1), st.none() | st.integers(-(2**63), 2**63 - 1))
+MARKS = st.builds(Fingerprint, st.integers(0, 2**63 - 1), st.none() | st.integers(-(2**63), 2**63 - 1))
 
 
 @given(st.text(max_size=8), OFFSETS, st.dictionaries(QUEUES, MARKS, max_size=4), OFFSETS, OFFSETS)
@@ -73,7 +73,7 @@ def test_a_checkpoint_that_is_not_ours_is_refused(value: object) -> None:
 def test_a_position_of_an_older_version_does_not_say_when_messages_were_stored() -> None:
     old = {"version": 1, "store": "s", "topics": {"T": {"0": 5}}, "after": {"T": {"0": 400}}}
     position = StreamPosition.from_json(old)
-    assert position.after == {Queue("T", 0): Mark(400)}
+    assert position.after == {Queue("T", 0): Fingerprint(400)}
     assert position.to_json() == old
 
 
@@ -86,14 +86,14 @@ def test_only_a_position_with_closed_queues_is_one_that_older_versions_refuse() 
 @pytest.mark.parametrize(
     ("mark", "other", "may_be"),
     [
-        (Mark(4, 7), Mark(4, 7), True),
-        (Mark(4, 7), Mark(4, 8), False),
-        (Mark(4, 7), Mark(5, 7), False),
-        (Mark(4), Mark(4, 7), True),
-        (Mark(4), Mark(5), False),
+        (Fingerprint(4, 7), Fingerprint(4, 7), True),
+        (Fingerprint(4, 7), Fingerprint(4, 8), False),
+        (Fingerprint(4, 7), Fingerprint(5, 7), False),
+        (Fingerprint(4), Fingerprint(4, 7), True),
+        (Fingerprint(4), Fingerprint(5), False),
     ],
 )
-def test_a_mark_is_known_by_place_and_time(mark: Mark, other: Mark, may_be: bool) -> None:
+def test_a_mark_is_known_by_place_and_time(mark: Fingerprint, other: Fingerprint, may_be: bool) -> None:
     assert mark.may_be(other) is other.may_be(mark) is may_be
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_rmq.position.fingerprint import Mark
+from pyspark_rmq.position.fingerprint import Fingerprint
 from pyspark_rmq.position.planning import Limits
 from pyspark_rmq.position.position import Queue, StreamPosition
 from pyspark_rmq.position.stream_plan import StreamPlan, batch_slices, moved, with_opened_again
@@ -50,8 +50,8 @@ def test_a_batch_goes_from_the_position_to_the_ends_of_the_queues() -> None:
     end = end_of(made)
     assert (made.start, end) == ({A: 3, B: 5}, {A: 10, B: 5})
     assert made.has_messages(end) and made.is_new(end)
-    position = made.position("s", end, {A: Mark(900)}, {})
-    assert position == StreamPosition("s", {A: 10, B: 5}, {A: Mark(900)})
+    position = made.position("s", end, {A: Fingerprint(900)}, {})
+    assert position == StreamPosition("s", {A: 10, B: 5}, {A: Fingerprint(900)})
 
 
 def test_without_new_messages_spark_keeps_its_position() -> None:
@@ -95,10 +95,10 @@ def test_a_queue_that_was_opened_again_goes_on_where_it_was_closed() -> None:
 
 
 def test_a_queue_that_was_rolled_back_goes_on_earlier_and_its_fingerprint_is_forgotten() -> None:
-    position = StreamPosition("s", {A: 20, B: 5}, {A: Mark(7), B: Mark(8)})
+    position = StreamPosition("s", {A: 20, B: 5}, {A: Fingerprint(7), B: Fingerprint(8)})
     made = plan(position, {A: (0, 12), B: (0, 5)}, back={A: 12})
     assert made.begin == moved(position, {A: 12})
-    assert (made.begin.next, made.begin.after) == ({A: 12, B: 5}, {B: Mark(8)})
+    assert (made.begin.next, made.begin.after) == ({A: 12, B: 5}, {B: Fingerprint(8)})
     end = end_of(made)
     assert made.is_new(end), "the position of a store that was rolled back is a new one, also without messages"
     assert made.position("s", end, {}, {}).began == {A: 12}

@@ -182,7 +182,7 @@ bounds = st.fixed_dictionaries(
     st.lists(messages, min_size=1, max_size=3),
     st.sets(st.sampled_from([*KEYS, "nobody"]), min_size=1),
     st.sampled_from(STATES),
-    st.sampled_from([0, lookup._LOOK_AT_ROWS]),
+    st.sampled_from([0, lookup._READ_WHILE_PLANNING_ROWS]),
     bounds,
     st.data(),
 )
@@ -191,7 +191,7 @@ def test_what_is_found_is_what_a_filtered_read_of_everything_finds(
 ) -> None:
     directory = Path(tempfile.mkdtemp())
     shop = Shop(directory / "store")
-    usual = lookup._LOOK_AT_ROWS
+    usual = lookup._READ_WHILE_PLANNING_ROWS
     try:
         with shop.open() as store:
             for topic in ("Alpha", "Beta"):
@@ -203,7 +203,7 @@ def test_what_is_found_is_what_a_filtered_read_of_everything_finds(
             shop.now_ms += 1000
             store.schedule.deliver_due()  # messages come to their real topic, with their keys
         change(shop)
-        lookup._LOOK_AT_ROWS = look_at
+        lookup._READ_WHILE_PLANNING_ROWS = look_at
         everything = shop.read()
         ids = [name(row) for row in everything for name in (offset_id, lambda row: row["msgId"])]
         chosen = data.draw(st.sets(st.sampled_from([*ids, "nobody", "AB" * 16]), min_size=1))
@@ -212,7 +212,7 @@ def test_what_is_found_is_what_a_filtered_read_of_everything_finds(
             expected = [row for row in scope if sought(option, texts)(row)]
             assert shop.read(**bounds, **{option: " ".join(texts)}) == expected
     finally:
-        lookup._LOOK_AT_ROWS = usual
+        lookup._READ_WHILE_PLANNING_ROWS = usual
         shutil.rmtree(directory)
 
 
@@ -230,8 +230,8 @@ def test_no_key_is_missed_at_the_border_of_what_the_index_covers(
         assert len(index_files(shop)) > 4
     change(shop)
     ids = [row["msgId"] for row in shop.read(subscribe="Alpha")]
-    for look_at in (0, lookup._LOOK_AT_ROWS):
-        monkeypatch.setattr(lookup, "_LOOK_AT_ROWS", look_at)
+    for look_at in (0, lookup._READ_WHILE_PLANNING_ROWS):
+        monkeypatch.setattr(lookup, "_READ_WHILE_PLANNING_ROWS", look_at)
         for part in ("a", "e"):
             found = shop.read(subscribe="Alpha", key=" ".join(f"{part}-{number}" for number in range(count)))
             assert [row["msgId"] for row in found] == ids
@@ -332,7 +332,7 @@ def test_a_store_that_keeps_no_index_is_read_and_says_so(
     shop: Shop, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, look_at: int
 ) -> None:
     """Few messages are looked at while planning, many by the tasks."""
-    monkeypatch.setattr(lookup, "_LOOK_AT_ROWS", look_at)
+    monkeypatch.setattr(lookup, "_READ_WHILE_PLANNING_ROWS", look_at)
     shop.config = replace(TINY, message_index_enable=False)
     with shop.open() as store:
         store.create_topic("Alpha", 2)
@@ -451,8 +451,8 @@ def test_lost_messages_might_have_had_the_key(shop: Shop) -> None:
         assert store.recovery is not None and store.recovery.bad_ranges
     with pytest.raises(CorruptRecordError, match="lost"):
         shop.read(subscribe="Alpha", key="k6 k9")
-    beside = {"subscribe": "Alpha", "key": "k6 k9", "startingOffsets": '{"Alpha":{"0":8}}'}
-    assert [row["keys"] for row in shop.read(**beside)] == ["k9 all"]
+    run_in_thread = {"subscribe": "Alpha", "key": "k6 k9", "startingOffsets": '{"Alpha":{"0":8}}'}
+    assert [row["keys"] for row in shop.read(**run_in_thread)] == ["k9 all"]
     found = shop.read(subscribe="Alpha", key="k6 k9", failOnDataLoss="false", onCorruption="skip")
     assert [row["keys"] for row in found] == ["k6 all", "k9 all"]
 

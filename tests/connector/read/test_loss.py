@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from pyspark_rmq.options.options import source_options
 from pyspark_rmq.position.planning import QueueSlice
 from pyspark_rmq.position.position import Queue, StreamPosition
-from pyspark_rmq.read.loss_detection import check_missing, keep_within
+from pyspark_rmq.read.loss_detection import check_missing, existing_within
 from pyspark_rmq.read.reader import RmqReader, SlicePartition
 from pyspark_rmq.read.stream_reader import RmqStreamReader
 from pyspark_rmq.schema.schema import SOURCE_SCHEMA
@@ -239,15 +239,15 @@ def test_the_report_is_read_alone_and_by_columns(one_queue: Path, tmp_path: Path
 def test_the_reason_says_on_which_side_it_was_lost(make_store: Make, start: int, end: int, reason: str) -> None:
     path = make_store()
     options = source_options({"path": str(path), "subscribe": "T", "failOnDataLoss": "false"}, "batch read", 0)
-    keep_within([QueueSlice("T", 0, start, end)], {Queue("T", 0): (10, 100)}, options)
+    existing_within([QueueSlice("T", 0, start, end)], {Queue("T", 0): (10, 100)}, options)
     assert [loss.reason for loss in recorded_losses(path)] == [reason]
 
 
-def test_a_deleted_topic_is_a_loss_whose_end_nobody_knows(make_store: Make, fake_home: Make) -> None:
+def test_a_deleted_topic_is_a_loss_whose_end_nobody_knows(make_store: Make, fake_store: Make) -> None:
     path = make_store()
     options = source_options({"path": str(path), "subscribePattern": "T", "failOnDataLoss": "false"}, "stream read", 0)
     position = StreamPosition("", {Queue("T", 0): 7})
-    check_missing(fake_home({}), position, [Queue("T", 0)], ["T"], options)
+    check_missing(fake_store({}), position, [Queue("T", 0)], ["T"], options)
     (loss,) = recorded_losses(path)
     assert (loss.topic, loss.start, loss.end, loss.reason) == ("T", 7, None, "deleted topic")
 

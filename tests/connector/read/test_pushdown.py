@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from pyspark_rmq.options.options import Lookup, source_options
 from pyspark_rmq.read.pushdown import PushingReader
 from pyspark_rmq.read.reader import RmqReader
-from pyspark_rmq.schema.row_filters import IsSought
+from pyspark_rmq.schema.row_filters import MatchesLookup
 from pyspark_rmq.schema.schema import READABLE, SOURCE_SCHEMA
 from pyspark_rmq.source import DefaultSource
 from rmq_store import Message, Store, StoreConfig
@@ -301,6 +301,6 @@ def test_a_message_of_a_batch_is_sought_by_its_own_id_and_by_the_batchs(by: str)
         (("own",), [True, False, False]), (("batch",), [True, False, False]), (("other", "none"), [False, True, False]),
         (("7F00000100002A9F0000000000000000",), [False, False, by == "id"]),
     ):  # fmt: skip
-        sought = IsSought(Lookup(by, texts))  # type: ignore[arg-type]
+        sought = MatchesLookup(Lookup(by, texts))  # type: ignore[arg-type]
         assert set(sought.columns) <= rows.keys()
         assert sought.holds(pa.RecordBatch.from_pydict(rows)).tolist() == expected

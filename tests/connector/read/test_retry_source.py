@@ -254,8 +254,8 @@ def start(home: Any, options: Any) -> dict[Queue, int]:
 
 
 @pytest.mark.statement("C08", "C12")
-def test_the_retry_topic_is_read_as_soon_as_it_exists_and_once(fake_home: Make) -> None:
-    home = fake_home({T0: (0, 5)})
+def test_the_retry_topic_is_read_as_soon_as_it_exists_and_once(fake_store: Make) -> None:
+    home = fake_store({T0: (0, 5)})
     assert set(starting_offsets.subscribed(home, stream_options(group="g").subscription)) == {T0}
     home.queues[RETRY] = (0, 3)
     both = {T0, RETRY}
@@ -270,9 +270,9 @@ def test_the_retry_topic_is_read_as_soon_as_it_exists_and_once(fake_home: Make) 
 
 
 @pytest.mark.statement("C08")
-def test_a_new_group_reads_its_retry_topic_from_the_beginning_whatever_the_option_says(fake_home: Make) -> None:
+def test_a_new_group_reads_its_retry_topic_from_the_beginning_whatever_the_option_says(fake_store: Make) -> None:
     # RebalancePushImpl#computePullFromWhereWithException: %RETRY% topics begin at 0
-    home = fake_home({T0: (0, 5), RETRY: (0, 3)})
+    home = fake_store({T0: (0, 5), RETRY: (0, 3)})
     assert start(home, stream_options(group="g", startingOffsets="latest")) == {T0: 5, RETRY: 0}
     assert start(home, stream_options(group="g", startingOffsets='{"T":{"0":2}}')) == {T0: 2, RETRY: 0}
     named = '{"T":{"0":2},"%RETRY%g":{"0":1}}'
@@ -285,8 +285,8 @@ def test_a_new_group_reads_its_retry_topic_from_the_beginning_whatever_the_optio
     assert start(home, stream_options(group="g", startingOffsets="latest")) == {T0: 5, RETRY: 2}
 
 
-def test_due_messages_are_delivered_before_the_queues_are_looked_at(fake_home: Make, stream_reader: Make) -> None:
-    home = fake_home({T0: (0, 5)})
+def test_due_messages_are_delivered_before_the_queues_are_looked_at(fake_store: Make, stream_reader: Make) -> None:
+    home = fake_store({T0: (0, 5)})
     stream = stream_reader(home, group="g")
     begin = stream.initialOffset()
     home.due.append(RETRY)
@@ -303,8 +303,8 @@ def test_due_messages_are_delivered_before_the_queues_are_looked_at(fake_home: M
     assert home.committed == {T0: 5, RETRY: 1}  # committed like any other
 
 
-def test_available_now_reads_what_was_due_when_it_began(fake_home: Make, stream_reader: Make) -> None:
-    home = fake_home({T0: (0, 5)})
+def test_available_now_reads_what_was_due_when_it_began(fake_store: Make, stream_reader: Make) -> None:
+    home = fake_store({T0: (0, 5)})
     stream = stream_reader(home, group="g")
     home.due.append(RETRY)
     stream.prepareForTriggerAvailableNow()
@@ -315,27 +315,27 @@ def test_available_now_reads_what_was_due_when_it_began(fake_home: Make, stream_
     assert end["topics"]["%RETRY%g"] == {"0": 1}
 
 
-def test_a_stream_that_does_not_commit_delivers_nothing(fake_home: Make, stream_reader: Make) -> None:
+def test_a_stream_that_does_not_commit_delivers_nothing(fake_store: Make, stream_reader: Make) -> None:
     for given in ({}, {"group": "g", "commitOffsets": "false"}):
-        home = fake_home({T0: (0, 5)})
+        home = fake_store({T0: (0, 5)})
         stream = stream_reader(home, **given)
         stream.prepareForTriggerAvailableNow()
         stream.latestOffset(stream.initialOffset(), LIMIT)
         assert home.deliveries == []
 
 
-def test_limits_hold_over_all_queues(fake_home: Make, stream_reader: Make) -> None:
-    home = fake_home({T0: (0, 50), RETRY: (0, 50)})
+def test_limits_hold_over_all_queues(fake_store: Make, stream_reader: Make) -> None:
+    home = fake_store({T0: (0, 50), RETRY: (0, 50)})
     stream = stream_reader(home, group="g", maxOffsetsPerTrigger="10")
     end = stream.latestOffset(stream.initialOffset(), LIMIT)
     assert end["topics"] == {"T": {"0": 5}, "%RETRY%g": {"0": 5}}
 
 
 def test_one_query_of_a_group_takes_what_comes_back_and_a_second_one_hears_of_it_at_its_start(
-    fake_home: Make, stream_reader: Make, monkeypatch: pytest.MonkeyPatch
+    fake_store: Make, stream_reader: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_module, "CLAIM_TIMEOUT_S", 0.0)
-    home = fake_home({T0: (0, 5), Queue("U", 0): (0, 5), Queue("V", 0): (0, 5)})  # nothing has failed yet
+    home = fake_store({T0: (0, 5), Queue("U", 0): (0, 5), Queue("V", 0): (0, 5)})  # nothing has failed yet
     stream_reader(home, group="g").initialOffset()
     with pytest.raises(LeaseHeldError, match=re.escape("'%RETRY%g' is held") + ".*set retryTopic=false in this one"):
         stream_reader(home, group="g", subscribe="U").initialOffset()

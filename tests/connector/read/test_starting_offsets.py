@@ -32,8 +32,8 @@ def start(home: Any, asked: SourceOptions) -> dict[Queue, int]:
     return starting_offsets.stream_start(home, asked, starting_offsets.subscribed(home, asked.subscription))
 
 
-def test_subscriptions_name_topics_match_them_or_assign_queues(fake_home: Make) -> None:
-    home = fake_home({T0: (0, 1), T1: (0, 2), Queue("T2", 0): (0, 3)})
+def test_subscriptions_name_topics_match_them_or_assign_queues(fake_store: Make) -> None:
+    home = fake_store({T0: (0, 1), T1: (0, 2), Queue("T2", 0): (0, 3)})
     assert set(starting_offsets.subscribed(home, options().subscription)) == {T0, T1}
     assert set(starting_offsets.subscribed(home, options(subscribe="T2,T").subscription)) == {T0, T1, Queue("T2", 0)}
     assigned = source_options({"path": "/s", "assign": '{"T":[1]}'}, "batch read", 0)
@@ -53,8 +53,8 @@ def test_a_pattern_matches_whole_names_and_leaves_out_what_is_not_the_users() ->
     assert starting_offsets.matching_topics(topics, "%DLQ%.*") == ["%DLQ%g"]
 
 
-def test_a_position_for_every_queue_must_name_every_queue_and_no_other(fake_home: Make) -> None:
-    home = fake_home({T0: (0, 10), T1: (2, 20)})
+def test_a_position_for_every_queue_must_name_every_queue_and_no_other(fake_store: Make) -> None:
+    home = fake_store({T0: (0, 10), T1: (2, 20)})
     assert start(home, options(startingOffsets='{"T":{"0":-2,"1":-1}}')) == {T0: 0, T1: 20}
     assert start(home, options(startingOffsets='{"T":{"0":10,"1":0}}')) == {T0: 10, T1: 0}
     with pytest.raises(UsageError, match="must name every queue that is read; missing: T-1"):
@@ -65,18 +65,18 @@ def test_a_position_for_every_queue_must_name_every_queue_and_no_other(fake_home
         start(home, options(startingOffsets='{"T":{"0":11,"1":0}}'))
 
 
-def test_times_find_the_first_message_stored_then_or_later(fake_home: Make) -> None:
-    home = fake_home({T0: (0, 10), T1: (4, 20)})
+def test_times_find_the_first_message_stored_then_or_later(fake_store: Make) -> None:
+    home = fake_store({T0: (0, 10), T1: (4, 20)})
     assert start(home, options(startingTimestamp="2500")) == {T0: 3, T1: 4}
     assert start(home, options(startingOffsetsByTimestamp='{"T":{"0":99999,"1":5000}}')) == {T0: 10, T1: 5}
 
 
 def test_a_time_that_is_still_to_come_is_no_place_where_a_stream_can_start(
-    fake_home: Make, monkeypatch: pytest.MonkeyPatch
+    fake_store: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It began at the end at once, and read what came before that time."""
     monkeypatch.setattr(StoreDirectory, "clock", lambda location: lambda: 30_000)
-    home = fake_home({T0: (0, 10), T1: (4, 20)})
+    home = fake_store({T0: (0, 10), T1: (4, 20)})
     assert start(home, options(startingTimestamp="30000")) == {T0: 10, T1: 20}, "nothing came since"
     by_queue = '{"T":{"0":5000,"1":30001}}'
     for group in ({}, {"group": "g"}):
@@ -93,33 +93,33 @@ def test_a_time_that_is_still_to_come_is_no_place_where_a_stream_can_start(
 
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.statement("G07")
-def test_a_young_complete_queue_is_read_from_0_whatever_was_asked_for(fake_home: Make, where: str) -> None:
-    home = fake_home({T0: (0, 10), T1: (0, 0)}, log_end=MEMORY_BYTES * 40 // 100)
+def test_a_young_complete_queue_is_read_from_0_whatever_was_asked_for(fake_store: Make, where: str) -> None:
+    home = fake_store({T0: (0, 10), T1: (0, 0)}, log_end=MEMORY_BYTES * 40 // 100)
     assert start(home, options(group="g", consumeFromWhere=where)) == {T0: 0, T1: 0}
 
 
 @pytest.mark.parametrize(("where", "expected"), list(zip(WHERE, (9000, 0, 200), strict=True)))
 @pytest.mark.statement("G07")
-def test_an_old_queue_is_read_from_where_was_asked_for(fake_home: Make, where: str, expected: int) -> None:
+def test_an_old_queue_is_read_from_where_was_asked_for(fake_store: Make, where: str, expected: int) -> None:
     given = {"group": "g", "consumeFromWhere": where}
     # one byte more than 40 % of the memory behind the first message; the default time is 30 minutes before now
-    home = fake_home({T0: (0, 9000)}, log_end=MEMORY_BYTES * 40 // 100 + 1)
+    home = fake_store({T0: (0, 9000)}, log_end=MEMORY_BYTES * 40 // 100 + 1)
     assert start(home, options(**given)) == {T0: expected}
     # or the first messages are gone
-    home = fake_home({T0: (5, 9000)}, log_end=0)
+    home = fake_store({T0: (5, 9000)}, log_end=0)
     assert start(home, options(**given)) == {T0: max(5, expected)}
 
 
 @pytest.mark.parametrize(("where", "expected"), list(zip(WHERE, (0, 0, 9000), strict=True)))
-def test_a_retry_topic_is_read_from_its_beginning(fake_home: Make, where: str, expected: int) -> None:
-    home = fake_home({RETRY: (0, 9000)}, log_end=MEMORY_BYTES)
+def test_a_retry_topic_is_read_from_its_beginning(fake_store: Make, where: str, expected: int) -> None:
+    home = fake_store({RETRY: (0, 9000)}, log_end=MEMORY_BYTES)
     assert start(home, options(subscribe="%RETRY%g", group="g", consumeFromWhere=where)) == {RETRY: expected}
 
 
 def test_a_committed_offset_behind_the_end_means_that_the_store_lost_messages(
-    fake_home: Make, caplog: pytest.LogCaptureFixture
+    fake_store: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    home = fake_home({T0: (0, 10)}, committed={T0: 15})
+    home = fake_store({T0: (0, 10)}, committed={T0: 15})
     with pytest.raises(DataLossError, match=r"T-0 \[10, 15\) do not exist") as raised:
         start(home, options(group="g"))
     assert raised.value.ranges == [("T", 0, 10, 15)]
@@ -128,8 +128,8 @@ def test_a_committed_offset_behind_the_end_means_that_the_store_lost_messages(
     assert "T-0 [10, 15)" in caplog.text
 
 
-def test_a_batch_looks_at_the_group_only_if_asked(fake_home: Make) -> None:
-    home = fake_home({T0: (2, 10)}, committed={T0: 7})
+def test_a_batch_looks_at_the_group_only_if_asked(fake_store: Make) -> None:
+    home = fake_store({T0: (2, 10)}, committed={T0: 7})
     ranges = starting_offsets.subscribed(home, options().subscription)
     assert starting_offsets.batch_start(home, options("batch read", group="g"), ranges) == {T0: 2}
     from_group = options("batch read", group="g", startingOffsets="group")
@@ -141,18 +141,18 @@ def test_a_batch_looks_at_the_group_only_if_asked(fake_home: Make) -> None:
     assert starting_offsets.batch_end(home, to_time, ranges) == {T0: 5}
 
 
-def test_a_queue_that_appears_while_the_query_runs_is_not_skipped(fake_home: Make) -> None:
-    home = fake_home({T0: (2, 10), T1: (3, 10)}, committed={T1: 7})
+def test_a_queue_that_appears_while_the_query_runs_is_not_skipped(fake_store: Make) -> None:
+    home = fake_store({T0: (2, 10), T1: (3, 10)}, committed={T1: 7})
     ranges = starting_offsets.subscribed(home, options().subscription)
     assert starting_offsets.new_queue_start(home, options(), ranges) == {T0: 2, T1: 3}
     assert starting_offsets.new_queue_start(home, options(group="g"), ranges) == {T0: 2, T1: 7}
 
 
 def test_a_new_queue_with_a_stale_committed_offset_is_loss_or_read_from_its_beginning(
-    fake_home: Make, caplog: pytest.LogCaptureFixture
+    fake_store: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     # The topic was deleted and made again; its group's offsets are still those of the old one.
-    home = fake_home({T0: (2, 10)}, committed={T0: 15})
+    home = fake_store({T0: (2, 10)}, committed={T0: 15})
     ranges = starting_offsets.subscribed(home, options().subscription)
     with pytest.raises(DataLossError, match=r"T-0 \[10, 15\) do not exist") as raised:
         starting_offsets.new_queue_start(home, options(group="g"), ranges)
@@ -161,8 +161,8 @@ def test_a_new_queue_with_a_stale_committed_offset_is_loss_or_read_from_its_begi
     assert "T-0 [10, 15)" in caplog.text
 
 
-def test_a_negative_committed_offset_is_none(fake_home: Make) -> None:
-    home = fake_home({T0: (0, 10), T1: (0, 10)}, committed={T0: -1, T1: 4})
+def test_a_negative_committed_offset_is_none(fake_store: Make) -> None:
+    home = fake_store({T0: (0, 10), T1: (0, 10)}, committed={T0: -1, T1: 4})
     ranges = starting_offsets.subscribed(home, options().subscription)
     asked = options(group="g", startingOffsets="latest")
     assert start(home, asked) == {T0: 10, T1: 4}
@@ -173,8 +173,8 @@ def test_a_negative_committed_offset_is_none(fake_home: Make) -> None:
     }
 
 
-def test_an_error_in_times_per_queue_names_their_own_option(fake_home: Make) -> None:
-    home = fake_home({T0: (0, 10), T1: (0, 10)})
+def test_an_error_in_times_per_queue_names_their_own_option(fake_store: Make) -> None:
+    home = fake_store({T0: (0, 10), T1: (0, 10)})
     with pytest.raises(UsageError, match="option startingOffsetsByTimestamp must name every queue"):
         start(home, options(startingOffsetsByTimestamp='{"T":{"0":5}}'))
     ranges = starting_offsets.subscribed(home, options().subscription)
@@ -183,9 +183,9 @@ def test_an_error_in_times_per_queue_names_their_own_option(fake_home: Make) -> 
         starting_offsets.batch_end(home, options("batch read", endingOffsetsByTimestamp=times), ranges)
 
 
-def test_a_batch_that_starts_at_an_unknown_group_is_refused_with_the_nearest_name(fake_home: Make) -> None:
+def test_a_batch_that_starts_at_an_unknown_group_is_refused_with_the_nearest_name(fake_store: Make) -> None:
     """It would read nothing, and say nothing."""
-    home = fake_home({T0: (0, 10)}, known_groups=("cg_bills",))
+    home = fake_store({T0: (0, 10)}, known_groups=("cg_bills",))
     asked = options("batch read", group="cg_bill", startingOffsets="group")
     with pytest.raises(UsageError, match=r"knows no group 'cg_bill'.*did you mean 'cg_bills'"):
         starting_offsets.batch_start(home, asked, starting_offsets.subscribed(home, asked.subscription))
@@ -193,17 +193,17 @@ def test_a_batch_that_starts_at_an_unknown_group_is_refused_with_the_nearest_nam
     assert starting_offsets.batch_start(home, known, starting_offsets.subscribed(home, known.subscription)) == {T0: 0}
 
 
-def test_a_group_is_known_by_its_offsets_or_its_retry_topic_too(fake_home: Make) -> None:
+def test_a_group_is_known_by_its_offsets_or_its_retry_topic_too(fake_store: Make) -> None:
     asked = options("batch read", group="g", startingOffsets="group")
     for home in (
-        fake_home({T0: (0, 10)}, known_groups=(), committed={T0: 4}),
-        fake_home({T0: (0, 10), RETRY: (0, 1)}, known_groups=()),
+        fake_store({T0: (0, 10)}, known_groups=(), committed={T0: 4}),
+        fake_store({T0: (0, 10), RETRY: (0, 1)}, known_groups=()),
     ):
         starting_offsets.batch_start(home, asked, starting_offsets.subscribed(home, asked.subscription))
 
 
-def test_a_stream_that_starts_at_an_unknown_group_says_so(fake_home: Make, caplog: pytest.LogCaptureFixture) -> None:
-    home = fake_home({T0: (0, 10)}, known_groups=("cg_bills",))
+def test_a_stream_that_starts_at_an_unknown_group_says_so(fake_store: Make, caplog: pytest.LogCaptureFixture) -> None:
+    home = fake_store({T0: (0, 10)}, known_groups=("cg_bills",))
     with caplog.at_level(logging.WARNING):
         start(home, options(group="cg_bill", startingOffsets="group"))
     assert "knows no group 'cg_bill'" in caplog.text

@@ -16,9 +16,9 @@ Make = Callable[..., Any]
 
 
 def test_retention_under_a_stream_names_the_exact_range(
-    fake_home: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
+    fake_store: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    home = fake_home({T0: (0, 8), T1: (0, 4)})
+    home = fake_store({T0: (0, 8), T1: (0, 4)})
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "12"}
     _, at = first_batch(reader := stream_reader(home, **options))
     home.queues = {T0: (40, 100), T1: (0, 9)}
@@ -34,9 +34,9 @@ def test_retention_under_a_stream_names_the_exact_range(
 
 
 def test_a_store_that_lost_its_tail_is_noticed(
-    fake_home: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
+    fake_store: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    home = fake_home({T0: (0, 10)})
+    home = fake_store({T0: (0, 10)})
     _, end = first_batch(stream_reader(home, startingOffsets="earliest"))
     home.queues[T0] = (0, 6)
     with pytest.raises(DataLossError, match=r"has read T-0 \[6, 10\), .* do not exist .* rolled back") as raised:
@@ -51,9 +51,9 @@ def test_a_store_that_lost_its_tail_is_noticed(
 
 
 def test_a_store_that_was_rolled_back_and_written_again_is_noticed_by_the_message_before(
-    fake_home: Make, stream_reader: Make
+    fake_store: Make, stream_reader: Make
 ) -> None:
-    home = fake_home({T0: (0, 10)}, identity="")
+    home = fake_store({T0: (0, 10)}, identity="")
     _, end = first_batch(stream_reader(home, startingOffsets="earliest"))
     home.base, home.queues[T0] = 7, (0, 30)
     for call in (
@@ -68,10 +68,10 @@ def test_a_store_that_was_rolled_back_and_written_again_is_noticed_by_the_messag
 
 @pytest.mark.parametrize(("end_now", "group"), [(12, {}), (12, {"group": "g"}), (8, {})])
 def test_messages_that_came_instead_of_read_ones_are_all_read_and_those_are_reported(
-    fake_home: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture, end_now: int, group: dict[str, str]
+    fake_store: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture, end_now: int, group: dict[str, str]
 ) -> None:
     """A power cut took [4, 10), and others were sent. They were skipped, up to where the stream had been."""
-    home = fake_home({T0: (0, 10)})
+    home = fake_store({T0: (0, 10)})
     before, end = first_batch(stream_reader(home, startingOffsets="earliest", **group))
     assert end["stored"] == {"T": {"0": 9000}}
     home.later_from, home.times_ms, home.queues[T0] = 4, 70_000, (0, end_now)
@@ -92,9 +92,9 @@ def test_messages_that_came_instead_of_read_ones_are_all_read_and_those_are_repo
 
 
 def test_messages_that_were_stored_together_with_lost_ones_are_not_read_again(
-    fake_home: Make, stream_reader: Make, monkeypatch: pytest.MonkeyPatch
+    fake_store: Make, stream_reader: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home = fake_home({T0: (0, 10)})
+    home = fake_store({T0: (0, 10)})
     monkeypatch.setattr(home, "store_timestamp", lambda *place: 5000)
     _, end = first_batch(stream_reader(home, startingOffsets="earliest"))
     home.queues[T0] = (0, 6)
@@ -103,8 +103,8 @@ def test_messages_that_were_stored_together_with_lost_ones_are_not_read_again(
     assert raised.value.ranges == [("T", 0, 6, 10)]
 
 
-def test_of_a_message_that_is_another_one_now_both_are_named(fake_home: Make, stream_reader: Make) -> None:
-    home = fake_home({T0: (0, 10)})
+def test_of_a_message_that_is_another_one_now_both_are_named(fake_store: Make, stream_reader: Make) -> None:
+    home = fake_store({T0: (0, 10)})
     _, end = first_batch(stream_reader(home, startingOffsets="earliest"))
     home.times_ms = 70_000
     wanted = r"at commit-log offset 900 \(stored at 9000 ms\) .* \(stored at 79000 ms\) now; the store was rolled back"
@@ -114,9 +114,9 @@ def test_of_a_message_that_is_another_one_now_both_are_named(fake_home: Make, st
 
 @pytest.mark.parametrize("what", ["written by an older version", "the clock was set back", "damage"])
 def test_if_times_do_not_tell_where_other_messages_begin_all_before_the_position_are_reported(
-    fake_home: Make, stream_reader: Make, what: str
+    fake_store: Make, stream_reader: Make, what: str
 ) -> None:
-    home = fake_home({T0: (0, 10)})
+    home = fake_store({T0: (0, 10)})
     _, end = first_batch(stream_reader(home, startingOffsets="earliest"))
     home.base, home.queues[T0] = 7, (2, 12)
     if what == "written by an older version":
@@ -138,10 +138,10 @@ def test_if_times_do_not_tell_where_other_messages_begin_all_before_the_position
 
 
 def test_a_queue_that_ends_before_the_position_goes_on_at_its_end_if_times_do_not_tell_and_all_is_reported(
-    fake_home: Make, stream_reader: Make
+    fake_store: Make, stream_reader: Make
 ) -> None:
     """Nobody knows which of its messages are those that were read."""
-    home = fake_home({T0: (0, 10)})
+    home = fake_store({T0: (0, 10)})
     _, end = first_batch(stream_reader(home, startingOffsets="earliest"))
     del end["stored"]
     home.queues[T0] = (2, 8)
@@ -156,10 +156,10 @@ def test_a_queue_that_ends_before_the_position_goes_on_at_its_end_if_times_do_no
 
 @pytest.mark.parametrize("short", [T0, T1])
 def test_while_a_stream_runs_a_queue_that_lost_its_tail_has_all_others_compared(
-    fake_home: Make, stream_reader: Make, short: Queue
+    fake_store: Make, stream_reader: Make, short: Queue
 ) -> None:
     """A backup was copied over the store: one queue is shorter than what was read, the other has grown beyond it."""
-    home = fake_home({T0: (0, 10), T1: (0, 10)})
+    home = fake_store({T0: (0, 10), T1: (0, 10)})
     _, end = first_batch(reader := stream_reader(home, startingOffsets="earliest", failOnDataLoss="false"))
     grown = T1 if short == T0 else T0
     home.later_from, home.times_ms, home.queues = 4, 70_000, {short: (0, 4), grown: (0, 12)}
@@ -167,8 +167,8 @@ def test_while_a_stream_runs_a_queue_that_lost_its_tail_has_all_others_compared(
     assert planned(reader, end, later) == [("T", grown.queue_id, 4, 12)]
 
 
-def test_a_checkpoint_of_an_older_version_goes_on_and_learns_the_times(fake_home: Make, stream_reader: Make) -> None:
-    home = fake_home({T0: (0, 10), T1: (0, 5)})
+def test_a_checkpoint_of_an_older_version_goes_on_and_learns_the_times(fake_store: Make, stream_reader: Make) -> None:
+    home = fake_store({T0: (0, 10), T1: (0, 5)})
     _, end = first_batch(stream_reader(home, startingOffsets="earliest"))
     del end["stored"]
     home.times_ms, home.queues[T0] = 70_000, (0, 12)
@@ -176,8 +176,10 @@ def test_a_checkpoint_of_an_older_version_goes_on_and_learns_the_times(fake_home
     assert later["stored"] == {"T": {"0": 81_000, "1": 74_000}}
 
 
-def test_a_damaged_message_before_the_position_is_not_the_streams_to_read(fake_home: Make, stream_reader: Make) -> None:
-    home = fake_home({T0: (0, 10)}, damaged={9, 11})
+def test_a_damaged_message_before_the_position_is_not_the_streams_to_read(
+    fake_store: Make, stream_reader: Make
+) -> None:
+    home = fake_store({T0: (0, 10)}, damaged={9, 11})
     reader = stream_reader(home, startingOffsets="earliest")
     _, end = first_batch(reader)
     assert "stored" not in end
@@ -190,9 +192,9 @@ def test_a_damaged_message_before_the_position_is_not_the_streams_to_read(fake_h
 
 
 def test_a_message_that_was_read_and_then_lost_is_not_taken_for_a_store_that_was_rolled_back(
-    fake_home: Make, stream_reader: Make
+    fake_store: Make, stream_reader: Make
 ) -> None:
-    home = fake_home({T0: (0, 10)})
+    home = fake_store({T0: (0, 10)})
     _, end = first_batch(stream_reader(home, startingOffsets="earliest"))
     home.damaged, home.base = {9}, 50  # repaired: its entry leads to where the lost range begins
     home.queues[T0] = (0, 12)
@@ -200,24 +202,24 @@ def test_a_message_that_was_read_and_then_lost_is_not_taken_for_a_store_that_was
     assert planned(reader, end, through_spark(reader.latestOffset(end, LIMIT))) == [("T", 0, 10, 12)]
 
 
-def test_a_foreign_store_that_got_an_identity_keeps_its_checkpoint(fake_home: Make, stream_reader: Make) -> None:
-    home = fake_home({T0: (0, 10)}, identity="")
+def test_a_foreign_store_that_got_an_identity_keeps_its_checkpoint(fake_store: Make, stream_reader: Make) -> None:
+    home = fake_store({T0: (0, 10)}, identity="")
     _, end = first_batch(stream_reader(home, startingOffsets="earliest"))
     home.identity, home.queues[T0] = "store-1", (0, 11)
     later = through_spark(stream_reader(home).latestOffset(end, LIMIT))
     assert later["store"] == "store-1"
 
 
-def test_another_store_under_the_same_path_is_always_an_error(fake_home: Make, stream_reader: Make) -> None:
-    home = fake_home({T0: (0, 10)})
+def test_another_store_under_the_same_path_is_always_an_error(fake_store: Make, stream_reader: Make) -> None:
+    home = fake_store({T0: (0, 10)})
     _, end = first_batch(stream_reader(home, startingOffsets="earliest"))
     home.identity = "store-2"
     with pytest.raises(UsageError, match="belongs to store store-1, but the store that is there is store-2"):
         stream_reader(home, failOnDataLoss="false").latestOffset(end, LIMIT)
 
 
-def test_retention_of_the_message_before_is_not_a_replaced_store(fake_home: Make, stream_reader: Make) -> None:
-    home = fake_home({T0: (0, 10)})
+def test_retention_of_the_message_before_is_not_a_replaced_store(fake_store: Make, stream_reader: Make) -> None:
+    home = fake_store({T0: (0, 10)})
     _, end = first_batch(stream_reader(home, startingOffsets="earliest"))
     home.queues[T0] = (10, 11)
     reader = stream_reader(home)
@@ -225,9 +227,9 @@ def test_retention_of_the_message_before_is_not_a_replaced_store(fake_home: Make
 
 
 def test_a_deleted_topic_is_loss_and_an_unsubscribed_one_is_not(
-    fake_home: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
+    fake_store: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    home = fake_home({T0: (0, 10), Queue("U", 0): (0, 5)})
+    home = fake_store({T0: (0, 10), Queue("U", 0): (0, 5)})
     _, end = first_batch(stream_reader(home, subscribe="T,U", startingOffsets="earliest"))
     assert set(stream_reader(home).latestOffset(end, LIMIT)["topics"]) == {"T"}
     del home.queues[Queue("U", 0)]
@@ -240,9 +242,11 @@ def test_a_deleted_topic_is_loss_and_an_unsubscribed_one_is_not(
         stream_reader(home, subscribe="T,U").initialOffset()
 
 
-def test_a_group_goes_on_without_a_topic_that_was_unsubscribed_or_deleted(fake_home: Make, stream_reader: Make) -> None:
+def test_a_group_goes_on_without_a_topic_that_was_unsubscribed_or_deleted(
+    fake_store: Make, stream_reader: Make
+) -> None:
     other = Queue("U", 0)
-    home = fake_home({T0: (0, 10), other: (0, 5)})
+    home = fake_store({T0: (0, 10), other: (0, 5)})
     begun = stream_reader(home, subscribePattern="[TU]", group="g", startingOffsets="earliest")
     _, end = first_batch(begun)
     begun.stop()
@@ -260,9 +264,9 @@ def test_a_group_goes_on_without_a_topic_that_was_unsubscribed_or_deleted(fake_h
 
 
 def test_unread_messages_in_a_queue_that_was_closed_for_reading_are_loss(
-    fake_home: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
+    fake_store: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    home = fake_home({T0: (0, 10), T1: (0, 5)})
+    home = fake_store({T0: (0, 10), T1: (0, 5)})
     _, end = first_batch(stream_reader(home, startingOffsets="earliest"))
     home.closed.add(T1)
     assert stream_reader(home).latestOffset(end, LIMIT)["topics"] == {"T": {"0": 10}}  # all of it was read before
@@ -280,10 +284,10 @@ def test_unread_messages_in_a_queue_that_was_closed_for_reading_are_loss(
 
 @pytest.mark.parametrize("group", [{}, {"group": "g"}])
 def test_a_queue_that_was_closed_goes_on_where_it_was_read_to_when_it_is_opened_again(
-    fake_home: Make, stream_reader: Make, group: dict[str, str]
+    fake_store: Make, stream_reader: Make, group: dict[str, str]
 ) -> None:
     """readQueueNums was lowered and raised again: the queue was taken for a new one, and read from its beginning."""
-    home = fake_home({T0: (0, 10), T1: (0, 5)})
+    home = fake_store({T0: (0, 10), T1: (0, 5)})
     options = {"startingOffsets": "earliest"} | group
     reader = stream_reader(home, **options)
     _, at = first_batch(reader)
@@ -308,9 +312,9 @@ def test_a_queue_that_was_closed_goes_on_where_it_was_read_to_when_it_is_opened_
 
 
 def test_what_was_reported_of_a_closed_queue_is_not_read_when_it_is_opened_again(
-    fake_home: Make, stream_reader: Make
+    fake_store: Make, stream_reader: Make
 ) -> None:
-    home = fake_home({T0: (0, 10), T1: (0, 5)})
+    home = fake_store({T0: (0, 10), T1: (0, 5)})
     _, at = first_batch(stream_reader(home, startingOffsets="earliest"))
     home.closed.add(T1)
     home.queues[T1] = (0, 8)
@@ -323,10 +327,10 @@ def test_what_was_reported_of_a_closed_queue_is_not_read_when_it_is_opened_again
 
 
 def test_a_queue_that_assign_leaves_out_goes_on_where_it_was_read_to_when_it_is_named_again(
-    fake_home: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
+    fake_store: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     """readQueueNums was lowered and raised again, and the option followed: what had been read was read again."""
-    home = fake_home({T0: (0, 10), T1: (0, 5)})
+    home = fake_store({T0: (0, 10), T1: (0, 5)})
     both, one = '{"T":[0,1]}', '{"T":[0]}'
     _, at = first_batch(stream_reader(home, assign=both, startingOffsets="earliest"))
     home.closed.add(T1)
@@ -344,9 +348,9 @@ def test_a_queue_that_assign_leaves_out_goes_on_where_it_was_read_to_when_it_is_
 
 
 def test_a_queue_that_lost_its_tail_while_it_was_closed_is_noticed_when_it_is_opened_again(
-    fake_home: Make, stream_reader: Make
+    fake_store: Make, stream_reader: Make
 ) -> None:
-    home = fake_home({T0: (0, 10), T1: (0, 5)})
+    home = fake_store({T0: (0, 10), T1: (0, 5)})
     _, at = first_batch(stream_reader(home, startingOffsets="earliest"))
     home.closed.add(T1)
     at = through_spark(stream_reader(home).latestOffset(at, LIMIT))
@@ -359,9 +363,9 @@ def test_a_queue_that_lost_its_tail_while_it_was_closed_is_noticed_when_it_is_op
         stream_reader(home).latestOffset(at | {"after": {"T": {"1": 400}}}, LIMIT)
 
 
-def test_a_closed_queue_is_forgotten_with_its_topic(fake_home: Make, stream_reader: Make) -> None:
+def test_a_closed_queue_is_forgotten_with_its_topic(fake_store: Make, stream_reader: Make) -> None:
     other = Queue("U", 0)
-    home = fake_home({T0: (0, 10), T1: (0, 5), other: (0, 1)})
+    home = fake_store({T0: (0, 10), T1: (0, 5), other: (0, 1)})
     options = {"subscribePattern": "[TU]", "startingOffsets": "earliest"}
     _, at = first_batch(stream_reader(home, **options))
     home.closed.add(T1)
@@ -373,17 +377,17 @@ def test_a_closed_queue_is_forgotten_with_its_topic(fake_home: Make, stream_read
     assert "closed" not in stream_reader(home, **options, failOnDataLoss="false").latestOffset(at, LIMIT)
 
 
-def test_what_was_planned_in_a_queue_that_was_closed_then_is_still_read(fake_home: Make, stream_reader: Make) -> None:
-    home = fake_home({T0: (0, 10), T1: (0, 5)})
+def test_what_was_planned_in_a_queue_that_was_closed_then_is_still_read(fake_store: Make, stream_reader: Make) -> None:
+    home = fake_store({T0: (0, 10), T1: (0, 5)})
     start, end = first_batch(stream_reader(home, startingOffsets="earliest"))
     home.closed.add(T1)
     assert planned(stream_reader(home, startingOffsets="earliest"), start, end) == [("T", 0, 0, 10), ("T", 1, 0, 5)]
 
 
 def test_after_a_rollback_the_position_goes_back_also_while_a_minimum_is_waited_for(
-    fake_home: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
+    fake_store: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    home = fake_home({T0: (0, 10)})
+    home = fake_store({T0: (0, 10)})
     options = {"minOffsetsPerTrigger": "5", "startingOffsets": "earliest", "failOnDataLoss": "false"}
     reader = stream_reader(home, **options)
     _, end = first_batch(reader)
@@ -396,9 +400,9 @@ def test_after_a_rollback_the_position_goes_back_also_while_a_minimum_is_waited_
 
 
 def test_what_retention_took_before_it_was_pinned_is_lost(
-    fake_home: Make, stream_reader: Make, monkeypatch: pytest.MonkeyPatch
+    fake_store: Make, stream_reader: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home = fake_home({T0: (0, 10)})
+    home = fake_store({T0: (0, 10)})
     reader = stream_reader(home, startingOffsets="earliest")
     start, end = first_batch(reader)
     pin = home.pin

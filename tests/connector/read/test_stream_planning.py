@@ -27,9 +27,9 @@ def _quick_claims(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixt
 
 
 def test_a_stream_without_group_starts_at_the_end_and_reads_what_comes_then(
-    fake_home: Make, stream_reader: Make
+    fake_store: Make, stream_reader: Make
 ) -> None:
-    home = fake_home({T0: (0, 10), T1: (3, 20)})
+    home = fake_store({T0: (0, 10), T1: (3, 20)})
     reader = stream_reader(home)
     start, end = first_batch(reader)
     assert planned(reader, start, end) == []
@@ -39,9 +39,9 @@ def test_a_stream_without_group_starts_at_the_end_and_reads_what_comes_then(
 
 
 def test_when_nothing_is_new_the_offset_is_the_same_text_or_spark_would_run_a_batch(
-    fake_home: Make, stream_reader: Make
+    fake_store: Make, stream_reader: Make
 ) -> None:
-    home = fake_home({T0: (0, 10), T1: (3, 20)})
+    home = fake_store({T0: (0, 10), T1: (3, 20)})
     reader = stream_reader(home, startingOffsets="earliest", group="g")
     _, end = first_batch(reader)
     text = json.dumps(end)
@@ -54,11 +54,11 @@ def test_when_nothing_is_new_the_offset_is_the_same_text_or_spark_would_run_a_ba
 
 
 def test_a_first_batch_that_was_not_completed_is_repeated_from_where_it_began(
-    fake_home: Make, stream_reader: Make
+    fake_store: Make, stream_reader: Make
 ) -> None:
     # Spark does not write the initial offset down. The driver died after batch 0 was planned; when it comes back,
     # "latest" has moved behind the end of that batch, and reading from there would lose it.
-    home = fake_home({T0: (0, 10)})
+    home = fake_store({T0: (0, 10)})
     reader = stream_reader(home)
     start = through_spark(reader.initialOffset())
     home.queues[T0] = (0, 15)
@@ -72,9 +72,9 @@ def test_a_first_batch_that_was_not_completed_is_repeated_from_where_it_began(
 
 @pytest.mark.statement("G07")
 def test_a_group_starts_where_it_committed_and_the_rest_of_its_queues_young_at_0(
-    fake_home: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
+    fake_store: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    home = fake_home({T0: (0, 10), T1: (0, 20)}, committed={T0: 7})
+    home = fake_store({T0: (0, 10), T1: (0, 20)}, committed={T0: 7})
     start, end = first_batch(reader := stream_reader(home, group="g"))
     assert planned(reader, start, end) == [("T", 0, 7, 10), ("T", 1, 0, 20)]
     assert not caplog.records
@@ -82,9 +82,9 @@ def test_a_group_starts_where_it_committed_and_the_rest_of_its_queues_young_at_0
 
 @pytest.mark.statement("G07")
 def test_a_committed_offset_wins_over_the_option_with_a_warning(
-    fake_home: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
+    fake_store: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    home = fake_home({T0: (0, 10), T1: (0, 20)}, committed={T0: 7})
+    home = fake_store({T0: (0, 10), T1: (0, 20)}, committed={T0: 7})
     start, end = first_batch(reader := stream_reader(home, group="g", startingOffsets='{"T":{"0":1,"1":2}}'))
     assert planned(reader, start, end) == [("T", 0, 7, 10), ("T", 1, 2, 20)]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
@@ -92,9 +92,9 @@ def test_a_committed_offset_wins_over_the_option_with_a_warning(
 
 
 def test_a_checkpoint_wins_over_the_group(
-    fake_home: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
+    fake_store: Make, stream_reader: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    home = fake_home({T0: (0, 10)})
+    home = fake_store({T0: (0, 10)})
     _, end = first_batch(stream_reader(home, group="g", startingOffsets="earliest"))
     home.leases.clear()
     home.queues[T0] = (0, 12)
@@ -109,8 +109,10 @@ def test_a_checkpoint_wins_over_the_group(
     assert home.committed[T0] == 12
 
 
-def test_offsets_are_committed_when_the_start_moves_and_never_ahead_of_it(fake_home: Make, stream_reader: Make) -> None:
-    home = fake_home({T0: (0, 10)})
+def test_offsets_are_committed_when_the_start_moves_and_never_ahead_of_it(
+    fake_store: Make, stream_reader: Make
+) -> None:
+    home = fake_store({T0: (0, 10)})
     reader = stream_reader(home, group="g", startingOffsets="earliest", maxOffsetsPerTrigger="4")
     start, end = first_batch(reader)
     assert home.committed == {T0: 0}
@@ -122,8 +124,8 @@ def test_offsets_are_committed_when_the_start_moves_and_never_ahead_of_it(fake_h
     assert home.commits == [{T0: 0}, {T0: 4}]
 
 
-def test_a_failed_batch_commits_nothing_after_a_restart(fake_home: Make, stream_reader: Make) -> None:
-    home = fake_home({T0: (0, 10)})
+def test_a_failed_batch_commits_nothing_after_a_restart(fake_store: Make, stream_reader: Make) -> None:
+    home = fake_store({T0: (0, 10)})
     _, end = first_batch(stream_reader(home, group="g", startingOffsets="earliest"))
     home.leases.clear()
     restarted = stream_reader(home, group="g", startingOffsets="earliest")
@@ -134,10 +136,10 @@ def test_a_failed_batch_commits_nothing_after_a_restart(fake_home: Make, stream_
 
 
 def test_a_second_query_of_the_group_is_refused_by_name_before_it_reads(
-    fake_home: Make, stream_reader: Make, monkeypatch: pytest.MonkeyPatch
+    fake_store: Make, stream_reader: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_module, "CLAIM_TIMEOUT_S", 0.3)
-    home = fake_home({T0: (0, 10)})
+    home = fake_store({T0: (0, 10)})
     first = stream_reader(home, group="g")
     first.initialOffset()
     second = stream_reader(home, group="g")
@@ -150,8 +152,8 @@ def test_a_second_query_of_the_group_is_refused_by_name_before_it_reads(
     second.initialOffset()
 
 
-def test_a_query_that_lost_its_lease_commits_nothing(fake_home: Make, stream_reader: Make) -> None:
-    home = fake_home({T0: (0, 10)})
+def test_a_query_that_lost_its_lease_commits_nothing(fake_store: Make, stream_reader: Make) -> None:
+    home = fake_store({T0: (0, 10)})
     reader = stream_reader(home, group="g", startingOffsets="earliest")
     _, end = first_batch(reader)
     home.leases["g", "T"].alive = False
@@ -160,8 +162,8 @@ def test_a_query_that_lost_its_lease_commits_nothing(fake_home: Make, stream_rea
     assert home.committed == {T0: 0}
 
 
-def test_without_commits_a_group_only_says_where_to_start(fake_home: Make, stream_reader: Make) -> None:
-    home = fake_home({T0: (0, 10)}, committed={T0: 7})
+def test_without_commits_a_group_only_says_where_to_start(fake_store: Make, stream_reader: Make) -> None:
+    home = fake_store({T0: (0, 10)}, committed={T0: 7})
     reader = stream_reader(home, group="g", commitOffsets="false")
     start, end = first_batch(reader)
     assert planned(reader, start, end) == [("T", 0, 7, 10)]
@@ -169,8 +171,8 @@ def test_without_commits_a_group_only_says_where_to_start(fake_home: Make, strea
     assert home.commits == [] and home.leases == {}
 
 
-def test_available_now_reads_up_to_the_ends_at_its_start_and_then_stops(fake_home: Make, stream_reader: Make) -> None:
-    home = fake_home({T0: (0, 10)})
+def test_available_now_reads_up_to_the_ends_at_its_start_and_then_stops(fake_store: Make, stream_reader: Make) -> None:
+    home = fake_store({T0: (0, 10)})
     reader = stream_reader(
         home, group="g", startingOffsets="earliest", maxOffsetsPerTrigger="4", minOffsetsPerTrigger="3"
     )
@@ -184,8 +186,8 @@ def test_available_now_reads_up_to_the_ends_at_its_start_and_then_stops(fake_hom
     assert home.committed == {T0: 10}  # all of it, before the query ends
 
 
-def test_available_now_never_goes_back_behind_a_later_start(fake_home: Make, stream_reader: Make) -> None:
-    home = fake_home({T0: (0, 10)})
+def test_available_now_never_goes_back_behind_a_later_start(fake_store: Make, stream_reader: Make) -> None:
+    home = fake_store({T0: (0, 10)})
     reader = stream_reader(home)
     reader.prepareForTriggerAvailableNow()
     home.queues[T0] = (0, 12)
@@ -194,10 +196,10 @@ def test_available_now_never_goes_back_behind_a_later_start(fake_home: Make, str
     assert reader.latestOffset(end, LIMIT) == end
 
 
-def test_limits_combine(fake_home: Make, stream_reader: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_combine(fake_store: Make, stream_reader: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(stream_reader_module.time, "monotonic", lambda: clock[0])
-    home = fake_home({T0: (0, 100)})
+    home = fake_store({T0: (0, 100)})
     reader = stream_reader(
         home,
         startingOffsets="earliest",
@@ -218,8 +220,8 @@ def test_limits_combine(fake_home: Make, stream_reader: Make, monkeypatch: pytes
     assert reader.latestOffset(at, LIMIT)["topics"]["T"]["0"] == 100
 
 
-def test_trigger_once_takes_everything(fake_home: Make, stream_reader: Make) -> None:
-    reader = stream_reader(fake_home({T0: (0, 100)}), startingOffsets="earliest", maxOffsetsPerTrigger="5")
+def test_trigger_once_takes_everything(fake_store: Make, stream_reader: Make) -> None:
+    reader = stream_reader(fake_store({T0: (0, 100)}), startingOffsets="earliest", maxOffsetsPerTrigger="5")
     assert reader.latestOffset(reader.initialOffset(), ReadAllAvailable())["topics"]["T"]["0"] == 100
 
 
@@ -233,15 +235,15 @@ def test_trigger_once_takes_everything(fake_home: Make, stream_reader: Make) -> 
     ],
 )
 def test_spark_is_told_that_there_is_a_limit(
-    fake_home: Make, stream_reader: Make, options: dict[str, str], limit: object
+    fake_store: Make, stream_reader: Make, options: dict[str, str], limit: object
 ) -> None:
-    assert stream_reader(fake_home({}), **options).getDefaultReadLimit() == limit
+    assert stream_reader(fake_store({}), **options).getDefaultReadLimit() == limit
 
 
 def test_a_new_topic_is_read_from_its_first_message_also_when_that_batch_is_repeated(
-    fake_home: Make, stream_reader: Make
+    fake_store: Make, stream_reader: Make
 ) -> None:
-    home = fake_home({T0: (0, 10)})
+    home = fake_store({T0: (0, 10)})
     reader = stream_reader(home, subscribePattern="T.*")
     _, end = first_batch(reader)
     new = Queue("T2", 0)
@@ -254,11 +256,11 @@ def test_a_new_topic_is_read_from_its_first_message_also_when_that_batch_is_repe
     assert planned(reader, later, last) == [("T2", 0, 9, 30)]
 
 
-def test_a_batch_costs_one_look_at_the_log_for_each_queue_that_moved(fake_home: Make, stream_reader: Make) -> None:
+def test_a_batch_costs_one_look_at_the_log_for_each_queue_that_moved(fake_store: Make, stream_reader: Make) -> None:
     """What a position says of the messages before it was taken from the store just now, or compared with it; only that
     the newest one is still there is looked at again.
     """
-    home = fake_home({T0: (0, 10), T1: (0, 5)})
+    home = fake_store({T0: (0, 10), T1: (0, 5)})
     reader = stream_reader(home, startingOffsets="earliest")
     _, at = first_batch(reader)
     for number in range(11, 14):
@@ -271,9 +273,9 @@ def test_a_batch_costs_one_look_at_the_log_for_each_queue_that_moved(fake_home: 
         at = later
 
 
-def test_two_topics_of_one_group_have_a_lease_and_offsets_each(fake_home: Make, stream_reader: Make) -> None:
+def test_two_topics_of_one_group_have_a_lease_and_offsets_each(fake_store: Make, stream_reader: Make) -> None:
     other = Queue("U", 0)
-    home = fake_home({T0: (0, 10), other: (0, 5)})
+    home = fake_store({T0: (0, 10), other: (0, 5)})
     both = stream_reader(home, subscribe="T,U", group="g", startingOffsets="earliest")
     _, end = first_batch(both)
     both.latestOffset(end, LIMIT)
@@ -287,9 +289,9 @@ def test_two_topics_of_one_group_have_a_lease_and_offsets_each(fake_home: Make, 
 
 
 def test_a_queue_that_appears_before_the_first_batch_is_planned_is_read_in_it(
-    fake_home: Make, stream_reader: Make
+    fake_store: Make, stream_reader: Make
 ) -> None:
-    home = fake_home({T0: (0, 10)})
+    home = fake_store({T0: (0, 10)})
     reader = stream_reader(home)
     start = through_spark(reader.initialOffset())
     home.queues[T1] = (0, 3)
@@ -298,9 +300,9 @@ def test_a_queue_that_appears_before_the_first_batch_is_planned_is_read_in_it(
 
 
 def test_a_failed_first_batch_is_repeated_although_the_starting_option_lacks_a_new_queue(
-    fake_home: Make, stream_reader: Make
+    fake_store: Make, stream_reader: Make
 ) -> None:
-    home = fake_home({T0: (0, 10)})
+    home = fake_store({T0: (0, 10)})
     options = {"startingOffsets": '{"T":{"0":4}}'}
     _, end = first_batch(stream_reader(home, **options))
     home.queues[T1] = (0, 3)
@@ -314,11 +316,11 @@ def test_a_failed_first_batch_is_repeated_although_the_starting_option_lacks_a_n
 
 
 def test_a_batch_without_rows_does_not_start_the_delay_again(
-    fake_home: Make, stream_reader: Make, monkeypatch: pytest.MonkeyPatch
+    fake_store: Make, stream_reader: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [100.0]
     monkeypatch.setattr(stream_reader_module.time, "monotonic", lambda: clock[0])
-    home = fake_home({T0: (0, 10)})
+    home = fake_store({T0: (0, 10)})
     options = {"minOffsetsPerTrigger": "5", "maxTriggerDelay": "10s", "startingOffsets": "earliest"}
     reader = stream_reader(home, subscribePattern="T.*", **options)
     _, at = first_batch(reader)
@@ -332,16 +334,16 @@ def test_a_batch_without_rows_does_not_start_the_delay_again(
     assert at["topics"]["T"]["0"] == 11
 
 
-def test_the_latest_offsets_are_reported_without_limits(fake_home: Make, stream_reader: Make) -> None:
-    reader = stream_reader(fake_home({T0: (0, 100)}), startingOffsets="earliest", maxOffsetsPerTrigger="5")
+def test_the_latest_offsets_are_reported_without_limits(fake_store: Make, stream_reader: Make) -> None:
+    reader = stream_reader(fake_store({T0: (0, 100)}), startingOffsets="earliest", maxOffsetsPerTrigger="5")
     assert reader.reportLatestOffset() is None
     first_batch(reader)
     ends = {"version": 1, "store": "store-1", "topics": {"T": {"0": 100}}}
     assert reader.reportLatestOffset() == ends | {"path": reader._options.path}
 
 
-def test_who_watches_is_told_where_the_ends_are_and_which_group_reads(fake_home: Make, stream_reader: Make) -> None:
-    home = fake_home({T0: (0, 100)})
+def test_who_watches_is_told_where_the_ends_are_and_which_group_reads(fake_store: Make, stream_reader: Make) -> None:
+    home = fake_store({T0: (0, 100)})
     reader = stream_reader(home, group="g", startingOffsets="earliest")
     begin, end = first_batch(reader)
     reported = reader.reportLatestOffset()
@@ -352,8 +354,8 @@ def test_who_watches_is_told_where_the_ends_are_and_which_group_reads(fake_home:
     assert "group" not in restarted.reportLatestOffset()
 
 
-def test_min_partitions_cut_the_queues(fake_home: Make, stream_reader: Make) -> None:
-    reader = stream_reader(fake_home({T0: (0, 90), T1: (0, 10)}), startingOffsets="earliest", minPartitions="4")
+def test_min_partitions_cut_the_queues(fake_store: Make, stream_reader: Make) -> None:
+    reader = stream_reader(fake_store({T0: (0, 90), T1: (0, 10)}), startingOffsets="earliest", minPartitions="4")
     assert len(planned(reader, *first_batch(reader))) == 4
 
 
@@ -370,9 +372,9 @@ def test_a_reader_is_made_without_touching_anything_and_travels_to_the_workers()
 
 
 def test_what_a_batch_reads_is_pinned_until_it_is_completed_or_planned_again(
-    fake_home: Make, stream_reader: Make
+    fake_store: Make, stream_reader: Make
 ) -> None:
-    home = fake_home({T0: (0, 10), T1: (3, 20)})
+    home = fake_store({T0: (0, 10), T1: (3, 20)})
     reader = stream_reader(home, startingOffsets="earliest")
     start, end = first_batch(reader)
     for _ in range(2):
@@ -388,10 +390,10 @@ def test_what_a_batch_reads_is_pinned_until_it_is_completed_or_planned_again(
 
 
 def test_a_disk_that_is_too_full_to_deliver_does_not_stop_the_stream(
-    fake_home: Make, stream_reader: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    fake_store: Make, stream_reader: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A broker refuses what is put then, delivery too, and goes on reading (CleanCommitLogService)."""
-    home = fake_home({T0: (0, 10)})
+    home = fake_store({T0: (0, 10)})
     reader = stream_reader(home, startingOffsets="earliest", group="g")
 
     def deliver(limit: int | None = None) -> None:

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from pyspark_rmq.access.store_pool import Place
+from pyspark_rmq.access.store_pool import DirectoryIdentity
 from pyspark_rmq.options.options import source_options
 from pyspark_rmq.read import group as group_module
 from pyspark_rmq.read import stream_reader as stream_reader_module
-from pyspark_rmq.read.idle_poll import SELDOM_S
+from pyspark_rmq.read.idle_poll import FULL_POLL_INTERVAL_S
 from pyspark_rmq.read.stream_reader import RmqStreamReader
 from pyspark_rmq.schema.schema import SOURCE_SCHEMA
 from rmq_store import ClockFile, Message, Store, StoreConfig
@@ -57,7 +57,7 @@ class StreamTime:
         return self.now_s
 
     def a_moment_later(self) -> None:
-        self.now_s += SELDOM_S
+        self.now_s += FULL_POLL_INTERVAL_S
 
 
 @pytest.fixture(autouse=True)
@@ -142,7 +142,7 @@ def test_between_two_whole_looks_only_the_end_of_the_log_is_looked_at_and_new_me
     def seen(what: str, real: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *given: (whole_looks.append(what), real(*given))[1]
 
-    monkeypatch.setattr(Place, "is_unchanged", seen("place", Place.is_unchanged))
+    monkeypatch.setattr(DirectoryIdentity, "is_unchanged", seen("place", DirectoryIdentity.is_unchanged))
     monkeypatch.setattr(Store, "topics", seen("topics", Store.topics))
     reader = opened(path, subscribe="Orders", startingOffsets="earliest", **group)
     _, at = first_batch(reader)

@@ -14,7 +14,7 @@ import pytest
 
 import pyspark_rmq
 from pyspark_rmq.retry.failure_reason import reason_of
-from pyspark_rmq.retry.handler_runner import Judge
+from pyspark_rmq.retry.handler_runner import HandlerRunner
 from rmq_store import ClockFile, UsageError
 
 Handler = Callable[[Any], Any]
@@ -37,13 +37,13 @@ def batch(count: int, reconsume_times: int = 0) -> pa.RecordBatch:
     )
 
 
-def judged(handler: Handler, rows: pa.RecordBatch, mode: Any = "row", most: int = 16) -> list[dict[str, Any]]:
-    judge = Judge(handler, mode, "/no/store", ("msgId",), most)
-    return [row for answer in judge(iter([rows])) for row in answer.to_pylist()]
+def handled(handler: Handler, rows: pa.RecordBatch, mode: Any = "row", most: int = 16) -> list[dict[str, Any]]:
+    runner = HandlerRunner(handler, mode, "/no/store", ("msgId",), most)
+    return [row for answer in runner(iter([rows])) for row in answer.to_pylist()]
 
 
 def verdicts(handler: Handler, rows: pa.RecordBatch, mode: Any = "row", most: int = 16) -> list[tuple[str, int | None]]:
-    return [(row["result"], row["delayLevel"]) for row in judged(handler, rows, mode, most)]
+    return [(row["result"], row["delayLevel"]) for row in handled(handler, rows, mode, most)]
 
 
 OK, LATER = ("SUCCESS", None), ("RECONSUME_LATER", 0)
@@ -75,9 +75,9 @@ def test_a_handler_answers_in_rocketmqs_words_or_with_a_level(answer: Any, expec
 @pytest.mark.parametrize("answer", ["ok", True, False, 1.5, -2, 1 << 31, object(), [0], b"SUCCESS"])
 def test_an_answer_that_is_no_result_fails_the_query_not_the_row(answer: Any) -> None:
     with pytest.raises(UsageError, match="possible are SUCCESS, RECONSUME_LATER, DLQ, a delay level"):
-        judged(lambda row: answer, batch(1))
+        handled(lambda row: answer, batch(1))
     with pytest.raises(UsageError, match=r"possible are SUCCESS|for 2 rows"):
-        judged(lambda rows: [answer, 0], batch(2), "arrow")
+        handled(lambda rows: [answer, 0], batch(2), "arrow")
 
 
 @pytest.mark.statement("B02")
@@ -87,14 +87,14 @@ def test_an_exception_fails_its_row_only_and_says_why() -> None:
             raise ValueError("no such customer")
         return pyspark_rmq.SUCCESS
 
-    first, second, third = judged(handler, batch(3))
+    first, second, third = handled(handler, batch(3))
     assert (first["result"], first["errorClass"], first["lastFailureTime"]) == ("SUCCESS", None, None)
     assert third["result"] == "SUCCESS"
     assert (second["result"], second["errorClass"]) == ("RECONSUME_LATER", "ValueError")
     assert second["errorMessage"] == "no such customer"
     assert len(second["stackHash"]) == 16
     # an answer has reasons too, so that those of an earlier failure do not stay
-    (answered,) = judged(lambda row: pyspark_rmq.RECONSUME_LATER, batch(1))
+    (answered,) = handled(lambda row: pyspark_rmq.RECONSUME_LATER, batch(1))
     assert (answered["errorClass"], answered["errorMessage"]) == ("RECONSUME_LATER", "returned by the handler")
     assert answered["stackHash"] not in (None, second["stackHash"])
 
@@ -115,7 +115,7 @@ def test_a_row_without_an_answer_has_another_reason_than_one_that_is_to_come_bac
     if isinstance(answers, list):
         handlers.append(("row", lambda row: answers[int(row.body)]))
     for mode, handler in handlers:
-        done, unanswered, wanted = judged(handler, batch(3), mode)
+        done, unanswered, wanted = handled(handler, batch(3), mode)
         assert (done["result"], done["errorClass"]) == ("SUCCESS", None)
         assert (unanswered["result"], unanswered["delayLevel"]) == (wanted["result"], wanted["delayLevel"]) == LATER
         assert wanted["errorClass"] == "RECONSUME_LATER"
@@ -125,16 +125,16 @@ def test_a_row_without_an_answer_has_another_reason_than_one_that_is_to_come_bac
 
 
 def test_integers_with_gaps_are_rows_without_an_answer_too() -> None:
-    done, unanswered, again = judged(lambda rows: pd.array([-1, None, 3], dtype="Int64"), batch(3), "arrow")
+    done, unanswered, again = handled(lambda rows: pd.array([-1, None, 3], dtype="Int64"), batch(3), "arrow")
     assert (done["result"], unanswered["errorClass"], again["errorClass"]) == ("DLQ", "NoResult", "RECONSUME_LATER")
     assert [row["delayLevel"] for row in (done, unanswered, again)] == [-1, 0, 3]
 
 
 def test_unsigned_answers_are_levels_or_refused_by_their_own_number() -> None:
-    small = judged(lambda rows: np.array([0, 3], np.uint64), batch(2), "arrow")
+    small = handled(lambda rows: np.array([0, 3], np.uint64), batch(2), "arrow")
     assert [row["delayLevel"] for row in small] == [0, 3]
     with pytest.raises(UsageError, match="answered 18446744073709551615 for a row"):
-        judged(lambda rows: np.array([2**64 - 1], np.uint64), batch(1), "arrow")
+        handled(lambda rows: np.array([2**64 - 1], np.uint64), batch(1), "arrow")
 
 
 def test_a_programs_end_is_not_a_rows_failure() -> None:
@@ -142,7 +142,7 @@ def test_a_programs_end_is_not_a_rows_failure() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        judged(handler, batch(1))
+        handled(handler, batch(1))
 
 
 @pytest.mark.statement("B05", "D01")
@@ -165,9 +165,9 @@ def test_an_exception_of_a_batch_handler_fails_the_guilty_rows_only(mode: str, g
             raise KeyError(min(guilty & set(numbers)))
         return None
 
-    answers = judged(handler, batch(10), mode)
-    assert [row["result"] for row in answers] == ["RECONSUME_LATER" if n in guilty else "SUCCESS" for n in range(10)]
-    assert {row["errorMessage"] for row in answers if row["errorClass"] == "KeyError"} == {str(n) for n in guilty}
+    found = handled(handler, batch(10), mode)
+    assert [row["result"] for row in found] == ["RECONSUME_LATER" if n in guilty else "SUCCESS" for n in range(10)]
+    assert {row["errorMessage"] for row in found if row["errorClass"] == "KeyError"} == {str(n) for n in guilty}
     assert calls[0] == 10
     assert len(calls) <= 2 * 10 - 1
 
@@ -219,7 +219,7 @@ def test_a_batch_handler_may_answer_for_all_rows_or_for_each(answer: Any, expect
 )
 def test_a_batch_handlers_wrong_answer_fails_the_query(answer: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        judged(lambda rows: answer, batch(3), "arrow")
+        handled(lambda rows: answer, batch(3), "arrow")
 
 
 @pytest.mark.parametrize("mode", ["row", "pandas", "arrow"])
@@ -228,24 +228,24 @@ def test_several_rows_of_one_message_are_refused_before_the_handler_sees_them(mo
     seen: list[Any] = []
     exploded = batch(3).take(pa.array([0, 1, 1, 1, 2]))
     with pytest.raises(UsageError, match="3 rows have the commitLogOffset 1: a message is judged as a whole"):
-        judged(seen.append, exploded, mode)
+        handled(seen.append, exploded, mode)
     assert seen == []
 
 
 def test_rows_are_sparks_own_and_maps_are_dicts() -> None:
     seen: list[Any] = []
-    judged(lambda row: seen.append(row) or 0, batch(2))
+    handled(lambda row: seen.append(row) or 0, batch(2))
     assert seen[1].asDict() == {
         "commitLogOffset": 1, "msgId": "id-1", "reconsumeTimes": 0, "body": b"1", "properties": {"n": "1"},
     }  # fmt: skip
-    judged(lambda rows: seen.append(rows), batch(2), "pandas")
+    handled(lambda rows: seen.append(rows), batch(2), "pandas")
     assert seen[-1]["properties"][1] == {"n": "1"}
 
 
 def test_the_time_of_a_failure_is_the_stores(tmp_path: Path) -> None:
     (tmp_path / "pyrmq").mkdir()
     ClockFile.create(tmp_path / "pyrmq" / "clock", 1_700_000_000_123)
-    (answer,) = Judge(lambda row: None, "row", str(tmp_path), (), 16)(iter([batch(1), batch(0)]))
+    (answer,) = HandlerRunner(lambda row: None, "row", str(tmp_path), (), 16)(iter([batch(1), batch(0)]))
     assert answer.schema.names == [
         "result", "delayLevel", "errorClass", "errorMessage", "stackHash", "lastFailureTime",
     ]  # fmt: skip
@@ -277,7 +277,7 @@ def test_a_text_that_is_no_utf_8_does_not_fail_the_query(mode: str) -> None:
     def handler(rows: Any) -> None:
         raise FileNotFoundError("no file 'order-\udcff.json'")
 
-    (answer,) = judged(handler, batch(1), mode)
+    (answer,) = handled(handler, batch(1), mode)
     assert (answer["result"], answer["errorMessage"]) == ("RECONSUME_LATER", "no file 'order-?.json'")
 
 
@@ -289,12 +289,12 @@ def test_an_exception_without_a_text_does_not_fail_the_query() -> None:
     def handler(row: Any) -> None:
         raise Broken
 
-    (answer,) = judged(handler, batch(1))
+    (answer,) = handled(handler, batch(1))
     assert answer["result"] == "RECONSUME_LATER"
     assert "RuntimeError in __str__" in answer["errorMessage"]
 
     def empty(row: Any) -> None:
         raise ValueError
 
-    (answer,) = judged(empty, batch(1))
+    (answer,) = handled(empty, batch(1))
     assert (answer["errorClass"], answer["errorMessage"]) == ("ValueError", "ValueError")

@@ -15,7 +15,7 @@ from pyspark.serializers import CPickleSerializer
 
 from helpers import servers
 from pyspark_rmq import DLQ, RECONSUME_LATER, SUCCESS, SparkIdempotency
-from pyspark_rmq.retry.handler_runner import Judge
+from pyspark_rmq.retry.handler_runner import HandlerRunner
 from pyspark_rmq.retry.idempotency import TaskIdempotency
 from rmq_store import UsageError
 from rmq_store.errors import SchemaMismatchError
@@ -65,13 +65,13 @@ def batch(*numbers: int, has_id: Callable[[int], bool] = lambda number: True) ->
     )
 
 
-def judged(task: TaskIdempotency, handler: Callable[..., Any], rows: pa.RecordBatch, mode: Any = "arrow") -> list[Any]:
-    judge = Judge(handler, mode, "/no/store", ("body",), 16, task)
-    return [row for answer in judge(iter([rows])) for row in answer.to_pylist()]
+def handled(task: TaskIdempotency, handler: Callable[..., Any], rows: pa.RecordBatch, mode: Any = "arrow") -> list[Any]:
+    runner = HandlerRunner(handler, mode, "/no/store", ("body",), 16, task)
+    return [row for answer in runner(iter([rows])) for row in answer.to_pylist()]
 
 
 def results(*given: Any, **more: Any) -> list[tuple[str, int | None]]:
-    return [(row["result"], row["delayLevel"]) for row in judged(*given, **more)]
+    return [(row["result"], row["delayLevel"]) for row in handled(*given, **more)]
 
 
 OK, LATER = ("SUCCESS", None), ("RECONSUME_LATER", 0)
@@ -114,8 +114,8 @@ def test_a_handler_for_batches_sees_only_rows_that_are_not_done(engine: sa.Engin
     def handler(connection: sa.Connection, rows: pa.RecordBatch) -> None:
         seen.append(rows.column("body").to_pylist())
 
-    judged(task, handler, batch(1, 2))
-    judged(task, handler, batch(2, 3, 3, 1, 4))
+    handled(task, handler, batch(1, 2))
+    handled(task, handler, batch(2, 3, 3, 1, 4))
     assert seen == [["1", "2"], ["3", "4"]]
 
 
@@ -130,7 +130,7 @@ def test_rows_that_fail_by_their_answer_are_rolled_back_and_the_others_are_commi
         seen.append(rows.column("body").to_pylist())
         return [answers.get(body, SUCCESS) for body in seen[-1]]
 
-    found = judged(task, handler, batch(1, 2, 3, 4, 5, 6))
+    found = handled(task, handler, batch(1, 2, 3, 4, 5, 6))
     levels = [(row["result"], row["delayLevel"]) for row in found]
     assert levels == [OK, LATER, ("DLQ", -1), OK, ("RECONSUME_LATER", 4), LATER]
     assert [row["errorClass"] for row in found] == [None, "RECONSUME_LATER", "DLQ", None, "RECONSUME_LATER", "NoResult"]
@@ -149,7 +149,7 @@ def test_an_exception_fails_the_guilty_rows_only_and_each_half_commits_for_itsel
         if set(rows.column("body").to_pylist()) & {"3", "6"}:
             raise LookupError("no such customer")
 
-    found = judged(task, handler, batch(*range(8)))
+    found = handled(task, handler, batch(*range(8)))
     failed = {row["body"]: row for row in found if row["result"] != "SUCCESS"}
     assert failed.keys() == {"3", "6"}
     assert {(row["errorClass"], row["errorMessage"]) for row in failed.values()} == {
@@ -166,7 +166,7 @@ def test_the_row_of_an_exception_comes_back_with_its_reason(engine: sa.Engine, t
             raise LookupError("no such customer")
         return {"3": DLQ}.get(row.body, SUCCESS)
 
-    found = judged(task, handler, batch(1, 2, 3, 4), mode="row")
+    found = handled(task, handler, batch(1, 2, 3, 4), mode="row")
     assert [row["result"] for row in found] == ["SUCCESS", "RECONSUME_LATER", "DLQ", "SUCCESS"]
     assert [row["errorMessage"] for row in found] == [None, "no such customer", "returned by the handler", None]
     assert effects(engine) == ["1", "4"]
@@ -182,7 +182,7 @@ def test_an_answer_that_is_no_result_fails_the_query_and_nothing_is_done(
         return "ok"
 
     with pytest.raises(UsageError, match="the handler answered 'ok'"):
-        judged(task, handler, batch(1, 2), mode=mode)
+        handled(task, handler, batch(1, 2), mode=mode)
     assert effects(engine) == []
 
 
@@ -193,7 +193,7 @@ def test_a_message_without_an_id_comes_back_and_says_why(engine: sa.Engine, task
         write(connection, rows)
         return SUCCESS
 
-    first, second = judged(task, handler, batch(1, 2, has_id=lambda number: number == 1), mode=mode)
+    first, second = handled(task, handler, batch(1, 2, has_id=lambda number: number == 1), mode=mode)
     assert first["result"] == "SUCCESS"
     assert (second["result"], second["errorClass"]) == ("RECONSUME_LATER", "rmq_store.errors.NoMessageIdError")
     assert second["errorMessage"].startswith("the message Orders, queue 0, offset 1, id-2 has neither OUTBOX_ID")
@@ -207,7 +207,7 @@ def test_a_handler_that_commits_is_refused(engine: sa.Engine, task: TaskIdempote
         connection.commit()
         return SUCCESS
 
-    (found,) = judged(task, handler, batch(1), mode="row")
+    (found,) = handled(task, handler, batch(1), mode="row")
     assert (found["result"], found["errorClass"]) == ("RECONSUME_LATER", "rmq_store.errors.HandlerTransactionError")
     assert effects(engine) == []
 
@@ -228,7 +228,7 @@ def test_a_message_that_another_worker_has_comes_back_but_tasks_of_one_batch_do_
             speculative.append(results(task, later, batch(1)))
 
         if engine.dialect.name != "sqlite":  # there the second one waits for the first from its first statement on
-            (busy,) = judged(other, later, batch(1))
+            (busy,) = handled(other, later, batch(1))
             assert (busy["result"], busy["errorClass"]) == ("RECONSUME_LATER", "NotDone")
         threads.append(threading.Thread(target=run))
         threads[0].start()
@@ -259,9 +259,9 @@ def test_effects_elsewhere_are_done_once_unless_something_dies(engine: sa.Engine
 
 
 def test_no_secret_is_pickled(task: TaskIdempotency, database_url: str, engine: sa.Engine) -> None:
-    judge = Judge(write, "arrow", "/no/store", ("body",), 16, task)
+    runner = HandlerRunner(write, "arrow", "/no/store", ("body",), 16, task)
     task.in_this_process()
-    pickled = CPickleSerializer().dumps(judge)
+    pickled = CPickleSerializer().dumps(runner)
     assert task.settings.database.encode() in pickled
     assert database_url.encode() not in pickled and servers.PASSWORD.encode() not in pickled
 
@@ -281,7 +281,7 @@ def test_a_database_without_the_tables_fails_the_task_and_no_message(engine: sa.
     """Each message would fail, sixteen times, and become a dead letter."""
     Tables().inbox.drop(engine)
     with pytest.raises(SchemaMismatchError, match="rmq_inbox"):
-        judged(task, write, batch(1))
+        handled(task, write, batch(1))
 
 
 def test_settings_take_references_only(engine: sa.Engine) -> None:

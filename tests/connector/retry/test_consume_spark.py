@@ -375,8 +375,8 @@ def test_rows_already_judged_are_sent_back_by_a_sink(
 ) -> None:
     path, clock = orders(10)
     bad = stream(spark, path).where("keys in ('K2', 'K5')")
-    judged = bad.selectExpr("*", "if(keys = 'K5', -1, 0) delayLevel", "'no price' errorMessage")
-    query = judged.writeStream.format("rmq").options(path=str(path), sendBack="cg", maxReconsumeTimes="3")
+    results = bad.selectExpr("*", "if(keys = 'K5', -1, 0) delayLevel", "'no price' errorMessage")
+    query = results.writeStream.format("rmq").options(path=str(path), sendBack="cg", maxReconsumeTimes="3")
     run_now(query.option("checkpointLocation", str(tmp_path / "c")))
     clock.advance(10_000)
     with Store.open(path) as store:
