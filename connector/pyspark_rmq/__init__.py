@@ -1,9 +1,9 @@
 """PySpark data source `rmq`: read and write Apache RocketMQ message stores.
 
-Spark finds it by itself: it imports every module named `pyspark_*` and takes `DefaultSource`. A module of that name
-that cannot be imported makes all Python data sources vanish, so this one never fails: without a usable PySpark there
-is no `DefaultSource`. Everything is imported when it is asked for; pytest, which loads the plugin of this package in
-every run of an environment, never pays for Spark.
+Spark imports every module named `pyspark_*` and takes its `DefaultSource`. If one of these modules cannot be imported,
+all Python data sources vanish. So this module never fails: without a usable PySpark it has no `DefaultSource`. Each
+public name is imported when it is asked for. pytest loads the plugin of this package in every run of an environment,
+and must not pay for Spark.
 """
 
 from __future__ import annotations

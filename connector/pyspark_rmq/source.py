@@ -1,4 +1,4 @@
-"""`format("rmq")`: what Spark asks a data source for. Wiring only; everything is imported when it is needed.
+"""`format("rmq")`: the entry points of Spark's data source. Wiring only; everything is imported when it is needed.
 
 Spark imports this module in every process that looks for data sources, so it must be light and must not fail.
 """

@@ -1,1 +1,1 @@
-"""How driver and tasks reach a store, for reading and for writing."""
+"""How driver and tasks reach a store: its location, the interface for reading, the sinks' writes, and the pool."""

@@ -1,16 +1,16 @@
-"""Homes that stay open for a moment after their use, for the next task or commit in the same process; and how homes are
-closed of which nobody wants to hear any more. Control plane.
+"""A pool of open stores. A store stays open for a few seconds after a task or commit, because the next one in this
+process usually needs it. Errors on close are logged, not raised. Control plane.
 
-Spark keeps its Python workers, and gives them one task after the other. Opening a home to read costs little, but of a
-store that was not stopped cleanly the end has to be found, and every task looks at most pages of the log, because
-queues lie side by side there: so what is mapped is worth keeping. And a home that was written is closed with progress
-record and checkpoint, several waits for the disk that a stream of small batches need not have for each of them.
+Spark reuses its Python workers. To open a store for reading costs little, except after an unclean stop, when the end
+has to be found. But every task touches most pages of the log, because the queues are interleaved there, so the mappings
+are worth keeping. To close a store that was written costs several fsyncs (progress record, checkpoint), which a stream
+of small batches need not pay for each batch.
 
-Who gets a kept home sees what was written since. Retention does not wait for it, but what it deletes in that moment
-takes its space for so much longer. A worker that has committed closes what it keeps before it ends with its session
-(`worker.close_before_it_ends`). But Spark may also kill it at any moment: what is kept then stays as a killed process
-leaves it, locks free and the store for the next opener to recover. So nothing may be kept that would be lost with the
-process, and what was written is flushed at once: see `store_writer.commit_staged`.
+A pooled store shows everything that was written since. Retention does not wait for it, but the space of a deleted file
+is free only when the store is closed. A worker that has committed closes its pooled stores before it ends with its
+session (`spark_worker.close_before_it_ends`). Spark may also kill a worker at any moment. Its stores are then in the
+state that any killed process leaves: locks are free, and the next opener recovers. So nothing that would be lost with
+the process may stay in a pooled store, and commits flush at once: see `store_writer.commit_staged`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Poolable(Protocol):
-    """What can be kept."""
+    """An open store, as far as the pool uses it."""
 
     def refresh(self) -> None:
         """Look at what others have written since."""
@@ -41,8 +41,9 @@ K = TypeVar("K", bound=Poolable)
 
 
 class DirectoryIdentity:
-    """The directories of a home, and the file by which its openers know each other, as they are found: while they are
-    open, no others can have their inodes.
+    """Identity of a store's directory: device and inode of the directory, of `commitlog` and of the shared state file.
+
+    Their descriptors stay open, so no other file can get the same inode.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -65,7 +66,7 @@ class DirectoryIdentity:
         self._identities[str(path)] = _identity(os.fstat(fd))
 
     def is_unchanged(self) -> bool:
-        """Whether the same ones are still there."""
+        """True if the paths still lead to the same directories and file."""
         try:
             return all(_identity(os.stat(path)) == own for path, own in self._identities.items())  # noqa: PTH116
         except OSError:
@@ -82,7 +83,7 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 class _Open(Generic[K]):
-    """A home and the directories that it was found in."""
+    """An open store, and the identity of its directories."""
 
     def __init__(self, directory: Path, store: K) -> None:
         self.store = store
@@ -95,7 +96,7 @@ class _Open(Generic[K]):
             raise
 
     def is_current(self) -> bool:
-        """Look at what others have written. False if the place has another home now, or none that can be read."""
+        """Refresh the store. False if another store is at its path now, or none that can be read."""
         from rmq_store import StoreError
 
         if not self.identity.is_unchanged():
@@ -107,7 +108,7 @@ class _Open(Generic[K]):
         return True
 
     def refuse_if_replaced(self) -> None:
-        """StoreFailedError if the place has another home now: what was written is not in it."""
+        """Raise StoreFailedError if another store is at the path now: the writes are not in it."""
         if not self.identity.is_unchanged():
             from rmq_store import StoreFailedError
 
@@ -122,7 +123,7 @@ class _Open(Generic[K]):
             self.identity.close()
 
     def close_quietly(self, name: str | None) -> None:
-        """As `close`, where nobody waits for it any more. Who opens the home next recovers it, and is told what is
+        """Close, and log errors: no caller waits for the result. The next opener recovers the store, and raises what is
         wrong with it.
         """
         try:
@@ -152,12 +153,13 @@ def pooled(
     written: bool = False,
     close_wait_s: float = 0.0,
 ) -> Iterator[K]:
-    """The home that was opened under this key before, up to date, or a new one. Afterwards it is kept for `pool_s`, and
-    closed behind the block by a thread, for which the block waits `close_wait_s` if nothing is to be kept (0.0). If
-    that is None, or the block fails, it is closed at the end of the block. Raises what `opening` raises.
+    """The pooled store of this key, refreshed, or a new one. Raises what `opening` raises.
+
+    After the block the store stays open for `pool_s` seconds, and a thread closes it then. With 0.0 the block waits
+    up to `close_wait_s` for that thread. With None, or if the block fails, the store is closed at the end of the block.
 
     Raises:
-        StoreFailedError: as `briefly`, if the home is `written` in the block.
+        StoreFailedError: as `briefly`, if the block has `written` to the store.
     """
     found = _take(key)
     if found is not None and not found.is_current():
@@ -179,11 +181,11 @@ def pooled(
 
 @contextlib.contextmanager
 def briefly(directory: Path, opening: Callable[[], K]) -> Iterator[K]:
-    """A home for the block alone; raises what `opening` raises. What was done in the block is done, or has failed, by
-    the end of it: that the home cannot be closed then is logged.
+    """A store for the block alone; raises what `opening` raises. The work of the block is complete, or has failed, at
+    its end; an error on close is logged.
 
     Raises:
-        StoreFailedError: the directory was deleted or replaced meanwhile: what was written is not in it.
+        StoreFailedError: the directory was deleted or replaced meanwhile: the writes are not in it.
     """
     opened = _Open(directory, opening())
     try:
@@ -194,7 +196,7 @@ def briefly(directory: Path, opening: Callable[[], K]) -> Iterator[K]:
 
 
 def close_pooled() -> None:
-    """Close what is kept now, of whatever key."""
+    """Close all stores that are in the pool now."""
     for key in list(_pool):
         opened = _take(key)
         if opened is not None:
@@ -202,14 +204,16 @@ def close_pooled() -> None:
 
 
 def close_all() -> None:
-    """Close what is kept, and wait until whatever is closed or done beside is done: the process ends behind this."""
+    """Close all pooled stores, and wait for the threads that close or sweep: the process ends after this."""
     close_pooled()
     for thread in list(_at_work):
         thread.join()
 
 
 def run_in_thread(work: Callable[[], None]) -> None:
-    """Do it in a thread: it waits for a busy disk. What was committed must not fail because none can be started."""
+    """Run `work` in a thread, because it waits for a busy disk. If no thread can be started, run it here: the commit
+    has succeeded and must not fail now.
+    """
     try:
         _start(threading.Thread(target=work, name="rmq-sweep", daemon=True))
     except RuntimeError:

@@ -26,25 +26,25 @@ class Lease(Protocol):
         """Show that the holder still works; False if the lease is lost."""
 
     def held(self) -> bool:
-        """Whether it is still ours."""
+        """True if this process still holds the lease."""
 
     def release(self) -> None:
         """Give it back."""
 
 
 class Pin(Protocol):
-    """What keeps retention from deleting messages; it ends with the process."""
+    """Keeps retention from deleting a range of the log; ends with the process."""
 
     def release(self) -> None:
         """Let retention have them; may be called again."""
 
 
 class Delivery(Protocol):
-    """What a look at the waiting messages did."""
+    """The result of a delivery of due messages."""
 
     @property
     def next_due_ms(self) -> int | None:
-        """When the next one is due, perhaps already, by the home's clock; None: nothing waits."""
+        """Due time of the next waiting message, by the store's clock; it may have passed. None: no message waits."""
 
 
 class Schedule(Protocol):
@@ -55,7 +55,8 @@ class Schedule(Protocol):
 
 
 class FoundRows(Protocol):
-    """By queue id: queue offsets that were found, (n,) int64, and ranges of which only reading them tells."""
+    """The answer of the index, by queue id: queue offsets that it found, (n,) int64, and ranges that it does not cover.
+    """
 
     @property
     def found(self) -> Mapping[int, np.ndarray]:
@@ -67,7 +68,7 @@ class FoundRows(Protocol):
 
 
 class Rows(Protocol):
-    """What is found without reading all messages."""
+    """Queue offsets of messages with a key or id."""
 
     def find(
         self,
@@ -80,7 +81,7 @@ class Rows(Protocol):
 
 
 class Query(Protocol):
-    """The home's index."""
+    """The store's index."""
 
     @property
     def rows(self) -> Rows:
@@ -91,7 +92,7 @@ class Redriven(Protocol):
     """Offsets of one queue."""
 
     def contains(self, offsets: np.ndarray) -> np.ndarray:
-        """Which of `offsets`, (n,) int64, are among them; (n,) bool."""
+        """Mask (n,) bool: which of `offsets`, (n,) int64, belong to them."""
 
 
 class StoreReader(Protocol):
@@ -99,21 +100,21 @@ class StoreReader(Protocol):
 
     @property
     def identity(self) -> str:
-        """What tells this home from another one; "" if it has no name of its own."""
+        """Identity of the store, from its creation; "" for a store that a broker made."""
 
     @property
     def clock(self) -> Callable[[], int]:
-        """The home's clock, ms since the epoch."""
+        """The store's clock, ms since the epoch."""
 
     @property
     def schedule(self) -> Schedule:
-        """The waiting messages; only of a home that was opened to commit."""
+        """The waiting messages; only of a store that was opened to commit."""
 
     def refresh(self) -> None:
-        """Look at what others have written since."""
+        """See the appends and changes of other processes since the last call."""
 
     def unpin(self) -> None:
-        """Keep nothing from retention until something is read again."""
+        """Release the files that reading has pinned against retention; the next read pins again."""
 
     def topics(self) -> Mapping[str, object]:
         """All topics of the table by name; the same object as long as nothing changed."""
@@ -134,8 +135,8 @@ class StoreReader(Protocol):
         """The commit-log offsets `[start, end)` that exist."""
 
     def has_not_grown(self, end: int) -> bool:
-        """Whether the log still ends there, as a look of a moment ago found; costs no system call. False is no
-        answer.
+        """Cheap check without a system call. True: nothing was appended since `end`. False: unknown, call
+        `log_range()`.
         """
 
     def commit_log_offset_before(self, topic: str, queue_id: int, queue_offset: int) -> int:
@@ -174,7 +175,8 @@ class StoreReader(Protocol):
         """
 
     def redriven(self, group: str) -> Mapping[int, Redriven]:
-        """Which dead letters in each queue of `%DLQ%group` were moved on. `CorruptionError`: that cannot be told."""
+        """Dead letters that were moved on, for each queue of `%DLQ%group`. `CorruptionError`: their record is damaged.
+        """
 
     @property
     def query(self) -> Query:
@@ -184,7 +186,7 @@ class StoreReader(Protocol):
         """Keep the commit-log offsets `[start_offset, end_offset)` from being deleted, as far as they are there."""
 
     def committed_offsets(self, group: str) -> Mapping[tuple[str, int], int]:
-        """What the group has committed."""
+        """The offsets that the group has committed, by (topic, queue id)."""
 
     def all_committed_offsets(self) -> Mapping[str, Mapping[tuple[str, int], int]]:
         """The same of all groups that have committed something."""
@@ -199,7 +201,7 @@ class StoreReader(Protocol):
         """Take the lease; `LeaseHeldError` names the holder."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the store."""
 
     def __enter__(self) -> Self: ...
 

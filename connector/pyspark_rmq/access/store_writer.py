@@ -1,5 +1,6 @@
-"""Where messages go to: what sinks ask of the home that `home` describes, from staging in tasks to the commit. Control
-plane.
+"""Writing to a store, for the sinks: from staging in tasks to the commit in the driver. Control plane.
+
+All functions take the store's directory (option path). `store_location` is the reading side.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _log = logging.getLogger(__name__)
 # Purpose of the units that hold what was sent back.
 SEND_BACK = "sendback"
 
-# How long a home stays open after the commit of a micro-batch: others often follow.
+# A store stays open for so long after the commit of a micro-batch: the next one often comes within that time.
 _COMMIT_STORE_POOLED_S = 2.0
 
 # Behind a batch write of at most so many bytes the store is closed before the write returns, if the disk is not slower
@@ -38,9 +39,9 @@ _STALE_MS = 24 * 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What makes a repeated commit a no-op: it is stored with the messages, and `value` only grows for each `key`.
+    """Makes a repeated commit a no-op. It is stored with the messages, and `value` only grows for each `key`.
 
-    With `repeatable` the same value must come with the same rows, so that a copied checkpoint is found out.
+    With `repeatable` the same value must come with the same rows. That detects a copied checkpoint.
     """
 
     purpose: str
@@ -50,7 +51,8 @@ class Marker:
 
 
 def prepare_to_consume(path: str, group: str, max_reconsume_times: int | None) -> None:
-    """Make sure that the store can be written, and with a number make that the group's, whoever has set it before.
+    """Make sure that the store can be written. A given `max_reconsume_times` becomes the group's setting, and replaces
+    an earlier one.
 
     Raises what `Store.open` raises.
     """
@@ -85,10 +87,11 @@ def prepare_to_write(options: SinkOptions) -> None:
 
 
 def is_there_to_write(options: SinkOptions) -> bool:
-    """Whether there is a store for the tasks of a stream to stage for; one that a broker made gets our settings.
+    """True if a store is there for the tasks of a stream to stage for. A store that a broker made gets our settings
+    file.
 
     Raises:
-        NotAStoreError: there is something else; or nothing, with createStore=false.
+        NotAStoreError: something else is there; or nothing, with createStore=false.
     """
     root = Path(options.path)
     # The usual case, in every micro-batch: no need to import the engine.

@@ -1,6 +1,6 @@
-"""Whether a query can go on from where its checkpoint stands, queue by queue, in the store as it is now.
+"""Can a query continue from its checkpoint? The answer, queue by queue, for the store as it is now.
 
-The rules are those by which the source itself notices a loss when it starts (`pyspark_rmq.read.loss_detection`).
+The rules are those of the source when it starts (`pyspark_rmq.read.loss_detection`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def compare(store: Store, standings: Sequence[Standing], group: str | None = Non
 
 
 def is_of(store: Store, standing: Standing) -> bool:
-    """Whether the source reads this store; one that a broker wrote has no identity, and is known by its messages."""
+    """True if the source reads this store. A store that a broker wrote has no identity: its messages are compared
+    instead.
+    """
     wanted = standing.begin.store
     return not wanted or not store.identity or wanted == store.identity
 

@@ -50,7 +50,7 @@ def read_text(path: Path) -> str:
 
 
 def read_lines(path: Path, version_max: int) -> tuple[int, list[str]]:
-    """Version and the lines behind it, of a file of offsets/ or commits/. Raises as `read_text`."""
+    """Version and following lines of a file of offsets/ or commits/. Raises as `read_text`."""
     first, *lines = re.split("\r?\n", read_text(path).rstrip("\r\n"))
     version = re.fullmatch(r"v([1-9][0-9]{0,8})", first, re.ASCII)
     if version is None:

@@ -1,14 +1,14 @@
-"""What stands in a checkpoint: which query, which batches, and where each source was. Changes nothing.
+"""Reads a checkpoint: the query, its batches, and the position of each source. Changes nothing.
 
     metadata           {"id": UUID of the query}
-    offsets/<batch>    written when a batch is planned: what it knows of itself (JSON), then a line for each source:
-                       where the batch ends in it, or - if the source had given nothing yet. v2: `name:` before it
-    commits/<batch>    written when its sink is done with it
-    state/             what a stateful query remembers
-    sources/           what some sources keep besides; ours nothing
+    offsets/<batch>    written when a batch is planned: JSON about the batch, then a line for each source: the end of
+                       the batch in it, or - if the source had given nothing yet. v2: `name:` before it
+    commits/<batch>    written when the sink has completed the batch
+    state/             the state of a stateful query
+    sources/           files of some sources; ours has none
 
-A query that starts looks at the last planned batch. If that is the last committed one, too, it goes on behind it;
-otherwise it runs it again, from where the batch before it ended, whatever the other commits say.
+A query that starts reads the last planned batch. If that batch is also the last committed one, the query continues
+after it. Otherwise Spark runs the batch again, from the end of the batch before it, whatever the other commits say.
 Sources: MicroBatchExecution.scala (populateStartOffsets), OffsetSeqLog.scala, CommitLog.scala, StreamMetadata.scala.
 """
 
@@ -37,9 +37,9 @@ NOTHING = "-"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One source of a query, as a batch has it: the `number`-th line; `name` only in v2.
+    """One source of a query in a batch: the `number`-th line; `name` only in v2.
 
-    `text` is where it stands, as Spark keeps it; `position` the same for a source of ours, None for others.
+    `text` is its offset as Spark stores it; `position` the same for a source of ours, None for others.
     """
 
     number: int
@@ -49,7 +49,7 @@ class Source:
 
     @property
     def key(self) -> int | str:
-        """What tells it from the other sources of the query, in all batches."""
+        """Identifies the source among the sources of the query, in all batches."""
         return self.number if self.name is None else self.name
 
 
@@ -69,8 +69,8 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a source of ours stands for a query that starts now: it reads from `begin` on; `end` is where the batch
-    that it runs again goes to, None if there is none.
+    """Position of a source of ours for a query that starts now: it reads from `begin` on. `end` is the end of the batch
+    that runs again, None if no batch does.
     """
 
     source: Source
@@ -80,7 +80,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What the commit of a batch says: nextBatchWatermarkMs; from v3 on, sinkMetadataMap."""
+    """The content of a batch's commit: nextBatchWatermarkMs; from v3 on, sinkMetadataMap."""
 
     version: int
     about: dict[str, Any]
@@ -110,12 +110,12 @@ class Checkpoint:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the last planned batch is committed; if not, a query that starts runs it again."""
+        """True if the last planned batch is committed; if not, a query that starts runs it again."""
         return bool(self.planned) and self.committed[-1:] == self.planned[-1:]
 
     @property
     def done(self) -> int | None:
-        """The batch behind which a query that starts now begins to read; None: where its options say."""
+        """The batch after which a query that starts now reads on; None: its starting options decide."""
         if self.last is None or self.is_complete:
             return self.last
         return self.last - 1 if self.last else None

@@ -1,18 +1,19 @@
-"""A new checkpoint that begins at chosen positions; the old one is only read.
+"""Writes a new checkpoint that begins at chosen positions; the old one is only read.
 
-The new query is another one for Spark and for every sink: it has a new id. With the old id a sink of ours would take
-what comes again for a repetition, and refuse it (MarkerError). Its batches go on behind the last number that the old
-query planned, because some sinks know batches by their number alone, and would pass over one that they have seen:
-Spark's file sink, and writes with txnVersion in foreachBatch.
+The new query is another one for Spark and for every sink: it has a new id. With the old id our sinks would take the
+repeated messages for a repeated batch, and refuse it (MarkerError). The batch numbers continue after the last number
+that the old query planned. Some sinks recognise batches by the number alone, and would skip a number that they have
+seen: Spark's file sink, and writes with txnVersion in foreachBatch.
 
     offsets/<n>   n: the last batch that the old query planned; ends at the chosen positions
-    offsets/<n-1> the same once more: Spark looks there for the start of n
-    commits/<n>   n counts as done
-    sources/      as it was
+    offsets/<n-1> a copy: Spark takes the start of n from it
+    commits/<n>   n counts as completed
+    sources/      a copy
 
-State cannot be set back: without it the new query is at batch 0, planned and not committed, as a state store without
-files wants it. That batch begins and ends at the chosen positions (`began` in pyspark_rmq.position.position).
-Sources: MicroBatchExecution.scala (populateStartOffsets), FileStreamSink.scala (addBatch).
+State cannot be set back. Without state the new query is at batch 0, planned and not committed, because a state store
+without files expects that. That batch begins and ends at the chosen positions: `began` in
+pyspark_rmq.position.position. Sources: MicroBatchExecution.scala (populateStartOffsets), FileStreamSink.scala
+(addBatch).
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """What will be written: `base` with the positions of the sources that are moved, by their keys. `left_out`: queues
-    that the new checkpoint does not know, because their topic is gone or the batch gone back to did not know them.
+    """The content of the new checkpoint: `base` with the positions of the moved sources, by their keys. `left_out`:
+    queues that it does not have, because their topic is gone or the earlier batch did not know them.
     """
 
     checkpoint: Checkpoint
@@ -80,13 +81,13 @@ class Rewind:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which queues are moved: all but those of retry topics, those of some topics, one number of each."""
+    """The queues to move: all except those of retry topics, or those of `topics`, or one queue id of each."""
 
     topics: Collection[str] = ()
     queue_id: int | None = None
 
     def has(self, queue: Queue, *, retry: bool) -> bool:
-        """Whether this one is; `retry`: retry topics that are not named, too."""
+        """True if the queue is selected. `retry`: retry topics that are not named are selected, too."""
         if self.queue_id not in (None, queue.queue_id):
             return False
         return queue.topic in self.topics if self.topics else retry or not queue.topic.startswith(RETRY_PREFIX)

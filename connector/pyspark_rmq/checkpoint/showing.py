@@ -1,4 +1,4 @@
-"""What `rmq checkpoint` prints, as text and as JSON."""
+"""The output of `rmq checkpoint`, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _OTHER_SHOWN = 60
 
 
 def write_checkpoint(found: Checkpoint, planned: Batch | None, done: Batch | None) -> None:
-    """The query, its batches, and a table of where `planned` ends; with where `done` ended beside it."""
+    """Print the query, its batches, and a table of the ends of `planned`, with the ends of `done` in the next column.
+    """
     for label, text in _facts(found, planned):
         click.echo(f"{label:<10}{printable(text)}")
     rows = [] if planned is None else _rows(planned, done)
@@ -67,8 +68,8 @@ def _rows(planned: Batch, done: Batch | None) -> list[tuple[int | str, ...]]:
 
 
 def checkpoint_json(found: Checkpoint, planned: Batch | None, done: Batch | None) -> dict[str, Any]:
-    """What `write_checkpoint` prints, and of the message before each position where in the log it lies, and when it was
-    stored (ms).
+    """The content of `write_checkpoint`, and for the message before each position its commit-log offset and store time
+    (ms).
     """
     commit = found.commit(found.committed[-1]) if found.committed else None
     shown: dict[str, Any] = {
@@ -138,7 +139,7 @@ def write_plan(plan: Rewind) -> None:
 
 
 def notes(plan: Rewind) -> list[str]:
-    """What else there is to know before it is written."""
+    """Remarks for the user before the checkpoint is written."""
     found = []
     outside = sum(move.change.wanted != move.change.then for move in plan.moves)
     if outside:

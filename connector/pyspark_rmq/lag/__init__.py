@@ -1,1 +1,1 @@
-"""How far streaming queries are behind."""
+"""The lag of streaming queries: a listener, the calculation, and metrics."""

@@ -1,7 +1,7 @@
-"""`LagListener`: how far all streaming queries of a session are behind, as rows, log lines and metrics.
+"""`LagListener`: the lag of all streaming queries of a session, as rows, log lines and metrics.
 
-Spark calls it from threads of its own, behind the query and without holding it up; nothing that goes wrong here reaches
-Spark. Source: StreamingQueryListener, StreamingQueryProgress (pyspark.sql.streaming.listener).
+Spark calls it in threads of its own, after a batch and without delaying the query. No error here reaches Spark.
+Source: StreamingQueryListener, StreamingQueryProgress (pyspark.sql.streaming.listener).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What streaming queries are behind, as metrics: names, labels, meanings, samples. docs/metrics.md lists them."""
+"""The lag of streaming queries as metrics: names, labels, meanings, samples. docs/metrics.md lists them."""
 
 from __future__ import annotations
 

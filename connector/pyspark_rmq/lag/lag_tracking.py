@@ -1,15 +1,15 @@
-"""How far one source of one streaming query is behind: what Spark says of a batch, against the ends of the store.
+"""The lag of one source of one streaming query: Spark's progress of a batch, compared with the ends of the store.
 
     lag              messages between the query's position and the end of the queue now
-    lag_seconds      how long the oldest of them has been there, by the store's clock; 0 if there is none
-    rate             messages read per second since the batch before was done (first batch: since it began)
+    lag_seconds      age of the oldest of them, by the store's clock; 0 if there is none
+    rate             messages read per second since the batch before was completed (first batch: since it began)
     eta_seconds      lag / (how much the lag shrinks per second); None if it does not, 0 if there is none
     retries          messages of the batch that came from the group's %RETRY% topic
-    dead_letters     messages that became dead letters of the group since the look before (first look: since the batch
-                     began)
+    dead_letters     messages that became dead letters of the group since the last measurement (first one: since the
+                     batch began)
 
-Positions and times come from Spark's progress (`offsets`); path and group of the source from the ends that it reports
-there. If the store is not on this machine the ends are those, and what needs a look is None.
+Positions and times come from Spark's progress (`offsets`). The source reports its path, its group and the ends of its
+queues there. If the store is not on this machine, those ends are used, and values that need the store are None.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class SourceRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What Spark says of one source in one progress: of the trigger that began at `started_ms`, and where each queue
-    ended for the source (`reported`).
+    """Spark's report on one source in one progress: of the trigger that began at `started_ms`, and of the ends of the
+    queues as the source saw them (`reported`).
     """
 
     query: str
@@ -139,7 +139,7 @@ class SourceTracker:
 
     @property
     def path(self) -> str | None:
-        """Where the store of the source is; None if nobody said so."""
+        """The path of the source's store; None if the source did not report it."""
         return self._batch.path if self._batch is not None else None
 
     def completed(self, batch: Batch, store: StoreReader | None, now_ms: int) -> None:

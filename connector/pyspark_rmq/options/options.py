@@ -1,6 +1,6 @@
-"""From the text options of Spark to typed, checked values. Control plane, no I/O.
+"""From Spark's text options to typed, checked values. Control plane, no I/O.
 
-Spark compares option names without case and hands them over in lower case.
+Spark compares option names without case and passes them in lower case.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ NO_TABLES = (
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which queues are read: at most one of the first three is given. `assign` has sorted queue ids per topic.
+    """The queues to read: at most one of the first three is given. `assign` has sorted queue ids per topic.
 
-    `of_group` is a retry or dead-letter topic that is read in addition, as soon as it exists, and whose rows show the
-    topic that they were sent to (DefaultMQPushConsumerImpl.resetRetryTopic).
+    `of_group` is a retry or dead-letter topic that is read in addition, as soon as it exists. Its rows show the topic
+    to which they were sent (DefaultMQPushConsumerImpl.resetRetryTopic).
     """
 
     topics: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Which messages a batch is about: those with one of `texts` among their keys, or as their unique key or id."""
+    """The messages that a batch asks for: those with one of `texts` among their keys, or as their unique key or id."""
 
     by: Literal["key", "unique key", "id"]
     texts: tuple[str, ...]
@@ -80,7 +80,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a read was asked for; `starting` is None if no starting option was given."""
+    """The options of a read; `starting` is None if no starting option was given."""
 
     path: str
     subscription: Subscription
@@ -106,7 +106,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What a write was asked for; `transaction` is (txnAppId, txnVersion) of an idempotent batch write.
+    """The options of a write; `transaction` is (txnAppId, txnVersion) of an idempotent batch write.
 
     `send_back` is the group to which rows are sent back: then no new message is written.
     """

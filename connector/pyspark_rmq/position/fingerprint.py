@@ -1,7 +1,8 @@
-"""By what a position knows its place again: the message before it. Control plane.
+"""Fingerprint of a stream position: commit-log offset and store time of the message before it. It detects a replaced or
+rolled-back store. Control plane.
 
-Where that message lies in the log would not do: after a power cut, or in a copy that lives on, another message of the
-same size may lie there. So the time when it was stored counts, too: what is stored later has another one.
+The commit-log offset alone is not enough. After a power cut, or in a copy that was written further, another message of
+the same size may be at the same offset. That message has another store time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Fingerprint(NamedTuple):
     store_timestamp_ms: int | None = None
 
     def may_be(self, other: Fingerprint) -> bool:
-        """Whether both are the same message, for all that is known of them."""
+        """True if both can be the same message: equal offsets, and store times that are equal or unknown."""
         times = {self.store_timestamp_ms, other.store_timestamp_ms} - {None}
         return self.commit_log_offset == other.commit_log_offset and len(times) <= 1
 
@@ -31,7 +32,7 @@ class Fingerprint(NamedTuple):
 
 
 class FingerprintSource(Protocol):
-    """What a home, or a store, is asked for."""
+    """The part of a store that fingerprints need."""
 
     def commit_log_offset_before(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Commit-log offset of the message before `queue_offset`; -1 if it does not exist (any more)."""
@@ -44,8 +45,10 @@ class FingerprintSource(Protocol):
 
 
 def fingerprint_before(source: FingerprintSource, queue: Queue, queue_offset: int) -> Fingerprint | None:
-    """The message before `queue_offset`; None if it does not exist (any more), or is damaged: all messages of a range
-    that was lost have one place then, where the range begins. Raises `CorruptionError` if the queue itself is damaged.
+    """Fingerprint of the message before `queue_offset`. None if that message does not exist (any more), or is damaged:
+    all messages of a lost range have the same commit-log offset, the start of the range.
+
+    Raises `CorruptionError` if the queue itself is damaged.
     """
     from rmq_store.errors import CorruptRecordError, OffsetOutOfRangeError
 
@@ -61,7 +64,9 @@ def fingerprint_before(source: FingerprintSource, queue: Queue, queue_offset: in
 
 
 def stored_after(source: FingerprintSource, queue: Queue, fingerprint: Fingerprint) -> int | None:
-    """The first message of the queue that was stored after this one, or its end; None if that cannot be told."""
+    """Queue offset of the first message that was stored after this one, or the end of the queue; None if that is
+    unknown.
+    """
     from rmq_store.errors import CorruptRecordError
 
     if fingerprint.store_timestamp_ms is None:

@@ -1,7 +1,8 @@
-"""What a batch reads and how it is cut into tasks: pure functions on queue offsets. Control plane, no I/O, no clock.
+"""The ranges of a batch, and how they are cut into tasks: pure functions on queue offsets, no I/O, no clock. Control
+plane.
 
-Ranges are half open, `[start, end)` in queue offsets. Limits are combined here, because Spark hands over only one of
-them at a time and knows no minimum with a delay.
+Ranges are half open, `[start, end)` in queue offsets. The limits are combined here, because Spark passes only one limit
+at a time, and knows no minimum with a delay.
 """
 
 from __future__ import annotations
@@ -56,9 +57,10 @@ def backlog(start: QueueOffsets, end: QueueOffsets) -> int:
 
 
 def must_wait(start: QueueOffsets, end: QueueOffsets, limits: Limits, waited_ms: float | None) -> bool:
-    """Whether to hold the trigger back until `min_rows` are there.
+    """True if the trigger has to wait until `min_rows` are there.
 
-    `waited_ms` is the time since the last trigger that read something, None before the first one: it is never delayed.
+    `waited_ms` is the time since the last trigger that read something. It is None before the first trigger, which is
+    never delayed.
     """
     if limits.min_rows is None or waited_ms is None:
         return False

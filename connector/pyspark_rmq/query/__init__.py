@@ -1,1 +1,1 @@
-"""What is known of a streaming query beside its data: its id, its batches, its error, its end."""
+"""A streaming query apart from its data: its id, its batches, its error, its end."""

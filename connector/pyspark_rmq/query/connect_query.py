@@ -1,9 +1,9 @@
-"""Which query a batch of `consume` or `write_once` belongs to, on Spark Connect. Control plane.
+"""On Spark Connect: to which query does a batch of `consume` or `write_once` belong? Control plane.
 
-There a batch runs in a process of the server, in a Connect session of its own: no SparkContext, and no local property
-of the tasks, names the query (Spark sets those in the query's thread, the jobs of the batch run in another one). The
-session in which the query was started lists its active queries, and has at most one of each name. So each query of
-ours has a name there: the user's, or one that nobody else has.
+A batch runs in a process of the server, in a Connect session of its own. Neither a SparkContext nor a local property of
+the tasks names the query: Spark sets those in the query's thread, and the batch's jobs run in another thread. The
+session that started the query lists its active queries, and a name is unique in this list. So each of our queries has
+a name there: the user's, or a unique one that is made here.
 """
 
 from __future__ import annotations

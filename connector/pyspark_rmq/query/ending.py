@@ -1,9 +1,9 @@
-"""How the process that plans a stream's batches ends: it closes its store before a signal of Spark's kills it. Control
+"""The end of the process that plans a stream's batches: it closes its store before Spark's signal kills it. Control
 plane.
 
-`query.stop()` sends SIGTERM to that process, and Spark forgets it (PythonStreamingSourceRunner.stop). Unhandled, the
-signal would leave a store that a group's offsets are committed to as a killed process leaves it. If the driver dies
-instead, PySpark's loop sees the end of its socket, and calls the reader's `stop` itself.
+`query.stop()` sends SIGTERM to that process and does not wait for it (PythonStreamingSourceRunner.stop). Unhandled, the
+signal would end a process that commits a group's offsets like a crash, and the store would need recovery. If the driver
+dies instead, PySpark's loop sees the end of its socket, and calls the reader's `stop`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _CHECK_INTERVAL_S = 0.02
 
 
 def stop_when_terminated(stop: Callable[[], None]) -> None:
-    """Have SIGTERM call `stop`, and then end this process. Only in a process that Spark started to plan a stream, and
-    only if nobody else handles the signal there.
+    """Have SIGTERM call `stop` and end this process. Acts only in a process that Spark started to plan a stream, and
+    only if no other handler of the signal is installed.
     """
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is None or spec.name != _PROCESS or threading.current_thread() is not threading.main_thread():

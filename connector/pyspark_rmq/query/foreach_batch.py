@@ -1,4 +1,4 @@
-"""What `consume` and `write_once` have in common in the driver: running for each batch of a query. Control plane."""
+"""Runs the batches of a query for `consume` and `write_once`, in the driver. Control plane."""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ class Failure:
         return f"{self.type}: {self.message}" if self.message else self.type
 
     def is_a(self, error: _ErrorClass) -> bool:
-        """Whether it is an exception of this class, or of one derived from it. Nothing is imported for the answer: of a
-        module that this process has not imported, only the class itself is known.
+        """True if the error is of this class, or of one derived from it. Nothing is imported for the answer: if this
+        process has not imported the module of the error, only the class itself is recognised.
         """
         raised: Any = getattr(sys.modules.get(self.module), self.type, None)
         if isinstance(raised, type):

@@ -1,1 +1,1 @@
-"""Batch and stream reads: where they start, what they plan, what they do about loss."""
+"""Batch and stream reads: where they start, how they are planned, and how they handle loss."""

@@ -1,8 +1,8 @@
-"""The consumer group of a stream: its lease, and what it commits. Control plane.
+"""The consumer group of a stream: its lease, and its committed offsets. Control plane.
 
-Spark tells a source late, or never, that a batch is done: `commit(end)` comes with the planning of the next batch.
-But the `start` that it passes to `latestOffset` has moved past a batch as soon as, and not before, its sink
-succeeded. So both are reported here as completed, and repeated reports cost nothing.
+Spark reports a completed batch late, or never: `commit(end)` comes when the next batch is planned. But the `start` in
+`latestOffset` passes a batch when its sink has succeeded, and not earlier. So the reader reports both here as
+completed. A repeated report costs nothing.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _HEARTBEAT_INTERVAL_S = 30.0
 
 
 def describe_owner(name: str) -> str:
-    """Return what others are told about this process: a name, the host, and the JVM of the driver.
+    """Return the owner that others see in a lease: a name, the host, and the JVM of the driver.
 
-    The process itself lives only as long as the query, and is no help to whoever looks for the program.
+    This process lives only as long as the query, so its id would not help to find the program.
     """
     return f"{name} on {socket.gethostname()}, driver process {_driver_pid()}"
 
@@ -93,8 +93,8 @@ class GroupMember:
     def completed(self, offsets: QueueOffsets) -> None:
         """Commit the offsets that moved since the last call; `offsets` are the first ones that are *not* completed.
 
-        A queue that is reported for the first time is committed only if that moves the group forward: if somebody has
-        set its offset further ahead meanwhile, this query has not advanced and does not take that back.
+        A queue that is reported for the first time is committed only if that moves the group forward. If its committed
+        offset is already further, an operator has moved it, and this query must not take that back before it advances.
         """
         from rmq_store.errors import LeaseHeldError
 

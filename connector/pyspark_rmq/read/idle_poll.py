@@ -1,7 +1,7 @@
-"""A query that has nothing to do, and how seldom it looks at what seldom changes. Control plane.
+"""A cheap poll for a query that has nothing to do. Control plane.
 
-Spark asks for new messages some 95 times a second. To look at everything each time took three times the processor that
-Spark itself needs to ask, most of it for system calls: each finds a cold cache after Spark's pause of 10 ms.
+Spark asks for new messages about 95 times a second. A full poll each time took three times the processor time that
+Spark itself needs to ask. Most of it went into system calls: each finds a cold cache after Spark's pause of 10 ms.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ FULL_POLL_INTERVAL_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class IdlePoll:
-    """A whole look, begun at `polled_s` (monotonic), that found nothing to read behind `start` in these ranges; a
-    message that waits is due at `due_ms`.
+    """A full poll, begun at `polled_s` (monotonic), that found nothing after `start` in these ranges. `due_ms` is the
+    due time of the next waiting message.
     """
 
     start: dict[str, Any]
@@ -31,9 +31,11 @@ class IdlePoll:
     polled_s: float
 
     def holds(self, store: StoreReader, start: dict[str, Any], now_s: float) -> bool:
-        """Whether there still is nothing behind `start`. New messages show at once, at the end of the log, and so does
-        one that is due. All else (a store in the other's place, topics, a heartbeat) waits for the next whole look: the
-        answer may be late until then, and is never wrong, because it names nothing that the last one did not find.
+        """True if there still is nothing to read after `start`.
+
+        New messages show at once, at the end of the log, and so does a message that is due. Other changes (a replaced
+        store, topics, a heartbeat) show at the next full poll. Until then the answer may be late, but never wrong,
+        because it only repeats the answer of the last full poll.
         """
         return (
             now_s - self.polled_s < FULL_POLL_INTERVAL_S

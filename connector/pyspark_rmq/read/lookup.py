@@ -1,4 +1,4 @@
-"""Planning a batch that is about certain messages: rows from the index, and a look at what the index does not tell."""
+"""Plans a batch that is about certain messages: the index names rows, and ranges that it does not cover are read."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _READ_WHILE_PLANNING_ROWS = 10_000
 def found_partitions(
     store: StoreReader, options: SourceOptions, lookup: Lookup, wanted: Sequence[QueueSlice]
 ) -> list[InputPartition]:
-    """Return the tasks that read what `lookup` finds in the slices `wanted`: with `rows` what was found, without them a
-    slice in which the task has to look. No task is for nothing.
+    """Return the tasks for the messages that `lookup` names in the slices `wanted`. A partition with `rows` reads the
+    found messages; one without has to search its slice. No partition is empty.
 
     Raises:
         CorruptionError: the index, or a message that it leads to, is damaged; with onCorruption=skip its topic is read.

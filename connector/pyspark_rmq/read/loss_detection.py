@@ -1,8 +1,8 @@
-"""Whether what a query wants to read is still there, and still the same. Control plane.
+"""Detects messages that are gone, and stores that are not the same any more. Control plane.
 
-With failOnDataLoss every gap is a `DataLossError` with the exact ranges, otherwise it is recorded (`losses`). Only
-another store under the same path is always an error: that is not loss, it is the wrong checkpoint. What a tag filter
-leaves out is no gap.
+With failOnDataLoss every gap is a `DataLossError` with the exact ranges. Otherwise it is recorded (`loss_report`).
+Another store at the same path is always an error: that is not loss, it is the wrong checkpoint. Messages that a tag
+filter leaves out are no gap.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def check_identity(store: StoreReader, position: StreamPosition) -> None:
 
 
 def has_all(store: StoreReader, position: StreamPosition, ranges: Mapping[Queue, Range]) -> bool:
-    """Whether no queue ends before the position, and the newest message that was read is there: then all others are, as
-    a store loses its end first.
+    """True if no queue ends before the position, and the newest message that was read is still there. Then all earlier
+    ones are there, because a store loses its end first.
     """
     if any(queue in ranges and offset > ranges[queue].max_offset for queue, offset in position.next.items()):
         return False
@@ -110,12 +110,14 @@ def check_history(
     *,
     compares: bool,
 ) -> dict[Queue, int]:
-    """Report queues that end before the position, or in which another message than the one that was read is before it;
-    and return where those go on: where the messages begin that came instead, known by the time of the last one that was
-    read. If the times do not tell, all messages up to the position are reported, and the queue goes on at the position,
-    or at its end if that is before.
+    """Report messages that the stream has read and that do not exist any more, and return where their queues continue.
 
-    Without `compares` only the ends are looked at, which costs nothing.
+    A queue has lost messages if it ends before the position, or if another message is before the position now. It
+    continues at the first message that came instead: the first one that was stored after the last message that was
+    read. If the store times do not tell, all messages up to the position are reported, and the queue continues at the
+    position, or at its end if that is earlier.
+
+    Without `compares` only the ends of the queues are checked, which costs nothing.
     """
     going_on: dict[Queue, int] = {}
     gone: LostRanges = []
@@ -155,12 +157,11 @@ def check_missing(
     topics: Collection[str],
     options: SourceOptions,
 ) -> dict[Queue, int]:
-    """Report the queues of the position that can not be read any more, although nobody has unsubscribed from them; and
-    return where those go on that are only closed, if they are opened again: behind what was reported. Queues that
-    `assign` leaves out, of a topic that it names, are closed by the user: nothing is reported.
+    """Report queues of the position that cannot be read any more although they were not unsubscribed. Return the
+    offsets at which closed queues continue if they are opened again: after the reported messages.
 
-    `missing` are those that the subscription does not lead to now, `topics` the topics that it names or matches, those
-    that do not exist included.
+    Queues of an assigned topic that `assign` leaves out are closed by the user: nothing is reported. `missing` are the
+    queues that the subscription does not have now. `topics` are the topics that it names or matches, existing or not.
     """
     deleted: LostRanges = []
     closed: LostRanges = []

@@ -1,4 +1,13 @@
-"""The batch reader, and what a task does in batch and stream alike. Data plane: no object per message."""
+"""The batch reader, and the task that batch and stream share. Data plane: no object per message.
+
+The way of a slice through a task, each step in the one before it:
+
+    read_partition           Spark's schema
+    _read_columns            columns that the store does not have by itself
+    read_matching            rows for which all conditions hold; heavy columns are read only of those
+    _read_what_exists        ranges that retention removed since the plan are reported
+    _read_around_damage      with onCorruption=skip only: pieces, and reports of lost and damaged messages
+"""
 
 from __future__ import annotations
 
@@ -153,7 +162,7 @@ def read_matching(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a slice (of these just `rows`) for which all conditions hold.
 
-    What the conditions look at is read of all of them, the rest only where they hold.
+    Columns that the conditions need are read of all messages, the others only of those for which they hold.
     """
     if not conditions:
         yield from _read_what_exists(store, options, part, columns, rows)

@@ -1,5 +1,5 @@
-"""The stream reader of a query that is refused. Spark 4.3 hides what a constructor raises behind an error of its own
-(`UnboundLocalError: reader`); what a method raises becomes the error of the query. Control plane.
+"""The stream reader of a query that is refused. Spark 4.3 replaces an error of a constructor by one of its own
+(`UnboundLocalError: reader`). An error of a method becomes the error of the query. Control plane.
 """
 
 from __future__ import annotations

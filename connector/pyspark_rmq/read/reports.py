@@ -1,7 +1,7 @@
-"""Batch reads of something else than messages of topics: an option asks for the report, and it has columns of its own.
+"""Batch reads of reports: an option asks for one, and it has columns of its own.
 
-    dataLoss       what queries of this store went on without                            `losses.py`
-    brokerWaits    what only a broker delivers: timers of its wheel, half messages       `Store.broker_backlog`
+    dataLoss       losses that queries of this store accepted                            `loss_report.py`
+    brokerWaits    messages that only a broker delivers: its wheel's timers, half ones   `Store.broker_backlog`
 """
 
 from __future__ import annotations

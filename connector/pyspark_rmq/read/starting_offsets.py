@@ -1,7 +1,8 @@
-"""From positions as the user wrote them, and groups, to queue offsets: asks the home, changes nothing. Control plane.
+"""Resolves positions of the user, and committed offsets of groups, to queue offsets. Asks the store, changes nothing.
+Control plane.
 
-Where a stream starts: its checkpoint (Spark's business) > what its group has committed > an explicit starting option >
-`consumeFromWhere`. Each queue is decided on its own.
+A stream starts at the first of these that it has: its checkpoint (Spark's business), the committed offset of its group,
+an explicit starting option, `consumeFromWhere`. Each queue is decided on its own.
 """
 
 from __future__ import annotations
@@ -147,10 +148,10 @@ def _refuse_future(position: Position, now_ms: int) -> None:
 
 
 def new_queue_start(store: StoreReader, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
-    """Return where queues start that appeared while the query ran: nothing that was written to them may be missed.
+    """Return the start of queues that appeared while the query ran: no message of them may be missed.
 
     Raises:
-        DataLossError: the group has committed an offset behind the end of one, and failOnDataLoss is on. Otherwise
+        DataLossError: the group has committed an offset after the end of one, and failOnDataLoss is on. Otherwise
             such a queue is read from its first message.
     """
     committed = _committed(store, options, ranges) if options.group is not None else {}

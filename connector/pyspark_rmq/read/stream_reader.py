@@ -1,14 +1,15 @@
 """The micro-batch reader. Spark builds it in several processes; all but one only call `read`. Control plane.
 
+This class owns the store, the leases of the group and the pin of the running batch. `StreamPlan` has the arithmetic.
 The order of Spark's calls in the planning process (MicroBatchExecution):
 
-    start       [prepareForTriggerAvailableNow] getDefaultReadLimit new query   initialOffset, until the first batch
-    is planned restart     partitions(start, end) of the last batch, if it was not completed; its start is asked from
-    initialOffset again
-                if it was the first one
-    trigger     latestOffset(start, limit), reportLatestOffset; if there is something new: commit(start), partitions
-    end         stop(), by SIGTERM (`ending`) or when the driver is gone. A killed process has no end, so nothing may be
-                left to `stop` but to close what is open
+    start        prepareForTriggerAvailableNow, if that is the trigger; getDefaultReadLimit
+    new query    initialOffset, until the first batch is planned
+    restart      partitions(start, end) of the last batch, if it was not completed. Its start is asked from
+                 initialOffset again if it was the first one
+    trigger      latestOffset(start, limit), reportLatestOffset; if there is something new: commit(start), partitions
+    end          stop(), by SIGTERM (`ending`) or when the driver is gone. A killed process does not call it, so `stop`
+                 must do nothing but close
 """
 
 from __future__ import annotations
@@ -132,8 +133,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch, or `start` itself if there is nothing to read (or not enough yet).
 
-        What lies before `start` has been completed by the sink: that is committed to the group here. Spark asks up to
-        95 times a second when there is nothing to do: that is what drives the delivery of waiting messages, too.
+        The sink has completed everything before `start`: that is committed to the group here. An idle Spark asks up to
+        95 times a second. These calls also deliver delayed messages that are due.
         """
         now_s = time.monotonic()
         if self._store is not None and self._idle is not None and self._idle.holds(self._store.reader, start, now_s):

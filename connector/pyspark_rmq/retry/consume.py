@@ -1,16 +1,16 @@
-"""`consume`: a handler for each message of a stream, and RocketMQ's retries for those on which it fails. Control plane.
+"""`consume`: a handler for each message of a stream, and RocketMQ's retries for failed messages. Control plane.
 
-What happens to a batch, in the driver:
+The steps of a batch, in the driver:
 
-    C1  was it completed by an earlier run that died before Spark noted it? Then it is done: its marker is there
-    C2  the handler runs in the executors (`handler_runner`); what it says is kept, so that it runs once per attempt
-    C3  the flood breaker looks at it
-    C4  `on_results` gets all rows with what became of them
+    C1  a batch that an earlier run completed, but that Spark did not log, is skipped: its marker is stored
+    C2  the handler runs in the executors (`handler_runner`); its results are persisted, so it runs once per attempt
+    C3  the flood breaker checks the results
+    C4  `on_results` gets all rows with their results
     C5  the failed rows are sent back as one unit, together with the marker of this batch
-    C6  Spark notes the batch; the next look for messages commits the group's offsets
+    C6  Spark logs the batch; the next poll for messages commits the group's offsets
 
-A failure before C5 leaves nothing behind: Spark repeats the batch, handler and `on_results` included. After C5 nothing
-of it runs again. A batch without failed rows has no marker, and may be repeated as a whole after C4.
+After a failure before C5 nothing is stored: Spark repeats the batch, handler and `on_results` included. After C5 no
+step runs again. A batch without failed rows has no marker, and may be repeated as a whole after C4.
 """
 
 from __future__ import annotations

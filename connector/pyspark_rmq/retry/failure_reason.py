@@ -1,7 +1,7 @@
-"""Why a handler failed a message: error class, message and a hash of the way through the code. No I/O.
+"""The reason for which a handler failed a message: error class, message and a hash of the stack. No I/O.
 
-What an exception says is taken by `rmq_store.failure`, for consumers without Spark alike. A failure that a handler
-returns has reasons of its own, so that those of an earlier failure of the message do not stay.
+`rmq_store.failure` takes the reason from an exception, as it does for consumers without Spark. A failure that the
+handler returns has reasons of its own, so that reasons of an earlier failure do not stay on the message.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The flood breaker: stops a query before it dead-letters what one mistake has broken. Control plane, no I/O.
+"""The flood breaker: stops a query before one mistake turns all its messages into dead letters. Control plane, no I/O.
 
-A bug in a handler, or a service that is away, fails every message; after the last retry all of them are dead letters.
-The breaker looks at each batch before anything of it is sent back. RocketMQ has nothing like it.
+A bug in a handler, or a service that is down, fails every message; after the last retry all of them are dead letters.
+The breaker checks each batch before anything of it is sent back. RocketMQ has nothing like it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class FloodBreakerError(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class FloodBreaker:
-    """When to fail a query: more than `max_percent` of the rows of a batch, or more than `max_per_minute` rows within
-    any minute, would become dead letters.
+    """Limits that fail a query: more than `max_percent` of the rows of a batch, or more than `max_per_minute` rows
+    within any minute, would become dead letters.
 
-    `max_percent` is looked at in batches of `min_rows` and more: a batch of retries only may be small, and all of it
+    `max_percent` applies to batches of `min_rows` and more: a batch that has only retries may be small, and all of it
     at its last try.
 
     Raises:

@@ -1,16 +1,16 @@
-"""Running a handler over the rows of a batch, in the executors, and turning what it says into columns. Data plane.
+"""Runs a handler over the rows of a batch, in the executors, and turns its answers into columns. Data plane.
 
-What a handler says of a row, as RocketMQ's listeners do (ConsumeMessageConcurrentlyService.processConsumeResult):
+The meaning of an answer for a row, as RocketMQ's listeners (ConsumeMessageConcurrentlyService.processConsumeResult):
 
     SUCCESS, CONSUME_SUCCESS        done
     RECONSUME_LATER, 0              again, after the group's next delay
     None                            as RECONSUME_LATER; the reason says that nothing was answered
     1, 2, ...                       again, after this delay level
     DLQ, -1                         a dead letter, at once
-    an exception                    as RECONSUME_LATER; its class, text and place are the reason
+    an exception                    as RECONSUME_LATER; its class, message and stack are the reason
 
 An exception of a handler for whole batches says nothing about single rows: the batch is halved until only the guilty
-rows fail. So a handler sees a row at least once, and rows beside a guilty one several times.
+rows fail. So a handler sees a row at least once, and rows next to a guilty one several times.
 """
 
 from __future__ import annotations
@@ -60,11 +60,12 @@ Levels = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class HandlerRunner:
-    """What a task runs: `runner(batches)` yields the columns `passed_columns` of all rows, and then the results.
+    """The function that a task runs: `runner(batches)` yields the columns `passed_columns` of all rows, then the
+    results.
 
-    `once`: each message is done once; the handler then gets a connection, too, unless its effects are outside.
-    `max_reconsume_times` decides whether a failure is the last one. `path` is the store, whose clock says when a row
-    failed.
+    `once`: each message takes effect once; the handler then also gets a connection, unless its effects are outside.
+    `max_reconsume_times` decides whether a failure is the last one. `path` is the store, whose clock gives the time of
+    a failure.
     """
 
     handler: Callable[..., Any]

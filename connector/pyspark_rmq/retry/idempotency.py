@@ -1,14 +1,14 @@
-"""`consume(..., idempotency=...)`: each message of a query is done once, by `rmq_store.reliable`. In the executors.
+"""`consume(..., idempotency=...)`: each message of a query takes effect once, by `rmq_store.reliable`. Executors.
 
-Each Python worker makes its own engine and its own `Idempotency`, from references; nothing of both is pickled. The
-decision is made there (`rmq_store.reliable.inbox.once`). This module gives it rows, and takes what handlers say:
+Each Python worker makes its own engine and its own `Idempotency`, from references; neither is pickled.
+`rmq_store.reliable.inbox.once` decides. This module passes the rows to it, and handles the answers of the handler:
 
-    all rows are done         the transaction with their effects and marks commits
+    all rows are done         the transaction with their effects and inbox records commits
     some failed by an answer  it is rolled back, and the handler is called again with the others
     an exception              rolled back; the rows are halved until the guilty ones stand alone
 
-A task that is repeated, or runs twice by speculation, has the lease token of its batch: it waits for nothing, and finds
-what the other one has done.
+A task that is repeated, or runs twice by speculation, has the lease token of its batch. It waits for nothing, and sees
+the effects of the other one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""`pyspark_rmq.redrive`: dead letters chosen by a query go back to the group that failed on them.
+"""`pyspark_rmq.redrive`: sends dead letters that a query chooses back to the group that failed on them.
 
-The rules, and what makes a repetition harmless, are the engine's (`Store.dead_letters`). Here: which rows, in what
-order, how fast, and the results as a DataFrame. Data plane: neither the keys nor the results are ever in memory as a
-whole; they pass through Parquet files in a temporary directory, and the results end in Spark's own storage on disk.
+The engine has the rules, and makes a repetition harmless (`Store.dead_letters`). This module chooses the rows, their
+order and the rate, and returns the results as a DataFrame. Data plane: neither the keys nor the results are ever in
+memory as a whole. They pass through Parquet files in a temporary directory, and the results end in Spark's storage on
+disk.
 """
 
 from __future__ import annotations

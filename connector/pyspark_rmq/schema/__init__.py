@@ -1,1 +1,1 @@
-"""Columns: what the source gives, what the sink takes, and which rows are wanted."""
+"""Columns: those of the source, those that the sink takes, and conditions on rows."""

@@ -1,4 +1,4 @@
-"""The ids of rows, by which `rmq_store.reliable` recognises messages that come twice. Data plane."""
+"""Ids of rows, by which `rmq_store.reliable` recognises a message that comes twice. Data plane."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def complete(
     redriven: Redriven | None = None,
 ) -> pa.RecordBatch:
     """Return the columns `names` of rows that were read with `stored_columns(names)` from the topic `store_topic`.
-    `redriven`: which offsets of the queue were moved on; None: that cannot be told.
+    `redriven`: offsets of the queue that were moved on; None if that is unknown.
     """
     rows = _Rows(batch, store_topic, redriven)
     arrays = []
@@ -89,7 +89,7 @@ class NothingRedriven:
     """A queue of which no dead letter was moved on."""
 
     def contains(self, offsets: np.ndarray) -> np.ndarray:
-        """As `home.Redriven.contains`."""
+        """As `store_reader.Redriven.contains`."""
         return np.zeros(len(offsets), bool)
 
 
@@ -132,18 +132,18 @@ class _Rows:
         return pa.array(self._redriven.contains(self._batch.column("queueOffset").to_numpy()))
 
     def own_if_first(self, column: str, stored: pa.Array) -> pa.Array:
-        """What was `stored`; the record's own value if it never failed; null for the rest."""
+        """The value of `stored`; the record's own value if it never failed; null for the rest."""
         own = self._batch.column(column)
         never_failed = pc.is_null(self.text(RETRY_TOPIC))
         return pc.coalesce(stored.cast(own.type), pc.if_else(never_failed, own, pa.scalar(None, own.type)))
 
     def offset_message_id(self) -> pa.StringArray:
-        """The id of the record's own place."""
+        """The offset message id of the record itself."""
         return offset_message_ids(self._batch.column("storeHost"), self._batch.column("commitLogOffset"))
 
 
 def offset_message_ids(store_hosts: pa.StringArray, commit_log_offsets: pa.Int64Array) -> pa.StringArray:
-    """The ids of these places, (n,): host and commit-log offset, in hex."""
+    """Offset message ids, (n,): store host and commit-log offset, in hex."""
     hosts = store_hosts.dictionary_encode()
     prefixes = pa.array([_host_hex(host) for host in hosts.dictionary.to_pylist()], pa.string())
     offsets = commit_log_offsets.to_numpy().astype(">i8").view(np.uint8).reshape(-1, 8)

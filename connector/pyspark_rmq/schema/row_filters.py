@@ -1,6 +1,6 @@
-"""Which rows are wanted: conditions that are checked before a body is read. Data plane.
+"""Conditions on rows, checked before a body is read. Data plane.
 
-A condition says what it looks at, and answers for a whole batch. NULL is not wanted, as in SQL's WHERE.
+A condition names the columns that it needs, and answers for a whole batch. NULL does not match, as in SQL's WHERE.
 """
 
 from __future__ import annotations

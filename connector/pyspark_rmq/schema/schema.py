@@ -236,7 +236,8 @@ _COLUMN_PROPERTIES = {"tags": "TAGS", "keys": "KEYS", "shardingKey": "__SHARDING
 
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
-    """Which columns of the input the sink passes on: `body` is the name of the body column, `used` all other names."""
+    """The columns of the input that the sink passes on: `body` is the name of the body column, `used` all other names.
+    """
 
     body: str
     used: tuple[str, ...]

@@ -47,7 +47,7 @@ def rmq_store_config() -> StoreConfig:
 
 @pytest.fixture
 def rmq_clock(tmp_path: Path, rmq_store_config: StoreConfig) -> RmqClock:
-    """The clock of `rmq_store`: begins now, and moves only when it is told to, for every process."""
+    """The clock of `rmq_store`, for every process: it begins now, and moves only when the test moves it."""
     from pyspark_rmq.testing.store import create
 
     return create(tmp_path / "rmq-store", rmq_store_config)
@@ -72,7 +72,7 @@ def rmq_topic(request: pytest.FixtureRequest, rmq_store: RmqTestStore) -> str:
 
 @pytest.fixture
 def rmq_group(request: pytest.FixtureRequest) -> str:
-    """The name of a consumer group that nobody has used."""
+    """The name of an unused consumer group."""
     return f"cg_{_unique(request)}"
 
 

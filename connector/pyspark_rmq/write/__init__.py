@@ -1,1 +1,1 @@
-"""Sinks: messages, send-backs, and `write_once`."""
+"""Sinks: new messages, send-backs, and `write_once`."""

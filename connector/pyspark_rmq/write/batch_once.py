@@ -1,13 +1,14 @@
-"""`write_once`: the rows of a stream into a database, exactly once, with `rmq_store.reliable`. Control plane.
+"""`write_once`: writes the rows of a stream to a database, exactly once, with `rmq_store.reliable`. Control plane.
 
-The driver does this with each batch:
+The steps of a batch, in the driver:
 
     W1  its rows come to the driver, into a temporary file (`batch_rows`)
-    W2  marks and rows are written in one transaction (`rmq_store.reliable.inbox.batches`), which is repeated when the
-        database asks for it
-    W3  Spark notes the batch; the next look for messages commits the group's offsets
+    W2  inbox records and rows are written in one transaction (`rmq_store.reliable.inbox.batches`), which is repeated
+        when the database asks for it
+    W3  Spark logs the batch; the next poll for messages commits the group's offsets
 
-A failure before the commit of W2 leaves nothing behind. After it the batch may come again: its marks are there.
+After a failure before the commit of W2 the database has nothing of the batch. After the commit the batch may come
+again: its inbox records are there.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""The rows of a micro-batch in the driver, in chunks, as often as they are needed. Data plane.
+"""The rows of a micro-batch in the driver, in chunks; they can be read several times. Data plane.
 
-Tasks cut them into pieces and give each as one binary value, because Spark hands rows to Python by pickling every one.
-The driver puts the pieces into a temporary file, which is in memory while it is small, and reads chunks from there. So
-no transaction is open while Spark works, and one that must be repeated does not run the batch again. The driver's JVM
-holds a partition at a time (option minPartitions cuts queues into more of them), this process a chunk and a piece.
+Tasks cut the rows into pieces and return each piece as one binary value, because Spark pickles each row that it passes
+to Python. The driver writes the pieces to a temporary file, which stays in memory while it is small, and reads chunks
+from it. So no transaction is open while Spark works, and a repeated transaction does not run the batch again. The
+driver's JVM holds one partition at a time (option minPartitions makes partitions smaller), this process one chunk and
+one piece.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ MEMORY_BYTES_MAX: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Cutter:
-    """What a task runs: pieces of at most `rows` rows, and of `CHUNK_BYTES_MAX` unless a single row has more."""
+    """The function that a task runs: pieces of at most `rows` rows, and of `CHUNK_BYTES_MAX` unless a single row has
+    more.
+    """
 
     rows: int
 
@@ -61,8 +64,8 @@ def _halved(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 class BatchRows:
-    """The rows of a data frame, which Spark runs once. A context manager; the file goes with it. `batch` says which
-    messages they are, `marks` how far each queue has come, as far as the columns of the rows tell.
+    """The rows of a data frame, which Spark runs once. A context manager; it deletes its file at the end. `batch` names
+    the query and batch, `marks` has the highest queue offset of each queue, as far as the rows have the columns.
 
     Raises:
         NoMessageIdError: a row has no id.

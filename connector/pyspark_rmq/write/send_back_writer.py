@@ -1,12 +1,13 @@
-"""Writing with the option `sendBack`: rows name messages that failed, the engine copies these. Data plane in `write`.
+"""Writing with the option `sendBack`: rows name messages that failed, and the engine copies these. Data plane in
+`write`.
 
-Tasks stage the copies, the driver commits them as one unit, as for new messages: see `writer`. A row is known by
-`commitLogOffset` and `msgId`, so rows of another store, or of a store that was rolled back, are refused. Bodies and
-properties of the rows are not looked at: what is sent back is the message as it is stored.
+Tasks stage the copies, the driver commits them as one unit, as for new messages: see `writer`. `commitLogOffset` and
+`msgId` identify a message, so rows of another store, or of a store that was rolled back, are refused. Bodies and
+properties of the rows are ignored: the stored message is sent back.
 
-Reasons travel with rows of which errorClass, errorMessage or stackHash is not NULL: these three, lastFailureTime (now,
-if there is no such column), and the query and batch that Spark tells. When a message failed first, and where it was
-then, is kept by the engine.
+A row has reasons if its errorClass, errorMessage or stackHash is not NULL. Stored are these three, lastFailureTime
+(now, if there is no such column), and the query and batch that Spark names. The engine keeps the time and place of the
+first failure.
 """
 
 from __future__ import annotations

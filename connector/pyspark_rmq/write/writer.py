@@ -1,14 +1,14 @@
 """Writing: tasks stage encoded messages, the driver commits all of them as one unit. Data plane in `write`.
 
-Nothing is visible before the commit, and nothing of it is lost or doubled, whatever runs twice:
+Nothing is visible before the commit, and no message is lost or doubled, whatever runs twice:
 
-    a task runs again, or a zombie goes on   it writes another file; only files named by the commit count. What killed
-                                             drivers of a query left is swept by its next commit
-    a stream's batch is repeated             its marker (query id, batch id) is already there: nothing is added
-    a batch write is run again               a new write, unless txnAppId and txnVersion give it a marker
+    a task runs again, or a zombie continues   it writes another file; only files that the commit names count. Files of
+                                               killed drivers of a query are removed by its next commit
+    a stream's batch is repeated               its marker (query id, batch id) is already stored: nothing is added
+    a batch write is run again                 a new write, unless txnAppId and txnVersion give it a marker
 
-A batch write must not use the query and batch id that Spark shows it inside `foreachBatch`: two writes of one batch
-see the same ones, and the second would be taken for a repetition of the first.
+A batch write must not use the query and batch id that Spark shows it inside `foreachBatch`. Two writes of one batch see
+the same ids, and the second would be taken for a repetition of the first.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Staged(WriterCommitMessage):
-    """What a task reports to the driver. `file` is None if it had no rows; `query_id` is that of a stream."""
+    """A task's report to the driver. `file` is None if it had no rows; `query_id` is that of a stream."""
 
     write_id: str
     query_id: str | None
@@ -223,9 +223,9 @@ def _all_reports(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]
 
 
 def refuse_table() -> None:
-    """Raise `UsageError` in a task of `saveAsTable` or CREATE TABLE AS SELECT. Spark does not tell the driver's side of
-    a writer, but runs the write as a part of the statement that makes the table, which it then takes back. Other writes
-    are not part of anything but a stream's batch, in `foreachBatch`.
+    """Raise `UsageError` in a task of `saveAsTable` or CREATE TABLE AS SELECT. Spark does not name the statement to the
+    driver's side of a writer. It runs the write as a part of the statement that makes the table, and then drops the
+    table. Other writes are part of nothing but a stream's batch, in `foreachBatch`.
     """
     from pyspark import TaskContext
 
@@ -237,7 +237,7 @@ def refuse_table() -> None:
 
 
 def stream_ids() -> tuple[str, str, str]:
-    """Query id, batch id and run id of the task that calls this. Raises `UsageError` if Spark does not tell them."""
+    """Query id, batch id and run id of the task that calls this. Raises `UsageError` if Spark does not provide them."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
