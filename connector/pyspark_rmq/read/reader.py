@@ -5,16 +5,13 @@ The way of a slice through a task, each step in the one before it:
     read_partition           Spark's schema
     _read_columns            columns that the store does not have by itself
     read_matching            rows for which all conditions hold; heavy columns are read only of those
-    _read_what_exists        ranges that retention removed since the plan are reported
-    _read_around_damage      with onCorruption=skip only: pieces, and reports of lost and damaged messages
+    read_slice               pieces are planned, read and reported: `slice_reader`
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,7 +23,8 @@ from pyspark_rmq.access.store_reader import StoreReader
 from pyspark_rmq.options.options import DLQ_PREFIX, SourceOptions
 from pyspark_rmq.position.planning import QueueSlice, split
 from pyspark_rmq.read import starting_offsets
-from pyspark_rmq.read.loss_detection import existing_or_fail, existing_within, report_damage
+from pyspark_rmq.read.loss_detection import existing_or_fail
+from pyspark_rmq.read.slice_reader import read_slice
 from pyspark_rmq.schema.schema import source_columns
 
 if TYPE_CHECKING:
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
 
     from pyspark_rmq.access.store_reader import Redriven
     from pyspark_rmq.schema.row_filters import Condition
-
-    Read = Callable[[QueueSlice, np.ndarray | None], Iterator[pa.RecordBatch]]
 
 
 _log = logging.getLogger(__name__)
@@ -165,14 +161,14 @@ def read_matching(
     Columns that the conditions need are read of all messages, the others only of those for which they hold.
     """
     if not conditions:
-        yield from _read_what_exists(store, options, part, columns, rows)
+        yield from read_slice(store, options, part, columns, rows)
         return
     from pyspark_rmq.schema.row_filters import where_all_hold
 
     filter_columns = dict.fromkeys(["queueOffset", *(name for condition in conditions for name in condition.columns)])
     if not _HEAVY.intersection(columns):
         filter_columns |= dict.fromkeys(columns)
-    for batch in _read_what_exists(store, options, part, list(filter_columns), rows):
+    for batch in read_slice(store, options, part, list(filter_columns), rows):
         batch = where_all_hold(conditions, batch)
         if not batch.num_rows:
             continue
@@ -181,162 +177,8 @@ def read_matching(
             continue
         offsets = batch.column("queueOffset").to_numpy()
         rest = part._replace(start=int(offsets[0]), end=int(offsets[-1]) + 1)
-        yield from _read_what_exists(store, options, rest, columns, offsets)
+        yield from read_slice(store, options, rest, columns, offsets)
 
 
-def _read_what_exists(
-    store: StoreReader, options: SourceOptions, part: QueueSlice, columns: Sequence[str], rows: np.ndarray | None
-) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a slice. What was removed since it was planned is reported, and the rest is read."""
-    from rmq_store.errors import OffsetOutOfRangeError
-
-    def read(part: QueueSlice, only: np.ndarray | None) -> Iterator[pa.RecordBatch]:
-        return store.read(
-            *part, columns=columns, tags=options.tags, raw_body=options.raw_body, only=only,
-            two_threads=False,  # Spark runs a task for each processor
-        )  # fmt: skip
-
-    rest = [part]
-    while rest:
-        part = rest.pop()
-        try:
-            around = options.skip_corruption
-            yield from _read_around_damage(store, options, part, rows, read) if around else read(part, rows)
-        except OffsetOutOfRangeError as error:
-            # In the middle of the slice: the first message that was not read. Before it: an end of the slice itself.
-            if error.requested < part.end:
-                part = part._replace(start=max(part.start, error.requested))
-            existing = existing_within(_wanted(part, rows), {part.queue: (error.minimum, error.maximum)}, options)
-            rest = [part._replace(start=existing[0].start, end=existing[-1].end)] if existing else []
-            if rest == [part]:
-                raise
-
-
-def _wanted(part: QueueSlice, rows: np.ndarray | None) -> list[QueueSlice]:
-    """What of a slice is to be read."""
-    if rows is None:
-        return [part]
-    import numpy as np
-
-    rows = rows[np.searchsorted(rows, part.start) : np.searchsorted(rows, part.end)]
-    runs = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
-    return [part._replace(start=int(run[0]), end=int(run[-1]) + 1) for run in runs if len(run)]
-
-
-def _read_around_damage(
-    store: StoreReader, options: SourceOptions, part: QueueSlice, rows: np.ndarray | None, read: Read
-) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a slice but the damaged ones, which are reported. Pieces are held in memory, because only
-    one that was read to its end is known to be sound. What the queue entries tell to be lost is not asked for.
-    """
-    start = part.start
-    while (start := _first_from(rows, start)) < part.end:
-        end = min(start + _LOST_ROWS, part.end)
-        if rows is not None:
-            end = int(rows[rows.searchsorted(end) - 1]) + 1
-        yield from _read_around_lost(store, options, part._replace(start=start, end=end), rows, read)
-        start = end
-
-
-def _read_around_lost(
-    store: StoreReader, options: SourceOptions, part: QueueSlice, rows: np.ndarray | None, read: Read
-) -> Iterator[pa.RecordBatch]:
-    import numpy as np
-
-    from rmq_store.errors import OffsetOutOfRangeError
-
-    with _naming_first(part.start):
-        lost = store.lost_offsets(*part, tags=options.tags)
-    if rows is not None:
-        rows = rows[slice(*rows.searchsorted([part.start, part.end]))]
-        lost = np.intersect1d(lost, rows, assume_unique=True)
-    if len(lost):
-        wanted = np.arange(part.start, part.end) if rows is None else rows
-        rows = np.setdiff1d(wanted, lost, assume_unique=True)
-    start = part.start
-    while start < part.end:
-        end = part.end
-        if (first := _first_from(rows, start)) < part.end:
-            with _naming_first(first):
-                end = store.offset_after_bytes(*part.queue, first, min(first + _PIECE_ROWS, part.end), _PIECE_BYTES)
-            end = _after_lost(lost, end)  # so that a range that is lost as a whole is reported as one
-        damaged: list[int] = lost[lost.searchsorted(start) : lost.searchsorted(end)].tolist()
-        try:
-            if first < end:
-                yield from _sound(part._replace(start=first, end=end), rows, read, damaged)
-        except OffsetOutOfRangeError as error:
-            damaged = [offset for offset in damaged if offset < error.requested]  # the others are lost to retention
-            raise
-        finally:
-            # Also if retention takes the rest of the piece: what lies before it is not read again.
-            if damaged:
-                report_damage(part.queue, sorted(damaged), options)
-        start = end
-
-
-def _first_from(rows: np.ndarray | None, start: int) -> int:
-    """The first queue offset that is to be read, from `start` on."""
-    if rows is None:
-        return start
-    at = int(rows.searchsorted(start))
-    return int(rows[at]) if at < len(rows) else sys.maxsize
-
-
-def _after_lost(lost: np.ndarray, start: int) -> int:
-    """The first queue offset from `start` on that is not in `lost`, (n,) int64, ascending."""
-    import numpy as np
-
-    run = lost[lost.searchsorted(start) :]
-    return start + int(np.count_nonzero(run == start + np.arange(len(run))))
-
-
-def _sound(
-    part: QueueSlice, rows: np.ndarray | None, read: Read, damaged: list[int]
-) -> Iterator[pa.RecordBatch]:
-    """Yield what can be read of a slice, halving it around what can not; adds the offsets of that to `damaged`."""
-    from rmq_store.errors import CorruptionError, OffsetOutOfRangeError
-
-    batches: list[pa.RecordBatch] = []
-    try:
-        with _naming_first(part.start):
-            reading = read(part, rows)
-        for batch in reading:
-            batches.append(batch)  # noqa: PERF402 - what was read before an error is wanted
-    except OffsetOutOfRangeError:  # retention was faster
-        yield from batches
-        raise
-    except CorruptionError:
-        if part.end - part.start == 1:
-            damaged.append(part.start)
-            return
-        middle = (part.start + part.end) // 2
-        yield from _sound(part._replace(end=middle), rows, read, damaged)
-        yield from _sound(part._replace(start=middle), rows, read, damaged)
-        return
-    yield from batches
-
-
-@contextlib.contextmanager
-def _naming_first(start: int) -> Iterator[None]:
-    """Have an error that names the end of a piece, because the queue ends before, name its first message instead: that
-    is the first one that was not read.
-    """
-    from rmq_store.errors import OffsetOutOfRangeError
-
-    try:
-        yield
-    except OffsetOutOfRangeError as error:
-        if error.requested <= error.maximum:
-            raise
-        raise OffsetOutOfRangeError(str(error), start, error.minimum, error.maximum) from error
-
-
-# What is worth a second look at the rows that are wanted.
+# Worth a second read of the rows that are wanted.
 _HEAVY = frozenset({"body", "properties"})
-
-# Queue entries that are asked at once for what is lost: bounds what is held of them, and what one report can name.
-_LOST_ROWS = 1 << 18
-
-# What is read at once around damage.
-_PIECE_ROWS = 8192
-_PIECE_BYTES = 32 << 20

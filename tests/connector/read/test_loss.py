@@ -285,9 +285,9 @@ def test_a_lost_segment_is_one_loss_and_its_messages_are_not_tried_one_by_one(
     one_queue: Path, monkeypatch: pytest.MonkeyPatch, how: str, only: str
 ) -> None:
     """A try for each message cost a millisecond: hours for a segment of a gigabyte."""
-    from pyspark_rmq.read import reader as module
+    from pyspark_rmq.read import slice_reader as module
 
-    monkeypatch.setattr(module, "_PIECE_ROWS", 100)
+    monkeypatch.setattr("pyspark_rmq.read.pieces._PIECE_ROWS", 100)
     size = sorted(one_queue.glob("commitlog/*"))[0].stat().st_size
     with Store.open(one_queue) as store:
         places = store.queue_entries("T", 0, 0, COUNT)["commit_log_offset"]
@@ -324,7 +324,7 @@ def test_a_lost_segment_is_one_loss_and_its_messages_are_not_tried_one_by_one(
 def test_what_is_lost_is_asked_for_a_bounded_number_of_messages_at_once(
     one_queue: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyspark_rmq.read.reader._LOST_ROWS", 64)
+    monkeypatch.setattr("pyspark_rmq.read.pieces._LOST_ROWS", 64)
     asked = Mock(wraps=Store.lost_offsets)
     monkeypatch.setattr(Store, "lost_offsets", lambda *given, **options: asked(*given, **options))
     size = sorted(one_queue.glob("commitlog/*"))[0].stat().st_size
@@ -431,9 +431,7 @@ def test_of_what_retention_takes_while_damage_is_read_around_nothing_is_named_tw
 def test_a_lost_tail_is_named_once_and_nothing_is_read_twice_around_damage(
     one_queue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_rows: int
 ) -> None:
-    from pyspark_rmq.read import reader as module
-
-    monkeypatch.setattr(module, "_PIECE_ROWS", piece_rows)
+    monkeypatch.setattr("pyspark_rmq.read.pieces._PIECE_ROWS", piece_rows)
     shutil.copytree(one_queue, tmp_path / "backup")
     with Store.open(one_queue) as store:
         store.append(pa.record_batch({"body": pa.array([BODY] * 550)}), "T")

@@ -478,13 +478,13 @@ def test_columns_that_nobody_selects_cost_no_look_at_properties(
 ) -> None:
     path, _ = store
     asked: list[list[str]] = []
-    read = reader._read_what_exists
+    read = reader.read_slice
 
     def spy(home: Any, options: Any, part: Any, columns: Any, rows: Any) -> Any:
         asked.append(list(columns))
         return read(home, options, part, columns, rows)
 
-    monkeypatch.setattr(reader, "_read_what_exists", spy)
+    monkeypatch.setattr(reader, "read_slice", spy)
     options = source_options({"path": str(path), "subscribe": "Orders"}, "batch read", 0)
     rows_of(RmqReader(options, StructType([READABLE["body"], READABLE["topic"]])))
     assert asked == [["body", "topic"]]
