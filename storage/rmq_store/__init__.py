@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from rmq_store.broker.retry.send_back_batch import ANSWER_SCHEMA, SEND_BACK_SCHEMA
     from rmq_store.broker.retry.send_back_tasks import SendBackArea, SendBackCounts
     from rmq_store.broker.rules import failure
+    from rmq_store.broker.rules.hot_queue import is_hot
     from rmq_store.broker.store.administration import Administration, Deletion
     from rmq_store.broker.store.retention import Retention, RetentionPlan, RetentionReport
     from rmq_store.broker.store.store import Store
@@ -110,6 +111,7 @@ _HOMES = {
     "broker.dlq.redrive": "DeadLetters",
     "protocol.results": "AppendResult CommitResult QueueRange SendResult SendStatus",
     "broker.store.retention": "Retention RetentionPlan RetentionReport",
+    "broker.rules.hot_queue": "is_hot",
     "broker.retry.retry": "Retry SentBack",
     "broker.delay.scheduler": "Delivery Schedule",
     "broker.retry.send_back_tasks": "SendBackArea SendBackCounts",
@@ -221,6 +223,7 @@ __all__ = [
     "UsageError",
     "backup",
     "failure",
+    "is_hot",
     "is_system_topic",
     "live_leases",
     "openmetrics_text",

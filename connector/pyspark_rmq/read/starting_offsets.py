@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import logging
-import os
 import re
 from collections.abc import Collection, Mapping
 
@@ -23,10 +22,6 @@ from pyspark_rmq.read import loss_report
 from pyspark_rmq.read.loss_detection import report_loss
 
 _log = logging.getLogger(__name__)
-
-# MessageStoreConfig.accessMessageInMemoryMaxRatio: how much of the memory the 4.x broker takes for the page cache of
-# its log.
-_HOT_PERCENT = 40
 
 # Topics of a warning.
 _NAMED = 3
@@ -265,7 +260,9 @@ def consume_from_where(store: StoreReader, options: SourceOptions, queue: Queue,
     RebalancePushImpl.computePullFromWhereWithException, after ConsumerManageProcessor.queryConsumerOffset has had its
     say: a broker answers 0 for a queue that is complete and hot, and the client takes that as a committed offset.
     """
-    if limits.min_offset <= 0 and _is_hot(store, queue, limits):
+    from rmq_store import is_hot
+
+    if limits.min_offset <= 0 and is_hot(store, *queue, limits.max_offset):
         return 0
     retry = queue.topic.startswith(RETRY_PREFIX)
     if options.consume_from_where == FROM_TIMESTAMP:
@@ -273,12 +270,3 @@ def consume_from_where(store: StoreReader, options: SourceOptions, queue: Queue,
     if options.consume_from_where == FROM_LAST and not retry:
         return limits.max_offset
     return limits.min_offset
-
-
-def _is_hot(store: StoreReader, queue: Queue, limits: Range) -> bool:
-    """4.x MessageStore.checkInDiskByConsumeOffset(0), negated: no message, or not far from the end of the log."""
-    if limits.max_offset <= 0:
-        return True
-    first_message = store.commit_log_offset_before(queue.topic, queue.queue_id, 1)
-    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return store.log_range()[1] - first_message <= memory_bytes * _HOT_PERCENT // 100
