@@ -120,6 +120,14 @@ class NotAStoreError(StoreError):
         self.path = path
 
 
+def development_version(path: object, what: str, advice: str) -> NotAStoreError:
+    """The refusal of a format that no released version has written: `what` names the format, `advice` the way out."""
+    return NotAStoreError(str(path), f"written by a development version of pyspark-rmq ({what}): {advice}")
+
+
+REPAIR_MOVES_IT_AWAY = "run `rmq repair` on the store: it moves the file away, and the next writer makes a new one"
+
+
 class StoreKindError(NotAStoreError):
     """The store at `path` is of a kind (docs/stores.md) that can be read only, or not at all. Nothing was changed."""
 

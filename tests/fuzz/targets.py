@@ -362,10 +362,9 @@ def run_progress(data: bytes) -> None:
     """The first byte says which of the two, and whether its checksum is put right."""
     kind, data = data[0] % 3 if data else 0, data[1:]
     if kind < 2:
-        crc_at = 112 if data.startswith(b"pyrmqpr1") else 120
-        if kind == 1 and len(data) >= crc_at + 4:
-            data = data[:crc_at] + struct.pack("<I", zlib.crc32(data[:crc_at])) + data[crc_at + 4 :]
-        found = Progress(scratch_file("progress", data)).load()
+        if kind == 1 and len(data) >= 124:
+            data = data[:120] + struct.pack("<I", zlib.crc32(data[:120])) + data[124:]
+        found = Progress(scratch_file("progress", data)).load_for_repair()
         assert found is None or min(found[0].end, found[0].flushed_end, found[0].crc_from or 0) >= 0
     elif len(data) < STATE_BYTES:
         page = StatePage(scratch_file("state", data.ljust(STATE_BYTES, b"\0")), writable=False)
@@ -379,8 +378,8 @@ def progress_seeds() -> list[bytes]:
     record = path.read_bytes()
     state = StatePage(scratch() / "page", writable=True)
     state.publish(100, 100, 50, 5)
-    old = b"pyrmqpr1" + record[8:112] + bytes(400)
-    return [b"\0" + record, b"\1" + record, b"\1" + old, b"\2" + (scratch() / "page").read_bytes()[:160]]
+    development = b"pyrmqpr1" + record[8:]
+    return [b"\0" + record, b"\1" + record, b"\1" + development, b"\2" + (scratch() / "page").read_bytes()[:160]]
 
 
 def run_unit(data: bytes) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Fingerprint(NamedTuple):
-    """One message. `store_timestamp_ms` is None where it is not known: in positions that older versions wrote."""
+    """One message. `store_timestamp_ms` is None if retention took the message at that moment."""
 
     commit_log_offset: int
     store_timestamp_ms: int | None = None

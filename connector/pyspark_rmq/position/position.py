@@ -6,13 +6,13 @@ queue, `{"OrderTopic":{"0":23,"1":-2}}`, in which -2 stands for earliest and -1 
 A stream's own position is this JSON object (Spark keeps it in the checkpoint and compares it as text, so keys are
 sorted):
 
-    version   1, or 2 if there is `closed`, which older versions do not understand; newer ones are refused
+    version   1, or 2 if there is `closed`; greater ones are refused
     store     identity of the store, "" for a store that a broker wrote
     topics    {topic: {queue: next queue offset}}: the first one that was not yet read
     after     {topic: {queue: commit-log offset of the message before the position}}: if another message is there now,
               the store was replaced or rolled back; queues whose message before is unknown are left out
     stored    {topic: {queue: storeTimestamp of that message, ms}}: tells it from another one at the same offset. Left
-              out if it is unknown, and by older versions
+              out if retention took the message at that moment
     began     {topic: {queue: queue offset}}: where queues were started that this batch saw for the first time, or again
               after they were closed; and those that went back, because the store was rolled back
     closed    {topic: {queue: queue offset}}: queues that are not read, because readQueueNums was lowered or `assign`

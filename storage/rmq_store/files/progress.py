@@ -15,8 +15,7 @@
     120-123  crc           CRC-32 of bytes 0-119
 
 Little-endian. It fits one sector, so a power cut leaves the old record or the new one; a damaged one reads as
-missing, and recovery then starts at the beginning of the log. "pyrmqpr1" (early stores of 0.1.0) had no
-crc_from: its CRC comes at 112.
+missing, and recovery then starts at the beginning of the log. "pyrmqpr1" is refused: development versions wrote it.
 """
 
 from __future__ import annotations
@@ -27,12 +26,13 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from rmq_store.errors import REPAIR_MOVES_IT_AWAY, NotAStoreError, development_version
 from rmq_store.files import durable
 
 _RECORD = struct.Struct("<8sqqqqqq40sqqq")
 _CRC = struct.Struct("<I")
 _MAGIC = b"pyrmqpr2"
-_MAGIC_WITHOUT_CRC_FROM = b"pyrmqpr1"
+_MAGIC_OF_DEVELOPMENT = b"pyrmqpr1"
 _FILE_BYTES = 512
 _NOT_KNOWN = -1
 assert _RECORD.size == 120
@@ -59,7 +59,11 @@ class Progress:
         self.path = path
 
     def load(self) -> tuple[ProgressRecord, bool] | None:
-        """(record, whether it was written for this very file and not copied here), or None if missing or damaged."""
+        """(record, whether it was written for this very file and not copied here), or None if missing or damaged.
+
+        Raises:
+            NotAStoreError: a development version wrote it.
+        """
         try:
             fd = durable.open_nofollow(self.path, os.O_RDONLY)
         except FileNotFoundError:
@@ -69,19 +73,25 @@ class Progress:
             status = os.fstat(fd)
         finally:
             os.close(fd)
-        is_old = data.startswith(_MAGIC_WITHOUT_CRC_FROM)
-        body = data[: _RECORD.size - 8 * is_old]
+        if data.startswith(_MAGIC_OF_DEVELOPMENT):
+            raise development_version(self.path, "progress record pyrmqpr1", REPAIR_MOVES_IT_AWAY)
+        body = data[: _RECORD.size]
         if len(data) < len(body) + _CRC.size or zlib.crc32(body) != _CRC.unpack_from(data, len(body))[0]:
             return None
-        if is_old:
-            body += _NOT_KNOWN.to_bytes(8, "little", signed=True)
         magic, device, inode, end, last, flushed, index_file, header, clean, timestamp, crc_from = _RECORD.unpack(body)
-        if magic not in (_MAGIC, _MAGIC_WITHOUT_CRC_FROM) or min(end, flushed, index_file + 1, crc_from + 1) < 0:
+        if magic != _MAGIC or min(end, flushed, index_file + 1, crc_from + 1) < 0:
             return None
         record = ProgressRecord(
             end, last, flushed, index_file, header, clean == 1, timestamp, None if crc_from == _NOT_KNOWN else crc_from
         )
         return record, (device, inode) == (status.st_dev, status.st_ino)
+
+    def load_for_repair(self) -> tuple[ProgressRecord, bool] | None:
+        """As `load`; None as well if a development version wrote it: a repair moves that record away."""
+        try:
+            return self.load()
+        except NotAStoreError:
+            return None
 
     def write(self, record: ProgressRecord) -> None:
         """Write the record durably. What it promises must be on disk already. StoreFullError, StoreFailedError."""

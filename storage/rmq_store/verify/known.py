@@ -24,6 +24,8 @@ LOCK_TEXT = b"rmq\n"
 PROGRESS = struct.Struct("<8s32xqq40xq8xqI")
 INDEX_NOT_KEPT = -1
 PROGRESS_MAGIC = b"pyrmqpr2"
+DEVELOPMENT_PROGRESS_MAGIC = b"pyrmqpr1"
+DEVELOPMENT = "written by a development version of pyspark-rmq"
 FILE_BYTES_MAX = 64 << 20
 REBUILD_FILE = "pyrmq/rebuild.json"
 
@@ -113,6 +115,32 @@ def queue_table(root: Path) -> QueueTable:
         return QueueTable({}, why_none=f"no table of queue ends: {error}")
 
 
+def development_files(root: Path) -> dict[str, str]:
+    """{file: which format it has} of the caches and records that only development versions wrote. PermissionError."""
+    found = {}
+    if _start(root / "pyrmq" / "progress", len(DEVELOPMENT_PROGRESS_MAGIC)) == DEVELOPMENT_PROGRESS_MAGIC:
+        found["pyrmq/progress"] = "progress record pyrmqpr1"
+    for name, what in (("queue_ends.json", "a table without `firsts`, `log_end`"), ("units.json", "format 1")):
+        try:
+            data = json.loads(_start(root / "pyrmq" / name, FILE_BYTES_MAX))
+            is_first = data["format"] == 1
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue
+        if is_first and (name == "units.json" or not {"firsts", "log_end"} <= data.keys()):
+            found[f"pyrmq/{name}"] = what
+    return {path: f"{DEVELOPMENT} ({what}): see `rmq repair`" for path, what in found.items()}
+
+
+def _start(path: Path, size_bytes: int) -> bytes:
+    """The first bytes of a file; b"" if it cannot be read. PermissionError."""
+    try:
+        return read_start(path, size_bytes)
+    except PermissionError:
+        raise
+    except OSError:
+        return b""
+
+
 def deleted_topics(root: Path) -> dict[str, int]:
     """{topic: where the log ended when one of ours deleted it}; {} if it cannot be told. PermissionError."""
     try:
@@ -148,7 +176,9 @@ def accepted_damage_ranges(root: Path) -> list[BadRange] | str:
     """The damage that was kept, ascending; why it cannot be told, if the file is damaged. PermissionError."""
     try:
         data = json.loads(read_start(root / "pyrmq" / "kept.json", FILE_BYTES_MAX))
-        if "crc" in data and data.pop("crc") != checksum(data):  # early versions wrote none
+        if data.keys() == {"format", "ranges", "queues"} and data["format"] == 1:
+            return f"{DEVELOPMENT} (a list without `crc`): see `rmq repair`"
+        if data.pop("crc", None) != checksum(data):
             return "no list of kept damage: it does not have its checksum"
         rows = [BadRange(row["file"], row["start"], row["end"], row["reason"]) for row in data["ranges"]]
         if all(type(row.start) is type(row.end) is int and 0 <= row.start < row.end for row in rows):

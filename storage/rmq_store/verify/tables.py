@@ -17,7 +17,7 @@ from rmq_store import kinds
 
 from .entries import LongNumber, members, odd_entries
 from .files import other_kind, read_start
-from .known import deleted_topics, is_ours
+from .known import deleted_topics, development_files, is_ours
 from .report import Ledger
 
 TABLE_BYTES_MAX = 64 << 20
@@ -58,6 +58,8 @@ def check_tables(ledger: Ledger) -> None:
         note(f"{QUEUE_ENDS}: {ledger.table.why_none}: {text}")
     if isinstance(why := _store_file(root), str) and why != MISSING:
         ledger.problem("pyrmq/store.json", 0, f"{why}; the store cannot be opened: see `rmq repair`")
+    for path, why in development_files(root).items():
+        ledger.problem(path, 0, why)
     names = _names(root / "config")
     for name in names:
         path = f"config/{name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -32,6 +33,19 @@ MARKS = st.builds(Fingerprint, st.integers(0, 2**63 - 1), st.none() | st.integer
 def test_a_stream_position_survives_the_checkpoint(store: str, following, after, began, closed) -> None:  # type: ignore[no-untyped-def]
     position = StreamPosition(store, following, after, began, closed)
     assert StreamPosition.from_json(json.loads(json.dumps(position.to_json()))) == position
+
+
+def test_positions_of_the_checkpoints_of_today_stay_readable() -> None:
+    kept = json.loads((Path(__file__).parents[2] / "data" / "own_formats" / "stream_positions.json").read_text())
+    queues = [Queue("Orders", queue_id) for queue_id in range(3)]
+    assert [StreamPosition.from_json(value) for value in kept] == [
+        StreamPosition(
+            "7a0c1f52-6f0e-4b34-9d5a-0f5d0d0e5a11", {queues[0]: 5, queues[1]: 7},
+            {queues[0]: Mark(2044, 1700000000000), queues[1]: Mark(2500, 1700000000001)}, {queues[0]: 0},
+        ),
+        StreamPosition("", {queues[0]: 5}, {queues[0]: Mark(2044)}, {}, {queues[2]: 9}),
+    ]  # fmt: skip
+    assert [StreamPosition.from_json(value).to_json() for value in kept] == kept
 
 
 @given(OFFSETS)
@@ -70,14 +84,14 @@ def test_a_checkpoint_that_is_not_ours_is_refused(value: object) -> None:
         StreamPosition.from_json(value)
 
 
-def test_a_position_of_an_older_version_does_not_say_when_messages_were_stored() -> None:
+def test_a_position_need_not_say_when_messages_were_stored() -> None:
     old = {"version": 1, "store": "s", "topics": {"T": {"0": 5}}, "after": {"T": {"0": 400}}}
     position = StreamPosition.from_json(old)
     assert position.after == {Queue("T", 0): Fingerprint(400)}
     assert position.to_json() == old
 
 
-def test_only_a_position_with_closed_queues_is_one_that_older_versions_refuse() -> None:
+def test_only_a_position_with_closed_queues_has_version_2() -> None:
     queues = {Queue("T", 0): 5}
     assert StreamPosition("s", queues, began=queues).to_json()["version"] == 1
     assert StreamPosition("s", queues, closed={Queue("T", 1): 3}).to_json()["version"] == 2

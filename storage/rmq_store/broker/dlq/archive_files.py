@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from rmq_store.errors import CorruptConfigError, CorruptionError, UsageError
+from rmq_store.errors import CorruptConfigError, CorruptionError, UsageError, development_version
 from rmq_store.files import durable
 from rmq_store.files.locks.lock import OfdLock
 from rmq_store.files.locks.locked_call import call_locked
@@ -126,7 +126,12 @@ class ArchiveFiles:
         path = self.directory / _DESCRIPTION
         try:
             content = json.loads(durable.read_limited(path, _DESCRIPTION_BYTES_MAX))
-            version, found = content["format"], (content["store"], content.get("archive", ""))
+            version = content["format"]
+            if version == FORMAT and "archive" not in content:
+                raise development_version(
+                    path, "a description without `archive`", 'add "archive" and a new UUID to this file'
+                )
+            found = content["store"], content.get("archive", "")
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

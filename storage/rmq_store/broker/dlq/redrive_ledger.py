@@ -105,16 +105,18 @@ class RedriveLedger:
             CorruptionError: a record of the table is damaged. Nothing can be moved then without moving it twice.
         """
         with self._guard.entered():
-            try:
-                self._read_on()
-            except OffsetOutOfRangeError:  # retention was faster: what is left begins later
-                self._read_on()
+            self._catch_up()
             merged = {
                 queue_id: OffsetRanges.union(several) for queue_id, several in self._moved.get(group, {}).items()
             }
             if merged:
                 self._moved[group] = {queue_id: [ranges] for queue_id, ranges in merged.items()}
             return merged
+
+    def read_on(self) -> None:
+        """Read what any process has added up to now. Errors as `moved`."""
+        with self._guard.entered():
+            self._catch_up()
 
     def record(self, group: str, moved: Mapping[int, OffsetRanges], options: EncodeOptions) -> pa.RecordBatch:
         """The record (one row of ENCODED_SCHEMA) that says that a unit moved these."""
@@ -126,6 +128,12 @@ class RedriveLedger:
         return encode_batch(
             pa.RecordBatch.from_pydict(row), queue_ids=np.array([_QUEUE], np.int32), options=options
         )
+
+    def _catch_up(self) -> None:
+        try:
+            self._read_on()
+        except OffsetOutOfRangeError:  # retention was faster: what is left begins later
+            self._read_on()
 
     def _read_on(self) -> None:
         queue = self._log.views.queue(self._topic, _QUEUE)

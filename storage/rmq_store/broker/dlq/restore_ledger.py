@@ -5,8 +5,7 @@ The records are those of a redrive (`redriven`), in a topic of their own, and na
     {"group": "<store>/<group>", "moved": {"<queue id>": [[start, end], ...]}, "digests": {"<queue id>": "<hex>"}}
 
 After a store was set back the same offsets are given out again, to other dead letters: only the digests, 16 hex digits
-for each, tell these from those. What versions without digests restored is known by its offsets alone, and what we
-restore they know by its offsets.
+for each, tell these from those. A record without digests is refused: development versions wrote it.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.broker.dlq.redrive_ledger import OffsetRanges, RedriveLedger
+from rmq_store.errors import development_version
 from rmq_store.format.batches.frame_encoder import EncodeOptions
 from rmq_store.format.bytes.gather import value_bytes
 from rmq_store.format.text.names import SYSTEM_PREFIX
@@ -61,8 +61,8 @@ class RestoreLedger(RedriveLedger):
 
     def contains(self, key: str, queue_id: int, offsets: Int64, digests: Digests) -> npt.NDArray[np.bool_]:
         """Which dead letters (n,) of an archived queue were restored. CorruptionError: a record of that is damaged."""
-        named = self.moved(key).get(queue_id, OffsetRanges.none())
-        found = named.contains(offsets)
+        self.read_on()
+        found = np.zeros(len(offsets), np.bool_)
         if not len(offsets):
             return found
         first, last = int(offsets.min()), int(offsets.max())
@@ -85,8 +85,9 @@ class RestoreLedger(RedriveLedger):
 
     def _note(self, content: Mapping[str, Any]) -> None:
         if "digests" not in content:
-            super()._note(content)
-            return
+            raise development_version(
+                self._log.root, f"a record of {RESTORED_TOPIC} without `digests`", "restore into another store"
+            )
         key, moved = content["group"], content["moved"]
         for queue_id, digests in content["digests"].items():
             ranges = np.array(moved[queue_id], np.int64).reshape(-1, 2)

@@ -23,7 +23,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from rmq_store.errors import CorruptConfigError, NotAStoreError, StoreFailedError, UsageError
+from rmq_store.errors import CorruptConfigError, NotAStoreError, StoreFailedError, UsageError, development_version
 from rmq_store.files import durable
 from rmq_store.format.text.host import Host
 from rmq_store.format.views.index import file_size as index_file_bytes
@@ -70,7 +70,7 @@ _RETENTION_LIMITS = {
     "unit_marker_reserved_time": (0, _INT_MAX),
 }
 
-# Spelling of early versions (4.4 and before, one p), and of early stores of ours.
+# Spelling of early versions of RocketMQ (4.4 and before, one p), and of development versions of ours.
 _OLD_NAMES = {
     "mapedFileSizeCommitLog": "mappedFileSizeCommitLog",
     "mapedFileSizeConsumeQueue": "mappedFileSizeConsumeQueue",
@@ -355,6 +355,10 @@ class StoreFile:
                 reason = f"written by a newer version (format {version}, we know {STORE_FORMAT})"
                 raise NotAStoreError(str(root), reason)
             identity, settings = data["identity"], data["settings"]
+            for old, name in _OLD_NAMES.items():
+                if old in settings:
+                    advice = f"write {name} instead, here and in store.json.bak"
+                    raise development_version(path, f"setting {old}", advice)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CorruptConfigError(str(path), 0, f"not a description of a store: {error}") from error
         try:

@@ -24,7 +24,7 @@ def find_whole_again(root: Path, trash: Trash, config: StoreConfig, unreadable: 
     """
     accepted = AcceptedDamage.load(root / "pyrmq")
     with closing(log_of(root, config, writable=False)) as log:
-        known = log.progress.load() if is_ours(root) else None
+        known = log.progress.load_for_repair() if is_ours(root) else None
         log.crc_from = known[0].crc_from if known else None
         parts = [[bad] if bad.file in unreadable else _still_damaged(log, bad) for bad in accepted.ranges]
     better = [bad for bad, still in zip(accepted.ranges, parts, strict=True) if still != [bad]]

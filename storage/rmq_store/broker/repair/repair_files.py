@@ -25,7 +25,14 @@ from rmq_store.broker.repair.repair_topics import (
     topics_of_queues,
 )
 from rmq_store.broker.repair.repair_trash import Trash
-from rmq_store.errors import CorruptionError, NotAStoreError, StoreFailedError
+from rmq_store.broker.write.units import FORMAT_OF_DEVELOPMENT
+from rmq_store.errors import (
+    REPAIR_MOVES_IT_AWAY,
+    CorruptionError,
+    NotAStoreError,
+    StoreFailedError,
+    development_version,
+)
 from rmq_store.files import durable
 from rmq_store.files.locks.state_page import StatePage
 from rmq_store.files.progress import Progress
@@ -116,8 +123,7 @@ def find_own_files(root: Path, trash: Trash) -> Iterator[Finding]:
         ),
         "pyrmq/progress": (lambda: _check_progress(root), "it is moved away, and the whole log is scanned"),
         "pyrmq/state": (lambda: _check_page(root), "it is moved away; the progress record says what was on disk"),
-        "pyrmq/units.json": (lambda: loads(durable.read_limited(root / "pyrmq/units.json", SIZE_MAX)),
-                             "it is moved away: a cache, made anew from the log"),
+        "pyrmq/units.json": (lambda: _check_units(root), "it is moved away: a cache, made anew from the log"),
         "pyrmq/queue_ends.json": (lambda: _check_queue_ends(root), "it is moved away: the next clean stop writes it"),
         "checkpoint": (lambda: Checkpoint.unpack(durable.read_limited(root / "checkpoint", _BYTES_MAX), "checkpoint"),
                        "it is moved away: the next clean stop writes it"),
@@ -153,6 +159,13 @@ def _check_progress(root: Path) -> None:
     durable.read_limited(path, _BYTES_MAX)
     if Progress(path).load() is None:
         raise CorruptionError(str(path), 0, "the record does not have its checksum")
+
+
+def _check_units(root: Path) -> None:
+    path = root / "pyrmq" / "units.json"
+    table = loads(durable.read_limited(path, SIZE_MAX))
+    if table.get("format") == FORMAT_OF_DEVELOPMENT:
+        raise development_version(path, f"format {FORMAT_OF_DEVELOPMENT}", REPAIR_MOVES_IT_AWAY)
 
 
 def _check_queue_ends(root: Path) -> None:

@@ -99,7 +99,7 @@ def find_again(root: Path, *, table_was_lost: bool) -> int:
 def make_deleted_topics_again(root: Path, trash: Trash) -> None:
     """In the place of a damaged list: all topics count as deleted that have queues and are not in the table."""
     trash.keep(root / DELETED_TOPICS_FILE)
-    table, progress = TopicTable(root), Progress(root / "pyrmq" / "progress").load()
+    table, progress = TopicTable(root), Progress(root / "pyrmq" / "progress").load_for_repair()
     unknown = [topic.topic_name for topic in topics_of_queues(root) if not table.has(topic.topic_name)]
     gone = [name for name in unknown if not is_system_topic(name)]
     note_deletion(root, gone, progress[0].end if progress is not None else 0)

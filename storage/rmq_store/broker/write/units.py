@@ -28,12 +28,13 @@ import numpy as np
 
 from rmq_store.broker.read.queue_reader import QueueReader
 from rmq_store.broker.read.read_request import ReadRequest
-from rmq_store.errors import CorruptConfigError, CorruptionError
+from rmq_store.errors import REPAIR_MOVES_IT_AWAY, CorruptConfigError, CorruptionError, development_version
 from rmq_store.files import durable
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.units import END_TAG, UNITS_QUEUE, UNITS_TOPIC, UnitRecord
 
 _FORMAT = 2
+FORMAT_OF_DEVELOPMENT = 1
 _CACHE_BYTES_MAX = 64 << 20
 
 # Units read since the cache was written; above this it is written again. It costs two fsyncs.
@@ -162,6 +163,8 @@ class UnitTable:
     def _load(self) -> _Cache:
         try:
             data: Any = json.loads(durable.read_limited(self._path, _CACHE_BYTES_MAX))
+            if data["format"] == FORMAT_OF_DEVELOPMENT:
+                raise development_version(self._path, f"format {data['format']}", REPAIR_MOVES_IT_AWAY)
             if data.pop("crc") != _crc(data):
                 return _Cache()
             cache = _Cache(data["queue_offset"], data["log_offset"], data["last"], data["newest"])

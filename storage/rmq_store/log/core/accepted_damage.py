@@ -8,8 +8,8 @@
 A range lies in one segment and is [start, end) of the log. Nothing in it is ever changed, and no offset of it is given
 out again: the log goes on at its end. A queue entry of a message that was lost with it points into it, so that the
 queue stays as long as it was; where the entry is lost, too, one is put there that points at the first byte of the range
-(a *hole*). So nothing else of the engine needs to know: an entry below the end counts, and reading it fails. `crc` is
-the CRC-32 of the JSON without it; early versions wrote none.
+(a *placeholder*). So nothing else of the engine needs to know: an entry below the end counts, and reading it fails.
+`crc` is the CRC-32 of the JSON without it. A file without `crc` is refused: development versions wrote it.
 docs/design.md section 8.5.
 """
 
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.errors import CorruptConfigError, NotAStoreError
+from rmq_store.errors import REPAIR_MOVES_IT_AWAY, CorruptConfigError, NotAStoreError, development_version
 from rmq_store.files import durable
 from rmq_store.format.views.consume_queue import QUEUE_ID_MAX, QUEUE_OFFSET_MAX
 
@@ -109,7 +109,7 @@ class AcceptedDamage:
         """Read `kept.json` in `own`; nothing is kept if it is missing.
 
         Raises:
-            NotAStoreError: written by a newer version.
+            NotAStoreError: written by a newer version, or by a development version.
             CorruptConfigError: unreadable. Nothing may be guessed here: without it the damage is new.
         """
         path = own / "kept.json"
@@ -124,10 +124,14 @@ class AcceptedDamage:
                 raise ValueError("it does not have its checksum")
             if isinstance(data["format"], int) and data["format"] > _FORMAT:
                 raise NotAStoreError(str(path), f"written by a newer version (format {data['format']})")
+            if crc is None and data.keys() != {"format", "ranges", "queues"}:  # its name is damaged
+                raise ValueError("it has no checksum")
             ranges = [BadRange(*(row[name] for name in BadRange._fields)) for row in data["ranges"]]
             queues = {(topic, queue_id): end for topic, queue_id, end in data["queues"]}
             if data["format"] != _FORMAT or not _is_sane(ranges, queues):
                 raise ValueError("its ranges or queues are not valid")
+            if crc is None:
+                raise development_version(path, "a list without `crc`", REPAIR_MOVES_IT_AWAY)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptConfigError(str(path), 0, f"no list of kept damage: {error}; see `rmq repair`") from error
         return cls(tuple(ranges), queues)

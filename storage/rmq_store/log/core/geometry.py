@@ -163,7 +163,7 @@ def _index_geometry(directory: Path, given: tuple[int, int], is_named: bool, our
 
 def _was_left_alone(root: Path) -> bool:
     """Whether the last writer of ours kept no index: it could not use the files that are there."""
-    known = Progress(root / "pyrmq" / "progress").load()
+    known = Progress(root / "pyrmq" / "progress").load_for_repair()
     return known is not None and known[0].index_file == UNKNOWN
 
 

@@ -204,7 +204,7 @@ def _is_whole(log: CommitLog, queue: ConsumeQueue, offset: int, size: int, queue
 
 def close_ends(log: CommitLog) -> None:
     """After all records were dispatched: queues whose last messages are lost end where they did. An end that the lost
-    bytes cannot explain is none: an early list of kept damage has no checksum.
+    bytes cannot explain is none.
     """
     for key, end in log.accepted_damage.queues.items():
         queue = log.views.queue(*key)

@@ -23,7 +23,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rmq_store.errors import CorruptConfigError, NotAStoreError, UsageError
+from rmq_store.errors import (
+    REPAIR_MOVES_IT_AWAY,
+    CorruptConfigError,
+    NotAStoreError,
+    UsageError,
+    development_version,
+)
 from rmq_store.files import durable
 from rmq_store.format.text.names import validate_topic
 from rmq_store.format.views.consume_queue import ENTRY_BYTES, QUEUE_ID_MAX, QUEUE_OFFSET_MAX
@@ -42,12 +48,12 @@ PLACE = struct.Struct(">qi")
 @dataclass(frozen=True, slots=True)
 class QueueEnds:
     """The table. `is_complete`: the last closer of a store has looked at all queues since the last recovery. `firsts`
-    has no queue that begins at 0; None if nothing is known of any (an older version wrote the table).
+    has no queue that begins at 0. `log_end`: the log was on disk below it.
     """
 
     ends: Mapping[QueueKey, int]
     is_complete: bool
-    firsts: Mapping[QueueKey, int] | None = field(default_factory=dict)
+    firsts: Mapping[QueueKey, int] = field(default_factory=dict)
     log_end: int = 0
 
     @classmethod
@@ -55,7 +61,7 @@ class QueueEnds:
         """The table in `own`; None if there is none that can be believed. Queues that no store can have are left out.
 
         Raises:
-            NotAStoreError: no regular file.
+            NotAStoreError: no regular file, or a table that a development version wrote.
             StoreFailedError, UsageError: it cannot be read.
         """
         try:
@@ -67,22 +73,25 @@ class QueueEnds:
             crc = data.pop("crc")
             if data["format"] != _FORMAT or crc != _crc(data):
                 return None
-            firsts = data.get("firsts")
+            if not {"firsts", "log_end"} <= data.keys():
+                what = "a table without `firsts`, `log_end`"
+                raise development_version(own / _FILE_NAME, what, REPAIR_MOVES_IT_AWAY)
             return cls(
                 _queues(data["queues"]),
                 data["is_complete"] is True,
-                _queues(firsts) if firsts is not None else None,
-                _number(data.get("log_end", 0), _OFFSET_MAX),
+                _queues(data["firsts"]),
+                _number(data["log_end"], _OFFSET_MAX),
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
     def save(self, own: Path) -> None:
         """Write it durably. StoreFullError, StoreFailedError."""
-        data: dict[str, Any] = {"format": _FORMAT, "is_complete": self.is_complete, "queues": _rows(self.ends)}
-        if self.firsts is not None:  # an older version passes over this, and loses it with its next table
-            data["firsts"] = _rows({key: first for key, first in self.firsts.items() if first and key in self.ends})
-        data["log_end"] = self.log_end
+        firsts = {key: first for key, first in self.firsts.items() if first and key in self.ends}
+        data: dict[str, Any] = {
+            "format": _FORMAT, "is_complete": self.is_complete, "queues": _rows(self.ends), "firsts": _rows(firsts),
+            "log_end": self.log_end,
+        }  # fmt: skip
         durable.write_atomically(own / _FILE_NAME, json.dumps({"crc": _crc(data), **data}).encode() + b"\n")
 
     def lost(self, log: CommitLog) -> list[QueueKey]:
@@ -107,12 +116,7 @@ class QueueEnds:
             return False
         file_bytes = log.geometry.mapped_file_size_consume_queue
         newest = (end - 1) * ENTRY_BYTES // file_bytes * file_bytes
-        if self.firsts is None:
-            if log.start() > 0:
-                return True  # where retention has left the queue is not known
-            first = 0
-        else:
-            first = self.firsts.get(key, 0) * ENTRY_BYTES // file_bytes * file_bytes
+        first = self.firsts.get(key, 0) * ENTRY_BYTES // file_bytes * file_bytes
         if first >= newest:
             return True
         # Thousands of queues: no Path object per name.

@@ -32,8 +32,6 @@ def save_queue_ends(log: CommitLog, *, last: bool) -> None:
     if last:
         keys.update(key for key in log.views.keys() if not noted.is_complete or key not in noted.ends)
         keys.update(noted.grown(log))
-        if noted.firsts is None:
-            noted = replace(noted, firsts=_first_offsets(log, noted.ends))
     noted = _with_queues(log, noted, filter(is_possible, keys))
     noted = replace(noted, is_complete=noted.is_complete or last, log_end=log.writing_page.flushed_end)
     if noted != known:
@@ -43,7 +41,7 @@ def save_queue_ends(log: CommitLog, *, last: bool) -> None:
 def save_first_files(log: CommitLog, firsts: Mapping[QueueKey, int]) -> None:
     """Write down with which queue offset the oldest file of each queue will begin. StoreFullError, StoreFailedError."""
     known = QueueEnds.load(log.own)
-    if known is None or known.firsts is None:
+    if known is None:
         return
     later = {key: max(first, known.firsts.get(key, 0)) for key, first in firsts.items() if key in known.ends}
     noted = replace(known, firsts={**known.firsts, **later})
@@ -72,17 +70,16 @@ def settle_queue_ends(log: CommitLog, end: int) -> None:
     lost = known.lost(log) if known is not None else []
     if known is None or (not lost and known.log_end <= end):
         return
-    firsts = _first_offsets(log, known.ends) if known.firsts is None else dict(known.firsts)
-    firsts.update(_first_offsets(log, lost))
+    firsts = {**known.firsts, **_first_offsets(log, lost)}
     found = {key: _end_of(log, key, end) for key in lost}
     replace(known, ends={**known.ends, **found}, firsts=firsts, log_end=min(known.log_end, end)).save(log.own)
 
 
 def _with_queues(log: CommitLog, known: QueueEnds, keys: Iterable[QueueKey]) -> QueueEnds:
-    ends, firsts = dict(known.ends), dict(known.firsts) if known.firsts is not None else None
+    ends, firsts = dict(known.ends), dict(known.firsts)
     for key in keys:
         # In a log of which nothing was deleted a queue that is new to the table begins at 0, whatever its files say.
-        if firsts is not None and key not in ends and log.start() > 0:
+        if key not in ends and log.start() > 0:
             firsts.update(_first_offsets(log, [key]))
         ends[key] = max(ends.get(key, 0), _end_of(log, key, log.writing_page.appended_end))
     return replace(known, ends=ends, firsts=firsts)

@@ -64,7 +64,7 @@ class StartingPoint:
 
     def crc_from(self, log: CommitLog) -> int | None:
         """From which offset on every record must have a CRC property: what we wrote since a broker was last here. Where
-        no progress record tells (it is damaged, or an early one), what lies above the durable point. None: none must.
+        no progress record tells (it is missing or damaged), what lies above the durable point. None: none must.
         """
         if self.foreign or not log.crc_property:
             return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +24,7 @@ from rmq_store import CorruptionError, Message, RestoreReport, Store, StoreConfi
 from rmq_store.broker.dlq.redrive_ledger import OffsetRanges, RedriveLedger
 from rmq_store.broker.dlq.restore_ledger import RESTORED_TOPIC
 from rmq_store.broker.rules import purposes
-from rmq_store.errors import CorruptRecordError
+from rmq_store.errors import CorruptRecordError, NotAStoreError
 from rmq_store.files import durable
 from rmq_store.format.batches.frame_encoder import encode_batch
 from rmq_store.log.core.units import UnitRecord
@@ -191,8 +192,8 @@ def test_a_moved_file_of_a_store_without_identity_needs_the_description_of_its_a
         assert ours.dead_letters.restore(fast / "archive").restored_count == count
 
 
-def test_what_an_older_version_restored_is_not_restored_again(fast: Path) -> None:
-    """Its records have no digests; and what we restore, it knows by the offsets, should it come back."""
+def test_what_a_development_version_restored_is_refused_by_name(fast: Path) -> None:
+    """Its records have no digests."""
     with open_store(fast / "store") as store:
         bury(store, 8)
         archive_all(store, fast / "archive")
@@ -203,10 +204,22 @@ def test_what_an_older_version_restored_is_not_restored_again(fast: Path) -> Non
         record = older.record(key, {0: some}, other.dead_letters._restorer._options())
         assert other._writer is not None
         other._writer.append_unit([record], UnitRecord(purposes.RESTORE, key, 1, 1), expect=None)
-        report = other.dead_letters.restore(fast / "archive")
-        assert (report.restored_count, report.present_count) == (4, 4)
-        assert older.moved(key)[0].pairs() == [(0, 8)]
-        assert other.dead_letters.restore(fast / "archive").present_count == 8
+        with pytest.raises(NotAStoreError, match=r"development version .* without `digests`\): restore into another"):
+            other.dead_letters.restore(fast / "archive")
+
+
+def test_an_archive_of_a_development_version_is_refused_by_name(fast: Path) -> None:
+    """It has no identity of its own."""
+    with open_store(fast / "store") as store:
+        bury(store, 8)
+        archive_all(store, fast / "archive")
+        description = fast / "archive" / "_archive.json"
+        content = json.loads(description.read_text())
+        description.write_text(json.dumps({name: text for name, text in content.items() if name != "archive"}))
+        with pytest.raises(NotAStoreError, match=r"_archive\.json: written by a development version .*add \"archive\""):
+            store.dead_letters.restore(fast / "archive")
+        description.write_text(json.dumps(content))
+        assert store.dead_letters.restore(fast / "archive").in_place_count == 8
 
 
 @pytest.mark.parametrize("content", ['{"0": "12"}', '{"0": "xy"}', '{"1": ""}', "7", '{"0": 7}'])

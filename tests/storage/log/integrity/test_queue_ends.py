@@ -55,15 +55,9 @@ def filled(lab: Any) -> Any:
 
 def write_table(lab: Any, **content: Any) -> None:
     """With the checksum that belongs to it."""
-    data = {"format": 1, "is_complete": True, "queues": [], **content}
+    data = {"format": 1, "is_complete": True, "queues": [], "firsts": [], "log_end": 0, **content}
     crc = zlib.crc32(json.dumps(data, sort_keys=True).encode())
     (lab.root / "pyrmq" / "queue_ends.json").write_text(json.dumps({"crc": crc, **data}))
-
-
-def early_table(lab: Any) -> None:
-    """As an early version would have written it."""
-    table = json.loads((lab.root / "pyrmq" / "queue_ends.json").read_text())
-    write_table(lab, queues=table["queues"])
 
 
 def trust(store: Store) -> str:
@@ -292,7 +286,7 @@ def test_files_that_retention_took_are_not_missed_and_others_are(shortened: Any)
 
 
 def test_what_was_deleted_without_a_note_is_looked_for_once(shortened: Any) -> None:
-    """As an early version deletes: the whole log is read, and tells where the queues begin."""
+    """As somebody deletes who is none of ours: the whole log is read, and tells where the queues begin."""
     write_table(shortened, queues=[[*key, end] for key, end in ends(shortened).items()], firsts=[])
     for expected in ("COPY", "CLEAN"):
         with shortened.open() as store:
@@ -312,27 +306,6 @@ def test_a_gap_that_the_log_cannot_fill_is_looked_for_once(shortened: Any) -> No
         assert trust(store) == "COPY"
     with shortened.open() as store:
         assert trust(store) == "CLEAN"
-
-
-@pytest.mark.parametrize("loss", ["its oldest file", "a file in the middle", "its newest file"])
-def test_the_table_of_an_early_version_is_believed(filled: Any, loss: str) -> None:
-    early_table(filled)
-    LOSSES[loss](directory(filled))
-    with filled.open() as store:
-        assert trust(store) == "COPY"
-        assert filled.numbers(store) == list(range(60))
-    filled.open().close()
-    assert QueueEnds.load(filled.root / "pyrmq").firsts == {}  # type: ignore[union-attr]
-
-
-def test_where_queues_begin_is_added_to_the_table_of_an_early_version(shortened: Any) -> None:
-    before = QueueEnds.load(shortened.root / "pyrmq")
-    early_table(shortened)
-    with shortened.open() as store:
-        assert trust(store) == "CLEAN"
-    assert before is not None
-    assert before.firsts
-    assert QueueEnds.load(shortened.root / "pyrmq") == before
 
 
 # ---- the table, and a log that lost what it had
@@ -411,7 +384,7 @@ def test_what_a_closer_had_flushed_is_found_again(lab: Any) -> None:
 
 
 def test_the_end_of_the_log_in_the_table_counts_only_if_it_is_newer_than_the_last_clean_stop(filled: Any) -> None:
-    """An early version came in between, after a broker: it does not know the table."""
+    """The table is damaged in a way that its checksum does not show."""
     write_table(filled, queues=[[*key, end] for key, end in ends(filled).items()], firsts=[], log_end=1 << 40)
     assert filled.verify().status == "clean"
     shutil.rmtree(filled.root / "index")  # so that the whole log is looked at
@@ -463,7 +436,6 @@ def test_a_directory_that_no_queue_can_have_does_not_cost_the_table(filled: Any)
 
 
 def test_a_row_that_no_queue_can_have_does_not_cost_the_table(filled: Any) -> None:
-    """Early versions wrote one for each directory."""
     table = json.loads((filled.root / "pyrmq" / "queue_ends.json").read_text())
     write_table(filled, queues=[*table["queues"], ["Alpha.bak", 0, 15], ["../x", 0, 1]])
     assert ends(filled)[QUEUE] == 15
