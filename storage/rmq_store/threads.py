@@ -1,4 +1,7 @@
-"""The same work for several things at once, on all processors: numpy, Arrow and the C extension let go of the GIL."""
+"""Threads: how many run at once, the same work for several items on all processors, and a claim for one at a time.
+
+Several threads help, because numpy, Arrow and the C extension release the interpreter lock while they work.
+"""
 
 from __future__ import annotations
 
@@ -12,40 +15,61 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def processor_count() -> int:
-    """How many things this process can work on at the same time: a container may have fewer processors than the
-    machine.
+class Claim(dict[int, T]):
+    """Held by one at a time; true as long as somebody holds it.
+
+    Taking it and recording the holder is one step of a dict: neither another thread nor a signal handler comes between.
+    A caller that was interrupted asks `holder` whether it has the claim.
     """
+
+    __slots__ = ()
+
+    def take(self, own: T) -> T:
+        """Return the holder: `own` if the claim was free, or if `own` held it already."""
+        return self.setdefault(0, own)
+
+    def holder(self) -> T | None:
+        """Return the holder; None if it is free."""
+        return self.get(0)
+
+    def give_up(self) -> None:
+        """Free the claim, whoever holds it."""
+        self.pop(0, None)
+
+
+def processor_count() -> int:
+    """Return how many processors this process may use (affinity mask): a container may have fewer than the machine."""
     return len(os.sched_getaffinity(0))
 
 
 def map_in_threads(work: Callable[[T], R], things: Sequence[T]) -> list[R]:
-    """`work` of each thing, in their order; of a single one right here. Raises what the first of them raises, when all
-    that was begun has ended: so it is, too, if a signal handler raises (Ctrl-C). No executor: that waits under locks
-    which an interrupt leaves taken.
+    """Return `work` of each thing, in their order; a single thing is worked on in the calling thread.
+
+    If calls raise, the error of the first thing is raised, after every call that was begun has ended. The same holds if
+    a signal handler raises (Ctrl-C). No executor is used: it waits under locks which an interrupt leaves taken.
     """
     if len(things) < 2:
         return [work(thing) for thing in things]
     numbers = range(len(things))
-    claims: dict[int, object] = {}  # whose each thing is, by `setdefault`: asked and taken in one step
+    claims: list[Claim[object]] = [Claim() for _ in things]
     answers: dict[int, tuple[R | None, BaseException | None]] = {}
-    told: SimpleQueue[None] = SimpleQueue()
+    finished: SimpleQueue[None] = SimpleQueue()
 
     def run() -> None:
         own = object()
         for number in numbers:
-            if claims.setdefault(number, own) is not own:
+            if claims[number].take(own) is not own:
                 continue
             try:
                 answers[number] = work(things[number]), None
             except BaseException as error:
                 answers[number] = None, error
-                leave_the_rest(own)
-            told.put(None)
+                skip_unclaimed(own)
+            finished.put(None)
 
-    def leave_the_rest(own: object) -> None:
+    def skip_unclaimed(own: object) -> None:
         for number in numbers:
-            if claims.setdefault(number, own) is own:
+            if claims[number].take(own) is own:
                 answers.setdefault(number, (None, None))
 
     interrupt: BaseException | None = None
@@ -57,9 +81,9 @@ def map_in_threads(work: Callable[[T], R], things: Sequence[T]) -> list[R]:
     while True:
         try:
             if interrupt is not None:
-                leave_the_rest(told)
+                skip_unclaimed(finished)
             while len(answers) < len(things):
-                told.get()
+                finished.get()
             break
         except BaseException as error:
             interrupt = error

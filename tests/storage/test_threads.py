@@ -16,10 +16,10 @@ IN_A_CPUSET = """
 import os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 from rmq_store.client.producer.producer_config import ProducerConfig
-from rmq_store.log.append.helper_thread import two_by_two
+from rmq_store.files.locks.background import map_in_pairs
 from rmq_store.threads import processor_count
 import threading
-who = {answer() for _, answer in two_by_two(range(4), lambda _: threading.get_ident())}
+who = {answer() for _, answer in map_in_pairs(range(4), lambda _: threading.get_ident())}
 print(processor_count(), ProducerConfig().async_sender_threads, len(who))
 """
 

@@ -312,7 +312,7 @@ def test_an_append_that_is_interrupted_twice_is_undone_when_its_second_thread_ha
         if operation != "write" or "commitlog" not in path:
             return
         if threading.current_thread() is main:
-            if any(thread.name == "rmq-beside" for thread in threading.enumerate()):
+            if any(thread.name == "rmq-helper" for thread in threading.enumerate()):
                 inside.wait(0.5)  # it leaves something to the other one, which may need what is held here
             return
         inside.set()

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from rmq_store.broker.read.read_request import ReadRequest
 from rmq_store.errors import CorruptQueueError, CorruptRecordError, OffsetOutOfRangeError
+from rmq_store.files.locks.background import map_in_pairs
 from rmq_store.format.batches.frame_decoder import BatchTooLargeError, NotOwnedError, Owner, decode_frames
 from rmq_store.format.tables.schema import message_schema
 from rmq_store.format.views.consume_queue import ENTRY_BYTES, PRE_BLANK_SIZE
-from rmq_store.log.append.helper_thread import map_in_pairs
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.integrity.placeholder_entries import placeholders_around
 from rmq_store.memory import BatchMemory

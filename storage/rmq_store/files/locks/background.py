@@ -1,8 +1,14 @@
-"""Threads that can be started, waited for and ended while signal handlers come: nothing that they raise leaves anybody
-waiting for ever.
+"""Threads that are safe to start, join and end while signal handlers run.
 
-`threading.Thread.start` and `join` do not survive that, nor do executors and futures: they wait under locks of Python
-code, which Ctrl-C leaves taken. So a thread is started by another thread, where no handler runs.
+    Background     one thread that runs one function
+    Pool           threads that make calls, with a future for each (`Outcome`)
+    Answer         the result of one call, for one waiter
+    HelperThread   a second thread for a `with` block
+    map_in_pairs   a function over items, two at a time
+
+An exception that a signal handler raises (Ctrl-C) leaves no caller waiting for ever. `threading.Thread.start`, `join`,
+executors and futures do not guarantee that: they wait under locks of Python code, which Ctrl-C leaves taken. So each
+thread is started by another thread, in which no signal handler runs.
 """
 
 from __future__ import annotations
@@ -14,21 +20,25 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from queue import Empty, SimpleQueue
+from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from rmq_store.files.locks.guard import Condition
+from rmq_store.threads import Claim, processor_count
 
 T = TypeVar("T")
+_Item = TypeVar("_Item")
 
-# Between two looks of who waits, in case another one took the word that the thread has ended.
-_LOOK_S = 0.05
+# A waiter polls this often, in case another waiter took the notification that the thread has ended.
+_POLL_S = 0.05
 
-# How long a thread that has done its work is waited for to be gone, at most, and between two looks.
+# `join` waits at most this long until a thread that has done its work has left the system, and polls this often.
 _LEAVE_S = 0.2
-_LEAVE_LOOK_S = 50e-6
+_LEAVE_POLL_S = 50e-6
 
 
 class Background:
@@ -38,8 +48,8 @@ class Background:
         self._work = work
         self._name = name
         self._pid = os.getpid()
-        # {0: who was first}: the thread when it begins, or who waits for one that has not begun and will not any more.
-        self._first: dict[int, object] = {}
+        # Held by the thread when it begins, or by `join` of a thread that has not begun, and then never does.
+        self._claim: Claim[object] = Claim()
         self._ident = 0
         self._task = ""
         self._is_started = self._is_ended = False
@@ -47,18 +57,18 @@ class Background:
         self._ended: SimpleQueue[None] = SimpleQueue()
 
     def start(self) -> None:
-        """Let it begin; on return it has. RuntimeError: no thread is to be had."""
+        """Start the thread; on return it runs. RuntimeError: the system has no thread left."""
         _thread.start_new_thread(self._begin, ())
         self._is_started = True
         self._begun.get()
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait until it has ended, at most for so long; False if it has not. One that was not started never begins."""
-        if os.getpid() != self._pid or (not self._is_started and self._first.setdefault(0, None) is None):
+        """Wait until it has ended, at most `timeout_s`; False if it has not. A thread not started yet never starts."""
+        if os.getpid() != self._pid or (not self._is_started and self._claim.take(None) is None):
             return True
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._is_ended:
-            left_s = _LOOK_S if deadline_s is None else min(_LOOK_S, deadline_s - time.monotonic())
+            left_s = _POLL_S if deadline_s is None else min(_POLL_S, deadline_s - time.monotonic())
             if left_s <= 0:
                 return False
             with contextlib.suppress(Empty):
@@ -67,12 +77,12 @@ class Background:
         # sys._current_frames may collect garbage under a lock of the interpreter, and wait for ever (gh-106883).
         leave_s = time.monotonic() + _LEAVE_S
         while not self.is_current() and os.path.exists(self._task) and time.monotonic() < leave_s:  # noqa: PTH110
-            time.sleep(_LEAVE_LOOK_S)
+            time.sleep(_LEAVE_POLL_S)
         return True
 
     def is_alive(self) -> bool:
         """Whether it was started and has not ended."""
-        is_started = self._is_started or self._first.get(0) is self
+        is_started = self._is_started or self._claim.holder() is self
         return is_started and not self._is_ended and os.getpid() == self._pid
 
     def is_current(self) -> bool:
@@ -80,7 +90,7 @@ class Background:
         return self._ident == threading.get_ident()
 
     def _begin(self) -> None:
-        if self._first.setdefault(0, self) is not self:
+        if self._claim.take(self) is not self:
             return
         try:
             threading.Thread(target=self._run, name=self._name, daemon=True).start()
@@ -108,7 +118,7 @@ class Outcome(Future[T]):
 
 
 class _Task(Generic[T]):
-    """A call for a pool, which one of its threads makes, or somebody refuses."""
+    """A call for a pool: one of its threads makes it, or `shutdown` refuses it."""
 
     def __init__(self, call: Callable[[], T]) -> None:
         self.outcome: Outcome[T] = Outcome()
@@ -129,8 +139,8 @@ class _Task(Generic[T]):
 
 
 class Pool:
-    """Up to `count` threads for calls whose outcomes are futures. Any thread, and any signal handler, may submit. What
-    was submitted is done before the interpreter ends, as with an executor.
+    """Up to `count` threads; each call has a future. Any thread and any signal handler may submit. As with an executor,
+    submitted calls are made before the interpreter ends.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -142,7 +152,7 @@ class Pool:
         _pools.add(self)
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
-        """Have a thread make the call. RuntimeError: the pool was shut down, or no thread is to be had."""
+        """Make `call` in a thread of the pool. RuntimeError: the pool was shut down, or no thread is left."""
         if self._is_over:
             raise _ended()
         if len(self._threads) < self._count:
@@ -161,7 +171,7 @@ class Pool:
         return task.outcome
 
     def shutdown(self) -> None:
-        """Wait until all that was submitted is done; nothing new is taken. After an interrupt it can be repeated."""
+        """Refuse new calls, and wait for those submitted. Call it again if a signal handler interrupted it."""
         self._is_over = True
         for _ in range(self._count):
             self._tasks.put(None)
@@ -198,14 +208,14 @@ def _finish_pools() -> None:
 
 
 class Answer(Generic[T]):
-    """What another thread finds out for one that waits: a future without callbacks, of one C object."""
+    """The result of a call in another thread, for one waiter: a future without callbacks."""
 
     def __init__(self) -> None:
         self._found: list[tuple[T | None, BaseException | None]] = []
         self._ready: SimpleQueue[None] = SimpleQueue()
 
     def work_out(self, work: Callable[[], T]) -> None:
-        """Call `work`, and answer with what it returns or raises."""
+        """Call `work`, and store what it returns or raises."""
         try:
             self._found.append((work(), None))
         except BaseException as error:
@@ -213,15 +223,96 @@ class Answer(Generic[T]):
         self._ready.put(None)
 
     def wait(self) -> None:
-        """Wait until it is there."""
+        """Wait for the result."""
         while not self._found:
             with contextlib.suppress(Empty):
-                self._ready.get(timeout=_LOOK_S)
+                self._ready.get(timeout=_POLL_S)
 
     def result(self) -> T:
-        """Wait for what `work` returned, or raise what it raised."""
+        """Wait for the result; raise what `work` raised."""
         self.wait()
         value, error = self._found[-1]  # an interrupt may have come behind the value
         if error is not None:
             raise error
         return value  # type: ignore[return-value]
+
+
+class HelperThread:
+    """A second thread for a `with` block, started by the first `begin`. The block ends after all its tasks, even if
+    a signal handler interrupts it again and again: a write that is still running could not be undone.
+    """
+
+    __slots__ = ("_tasks",)
+
+    def __init__(self) -> None:
+        self._tasks: SimpleQueue[Callable[[], None] | None] | None = None
+
+    def __enter__(self) -> HelperThread:
+        return self
+
+    def begin(self, work: Callable[[], T]) -> Answer[T]:
+        """Run `work` in the second thread, after the tasks before it. RuntimeError: no thread is left."""
+        if self._tasks is None:
+            tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+            Background(partial(_run, tasks), "rmq-helper").start()
+            self._tasks = tasks  # behind it: a thread that nobody knows of gets nothing to do
+        answer: Answer[T] = Answer()
+        self._tasks.put(partial(answer.work_out, work))
+        return answer
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._tasks is None:
+            return
+        interrupt: BaseException | None = None
+        last: Answer[None] = Answer()
+        is_asked = False
+        while True:
+            try:
+                if not is_asked:
+                    # One thing is done after the other, so this one behind all. Asked twice it is answered twice.
+                    self._tasks.put(partial(last.work_out, _nothing))
+                    is_asked = True
+                last.wait()
+                break
+            except BaseException as again:
+                interrupt = again
+        self._tasks.put(None)
+        if interrupt is not None:
+            raise interrupt
+
+
+def _run(tasks: SimpleQueue[Callable[[], None] | None]) -> None:
+    while (task := tasks.get()) is not None:
+        task()
+
+
+def _nothing() -> None:
+    pass
+
+
+def map_in_pairs(
+    items: Iterable[_Item], work: Callable[[_Item], T]
+) -> Iterator[tuple[_Item, Callable[[], T]]]:
+    """Yield each item with a function that returns the result of `work(item)`, or raises its error. With two
+    processors, a second thread works on every other item. No work runs while the caller has an item.
+    """
+    rest = iter(items)
+    for first in rest:
+        second = next(rest, None) if processor_count() > 1 else None
+        if second is None:
+            yield first, partial(work, first)
+            continue
+        own: Answer[T] = Answer()
+        other: Answer[T] = Answer()
+        try:
+            _thread.start_new_thread(other.work_out, (partial(work, second),))
+        except RuntimeError:  # none is to be had
+            yield first, partial(work, first)
+            yield second, partial(work, second)
+            continue
+        own.work_out(partial(work, first))
+        other.wait()
+        yield first, own.result
+        yield second, other.result

@@ -38,11 +38,12 @@ from rmq_store.files.durable import open_nofollow, translate
 from rmq_store.files.locks.futex import Futex
 from rmq_store.files.locks.pace import FIRST_S, Pace
 from rmq_store.files.rooted import as_path
+from rmq_store.threads import Claim
 
 LockKind = Literal["free", "shared", "exclusive"]
 
-_Turn = tuple[int, FrameType | None]
-"""Whose turn it is: the thread, and the function whose `with` block it is; None: no block's."""
+_Holder = tuple[int, FrameType | None]
+"""Who has the claim: the thread, and the function whose `with` block it is; None: no block's."""
 
 # struct flock of 64-bit Linux: l_type, l_whence, 4 bytes of padding, l_start, l_len, l_pid, 4 bytes of padding.
 _FLOCK = struct.Struct("@hhqqi4x")
@@ -105,9 +106,8 @@ class OfdLock:
         }
         self._fd = -1
         self._kind: LockKind = "free"
-        # {0: whose} while a thread of this process is taking the lock or has it. A dict, because `setdefault` takes the
-        # turn and notes who has it in one step that no signal handler can come between.
-        self._turn: dict[int, _Turn] = {}
+        # Held by the thread of this process that is taking the lock, or has it.
+        self._claim: Claim[_Holder] = Claim()
         _locks.add(self)
 
     @property
@@ -133,16 +133,16 @@ class OfdLock:
         return self._try("exclusive")
 
     def acquire_exclusive(
-        self, timeout_ms: int, unless: Callable[[], bool] | None = None, turn: _Turn | None = None
+        self, timeout_ms: int, unless: Callable[[], bool] | None = None, own: _Holder | None = None
     ) -> bool:
         """Take the lock alone, waiting for it; False, and it is not taken, once `unless` says that there is no need.
 
-        `turn`: of whose block; None: for no block.
+        `own`: of whose block; None: for no block.
 
         Raises:
             StoreLockedError: somebody still held it after `timeout_ms`; names a holder's pid where that is known.
         """
-        if self._try("exclusive", turn):
+        if self._try("exclusive", own):
             return True
         deadline_s = time.monotonic() + timeout_ms / 1000
         pace = Pace() if self.futex is not None else Pace(FIRST_S)
@@ -154,7 +154,7 @@ class OfdLock:
             if unless is not None and unless():
                 return False
             left_s = deadline_s - time.monotonic()
-            if (is_due or left_s <= 0) and self._try("exclusive", turn):
+            if (is_due or left_s <= 0) and self._try("exclusive", own):
                 return True
             if left_s <= 0:
                 raise self._timed_out(timeout_ms)
@@ -197,16 +197,16 @@ class OfdLock:
 
         Which of the two it is, the stack tells. A mark would be left behind by the same interrupt that leaves the lock.
         """
-        turn = self._turn.get(0)
-        if turn is not None and turn[0] == threading.get_ident():
-            if is_running(turn[1]):
+        holder = self._claim.holder()
+        if holder is not None and holder[0] == threading.get_ident():
+            if is_running(holder[1]):
                 return False
             self.release()
         return True
 
     def refuse_reentry(self) -> None:
         """As `release_left`; UsageError in the middle of a block of this thread."""
-        if self._turn and not self.release_left():
+        if self._claim and not self.release_left():
             raise reentered(self.path)
 
     def try_upgrade(self) -> bool:
@@ -222,7 +222,7 @@ class OfdLock:
 
     def release(self) -> None:
         """Give the lock up, whichever thread took it; does nothing if this object holds none."""
-        if self._turn:
+        if self._claim:
             # Unlocked by name, not by closing: a child that is being forked right now may have the description too.
             held = self._kind == "exclusive"
             if held and self.futex is not None:
@@ -230,7 +230,7 @@ class OfdLock:
             if self._fd >= 0:
                 self._set(fcntl.F_UNLCK)
             self._kind = "free"
-            self._turn.pop(0, None)
+            self._claim.give_up()
             if held and self.futex is not None:
                 self.futex.wake()
 
@@ -242,14 +242,14 @@ class OfdLock:
             StoreLockedError: that block did not end within `timeout_ms`; it keeps the lock, and the file is open.
             UsageError: as `exclusive`; nothing was let go of.
         """
-        left = self._turn.get(0)
+        left = self._claim.holder()
         if left is not None and left[1] is sys._getframe(1):
             self.release()  # a signal handler has a frame of its own
         self.refuse_reentry()
-        turn: _Turn = threading.get_ident(), sys._getframe()
+        own: _Holder = threading.get_ident(), sys._getframe()
         deadline_s = time.monotonic() + timeout_ms / 1000
         try:
-            while (holder := self._turn.setdefault(0, turn)) is not turn:
+            while (holder := self._claim.take(own)) is not own:
                 if holder[1] is None:
                     self.release()
                 elif time.monotonic() >= deadline_s:
@@ -261,8 +261,8 @@ class OfdLock:
             if fd >= 0:
                 os.close(fd)
         finally:
-            if self._turn.get(0) is turn:
-                self._turn.pop(0)
+            if self._claim.holder() is own:
+                self._claim.give_up()
 
     def who(self) -> LockState:
         """Look who holds the byte now, this object included; touches nothing, also where the file does not exist."""
@@ -296,19 +296,19 @@ class OfdLock:
         finally:
             os.close(fd)
 
-    def _try(self, kind: LockKind, turn: _Turn | None = None) -> bool:
-        turn = turn or (threading.get_ident(), None)
+    def _try(self, kind: LockKind, own: _Holder | None = None) -> bool:
+        own = own or (threading.get_ident(), None)
         taken = False
         try:
-            if self._turn.setdefault(0, turn) is turn:
+            if self._claim.take(own) is own:
                 taken = self._take(kind)
         finally:
-            if not taken and self._turn.get(0) is turn:
+            if not taken and self._claim.holder() is own:
                 self.release()
         return taken
 
     def _take(self, kind: LockKind) -> bool:
-        """Take or convert the lock; the caller has the turn."""
+        """Take or convert the lock; the caller has the claim."""
         while True:
             if self._fd < 0:
                 self._open()
@@ -355,7 +355,7 @@ class OfdLock:
         """In a forked child: drop the parent's description, which goes on holding the parent's lock."""
         fd, self._fd = self._fd, -1
         self._kind = "free"
-        self._turn = {}
+        self._claim = Claim()
         if fd >= 0:
             os.close(fd)
 
@@ -363,13 +363,13 @@ class OfdLock:
 class Exclusive:
     """The `with` block of `OfdLock.exclusive`."""
 
-    __slots__ = ("_lock", "_timeout_ms", "_turn", "_unless")
+    __slots__ = ("_holder", "_lock", "_timeout_ms", "_unless")
 
     def __init__(self, lock: OfdLock, timeout_ms: int, unless: Callable[[], bool] | None) -> None:
         self._lock = lock
         self._timeout_ms = timeout_ms
         self._unless = unless
-        self._turn: _Turn | None = None
+        self._holder: _Holder | None = None
 
     def __enter__(self) -> bool:
         return self.enter(sys._getframe(1))
@@ -377,11 +377,11 @@ class Exclusive:
     def enter(self, function: FrameType) -> bool:
         """Begin the block, which `function` ends by `__exit__`."""
         lock = self._lock
-        if lock._turn:
+        if lock._claim:
             lock.refuse_reentry()
-        self._turn = turn = threading.get_ident(), function
+        self._holder = own = threading.get_ident(), function
         try:
-            return lock.acquire_exclusive(self._timeout_ms, self._unless, turn)
+            return lock.acquire_exclusive(self._timeout_ms, self._unless, own)
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -390,7 +390,7 @@ class Exclusive:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         lock = self._lock
-        if lock._turn.get(0) is self._turn:  # the block may never have had it
+        if lock._claim.holder() is self._holder:  # the block may never have had it
             lock.release()
 
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from rmq_store.errors import UsageError
 from rmq_store.format.text.host import Host
+from rmq_store.threads import Claim
 
 _HEX = re.compile(r"(?:[0-9a-fA-F]{32}|[0-9a-fA-F]{56})", re.ASCII)
 _UNIQUE_TAIL = struct.Struct(">HIIH")
@@ -90,9 +91,9 @@ def parse_unique_id(text: str) -> UniqueId:
     return UniqueId(raw[:-12], *_UNIQUE_TAIL.unpack(raw[-12:]))
 
 
-_Reserved = tuple[int, int, bytes, int, "dict[int, _Reserved]"]
-"""What one reservation has led to: start of the month (-1: none yet), loader hash, prefix, next number. Last {0: the
-reservation that follows}, empty until there is one."""
+_Reserved = tuple[int, int, bytes, int, "Claim[_Reserved]"]
+"""What one reservation has led to: start of the month (-1: none yet), loader hash, prefix, next number. Last the
+claim that the following reservation holds: free until there is one."""
 
 
 class UniqueIdGenerator:
@@ -108,7 +109,7 @@ class UniqueIdGenerator:
         assert len(ip) in (4, 16)
         self._ip_and_pid = ip + struct.pack(">H", pid & 0xFFFF)
         # The newest reservation that is known: from it those behind it are found, if there are any.
-        self._newest: _Reserved = (-1, loader_hash, self._prefix(loader_hash), 0, {})
+        self._newest: _Reserved = (-1, loader_hash, self._prefix(loader_hash), 0, Claim())
 
     @property
     def text_bytes(self) -> int:
@@ -136,8 +137,8 @@ class UniqueIdGenerator:
         known = self._newest
         while True:
             month_ms, loader_hash, prefix, first, following = known
-            if following:
-                known = following[0]
+            if (newer := following.holder()) is not None:
+                known = newer
                 continue
             if month_start_ms > month_ms:
                 if month_ms >= 0:
@@ -145,9 +146,8 @@ class UniqueIdGenerator:
                     prefix = self._prefix(loader_hash)
                 month_ms = month_start_ms
             start = max(first, max(0, now_ms - month_ms) << _COUNTER_BITS)
-            own: _Reserved = (month_ms, loader_hash, prefix, start + count, {})
-            # One step that neither another thread nor a signal handler can come between: one of them gets the place.
-            known = following.setdefault(0, own)
+            own: _Reserved = (month_ms, loader_hash, prefix, start + count, Claim())
+            known = following.take(own)
             if known is own:
                 self._newest = own
                 return prefix, start

@@ -21,6 +21,7 @@ from rmq_store.files import durable
 from rmq_store.log.append.append import OneRecord, append_lock, append_one
 from rmq_store.log.append.flush import flush
 from rmq_store.log.core.commit_log import CommitLog
+from rmq_store.threads import Claim
 
 # Where an fsync takes longer than this, what a change of threads costs does not matter.
 PATIENCE_S = 0.05
@@ -70,8 +71,7 @@ class GroupAppend:
     def __init__(self, log: CommitLog) -> None:
         self._log = log
         self.waiting: deque[_Waiting] = deque()
-        # {0: its own} while one leads: `setdefault` asks and takes the place in one step.
-        self._leader: dict[int, _Waiting] = {}
+        self._leader: Claim[_Waiting] = Claim()
 
     def append(self, record: OneRecord, lock_timeout_ms: int, flush_timeout_ms: int) -> Sent:
         """Append one record, and try to flush it: whether it is on disk, the flushed end tells.
@@ -102,7 +102,7 @@ class GroupAppend:
             self._withdraw(own)
             raise
         finally:
-            if self._leader.get(0) is own:
+            if self._leader.holder() is own:
                 self._leave()
         if own.error is not None:
             raise own.error
@@ -120,13 +120,13 @@ class GroupAppend:
 
     def _withdraw(self, own: _Waiting) -> None:
         """Leave the line after an interrupt; if another leader has begun with the record, see it through."""
-        leader = self._leader.get(0)
+        leader = self._leader.holder()
         if not self._gives_up(own) and leader is not own:
-            while not own.settled and leader is not None and self._leader.get(0) is leader:
+            while not own.settled and leader is not None and self._leader.holder() is leader:
                 own.sleep(PATIENCE_S)
 
     def _leads(self, own: _Waiting) -> bool:
-        return self._leader.setdefault(0, own) is own
+        return self._leader.take(own) is own
 
     def _lead(self, own: _Waiting, lock_timeout_ms: int, flush_timeout_ms: int) -> None:
         """Append what waits, and flush it."""
@@ -159,7 +159,7 @@ class GroupAppend:
         while (first := self._first()) is not None and first.settled:
             self._remove(first)
             first.asleep.put(None)
-        self._leader.pop(0, None)
+        self._leader.give_up()
         # Looked at after leadership was given up: who comes into the line asks the other way round.
         if (first := self._first()) is not None:
             first.asleep.put(None)

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 
-from rmq_store.files.locks.background import Answer
+from rmq_store.files.locks.background import Answer, HelperThread
 from rmq_store.format.batches.frame_decoder import DispatchColumns
-from rmq_store.log.append.helper_thread import HelperThread
 from rmq_store.log.core import scan
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.integrity.placeholder_entries import close_gap, has_gap_before

@@ -10,9 +10,8 @@ import pytest
 
 from helpers.interrupts import interrupted
 from rmq_store.errors import UsageError
-from rmq_store.files.locks.background import Answer, Background, Pool
+from rmq_store.files.locks.background import Answer, Background, HelperThread, Pool
 from rmq_store.files.locks.guard import Condition, Event, Guard
-from rmq_store.log.append.helper_thread import HelperThread
 from rmq_store.threads import map_in_threads
 
 HANG_GUARD_S = 30.0

@@ -19,11 +19,11 @@ import pytest
 from rmq_store import Store
 from rmq_store.errors import StoreFailedError
 from rmq_store.files import durable
+from rmq_store.files.locks.background import HelperThread
 from rmq_store.log.append import frame_writer, grouping
 from rmq_store.log.append.append import append, append_lock
 from rmq_store.log.append.frame_writer import FrameWriter, Piece, frame_bounds
 from rmq_store.log.append.grouping import in_parts
-from rmq_store.log.append.helper_thread import HelperThread
 
 if TYPE_CHECKING:
     from .conftest import CountDown, Lab

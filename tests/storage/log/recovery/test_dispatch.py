@@ -12,7 +12,7 @@ import pytest
 
 from rmq_store import StoreFullError
 from rmq_store.files import durable
-from rmq_store.log.append.helper_thread import HelperThread
+from rmq_store.files.locks.background import HelperThread
 from rmq_store.log.core import scan
 from rmq_store.log.recovery.dispatch import Dispatch
 

@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 
-from rmq_store.log.append.helper_thread import map_in_pairs
+from rmq_store.files.locks.background import map_in_pairs
 
 
 @pytest.fixture(autouse=True)
