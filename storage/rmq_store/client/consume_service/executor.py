@@ -29,7 +29,7 @@ class Executor:
     def __init__(self, clock: Callable[[], int]) -> None:
         self.failure: BaseException | None = None
         self._clock = SteadyClock(clock)
-        self._turn = Condition()
+        self._condition = Condition()
         self._ready: deque[Task] = deque()
         self._later: list[tuple[int, int, Task]] = []
         self._numbers = itertools.count()
@@ -39,20 +39,20 @@ class Executor:
 
     def submit(self, task: Task) -> None:
         """Run the task as soon as somebody is free. After `stop` it is dropped."""
-        with self._turn:
+        with self._condition:
             if not self._stopped:
                 self._ready.append(task)
                 self._wake_one()
 
     def submit_later(self, task: Task, delay_ms: int) -> None:
         """Run the task when the clock has moved on by `delay_ms`."""
-        with self._turn:
+        with self._condition:
             if not self._stopped:
                 heapq.heappush(self._later, (self._clock() + delay_ms, next(self._numbers), task))
 
     def release_due(self) -> None:
         """Make ready what was put off to now or earlier, in the order of its times."""
-        with self._turn:
+        with self._condition:
             now_ms = self._clock()
             while self._later and self._later[0][0] <= now_ms:
                 self._ready.append(heapq.heappop(self._later)[2])
@@ -62,7 +62,7 @@ class Executor:
         """Run on this thread what is ready, and what becomes so; returns how many tasks ran. Raises their error."""
         count = 0
         while True:
-            with self._turn:
+            with self._condition:
                 if not self._ready:
                     return count
                 task = self._ready.popleft()
@@ -78,9 +78,9 @@ class Executor:
 
     def stop(self, wait_ms: int) -> bool:
         """Drop what has not begun, and wait for what runs, at most `wait_ms` of real time; False if some still runs."""
-        with self._turn:
+        with self._condition:
             self._stopped = True
-            self._turn.notify_all()
+            self._condition.notify_all()
         deadline = time.monotonic() + wait_ms / 1000
         # A listener may end its own consumer.
         others = [thread for thread in self._threads if not thread.is_current()]
@@ -93,19 +93,19 @@ class Executor:
         awake may have done all, and those that came for nothing only take the interpreter from it.
         """
         if self._waiting and not self._is_waking:
-            self._turn.notify()
+            self._condition.notify()
             self._is_waking = True
 
     @property
     def _waiting(self) -> int:
         """Threads that nobody has woken yet."""
-        return self._turn.waiting
+        return self._condition.waiting
 
     def _work(self) -> None:
         while True:
-            with self._turn:
+            with self._condition:
                 while not self._ready and not self._stopped:
-                    self._turn.wait()
+                    self._condition.wait()
                     self._is_waking = False
                 if self._stopped:
                     return
@@ -116,7 +116,7 @@ class Executor:
                 task()
             except BaseException as error:
                 _log.exception("%s: consumption stops", threading.current_thread().name)
-                with self._turn:
+                with self._condition:
                     self.failure = self.failure or error
                     self._stopped = True
-                    self._turn.notify_all()
+                    self._condition.notify_all()

@@ -72,7 +72,7 @@ class LitePullConsumer:
         self.client_id = client_id or make_client_id(
             self.config.instance_name, is_broadcasting=is_broadcasting, suffix="@STREAM"
         )
-        self._turn = Guard()
+        self._guard = Guard()
         self._subscriptions: dict[str, Subscription] = {}
         self._assigned: dict[MessageQueue, Assignment[OrderedProcessQueue]] | None = None
         # Behind the last message that `poll` has returned, by queue.
@@ -99,7 +99,7 @@ class LitePullConsumer:
         )
         self._membership = Membership(
             self._backend, consumer_group, self.client_id, self._rebalance, self._topics,
-            shares=not is_broadcasting, turn=self._turn,
+            shares=not is_broadcasting, guard=self._guard,
         )  # fmt: skip
         self._failure: BaseException | None = None
         self._ending = Event()
@@ -124,14 +124,14 @@ class LitePullConsumer:
             ClientError: started, and a broker cannot be reached; nothing has changed.
         """
         validate_topic(topic)
-        with self._turn.entered():
+        with self._guard.entered():
             if self._assigned is not None:
                 raise UsageError("subscribe() and assign() exclude each other")
             self._subscribe({**self._subscriptions, topic: Subscription.of(topic, selector)})
 
     def unsubscribe(self, topic: str) -> None:
         """Give a topic's queues back."""
-        with self._turn.entered():
+        with self._guard.entered():
             self._subscriptions = {name: each for name, each in self._subscriptions.items() if name != topic}
             self._membership.hurry()
 
@@ -151,7 +151,7 @@ class LitePullConsumer:
             UsageError: topics were subscribed to.
             MQClientError: one of the queues does not exist; all is as before.
         """
-        with self._turn.entered():
+        with self._guard.entered():
             if self._subscriptions and self._assigned is None:
                 raise UsageError("subscribe() and assign() exclude each other")
             known, wanted = self._assigned or {}, sorted(set(queues))
@@ -166,7 +166,7 @@ class LitePullConsumer:
 
     def set_sub_expression_for_assign(self, topic: str, selector: str | MessageSelector) -> None:
         """Filter the assigned queues of a topic. UsageError: a bad expression, or started already."""
-        with self._turn.entered():
+        with self._guard.entered():
             if self._state != "new":
                 raise UsageError("set_sub_expression_for_assign() comes before start()")
             self._assigned = self._assigned or {}
@@ -178,7 +178,7 @@ class LitePullConsumer:
 
     def assignment(self) -> list[MessageQueue]:
         """The queues that are read now, sorted."""
-        with self._turn.entered():
+        with self._guard.entered():
             return self._queues()
 
     # -- life -------------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class LitePullConsumer:
             LeaseHeldError: another live member has this client id, or a stream of the group reads a subscribed topic.
             ClientError: a broker cannot be reached; nothing was started.
         """
-        with self._turn.entered():
+        with self._guard.entered():
             if self._state != "new":
                 raise UsageError(f"consumer group {self.consumer_group!r}: it was started before; make a new consumer")
             self._membership.join()
@@ -205,7 +205,7 @@ class LitePullConsumer:
         """
         before = ""
         try:
-            with self._turn.entered():
+            with self._guard.entered():
                 before = self._state
                 self._state = "ended"
             if before == "new":
@@ -221,7 +221,7 @@ class LitePullConsumer:
         self._ending.set()
         self._thread.join()
         try:
-            with self._turn.entered():
+            with self._guard.entered():
                 if self.auto_commit:
                     self._note(self._consumed())
                 self._offsets.persist(self._queues())
@@ -242,11 +242,11 @@ class LitePullConsumer:
         """
         wait_ms = self.config.poll_timeout_millis if timeout_millis is None else timeout_millis
         deadline = time.monotonic() + wait_ms / 1000
-        with self._turn.entered():
+        with self._guard.entered():
             self._check_running()
             self._in_hand = None
         while True:
-            with self._turn.entered():
+            with self._guard.entered():
                 self._check_running()
                 self._maybe_auto_commit()
                 self._membership.run_due()
@@ -262,7 +262,7 @@ class LitePullConsumer:
         Raises:
             MQClientError: the queue is not ours (any more), or the offset is no number or outside of the queue.
         """
-        with self._turn.entered():
+        with self._guard.entered():
             assignment = self._find(queue)
             broker = broker_of(self._backend, queue)
             first, last = broker.min_offset(queue), broker.max_offset(queue)
@@ -283,12 +283,12 @@ class LitePullConsumer:
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Leave these queues out of `poll`."""
-        with self._turn.entered():
+        with self._guard.entered():
             self._paused.update(queues)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Read these queues again."""
-        with self._turn.entered():
+        with self._guard.entered():
             self._paused.difference_update(queues)
 
     def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
@@ -309,7 +309,7 @@ class LitePullConsumer:
                 not exist. Nothing is committed, and this consumer knows what it knew before.
             ClientError: a broker did not answer; its part is committed with the next commit or at shutdown.
         """
-        with self._turn.entered():
+        with self._guard.entered():
             self._commit(offsets, persist=persist)
 
     def committed(self, queue: MessageQueue) -> int | None:

@@ -74,7 +74,7 @@ class PushConsumer:
         self._listener: MessageListener | None = None
         self._state = "new"
         # A listener may end its consumer while that still starts.
-        self._turn = Guard()
+        self._guard = Guard()
         # Held by `run_once`, but not while listeners run.
         self._round = Guard()
         self._suspended = False
@@ -163,7 +163,7 @@ class PushConsumer:
             raise
         self._state = "running"
         if threads:
-            with self._turn.entered():
+            with self._guard.entered():
                 self._start_threads()
 
     def _start_threads(self) -> None:
@@ -227,7 +227,7 @@ class PushConsumer:
         """
         before = ""
         try:
-            with self._round.entered(), self._turn.entered():
+            with self._round.entered(), self._guard.entered():
                 before = self._state
                 self._state = {"new": "ended", "running": "stopping"}.get(before, before)
             if before == "new":

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 class Membership:
     """The member `client_id` of a group; `topics` are those that it has subscribed to now. Safe for threads.
 
-    `shares`: whether it shares their queues with the group, so that no stream of the group can read them. `turn` is
+    `shares`: whether it shares their queues with the group, so that no stream of the group can read them. `guard` is
     held during all work, so that a caller can keep it out. `join`, `change_topics` and `run_due` raise UsageError if a
     signal handler calls them in the middle of one of them on its own thread; nothing was done then.
     """
@@ -47,7 +47,7 @@ class Membership:
         topics: Callable[[], Collection[str]],
         *,
         shares: bool,
-        turn: Guard | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self._backend = backend
         self._group = group
@@ -56,8 +56,8 @@ class Membership:
         self._topics = topics
         self._shares = shares
         self._told: set[str] = set()
-        self._caller_turn = turn or contextlib.nullcontext()
-        self._turn = Guard()
+        self._caller_guard = guard or contextlib.nullcontext()
+        self._guard = Guard()
         self._clock = SteadyClock(backend.clock)
         now_ms = self._clock()
         self._rebalance_timer = Timer(self._rebalance_now, REBALANCE_MS, now_ms)
@@ -76,7 +76,7 @@ class Membership:
             ClientError: a broker cannot be reached; we are a member nowhere.
         """
         joined: list[Broker] = []
-        with self._caller_turn, self._turn.entered():
+        with self._caller_guard, self._guard.entered():
             self._told = set(self._topics())
             try:
                 for broker in self._brokers():
@@ -113,7 +113,7 @@ class Membership:
             LeaseHeldError: a stream of the group reads one of them; nothing was changed.
             ClientError: a broker cannot be reached; nothing was changed.
         """
-        with self._caller_turn, self._turn.entered():
+        with self._caller_guard, self._guard.entered():
             try:
                 for broker in self._brokers():
                     self._tell(broker, {*topics, *self._topics_in_use()})
@@ -130,7 +130,7 @@ class Membership:
 
     def run_due(self) -> None:
         """Do what is due by now."""
-        with self._caller_turn, self._turn.entered():
+        with self._caller_guard, self._guard.entered():
             now_ms = self._clock()
             for timer in self._timers:
                 timer.fire_if_due(now_ms)

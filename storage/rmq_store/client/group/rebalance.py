@@ -76,7 +76,7 @@ class Rebalance(Generic[Held]):
         self._locks_queues = ordered and self._is_clustering
         self._on_removed = on_removed
         # Held during a rebalance; the table itself is replaced, never changed.
-        self._turn = Guard()
+        self._guard = Guard()
         self._table: dict[MessageQueue, Assignment[Held]] = {}
         self._seen: Sight | None = None
         self._wanted_since_ms: dict[MessageQueue, int] = {}
@@ -102,7 +102,7 @@ class Rebalance(Generic[Held]):
             ClientError: members or queues cannot be asked for; nothing was changed.
             UsageError: as `remove`.
         """
-        with self._turn.entered():
+        with self._guard.entered():
             wanted_topics = sorted(topics)
             seen = self._look(wanted_topics)
             members, queues_by_topic = seen
@@ -129,12 +129,12 @@ class Rebalance(Generic[Held]):
         Raises:
             UsageError: a signal handler has come in the middle of a change on its own thread; nothing was done.
         """
-        with self._turn.entered():
+        with self._guard.entered():
             return self._remove(queue)
 
     def remove_all(self) -> bool:
         """Let go of every queue; False if some is kept."""
-        with self._turn.entered():
+        with self._guard.entered():
             kept = [queue for queue in list(self._table) if not self._remove(queue)]
             return not kept
 

@@ -16,11 +16,11 @@ class SteadyClock:
         self._clock = clock
         self._last_ms = clock()
         self._behind_ms = 0
-        self._turn = Guard()
+        self._guard = Guard()
 
     def __call__(self) -> int:
         """The time in ms, never less than before."""
-        with self._turn.entered():
+        with self._guard.entered():
             now_ms = self._clock()
             self._behind_ms += max(0, self._last_ms - now_ms)
             self._last_ms = now_ms

@@ -77,7 +77,7 @@ class MQFaultStrategy:
         self._timer = timer
         self._items: dict[str, _FaultItem] = {}
         self._worst = ThreadLocalIndex(random_start)
-        self._turn = Guard()
+        self._guard = Guard()
 
     def update_fault_item(self, broker_name: str, latency_ms: float, *, isolation: bool) -> None:
         """Note how a try went; `isolation`: it failed, in a way that speaks against the broker."""
@@ -86,7 +86,7 @@ class MQFaultStrategy:
         counted_ms = self._table.isolation_latency_ms if isolation else latency_ms
         duration_ms = self._table.not_available_duration_ms(counted_ms)
         now_ms = self._timer()
-        with self._turn.entered():
+        with self._guard.entered():
             item = self._items.setdefault(broker_name, _FaultItem(latency_ms, now_ms))
             item.latency_ms = latency_ms
             if self.preset == "4.x":
@@ -132,7 +132,7 @@ class MQFaultStrategy:
         if of_broker:
             return of_broker[index.increment_and_get() % len(of_broker)]
         if broker_name is not None:
-            with self._turn.entered():
+            with self._guard.entered():
                 self._items.pop(broker_name, None)
         return None
 
@@ -141,7 +141,7 @@ class MQFaultStrategy:
         soon.
         """
         now_ms = self._timer()
-        with self._turn.entered():
+        with self._guard.entered():
             names = sorted(
                 self._items,
                 key=lambda name: (

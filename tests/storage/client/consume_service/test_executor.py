@@ -67,9 +67,9 @@ def test_many_tasks_wake_one_thread_which_wakes_the_next_when_it_has_one(
 ) -> None:
     """A thread that finds that others have done all has only taken the interpreter from them."""
     woken, ran = [], []
-    notify = executor._turn.notify
-    monkeypatch.setattr(executor._turn, "notify", lambda: (woken.append(threading.get_ident()), notify()))
-    with executor._turn:  # no thread gets a task before all are there
+    notify = executor._condition.notify
+    monkeypatch.setattr(executor._condition, "notify", lambda: (woken.append(threading.get_ident()), notify()))
+    with executor._condition:  # no thread gets a task before all are there
         for number in range(3):
             executor.submit(lambda number=number: ran.append(number))  # type: ignore[misc]
         assert woken == [threading.get_ident()]
