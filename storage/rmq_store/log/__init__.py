@@ -1,1 +1,3 @@
-"""The commit log, its views (consume queues, hash index), and recovery."""
+"""The commit log, its views (consume queues and hash index), and recovery. A change of how records, queue entries or
+index entries reach the disk belongs here; what a message means belongs into `broker`.
+"""

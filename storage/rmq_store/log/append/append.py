@@ -1,4 +1,5 @@
-"""Append: any number of records over any queues, visible as one; and the undo of one that did not reach its end.
+"""Append: any number of records to any queues, which become visible together; and the undo of an append that was
+interrupted.
 
 Steps A1-A7 and the rollback are those of docs/design.md section 6. Everything here runs under the append lock.
 """
@@ -43,9 +44,10 @@ and ends. Their sizes must not depend on these."""
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What an append did. The records lie in [start, end), blank frames between them included.
+    """The result of an append. The records lie in [start, end), including blank frames between them.
 
-    `offsets` and `queue_offsets`: int64 (n,), in the order of the rows given, a unit's own two records excluded.
+    `offsets` and `queue_offsets`: int64 (n,), in the order of the given rows, without the two records that bracket a
+    unit.
     """
 
     start: int
@@ -56,7 +58,7 @@ class Appended:
 
 
 class OneRecord(NamedTuple):
-    """A record that gets a queue entry, ready but for its place.
+    """A record that gets a queue entry. It is complete but for its offsets and its store time.
 
     `frame` is encoded with zeros for queue offset, commit-log offset and storeTimestamp; the append fills them in.
     `delay_ms` above 0: the queue entry gets storeTimestamp + delay_ms instead of `tags_code`.
@@ -76,14 +78,15 @@ class OneRecord(NamedTuple):
 
 
 class append_lock:
-    """Hold the append lock for a `with` block, with nothing left over from a dead predecessor (A1).
+    """Hold the append lock for a `with` block. An append that a killed process left unfinished is undone first (step
+    A1).
 
     Raises:
         StoreLockedError: not free in time.
         StoreFailedError: a flush failed earlier; writes are refused. Or an I/O error.
-        StoreReplacedError: the store is not in its place any more; unless who closes it holds the lock.
-        UsageError: the store was closed meanwhile, or a signal handler came in the middle of an append or a flush of
-            this very thread. Nothing was written.
+        StoreReplacedError: another store lies at the path now. Not raised while the store is being closed.
+        UsageError: the store was closed meanwhile, or a signal handler runs in the middle of an append or a flush of
+            its own thread. Nothing was written.
     """
 
     __slots__ = ("_block", "_closes", "_log")
@@ -128,16 +131,16 @@ def append(
     places: bool = True,
     used: Callable[[np.ndarray], None] = lambda source: None,
 ) -> Appended:
-    """Append encoded batches (ENCODED_SCHEMA) as one; the caller holds `append_lock`. `used` is told of the bytes of
-    frames that were copied and are not looked at again.
+    """Append encoded batches (ENCODED_SCHEMA), visible together; the caller holds `append_lock`. `used` is called with
+    the bytes of frames that were copied and are not read again.
 
-    On return the records are visible under ASYNC_FLUSH; they are durable only after a flush. What is held of them in
-    memory does not grow with them, but for some bytes a row: 4, and 16 more if their `places` are asked for.
+    On return the records are visible under ASYNC_FLUSH; they are durable only after a flush. Memory does not grow with
+    the size of the records, except for 4 bytes a row, and 16 more if `places` are asked for.
 
     Raises:
         UsageError: a record that no segment can hold.
-        StoreFullError, StoreFailedError: nothing is visible, what was written has been taken back (or will be, by the
-            next append, if even that failed).
+        StoreFullError, StoreFailedError: nothing is visible. The written bytes were removed; if even that failed, the
+            next append removes them.
     """
     page = log.writing_page
     start = page.appended_end
@@ -202,7 +205,7 @@ def append(
 def append_one(log: CommitLog, record: OneRecord) -> tuple[int, int]:
     """Append one record; the caller holds `append_lock`. Returns its commit-log offset and its queue offset.
 
-    The same steps as `append`, and the same bytes, without an array: a single message costs microseconds this way.
+    The steps and the bytes are those of `append`, but no array is made: a single message costs microseconds this way.
     Raises as `append`.
     """
     topic, queue_id, frame, tags_code, key_hashes, delay_ms = record
@@ -264,10 +267,10 @@ def _commit(page: StatePage, end: int, last_record: int, now: int) -> None:
 
 
 def undo(log: CommitLog) -> None:
-    """Take back an append that has not reached its commit point, if there is one. Can be repeated at any point.
+    """Undo an append that has not reached its commit point, if there is one. It can be repeated after any interruption.
 
     Raises:
-        StoreFullError, StoreFailedError: the intent stays.
+        StoreFullError, StoreFailedError: the intent stays, and the next append undoes it.
     """
     page = log.writing_page
     intent = page.intent

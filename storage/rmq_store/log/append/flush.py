@@ -1,8 +1,8 @@
-"""Making the log durable: the flushed end, the progress record, and what happens when an fsync fails.
+"""Making the log durable: the flushed end, the progress record, and the reaction to an fsync that fails.
 
-An fsync that failed is reported once; the kernel then takes the pages for clean although they never reached the
-disk. So the word `flushing` is set around every fsync: who finds it set comes after one that failed or was killed,
-and first writes the range again. Source: CommitLog.GroupCommitService, FlushRealTimeService, StoreCheckpoint.
+The kernel reports a failed fsync once. Then it takes the pages for clean, although they never reached the disk. So the
+word `flushing` is set around every fsync. A flusher that finds it set follows a flusher that failed or was killed; it
+writes the range again first. Source: CommitLog.GroupCommitService, FlushRealTimeService, StoreCheckpoint.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def flush(log: CommitLog, target: int | None = None, timeout_ms: int | None = None) -> None:
     """Make the log durable up to `target` (default: the appended end); returns at once if it already is.
 
-    Group commit: whoever gets the flush lock makes durable what all have appended so far. Those who wait, threads or
-    processes, are woken when it lets the lock go, and the ones that its fsync covered return without taking the lock.
+    Group commit: the holder of the flush lock makes durable everything that was appended so far. Then it wakes the
+    waiting threads and processes. Waiters below the new flushed end return without taking the lock.
 
     Raises:
         StoreLockedError: the flush lock was not free within `timeout_ms` (default: LOCK_TIMEOUT_MS).
@@ -85,7 +85,7 @@ def _poisoned(log: CommitLog) -> StoreFailedError:
 
 
 def save_progress(log: CommitLog) -> None:
-    """Make log and views durable as they are now, and say so in the progress record and in RocketMQ's checkpoint."""
+    """Make log and views durable as they are now. Then write the progress record and RocketMQ's checkpoint."""
     with append_lock(log):
         record = log.progress_record()
         indexed_ms = indexed_until_ms(log)
@@ -102,8 +102,8 @@ def save_progress(log: CommitLog) -> None:
 def sync_filesystem(log: CommitLog) -> None:
     """syncfs(2): one call for every queue and index file that any process wrote, and for their directories.
 
-    An error is told once to each descriptor that was open when it came, but to one opened later only if nobody has
-    heard of it: another program's syncfs would be enough. So it is the one that was opened with the store.
+    The kernel reports an error once to each descriptor that was open when it happened. A descriptor opened later gets
+    it only if no program has seen it. So the descriptor that was opened with the store is used.
 
     Raises:
         StoreFailedError: it failed. Which pages reached the disk is unknown, so the store is poisoned.
@@ -119,17 +119,17 @@ def sync_filesystem(log: CommitLog) -> None:
 
 
 def indexed_until_ms(log: CommitLog) -> int:
-    """What the checkpoint says of the index. The caller holds the append lock: otherwise the newest file may be one
-    that an append is about to make, of no size yet.
+    """The checkpoint's time of the index, ms. The caller holds the append lock; otherwise the newest file could be one
+    that an append is just creating, with size 0.
     """
     index = log.views.index
     return load_checkpoint(log).index_msg_timestamp if index is None else index.newest_full_timestamp()
 
 
 def write_checkpoint(log: CommitLog, record: ProgressRecord, indexed_ms: int) -> None:
-    """Replace RocketMQ's checkpoint durably; everything below `record.end` is on disk, views included.
+    """Replace RocketMQ's checkpoint durably. Everything below `record.end` must be on disk, including the views.
 
-    StoreFullError, StoreFailedError: the old one stays.
+    StoreFullError, StoreFailedError: the old checkpoint stays.
     """
     checkpoint = Checkpoint(
         physic_msg_timestamp=record.timestamp,

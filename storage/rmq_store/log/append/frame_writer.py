@@ -1,6 +1,6 @@
-"""Frames on their way into the log: copied piece by piece out of the encoded batches, and completed there (data plane).
+"""Copies frames piece by piece out of encoded batches, and completes them on the way (data plane).
 
-What an append holds of its frames is one piece for each thread that writes them, however large it is.
+An append holds one piece of frames in memory for each writing thread, however large the append is.
 
     encoded batch   | f0 f1 f2 f3 f4 f5 f6 f7 ...          never written: it may be a mapped file
     pieces          | f0 f1 f2 |  f3 f4 f5 |  f6 ...       up to PIECE_BYTES, at least one frame
@@ -56,11 +56,13 @@ def frame_bounds(batch: pa.RecordBatch) -> np.ndarray:
 
 
 class FrameWriter:
-    """The frames of encoded batches (ENCODED_SCHEMA), complete, for any number of threads: each piece goes to one.
+    """The complete frames of encoded batches (ENCODED_SCHEMA), for any number of threads; each piece goes to one
+    thread.
 
-    `queue_offsets` and `log_offsets` are int64 (n,), for the rows of all; `has_crc`: the frames end with a CRC
-    property. In whatever order the pieces are done with, only rows with all before them count: `through` is told how
-    many; `used` of their bytes, USED_BYTES at a time or what is left of a batch, that are not looked at again.
+    `queue_offsets` and `log_offsets` are int64 (n,), for the rows of all batches; `has_crc`: the frames end with a CRC
+    property. Pieces may be finished in any order, but rows count only when all rows before them are finished. `through`
+    is called with their number. `used` is called with their bytes, USED_BYTES at a time or the rest of a batch; these
+    bytes are not read again.
     """
 
     def __init__(
@@ -85,13 +87,13 @@ class FrameWriter:
         self._lock = threading.Lock()
 
     def is_for_two(self) -> bool:
-        """Whether there is enough for a second thread."""
+        """True if the frames are enough work for a second thread."""
         size_bytes = sum(int(source.bounds[-1] - source.bounds[0]) for source in self._sources)
         return len(self._sources) > 1 and size_bytes >= FOR_TWO_PIECES * PIECE_BYTES
 
     def pieces(self) -> Iterator[Piece]:
-        """For one thread: pieces that no other one has, until none is left. It is done with one when it asks for the
-        next.
+        """Yield, to one thread, pieces that no other thread gets, until none is left. Asking for the next piece
+        finishes the last one.
         """
         buffer = np.empty(0, np.uint8)
         while True:
@@ -114,7 +116,7 @@ class FrameWriter:
             self._finish(number)
 
     def stop(self) -> None:
-        """Nobody gets another piece."""
+        """Give out no more pieces."""
         self._left.clear()
 
     def _finish(self, number: int) -> None:

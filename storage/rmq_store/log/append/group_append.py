@@ -1,10 +1,11 @@
-"""What threads of one process send at the same time is appended and flushed by one of them, for all.
+"""Group append: one thread appends and fsyncs for all waiting threads of the process.
 
-If each did it by itself, they would change places at every system call, because Python lets one of them run at a time:
-that costs more than the fsync which they share. So they stand in a line; the first one leads: it appends all that wait,
-and flushes once. Nobody depends on that: who was not served within PATIENCE_S, because the disk is slow or a leader was
-interrupted (Ctrl-C), appends by itself, and each sender looks at the flushed end itself.
-Source: CommitLog.GroupCommitService, where one thread flushes for all.
+If each thread did it alone, the interpreter lock would change hands at every system call. That costs more than the
+fsync they share. So the first waiting thread leads: it appends the records of all, and flushes once.
+
+No thread depends on the leader. A thread that was not served within PATIENCE_S appends its record itself: the disk may
+be slow, or the leader was interrupted (Ctrl-C). Each sender checks the flushed end itself. Source:
+CommitLog.GroupCommitService, where one thread flushes for all.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ PATIENCE_S = 0.05
 
 
 class Sent(NamedTuple):
-    """Where a record is. `is_late`: a flush was waited for, as long as was asked for, and in vain."""
+    """The offsets of a record. `is_late`: the flush did not end within the given timeout."""
 
     commit_log_offset: int
     queue_offset: int
@@ -64,7 +65,7 @@ class _Waiting:
 
 
 class GroupAppend:
-    """The line of one open store. Every step is one operation on a deque, a list or a dict, which neither another
+    """The waiting senders of one open store. Each step is one operation on a deque, a list or a dict; neither another
     thread nor a signal handler can come between.
     """
 
@@ -74,11 +75,11 @@ class GroupAppend:
         self._leader: Claim[_Waiting] = Claim()
 
     def append(self, record: OneRecord, lock_timeout_ms: int, flush_timeout_ms: int) -> Sent:
-        """Append one record, and try to flush it: whether it is on disk, the flushed end tells.
+        """Append one record, and try to flush it. The flushed end says whether it is on disk.
 
-        Raises as `append_one`, `append_lock` and `flush`; StoreFailedError also if the thread that appended the record
-        was interrupted, and nobody knows how far it came. After an interrupt (Ctrl-C) the record is stored already, or
-        will never be.
+        Raises as `append_one`, `append_lock` and `flush`. Raises StoreFailedError as well if the thread that appended
+        the record was interrupted, so that the result is unknown. After an interrupt of the caller (Ctrl-C) the record
+        is stored already, or never will be.
         """
         own = _Waiting(record)
         begin_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""Which queue each record of an append goes to, and as which message of it (data plane)."""
+"""Assigns the records of an append to queues, and gives them queue offsets (data plane)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Numbered(NamedTuple):
 
 
 def in_parts(batches: Sequence[pa.RecordBatch]) -> list[list[pa.RecordBatch]]:
-    """The rows of all batches in their order, up to PART_ROWS of them together."""
+    """The rows of all batches in their order, in parts of up to PART_ROWS rows."""
     parts: list[list[pa.RecordBatch]] = []
     room = 0
     for batch in batches:
@@ -44,7 +44,7 @@ def in_parts(batches: Sequence[pa.RecordBatch]) -> list[list[pa.RecordBatch]]:
 
 
 class Groups:
-    """Rows of all parts by (topic, queue id): `keys` are the queues, in the order in which they come up."""
+    """Rows of all parts by (topic, queue id). `keys` are the queues in the order of their first rows."""
 
     def __init__(self, parts: Sequence[Sequence[pa.RecordBatch]]) -> None:
         self.keys: list[QueueKey] = []
@@ -57,14 +57,14 @@ class Groups:
         self._next = np.array(offsets, dtype=np.int64)
 
     def ranges(self) -> list[tuple[QueueKey, int, int]]:
-        """Of each queue its key, where all of its rows begin, and how many they are; asked for before `number`."""
+        """Of each queue: its key, the queue offset of its first row, and its number of rows. Call before `number`."""
         counts = np.zeros(len(self.keys), np.int64)
         for codes in self._codes:
             counts += np.bincount(codes + 1, minlength=len(self.keys) + 1)[1:]
         return list(zip(self.keys, self._next.tolist(), counts.tolist(), strict=True))
 
     def number(self, part: int) -> Numbered:
-        """Number the rows of one part; part after part."""
+        """Number the rows of one part. Call it for part after part."""
         codes = self._codes[part]
         rows, counts = members(codes, len(self.keys))
         firsts = self._next

@@ -1,8 +1,8 @@
-"""Lets the disk begin with a large append while it goes on: who waits for the disk afterwards waits less.
+"""Starts write-back of a large append early (sync_file_range), so that the final fsync is shorter.
 
-These are hints, given by a thread of its own: the append has the append lock, and a disk that is slower must not hold
-it up. What the thread has not come to when the append is over is left to the flush. An error of the disk is told by
-that flush, as one of the kernel's own writing back is, so nobody looks at what became of a hint.
+These calls are hints. A thread of its own makes them, because the append holds the append lock, and a slow disk must
+not block it. The flush writes what the thread has not reached when the append ends. That flush also reports errors of
+the disk, as it does for the kernel's own write-back; so results of hints are ignored.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ STEP_BYTES = 4 << 20
 
 
 class WriteBack:
-    """What one append writes to `segments` from `start` on, for a `with` block. Unless it is `wanted`, nothing happens.
-    For any number of threads.
+    """Write-back of one append to `segments` from offset `start` on, for a `with` block. Without `wanted` it does
+    nothing. Any thread may use it.
     """
 
     def __init__(self, segments: SegmentRun, start: int, *, wanted: bool) -> None:
@@ -37,7 +37,7 @@ class WriteBack:
         self._lock = threading.Lock()
 
     def written(self, end: int) -> None:
-        """The log was written up to there."""
+        """Report that the log was written up to this offset."""
         with self._lock:
             while self._wanted:
                 file_end = self._segments.base_of(self._told) + self._segments.size_bytes

@@ -1,14 +1,15 @@
-"""Damage that somebody decided to live with: which bytes of the log are no records, and are passed over from now on.
+"""Accepted damage: bytes of the log that are no records, and that a user decided to skip.
 
     pyrmq/kept.json    {"crc": c, "format": 1,
                         "ranges": [{"file": "commitlog/<name>", "start": s, "end": e, "records_behind": n,
                                     "reason": "..."}, ...],
                         "queues": [["<topic>", queue id, next queue offset at least], ...]}
 
-A range lies in one segment and is [start, end) of the log. Nothing in it is ever changed, and no offset of it is given
-out again: the log goes on at its end. A queue entry of a message that was lost with it points into it, so that the
-queue stays as long as it was; where the entry is lost, too, one is put there that points at the first byte of the range
-(a *placeholder*). So nothing else of the engine needs to know: an entry below the end counts, and reading it fails.
+A range is [start, end) of the log, in one segment. Its bytes are never changed, and its offsets are never given out
+again: the log goes on at its end. Queue entries of lost messages point into the range, so the queue keeps its length.
+If the entry is lost as well, recovery writes a *placeholder*: an entry that points at the first byte of the range. The
+rest of the engine needs no other rule: an entry below the end counts, and reading it fails.
+
 `crc` is the CRC-32 of the JSON without it. A file without `crc` is refused: development versions wrote it.
 docs/design.md section 8.5.
 """
@@ -39,7 +40,8 @@ QueueKey = tuple[str, int]
 class BadRange(NamedTuple):
     """Bytes [start, end) of the log, in one segment (`file`, relative to the store), are no records.
 
-    `records_behind`: whole records behind it when it was found; what a broker's truncation would take away with it.
+    `records_behind`: the number of whole records after the range when it was found. A broker's truncation would remove
+    them.
     """
 
     file: str
@@ -51,7 +53,9 @@ class BadRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AcceptedDamage:
-    """The ranges, ascending and disjoint; `queues`: the next queue offset of each that lost messages, at least."""
+    """The ranges, ascending and disjoint. `queues`: of each queue that lost messages, a lower bound of its next queue
+    offset.
+    """
 
     ranges: tuple[BadRange, ...] = ()
     queues: Mapping[QueueKey, int] = field(default_factory=dict)
@@ -60,18 +64,18 @@ class AcceptedDamage:
         return bool(self.ranges)
 
     def covering(self, offset: int) -> BadRange | None:
-        """The range that `offset` lies in."""
+        """Return the range that contains `offset`, or None."""
         at = bisect_right(self.ranges, offset, key=lambda bad: bad.start) - 1
         return self.ranges[at] if at >= 0 and offset < self.ranges[at].end else None
 
     def skip(self, offset: int) -> int:
-        """Where the log goes on if a range begins at `offset`, else `offset`."""
+        """Return the end of the range that begins at `offset`, or `offset` if none begins there."""
         while (bad := self.covering(offset)) is not None and bad.start == offset:
             offset = bad.end
         return offset
 
     def mask(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which of `offsets` (n,) lie in a range."""
+        """bool (n,): whether each of `offsets` (int64 (n,)) lies in a range."""
         if not self.ranges:
             return np.zeros(len(offsets), np.bool_)
         starts = np.array([bad.start for bad in self.ranges])
@@ -85,7 +89,7 @@ class AcceptedDamage:
         return next((bad for bad in self.ranges if bad.start >= offset), self.ranges[-1])
 
     def plus(self, ranges: Iterable[BadRange], queues: Mapping[QueueKey, int] | None = None) -> AcceptedDamage:
-        """With more of both; overlapping ranges become one."""
+        """Return the union with these ranges and queues; overlapping ranges become one."""
         merged: list[BadRange] = []
         for bad in sorted([*self.ranges, *ranges], key=lambda bad: bad.start):
             if merged and bad.start < merged[-1].end and bad.file == merged[-1].file:
@@ -100,17 +104,17 @@ class AcceptedDamage:
         return AcceptedDamage(tuple(merged), ends)
 
     def within(self, start: int, end: int) -> AcceptedDamage:
-        """What still matters of it to a log that holds [start, end)."""
+        """Return the part that overlaps a log of [start, end)."""
         ranges = tuple(bad for bad in self.ranges if bad.end > start and bad.start < end)
         return AcceptedDamage(ranges, self.queues if ranges else {})
 
     @classmethod
     def load(cls, own: Path) -> AcceptedDamage:
-        """Read `kept.json` in `own`; nothing is kept if it is missing.
+        """Read `kept.json` in `own`; empty if the file is missing.
 
         Raises:
             NotAStoreError: written by a newer version, or by a development version.
-            CorruptConfigError: unreadable. Nothing may be guessed here: without it the damage is new.
+            CorruptConfigError: unreadable. It is not guessed: without the list, the damage would count as new.
         """
         path = own / "kept.json"
         try:

@@ -1,7 +1,7 @@
-"""The commit log and everything that hangs on it, opened by one process: the parts that append, scan and flush share.
+"""The commit log of one open store: the files, locks and views that append, scan and flush share.
 
-Wiring and small questions only. The protocols are in append.py, flush.py, opening.py and recovery.py; docs/design.md
-tells them in one piece.
+It holds no protocol, only wiring and short queries. The protocols are in append.py, flush.py, opening.py and
+recovery.py; docs/design.md explains them together.
 """
 
 from __future__ import annotations
@@ -127,17 +127,17 @@ class CommitLog:
         return self.page
 
     def start(self) -> int:
-        """Where the log begins: the first segment's offset; 0 for an empty log."""
+        """Offset of the first byte of the log: that of the first segment; 0 for an empty log."""
         return self.segments.first() or 0
 
     def visible_end(self) -> int:
-        """Where the log ends for readers of a store whose state page counts."""
+        """End of the log for readers of a store whose state page counts."""
         page = self.writing_page
         return page.flushed_end if self.sync_flush else page.appended_end
 
     def progress_record(self, *, clean: bool = False) -> ProgressRecord:
-        """What the progress record says at this moment, with the `crc_from` that is written there; the caller holds the
-        append lock, or is alone.
+        """The progress record as of now, with the stored `crc_from`. The caller holds the append lock, or has the store
+        alone.
         """
         page = self.writing_page
         state, known = self.views.index_state(), self.progress.load()
@@ -153,8 +153,8 @@ class CommitLog:
         )
 
     def is_record_of(self, topic: str, queue_id: int, offset: int, size: int, queue_offset: int) -> bool:
-        """Whether the record at `offset` is message `queue_offset` of that queue. Reads ~100 bytes, of a light queue's
-        all; never raises for bad bytes.
+        """True if the record at `offset` is message `queue_offset` of that queue. Reads about 100 bytes, and a whole
+        record of a light queue (LMQ); never raises for bad bytes.
         """
         if is_light(topic) and self._is_dispatched(topic, queue_id, offset, size, queue_offset):
             return True
@@ -202,8 +202,8 @@ class CommitLog:
         return queue.max_offset(end, confirm, functools.partial(self.is_record_of, topic, queue_id))
 
     def queue_min(self, topic: str, queue_id: int, log_start: int, max_offset: int) -> int:
-        """The first queue offset below the queue's `max_offset` whose record lies at or above `log_start`; `max_offset`
-        if there is none. FileNotFoundError: retention took a file meanwhile.
+        """The first queue offset below `max_offset` whose record lies at or above `log_start`; `max_offset` if there is
+        none. FileNotFoundError: retention removed a file meanwhile.
         """
         confirm = functools.partial(self.is_record_of, topic, queue_id)
         return self.views.queue(topic, queue_id).min_offset(log_start, max_offset, self.files_end(), confirm)
@@ -214,13 +214,13 @@ class CommitLog:
         return self.views.queue(topic, queue_id).old_files(self.start(), self.files_end(), is_record)
 
     def files_end(self) -> int:
-        """No record lies at or above it."""
+        """The end of the last segment file: no record lies at or above it."""
         bases = self.segments.bases()
         return bases[-1] + self.segments.size_bytes if bases else 0
 
     def is_whole_entry(self, topic: str, queue_id: int, offset: int, size: int, queue_offset: int) -> bool:
-        """As `is_record_of`, for a store that nobody else writes: an entry whose record retention took, or which lies
-        in damage that was kept, is whole.
+        """As `is_record_of`, for a store without other writers. An entry also counts as whole if retention removed its
+        record, or if its record lies in accepted damage.
         """
         return (
             self.is_record_of(topic, queue_id, offset, size, queue_offset)  # first: the other two are rare
@@ -231,12 +231,12 @@ class CommitLog:
     def next_queue_offset(self, topic: str, queue_id: int, end: int) -> int:
         """The next message's queue offset; the caller holds the append lock of a log that ends at `end`.
 
-        While this process alone appends, one message at a time, it knows: the queue's last record is not asked again,
-        and damage to it does not hide what comes behind.
+        While this process alone appends single messages, the offset is cached. Then the queue's last record is not read
+        again, and damage to it does not hide later messages.
 
         Raises:
-            CorruptRecordError: the queue's last record is damaged. Nobody is writing, so its entry is no torn one: to
-                give its offset to another message would hide both.
+            CorruptRecordError: the queue's last record is damaged. No process is writing, so its entry is not torn;
+                giving its offset to another message would hide both.
             StoreKindError: the topic's queues are kept elsewhere.
         """
         if topic in self.views.elsewhere:
@@ -261,9 +261,10 @@ class CommitLog:
         return queue.max_offset(end, confirm, is_record)
 
     def remember_next(self, topic: str, queue_id: int, queue_offset: int, start: int, end: int) -> None:
-        """Under the append lock: a queue goes on at `queue_offset` after an append of [start, end) by this process.
+        """Cache, under the append lock, that a queue goes on at `queue_offset` after this process appended [start,
+        end).
 
-        As long as nobody else appends, that need not be looked up for the queue's next message.
+        The next message of the queue uses it, as long as no other process has appended.
         """
         if start != self._own_end:
             self._own_next = {}
@@ -307,11 +308,12 @@ class CommitLog:
         self.flush_lock.refuse_reentry()
 
     def close(self) -> None:
-        """Let go of files and locks, when the other threads are through with what they append and flush.
+        """Release files and locks, after the other threads have finished their appends and flushes.
 
         Raises:
-            StoreLockedError: they were not within LOCK_TIMEOUT_MS. They go on, and byte 0 is kept: close it again.
-            UsageError: as `refuse_reentry`; nothing was let go of.
+            StoreLockedError: they did not finish within LOCK_TIMEOUT_MS. They go on, and byte 0 stays locked:
+                close again.
+            UsageError: as `refuse_reentry`; nothing was released.
         """
         self.refuse_reentry()
         self.is_closing = True
@@ -338,10 +340,10 @@ _R = TypeVar("_R")
 
 
 def leaves_no_lock(method: Callable[Concatenate[_S, _P], _R]) -> Callable[Concatenate[_S, _P], _R]:
-    """Behind this method its thread has neither append nor flush lock, at whatever instruction it is interrupted.
+    """After this method its thread holds neither append nor flush lock, wherever a signal handler interrupts it.
 
-    A `with` block cannot promise that alone: Python looks for signals at the first instruction of `__exit__`, and an
-    exception from there skips the rest. Everybody would wait until the thread comes back.
+    A `with` block alone cannot guarantee that. Python runs signal handlers at the first instruction of `__exit__`, and
+    an exception from there skips the rest. Every other process would wait until this thread returns.
     """
 
     @functools.wraps(method)

@@ -1,9 +1,8 @@
-"""How large the files of a directory are that are named by numbers: segments, or those of a queue.
+"""The common size of the numbered files of a directory: segments, or the files of a queue.
 
-Each one is looked at whenever a store is opened, since nothing else tells whether one was cut: 320 of them for 20 GB.
-The extension does it with one call, and knows the good case only: regular files of one size. Where anything else is
-found, or there is no extension, Python looks at them one by one, and says what is wrong. There is the same in
-native/files.c.
+Every file is checked whenever a store is opened, because nothing else shows that one was truncated: 320 files for 20
+GB. The C extension does it with one call, but knows only the good case: regular files of one size. In every other case,
+and without the extension, Python checks the files one by one, and names the problem. native/files.c has the same rule.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ _INT64_MAX = (1 << 63) - 1
 
 
 def size_of_files(directory: Path) -> int | None:
-    """The one size that all numbered files of a directory have; None if there is none.
+    """The size that all numbered files of a directory have; None if there are none.
 
     Raises:
-        CorruptionError: they differ (a zero-length newest file, as a dying Java broker leaves it, is passed over).
+        CorruptionError: sizes differ (a newest file of 0 bytes, as a killed Java broker leaves it, is ignored).
     """
     run = SegmentRun(directory, 1, OpenFiles(1), writable=False, sparse=True, pin=False, keep_names=True)
     bases = run.bases()

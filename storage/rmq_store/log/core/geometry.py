@@ -1,12 +1,13 @@
-"""The sizes of a store's files. They belong to the store: read off the files of an existing one, chosen for a new one.
+"""The sizes of a store's files. They are properties of the store: read off existing files, chosen for a new store.
 
-Wrong sizes make a Java broker refuse the store, a wrong index geometry is not even noticed (MappedFileQueue#doLoad).
-An index file's size alone fits several geometries, so the content decides: the slots in use must be as many as chains
-end. What the header says of them does not help: brokers up to 4.7.0 count it up with each entry. Of the geometry that
-we expect only the first and the last entry are looked at, because a writer may be putting entries into the file at this
-moment, or may have died doing so; and a file of the size that RocketMQ's own settings give is believed to have those.
-Where several fit all the same, the chains decide: only in the file's own geometry does each link lead to an entry of
-its slot. One rotten entry changes nothing.
+With wrong sizes a Java broker refuses the store; a wrong index geometry is not even noticed (MappedFileQueue#doLoad).
+The size of an index file alone fits several geometries, so its content decides: the number of used slots must equal the
+number of chain ends. The header's count does not help: brokers up to 4.7.0 increase it with each entry.
+
+If the expected geometry is checked, only the first and the last entry are read: a writer may be adding entries at this
+moment, or may have died while it did. A file of the size of RocketMQ's own settings is taken to have those. If several
+geometries still fit, the chains decide: only in the right geometry does every link lead to an entry of its slot. One
+corrupt entry changes nothing.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Geometry:
         return self.max_hash_slot_num, self.max_index_num
 
     def with_index(self, other: Geometry) -> Geometry:
-        """These sizes, with those that `other` has for index files."""
+        """These sizes, with the index sizes of `other`."""
         return replace(self, max_hash_slot_num=other.max_hash_slot_num, max_index_num=other.max_index_num)
 
 
@@ -73,11 +74,12 @@ def infer(
     without_index: list[CorruptIndexError] | None = None,
     log_paths: Sequence[Path] = (),
 ) -> Geometry:
-    """The geometry of the files under `root`; `otherwise` for kinds of files that the store does not have yet.
+    """The geometry of the files under `root`; `otherwise` gives the sizes of file kinds that the store does not have
+    yet.
 
-    `named` are the fields of `otherwise` that the user gave: they must agree with the files. `ours`: `otherwise` is
-    what the store was made with, and no broker wrote it since. Then index files are believed that have the right size,
-    and those say nothing that a power cut left with another one: recovery puts them right.
+    `named`: the fields of `otherwise` that the user gave; they must agree with the files. `ours`: the store was made
+    with `otherwise`, and no broker has written to it since. Then an index file of the right size is accepted without a
+    check, and one of another size (after a power cut) decides nothing: recovery repairs it.
 
     Raises:
         UsageError: a given size differs from that of the files.

@@ -1,8 +1,8 @@
-"""Where records go: pure arithmetic over sizes (data plane).
+"""Offsets of the records of an append: arithmetic over their sizes, no I/O (data plane).
 
-segment 0                                segment 1
-| r0 | r1 | r2 |######################## | r3 | r4 | ...
-                blank frame: fills the rest, at least 8 bytes
+    segment 0                                segment 1
+    | r0 | r1 | r2 |######################## | r3 | r4 | ...
+                    blank frame: fills the rest, at least 8 bytes
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOOKED_FOR_MAX = 16
 
 
 class Run(NamedTuple):
-    """Records [first, last) lie back to back from `offset` on, in one segment."""
+    """Records [first, last) are contiguous from `offset` on, in one segment."""
 
     first: int
     last: int
@@ -31,7 +31,7 @@ class Run(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Places for n records.
+    """The offsets of n records.
 
     `offsets`: int64 (n,), commit-log offset of each; `runs`; `blanks`: (offset, size) of each blank frame; `end`.
     """

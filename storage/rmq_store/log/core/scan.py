@@ -1,4 +1,4 @@
-"""Walking the log frame by frame: what recovery, undo and read-only opens see."""
+"""Reads the log frame by frame, for recovery, undo and read-only opens."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ SEGMENTS_AHEAD = 2
 
 
 class Stretch(NamedTuple):
-    """Whole message frames of one segment: `positions` and `sizes` in it (int64 (n,)), and where the stretch ends. A
-    segment has several if it has more than FRAMES_MAX frames.
+    """Contiguous whole frames of one segment: `positions` and `sizes` (int64 (n,)), and the end of the stretch. A
+    segment with more than FRAMES_MAX frames has several stretches.
 
-    `stopped` is "" if the walk goes on at `end`, otherwise why it ended there. `gap`: damage that was kept lies before
-    `end`, and no frame is known to follow the one before it.
+    `stopped` is "" if the walk goes on at `end`, otherwise the reason why it ended there. `gap`: accepted damage lies
+    before `end`, so the next frame need not follow the last one.
     """
 
     base: int
@@ -42,13 +42,13 @@ class Stretch(NamedTuple):
 
 
 def walk(log: CommitLog, start: int, limit: int | None = None, *, ahead: bool = True) -> Iterator[Stretch]:
-    """Walk whole frames from `start` on, a frame boundary, up to the first bad one or `limit`.
+    """Walk whole frames from `start` on, a frame boundary, up to the first bad frame or `limit`.
 
-    Every rule of CommitLog#checkMessageAndReturnSize holds, and more: the record must know its own offset, and from
-    `log.crc_from` on it must have a CRC property. Without one nothing tells whether its properties are torn, or were
-    destroyed. Accepted damage (`log.accepted_damage`) is passed over where it begins, unless a whole frame begins
-    there: the bytes may have been put back; what is still bad of them is passed over as well. `ahead` checks frames
-    in a second thread, for long scans.
+    All rules of CommitLog#checkMessageAndReturnSize hold, and two more: a record must contain its own offset, and from
+    `log.crc_from` on it must have a CRC property. Without a CRC property, torn or destroyed properties would not be
+    noticed. Accepted damage (`log.accepted_damage`) is skipped where it begins, unless a whole frame begins there: the
+    bytes may have been restored. Its bytes that are still bad are skipped as well. `ahead` checks frames in a second
+    thread, for long scans.
     """
     segment_bytes = log.segments.size_bytes
     offset = start
@@ -151,8 +151,8 @@ def _end_of_accepted_damage(log: CommitLog, base: int, position: int) -> int:
 
 
 def next_frame(log: CommitLog, base: int, position: int) -> int:
-    """The position of the first whole frame of a segment at or behind `position`: a message that knows its own offset,
-    or the blank that fills the segment. The segment's size if there is none.
+    """Position of the first whole frame of a segment at or after `position`: a message that contains its own offset, or
+    the blank that fills the segment. The segment's size if there is none.
     """
     view = log.segments.open(base).map
     message = next_message(log, base, position)
@@ -190,7 +190,7 @@ _BLANK_MAGIC = b"\xcb\xd4\x31\x94"
 
 
 def columns_of(log: CommitLog, stretch: Stretch) -> DispatchColumns:
-    """What the views need to know of the frames of a stretch.
+    """The fields of a stretch's frames that the views need.
 
     Raises:
         CorruptRecordError: a topic that no broker accepts, or a queue offset that no queue file can hold: both would

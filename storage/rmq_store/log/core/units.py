@@ -1,10 +1,10 @@
 """Units: appends that are all or nothing, across a power cut too.
 
-A unit is bracketed by two records of the system topic UNITS_TOPIC, queue 0, tags `begin` and `end`. Both bodies are
-JSON with the offsets where the unit starts (its first record) and ends, as 20 digits so that their size does not
-depend on them; the last one also carries what the unit stands for. A unit counts only if its last record is there:
-recovery drops one without it, and a look-up reads last records only. So a broker that recovered half a unit, and
-appended behind it, cannot make it look whole.
+Two records of the system topic UNITS_TOPIC, queue 0, tags `begin` and `end`, bracket a unit. Both bodies are JSON with
+the offset of the unit's first record and its end, as 20 digits, so that the size of a body does not depend on them. The
+last body also holds the marker (`UnitRecord`). A unit counts only if its last record exists: recovery drops a unit
+without it, and a look-up reads last records only. So a broker that recovered half a unit and appended after it cannot
+make the unit look whole.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ END_TAG = "end"
 
 @dataclass(frozen=True, slots=True)
 class UnitRecord:
-    """What the last record of a unit says.
+    """The content of the last record of a unit.
 
-    `key` and `value` make a marker: a commit of the same key and value is the same commit. None: the unit cannot be
+    `key` and `value` are a marker: a commit with the same key and value is a repetition. None: the unit cannot be
     repeated. `row_count` and `content_sum` (sum of the stored body CRCs, modulo 2^63) tell a repetition from another
-    batch of that number. `detail`: more numbers of the same purpose, by name. `seen_ms`: when the unit was appended, if
-    this record was written again because retention takes the first one; 0: when the record says.
+    batch with the same number. `detail`: more numbers of the purpose, by name. `seen_ms`: time of the unit's append, if
+    this record is a copy that was written before retention removed the first one; otherwise 0, and the record's
+    storeTimestamp counts.
     """
 
     purpose: str
@@ -60,7 +61,7 @@ class UnitRecord:
 
     @classmethod
     def parse(cls, body: bytes) -> UnitRecord | None:
-        """The meaning of a last record's body; None if it is none."""
+        """Parse a last record's body; None if it is not one."""
         fields = _fields(body)
         purpose, key, value = fields.get("purpose"), fields.get("key"), fields.get("value")
         if not isinstance(purpose, str) or not isinstance(key, str | None) or not isinstance(value, int | None):
@@ -77,17 +78,18 @@ class UnitRecord:
 
 @dataclass(frozen=True, slots=True)
 class OpenUnit:
-    """A unit whose last record has not been met yet."""
+    """A unit whose last record the scan has not met yet."""
 
     start: int
     store_timestamp: int
 
 
 class UnitScan:
-    """Follows units through a walk of the log.
+    """Tracks units during a walk of the log.
 
-    All records of a unit have one storeTimestamp. A record with another one behind an open unit was appended by a
-    broker that had kept half of it: that half is then as good as any other record, and nothing behind it is dropped.
+    All records of a unit have one storeTimestamp. If a record with another storeTimestamp follows an open unit, a
+    broker appended it after it had recovered half of the unit. That half then counts as ordinary records, and nothing
+    after it is dropped.
     """
 
     def __init__(self) -> None:
@@ -96,8 +98,8 @@ class UnitScan:
     def split(
         self, log: CommitLog, stretch: scan.Stretch
     ) -> Iterator[tuple[scan.Stretch, DispatchColumns, OpenUnit | None]]:
-        """Cut a stretch before every first record of a unit: pieces that have records, and their columns. The piece
-        that begins with a unit comes with it.
+        """Cut a stretch before every first record of a unit. Yields pieces that have records, their columns, and the
+        unit that begins with the piece.
         """
         if count := len(stretch.positions):
             columns = scan.columns_of(log, stretch)
@@ -128,7 +130,7 @@ class UnitScan:
             self._pass(columns.store_timestamp[row:next_row])
 
     def torn(self) -> OpenUnit | None:
-        """The unit that was still open when the walk ended."""
+        """The unit that was still open at the end of the walk."""
         return self._open
 
     def _pass(self, store_timestamps: np.ndarray) -> None:

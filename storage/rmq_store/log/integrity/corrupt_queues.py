@@ -1,7 +1,7 @@
-"""Queues behind killed writers whose files would tell a wrong end, because entries there have rotted.
+"""Finds queues of killed writers whose newest files have corrupt entries, so that their end would be read wrongly.
 
-Nothing says how far such a queue went, unless a close noted it before: only entries that lie behind its end, and what
-is looked at to find the end. Source: ours; RocketMQ's ConsumeQueue#recover believes the first entry that is none.
+Unless a close saved the end of such a queue, only two sources remain: entries beyond its end, and the entries that the
+search for the end reads. Source: ours; RocketMQ's ConsumeQueue#recover takes the first invalid entry for the end.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ _UNWRITTEN = bytes(_READ_ENTRIES * ENTRY_BYTES)
 
 
 def corrupt_queues(log: CommitLog, end: int, known: QueueEnds | None) -> list[QueueKey]:
-    """The queues of a store that nobody has closed whose newest file would tell a wrong end, of the messages below
-    `end`. Each is looked at from where it ended by the table `known`, of which nothing is lost: one that has not grown
-    since costs one look.
+    """The queues of an unclean store whose newest file would give a wrong end, for messages below `end`. Each queue is
+    checked from its end in the table `known`, which has lost no file; a queue that has not grown since costs one read.
 
     Raises:
         StoreFailedError, UsageError: one cannot be read.

@@ -1,7 +1,7 @@
-"""Whether a file of the index got lost: messages between two files, or before the first one, have keys in none.
+"""Finds lost index files: messages with keys that no index file covers, between two files or before the first one.
 
-Only of what we wrote ourselves: a broker may have kept no index for a time. A lost newest file is noticed by who opens
-the store (`rmq_store.log.recovery.starting_point`).
+Only messages that this engine wrote are checked: a broker may have run without an index. A lost newest file is found at
+open (`rmq_store.log.recovery.starting_point`).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def lost_keys(log: CommitLog, covered: list[tuple[int, int]]) -> tuple[int, int]
 
 
 def has_no_index(log: CommitLog) -> bool:
-    """Whether the broker that wrote the store keeps no index (messageIndexEnable or indexFileWriteEnable=false): there
-    are messages with keys and queues, and no index file. Where the queues are gone as well, somebody wants both to be
-    built anew.
+    """True if the broker that wrote the store keeps no index (messageIndexEnable or indexFileWriteEnable=false):
+    messages with keys and queues exist, but no index file. If the queues are missing as well, the user wants both to be
+    rebuilt.
     """
     index = log.views.index
     if index is None or index.names() or not log.views.keys():

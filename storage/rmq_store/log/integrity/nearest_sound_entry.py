@@ -1,7 +1,8 @@
-"""The messages of a queue around a damaged entry: entries are not checksummed, but each record names its own place.
+"""Finds the nearest sound entry of a queue around a damaged one. Entries have no checksum, but each record contains its
+own queue and offset.
 
-Who only asks where a message lies, or when it was stored, does not read it: so its entry is judged here, and where it
-is damaged those around it answer.
+Look-ups of a message's offset or store time do not read the message. So its entry is checked here; if it is damaged,
+the nearest sound entry answers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ ENTRIES_PER_STEP = 256
 
 
 def sound_before(log: CommitLog, key: QueueKey, entries_of: EntriesOf, low: int, queue_offset: int) -> int | None:
-    """The newest message of [low, queue_offset) whose record is where its entry says; None if none is."""
+    """The newest message of [low, queue_offset) whose entry points at its record; None if there is none."""
     for stop in range(queue_offset, low, -ENTRIES_PER_STEP):
         start = max(stop - ENTRIES_PER_STEP, low)
         for row in map(int, _candidates(log, entries := entries_of(start, stop))[::-1]):
@@ -32,7 +33,7 @@ def sound_before(log: CommitLog, key: QueueKey, entries_of: EntriesOf, low: int,
 
 
 def sound_after(log: CommitLog, key: QueueKey, entries_of: EntriesOf, queue_offset: int, high: int) -> int | None:
-    """The first such message of [queue_offset, high)."""
+    """The first message of [queue_offset, high) whose entry points at its record; None if there is none."""
     for start in range(queue_offset, high, ENTRIES_PER_STEP):
         for row in map(int, _candidates(log, entries := entries_of(start, min(start + ENTRIES_PER_STEP, high)))):
             if _is_record(log, key, entries[row], start + row):

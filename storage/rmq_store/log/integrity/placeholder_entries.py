@@ -1,9 +1,8 @@
-"""Queues on both sides of damage that was kept: as long as they were, with holes where messages are lost (see
+"""Keeps queues as long as they were after accepted damage: placeholder entries take the offsets of lost messages (see
 accepted_damage.py).
 
-A queue offset that was given out is never given out again: entries that survived show how far a queue went, and so do
-the table of queue ends and offsets that groups have committed. What nobody remembers cannot be known: of messages lost
-with their entries behind a queue's newest known one.
+A queue offset is never given out twice. The old end of a queue follows from surviving entries, the table of queue ends,
+and committed offsets of groups. Lost messages beyond all of these, whose entries are lost too, cannot be known.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _LOOKED_AT_MAX = 1000
 
 
 def placeholder_entries(bad: BadRange, count: int) -> np.ndarray:
-    """Entries, dtype ENTRY (count,), of messages that were lost with their entries."""
+    """Entries, dtype ENTRY (count,), for messages that were lost with their entries."""
     starts = np.full(count, bad.start, np.int64)
     return encode_entries(starts, np.full(count, _PLACEHOLDER_SIZE, np.int64), np.zeros(count, np.int64))
 
@@ -43,9 +42,9 @@ def placeholder_entries(bad: BadRange, count: int) -> np.ndarray:
 def queue_ends(
     log: CommitLog, new: AcceptedDamage, committed: Mapping[QueueKey, Iterable[int]], table: QueueEnds | None
 ) -> dict[QueueKey, int]:
-    """The next queue offset, at least, of every queue of which an entry points into `new`, or that `table` knows to be
-    longer, or of which more was consumed than is known. A committed offset counts only as far as the lost bytes could
-    have held messages.
+    """A lower bound of the next queue offset, for every queue with an entry that points into `new`, with a greater end
+    in `table`, or with a greater committed offset. A committed offset counts only as far as the lost bytes can have
+    held messages.
     """
     ends: dict[QueueKey, int] = {}
     for key in log.views.keys():
@@ -70,8 +69,8 @@ def queue_ends(
 
 
 def messages_in(log: CommitLog, bad: BadRange) -> str:
-    """The messages that lay in a damaged range, as entries of the queues tell, for an error; "" if they tell none. Not
-    all files of a large store are looked at.
+    """The messages that lay in a damaged range, according to queue entries, as text for an error; "" if none is found.
+    In a large store not all queue files are read.
     """
     found, looked_at, new = [], 0, AcceptedDamage((bad,))
     for key in log.views.keys():
@@ -89,7 +88,7 @@ def messages_in(log: CommitLog, bad: BadRange) -> str:
 
 
 def lost_messages_max(accepted: AcceptedDamage) -> int:
-    """How many messages the kept damage can have held; a queue cannot have lost more."""
+    """The most messages that the accepted damage can have held; no queue can have lost more."""
     return sum(bad.end - bad.start for bad in accepted.ranges) // FRAME_BYTES_MIN
 
 
@@ -104,7 +103,7 @@ def _known_end(log: CommitLog, key: QueueKey) -> int:
 
 
 def is_retired(log: CommitLog, queue: ConsumeQueue) -> bool:
-    """Whether retention took all messages of a queue, as far as its newest file can be believed: its entries ascend."""
+    """True if retention removed all messages of a queue, and the newest file can be believed: its entries ascend."""
     bases = queue.run.bases()
     if not bases:
         return False
@@ -120,7 +119,7 @@ def _entries_in(run: SegmentRun, base: int) -> np.ndarray:
 
 
 def close_gap(log: CommitLog, key: QueueKey, first: int) -> None:
-    """Before the entry `first` of a queue is written: fill what is missing between the last whole entry and it."""
+    """Fill the entries between the queue's last whole entry and `first`. Called before the entry `first` is written."""
     queue = log.views.queue(*key)
     bases = queue.run.bases()
     if not bases:
@@ -135,8 +134,8 @@ def close_gap(log: CommitLog, key: QueueKey, first: int) -> None:
 
 
 def has_gap_before(log: CommitLog, key: QueueKey, first: int) -> bool:
-    """Whether the entry before `first` is missing or damaged in a queue that has files. One whose whole file is missing
-    may have been taken by retention.
+    """True if the entry before `first` is missing or damaged in a queue that has files. If its whole file is missing,
+    retention may have removed it.
     """
     queue = log.views.queue(*key)
     if first == 0 or not queue.run.bases():
@@ -149,9 +148,9 @@ def has_gap_before(log: CommitLog, key: QueueKey, first: int) -> bool:
 
 
 def fill_taken(log: CommitLog, firsts: Mapping[QueueKey, int], log_end: int) -> None:
-    """After all records of the log, which ends at `log_end`, were dispatched, the first ones of each queue at `firsts`:
-    what lies before these was taken by retention. Rotten entries there become those of messages that are no more, or
-    the queue would end at them. StoreFullError, StoreFailedError.
+    """Called after all records of a log that ends at `log_end` were dispatched, of each queue first those at `firsts`.
+    Retention removed the messages before these. Corrupt entries there become entries of removed messages; otherwise the
+    queue would end at them. StoreFullError, StoreFailedError.
     """
     if log.start() == 0:
         return
@@ -203,8 +202,8 @@ def _is_whole(log: CommitLog, queue: ConsumeQueue, offset: int, size: int, queue
 
 
 def close_ends(log: CommitLog) -> None:
-    """After all records were dispatched: queues whose last messages are lost end where they did. An end that the lost
-    bytes cannot explain is none.
+    """Called after all records were dispatched: queues whose last messages are lost keep their end. An end that the
+    lost bytes cannot explain does not count.
     """
     for key, end in log.accepted_damage.queues.items():
         queue = log.views.queue(*key)
@@ -220,8 +219,8 @@ def close_ends(log: CommitLog) -> None:
 
 
 def restore_ends(log: CommitLog) -> None:
-    """After all records were dispatched: queues of which files got lost when retention had taken all their messages go
-    on where they were, behind an entry of a message that is no more.
+    """Called after all records were dispatched: queues that lost files after retention had removed all their messages
+    keep their end, with an entry of a removed message before it.
     """
     known = QueueEnds.load(log.own)
     if known is None or log.start() == 0:
@@ -236,15 +235,14 @@ def restore_ends(log: CommitLog) -> None:
 
 
 def end_without_messages(log: CommitLog, key: QueueKey, end: int) -> None:
-    """Let an empty queue go on at `end`, behind an entry of a message that is no more. StoreFullError,
-    StoreFailedError.
-    """
+    """Let an empty queue go on at `end`, after an entry of a removed message. StoreFullError, StoreFailedError."""
     nowhere = np.zeros(1, np.int64)
     log.views.queue(*key).put(end - 1, encode_entries(nowhere, nowhere + _PLACEHOLDER_SIZE, nowhere))
 
 
 def placeholders_around(log: CommitLog, topic: str, queue_id: int, queue_offset: int) -> tuple[int, int]:
-    """[first, last) of the messages around `queue_offset` that lie in kept damage, as the queue's files tell."""
+    """[first, last) of the messages around `queue_offset` that lie in accepted damage, according to the queue's files.
+    """
     queue = log.views.queue(topic, queue_id)
 
     def is_lost(number: int) -> bool:

@@ -1,14 +1,17 @@
-"""Which entries the queues had at the last close, written down beside them: files of a queue that get lost are missed.
+"""The table of queue ends at the last close. It shows lost queue files, and keeps queue offsets from being given out
+twice.
 
     pyrmq/queue_ends.json    {"crc": c, "format": 1, "is_complete": true, "queues": [["<topic>", queue id, end], ...],
                               "firsts": [["<topic>", queue id, first], ...], "log_end": e}
 
-`end` is the queue offset behind the newest message. It is a lower bound: queues only grow, so a table that is older
-than the queues does no harm. `first` is the first queue offset of the oldest file, for queues where that is not 0;
-retention moves it before it unlinks a file, so no file of [first, end) may be missing. Without its files a queue would
-begin at offset 0 again, and give out offsets that other messages have, or begin later, and hide messages that are in
-the log. `log_end`: the log was on disk below it. `crc` is the CRC-32 of the JSON without it; a table that does not pass
-is none. Who writes it, and when: `rmq_store.log.integrity.queue_ends_writer`; who asks it:
+`end` is the next queue offset. It is a lower bound: queues only grow, so an old table does no harm. `first` is the
+first queue offset of the oldest file, for queues where that is not 0. Retention moves `first` before it unlinks a file,
+so no file of [first, end) may be missing. Without its files a queue would begin at offset 0 again, and give out offsets
+that other messages have; or it would begin later, and hide messages of the log. `log_end`: the log was on disk below
+it.
+
+`crc` is the CRC-32 of the JSON without it; a table with a wrong one is ignored. A table without `firsts` or `log_end`
+is refused: development versions wrote it. Writers: `rmq_store.log.integrity.queue_ends_writer`; reader:
 `rmq_store.log.recovery.starting_point`.
 """
 
@@ -95,8 +98,8 @@ class QueueEnds:
         durable.write_atomically(own / _FILE_NAME, json.dumps({"crc": _crc(data), **data}).encode() + b"\n")
 
     def lost(self, log: CommitLog) -> list[QueueKey]:
-        """The queues of which a file of [first, end) is missing, or that end before `end` by what their newest file
-        says. Lists their directories, and reads a few entries of each.
+        """The queues with a missing file of [first, end), or whose newest file gives a smaller end than `end`. Lists
+        their directories, and reads a few entries of each.
 
         Raises:
             StoreFailedError, UsageError: one cannot be read.
@@ -107,7 +110,7 @@ class QueueEnds:
             return [key for key, end in self.ends.items() if end > 0 and not self._is_there(log, key, end, log_end)]
 
     def grown(self, log: CommitLog) -> list[QueueKey]:
-        """The queues that have an entry at their end: it lies behind that. Errors as `lost`."""
+        """The queues with an entry at their end, so that they have grown since. Errors as `lost`."""
         with durable.typed(log.views.directory):
             return [key for key, end in self.ends.items() if _is_written(log, key, end)]
 
@@ -125,7 +128,7 @@ class QueueEnds:
 
 
 def is_possible(key: QueueKey) -> bool:
-    """Whether a store can have that queue; what else lies below `consumequeue/` somebody has put there."""
+    """True if a store can have that queue. Other directories below `consumequeue/` are not the store's."""
     try:
         validate_topic(key[0])
     except UsageError:
@@ -134,9 +137,8 @@ def is_possible(key: QueueKey) -> bool:
 
 
 def reaches(log: CommitLog, key: QueueKey, end: int, log_end: int) -> bool:
-    """Whether the queue's newest file says that it ends at `end` or behind. With a sector of zeros, or of something
-    else, where the end is looked for (ConsumeQueue.max_offset) it would end there. No record lies at `log_end` or
-    behind.
+    """True if the queue's newest file shows an end of `end` or more. A sector of zeros or foreign bytes where the end
+    is searched (ConsumeQueue.max_offset) would give a smaller end. No record lies at or above `log_end`.
     """
     per_file = log.geometry.mapped_file_size_consume_queue // ENTRY_BYTES
     first = (end - 1) // per_file * per_file
@@ -178,8 +180,8 @@ def _is_written(log: CommitLog, key: QueueKey, queue_offset: int) -> bool:
 
 
 def open_file(log: CommitLog, key: QueueKey, queue_offset: int) -> int | None:
-    """A descriptor, for the caller to close, of the file that has an entry of the queue; None without that file. Many
-    queues are looked at so: nothing is mapped, and no Path object made.
+    """A descriptor of the file with this entry of the queue, for the caller to close; None if the file is missing. Many
+    queues are checked this way, so nothing is mapped, and no Path object made.
     """
     position = queue_offset * ENTRY_BYTES
     base = position - position % log.geometry.mapped_file_size_consume_queue

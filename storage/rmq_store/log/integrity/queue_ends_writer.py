@@ -1,10 +1,11 @@
-"""Who writes the table of queue ends, and when (see queue_ends.py).
+"""Updates the table of queue ends (see queue_ends.py).
 
-    a closer            the ends of the queues that it wrote to; the last one those of all that are longer, or not
-                        in the table
-    retention           the first files that stay, before it unlinks those before them
-    a first opener      after a recovery: not complete any more; what a scan of the log has found of queues that lack
-                        something. Behind a broker nothing is known: it may have deleted a topic, and begun it again
+    a closer         saves the ends of the queues that it wrote to; the last closer also saves those of queues that are
+                     longer, or not in the table
+    retention        saves the first file that stays, before it unlinks those before it
+    a first opener   after a recovery: marks the table as incomplete, and saves what a scan of the log found of queues
+                     that lack files. After a broker the table is emptied: a broker may have deleted a topic, and
+                     created it again
 
 The caller holds the append lock, or has the store alone.
 """
@@ -22,8 +23,8 @@ from rmq_store.log.views.views import QueueKey
 
 
 def save_queue_ends(log: CommitLog, *, last: bool) -> None:
-    """Write down how far the queues went that this process wrote to, and the log; the `last` writer adds the queues
-    that are not in the table, or longer: others may have been killed. What they hold is on disk. StoreFullError,
+    """Save the end of the log, and of the queues that this process wrote to. The `last` writer adds queues that are
+    longer or not in the table: other writers may have been killed. All of it is on disk. StoreFullError,
     StoreFailedError.
     """
     known = QueueEnds.load(log.own)
@@ -39,7 +40,7 @@ def save_queue_ends(log: CommitLog, *, last: bool) -> None:
 
 
 def save_first_files(log: CommitLog, firsts: Mapping[QueueKey, int]) -> None:
-    """Write down with which queue offset the oldest file of each queue will begin. StoreFullError, StoreFailedError."""
+    """Save the first queue offset of the oldest file that stays, for each queue. StoreFullError, StoreFailedError."""
     known = QueueEnds.load(log.own)
     if known is None:
         return
@@ -50,8 +51,8 @@ def save_first_files(log: CommitLog, firsts: Mapping[QueueKey, int]) -> None:
 
 
 def doubt_queue_ends(log: CommitLog, *, foreign: bool) -> None:
-    """After a recovery: writers that died have told nothing, so the last of the next ones has to look at every queue. A
-    broker may have deleted topics, and truncated the log: what was known before it came is worth nothing.
+    """Mark the table as incomplete after a recovery: killed writers saved nothing, so the last of the next writers must
+    check every queue. After a broker the table is emptied: it may have deleted topics, and truncated the log.
     StoreFullError, StoreFailedError.
     """
     known = QueueEnds.load(log.own)
@@ -63,8 +64,9 @@ def doubt_queue_ends(log: CommitLog, *, foreign: bool) -> None:
 
 
 def settle_queue_ends(log: CommitLog, end: int) -> None:
-    """After all records of a log that ends at `end` were dispatched: what queues still lack is not in the log. They are
-    what they are now, or every opener would look for it again. StoreFullError, StoreFailedError.
+    """Called after all records of a log that ends at `end` were dispatched: entries that queues still lack are not in
+    the log. The table gets their present state; otherwise every opener would search again. StoreFullError,
+    StoreFailedError.
     """
     known = QueueEnds.load(log.own)
     lost = known.lost(log) if known is not None else []
