@@ -1,6 +1,7 @@
-"""Memory of record batches: what nobody has any more is used for the next ones, and its pages are there already.
+"""A pool of memory for record batches: released areas are used again, with their pages already in place.
 
-From a heap each batch would come on pages that the kernel clears first, and a heap keeps several times what it gave.
+Memory from the heap would come on pages that the kernel clears first, and a heap keeps several times of what it gave
+out.
 """
 
 from __future__ import annotations

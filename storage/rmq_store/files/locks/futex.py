@@ -1,15 +1,15 @@
-"""How a waiter learns that a lock is free again: three words in shared memory, and futex(2).
+"""Notifies waiters of a lock that it is free: three words in shared memory, and futex(2).
 
-The lock itself stays the kernel's record lock, which a killed holder frees. The bell only spares the waiters a guess: a
-holder that dies does not ring, so they look by themselves, too, at a `Pace`. Where the kernel's number for futex is not
-known, that is all.
+The lock itself stays the kernel's record lock, which is freed when its holder is killed. The futex only makes waiters
+faster. A killed holder does not wake them, so they also try the lock from time to time (`Pace`). If the futex system
+call's number is unknown for the machine, they only do that.
 
-    word 0    1: somebody waits, so whoever lets the lock go must ring
+    word 0    1: at least one process waits, so the holder must wake it on release
     word 1    pid of the holder; 0: nobody, or a holder without a futex
-    word 2    when a waiter looked last by itself (`time.monotonic_ns`); 0: never
+    word 2    time of a waiter's last own try (`time.monotonic_ns`); 0: never
 
-Order of a waiter: announce, try the lock once more, only then sleep. A holder looks at word 0 after it has let go. Who
-was woken announces itself before it tries, and so rings for the next one when it lets go.
+A waiter announces itself, tries the lock once more, and only then sleeps. A holder checks word 0 after it has released
+the lock. A waiter that was woken announces itself before it tries, and so wakes the next one when it releases.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _syscall.argtypes = [ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_int,
 
 
 class Futex:
-    """`words` and `looked`: two int64 words of a shared map, and the third one, which they keep alive. `wake_all`: all
-    waiters may go on at once.
+    """`words` and `looked` are views of a shared map, two int64 words and the third one; they keep the map alive.
+    `wake_all`: all waiters may go on at once.
     """
 
     def __init__(self, words: np.ndarray, looked: np.ndarray, *, wake_all: bool) -> None:
@@ -61,15 +61,15 @@ class Futex:
         self._looked[0] = value
 
     def taken(self, pid: int) -> None:
-        """Write down who holds the lock; 0 before it lets go."""
+        """Save the pid of the holder; 0 before it releases the lock."""
         self._words[1] = pid
 
     def announce(self) -> None:
-        """Say that somebody waits; the lock must be tried after this and before `wait`."""
+        """Announce a waiter. It must try the lock after this, and before `wait`."""
         self._words[0] = 1
 
     def wait(self, timeout_s: float) -> bool:
-        """Sleep until it rings, not longer than `timeout_s`; whether it rang, for this waiter or before it slept."""
+        """Sleep until woken, at most `timeout_s`. True if a holder woke this waiter, or released before it slept."""
         if _FUTEX is None:
             time.sleep(timeout_s)
             return False
@@ -77,7 +77,7 @@ class Futex:
         return bool(_syscall(_FUTEX, self._address, _WAIT, 1, limit) == 0 or not self._words[0])
 
     def wake(self, *, everybody: bool = False) -> None:
-        """After the lock was let go: wake who announced itself. `everybody`: all of them, this time."""
+        """Wake announced waiters after the lock was released. `everybody`: all of them, also without `wake_all`."""
         if self._words[0]:
             self._words[0] = 0
             if _FUTEX is not None:

@@ -1,5 +1,5 @@
-"""What a directory holds, read again only when it has changed: stores are asked for the names of their files for every
-message and every look, and a large one has thousands of them.
+"""Caches the numbered file names of a directory, and reads them again only after it has changed. A store lists its
+files for every message and poll, and a large store has thousands.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ class Listing:
 
 @functools.lru_cache(maxsize=16)
 def shared_listing(directory: str, parse: Callable[[list[str]], Sequence[int]]) -> Listing:
-    """The one listing of this directory that all of the process share who ask by this: to open a store is to ask for
-    its segments several times, before and behind the moment when it is known how large they are; and tasks of Spark
-    open one store after another.
+    """The listing of this directory that the whole process shares. Opening a store lists its segments several times,
+    before and after their size is known, and Spark tasks open one store after another.
     """
     return Listing(directory, parse)

@@ -1,8 +1,8 @@
-"""What is damaged of the records that were on disk for certain, found out before anything is changed.
+"""Finds damage of records that were certainly on disk, before anything is changed.
 
-A range ends where the next whole frame begins, in the same segment; else with the segment, or at the durable point,
-which also ends what is missing behind the last file.
-Rows "corruption", "missing segment" and "lost durable tail" of the recovery table; docs/design.md sections 8.2, 8.5.
+A range ends at the next whole frame of its segment; otherwise at the end of the segment, or at the durable point. The
+durable point also ends a range of missing files. Rows "corruption", "missing segment" and "lost durable tail" of the
+recovery table; docs/design.md sections 8.2, 8.5.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def find_damage(log: CommitLog, start: StartingPoint) -> list[BadRange]:
-    """The damaged ranges below the durable point that are not kept yet, ascending; [] if all is well."""
+    """The damaged ranges below the durable point that were not accepted yet, ascending; [] if there are none."""
     accepted, found = log.accepted_damage, [*_missing_segments(log, start.durable_point), *_newest_record(log, start)]
     try:
         log.accepted_damage = accepted.plus(found)
@@ -41,8 +41,8 @@ def find_damage(log: CommitLog, start: StartingPoint) -> list[BadRange]:
 
 
 def plausible_durable_point(log: CommitLog, start: StartingPoint, page: StatePage | None) -> int:
-    """The log will go on behind it. The page has no checksum: a damaged word of it must not move the end far away, so
-    beyond the files it is believed only if its words fit each other.
+    """The durable point that the log can have. The state page has no checksum, and a damaged word of it must not move
+    the end far away. So beyond the files the page counts only if its words agree with each other.
     """
     bases = log.segments.bases()
     files_end = bases[-1] + log.segments.size_bytes if bases else 0
@@ -52,9 +52,9 @@ def plausible_durable_point(log: CommitLog, start: StartingPoint, page: StatePag
 
 
 def presumed_end(log: CommitLog, start: StartingPoint) -> int:
-    """Of a copy: where the last whole record ends with which its log goes on behind damage above the durable point; the
-    durable point if there is no such damage. That all of it was on disk where it was copied is not known, nor that it
-    was not: nobody but the user may give it up.
+    """Of a copied store: the end of the last whole record that follows damage above the durable point; the durable
+    point if there is no such damage. It is unknown whether all of it was on disk in the original, so only the user may
+    give it up.
     """
     end = start.offset
     for stretch in scan.walk(log, start.offset):
@@ -143,8 +143,8 @@ def _with_counts(log: CommitLog, found: list[BadRange]) -> list[BadRange]:
 
 
 def accepted_damage_of_broker(log: CommitLog) -> AcceptedDamage:
-    """A broker truncates at the first bad record that it meets: ranges with nothing behind them are no part of its log
-    any more.
+    """The accepted damage that a broker leaves. It truncates at the first bad record, so ranges with nothing after them
+    are no part of its log any more.
     """
     still = [bad for bad in log.accepted_damage.ranges if _goes_on(log, log.accepted_damage.skip(bad.start))]
     return replace(log.accepted_damage, ranges=tuple(still), queues=log.accepted_damage.queues if still else {})

@@ -1,9 +1,9 @@
-"""The delay of each level: told by settings, or by the queue entries of the messages that a broker has delayed.
+"""Finds the delay of each level: from settings, or from queue entries of messages that a broker has delayed.
 
-No file of a RocketMQ store holds messageDelayLevel. A broker's store therefore tells it by its messages only: the entry
-of one in SCHEDULE_TOPIC_XXXX holds when it is due, its record when it was stored, and the difference is the delay of
-its level. The newest message of a level counts, since an operator may change the table. A level of which nothing tells
-has RocketMQ's delay: it is `assumed`, and nothing may come early because of that.
+No file of a RocketMQ store holds messageDelayLevel, so in a broker's store only its messages show it. The entry in
+SCHEDULE_TOPIC_XXXX holds the due time, the record its store time; the difference is the delay of the level. The newest
+message of a level counts, because an operator may change the table. A level without messages gets RocketMQ's delay.
+That delay is `assumed`, and no message may be delivered early because of it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ _LOOK = 64
 
 
 def infer_delays(log: CommitLog, assumed_ms: tuple[int, ...]) -> None:
-    """Have the log work with the delays that its own messages tell, and with `assumed_ms` for the other levels.
+    """Let the log use the delays that its messages show, and `assumed_ms` for the other levels.
 
-    Before a recovery: afterwards there are entries that were made with those very delays. NotAStoreError: of
-    `Rebuild.load`.
+    Call it before a recovery, which writes entries with these delays. NotAStoreError: of `Rebuild.load`.
     """
     found = dict(_told(log))
     delays_ms = list(assumed_ms)
@@ -43,7 +42,7 @@ def infer_delays(log: CommitLog, assumed_ms: tuple[int, ...]) -> None:
 
 
 def warn_of_assumed(log: CommitLog, assumed_ms: tuple[int, ...]) -> None:
-    """Once for each process: the table of the broker is another one than `assumed_ms`, and part of it is not known."""
+    """Log once for each process that the broker's table differs from `assumed_ms`, and that part of it is unknown."""
     table = log.delays
     known = {level: table.delays_ms[level - 1] for level in sorted(table.inferred or ())}
     differs = any(level > len(assumed_ms) or delay_ms != assumed_ms[level - 1] for level, delay_ms in known.items())

@@ -1,10 +1,9 @@
-"""When delayed messages are due: what their queue entries say, and that it stays said.
+"""Keeps the due times of delayed messages, which only queue entries hold.
 
-The entry of a message that waits says when it is due. That was computed by the delays of whoever stored it, a broker
-perhaps, and these need not be ours: computed anew from the log, it would be delivered early, or late. So an entry that
-is there and fits its record is the truth, whoever scans the log (`preserved_entries`). Before the queues are built
-again their files are copied (`copy_schedule`, or `rmq repair`); afterwards the times are restored from the copies
-(`restore_delivery_times`).
+The writer of a delayed message computed its due time with its own delays; a broker's may differ from ours. Computed
+again from the log, the message could be delivered early, or late. So a scan of the log keeps an entry that fits its
+record (`preserved_entries`). Before the queues are built again their files are copied (`copy_schedule`, or `rmq
+repair`); afterwards the due times are restored from the copies (`restore_delivery_times`).
 """
 
 from __future__ import annotations
@@ -99,9 +98,9 @@ def store_times(log: CommitLog, offsets: Int64) -> Int64:
 def preserved_entries(
     log: CommitLog, key: QueueKey, first: int, entries: np.ndarray, *, has_ext: bool
 ) -> tuple[np.ndarray, int]:
-    """Entries (dtype ENTRY) from queue offset `first` on, as a scan of the log made them, with what must stay of those
-    that stand there: times of delivery, and, with `has_ext`, addresses of units. And how many messages that wait had no
-    time there: they get the one of our table.
+    """Entries (dtype ENTRY) from queue offset `first` on, as a scan of the log made them, with the values of existing
+    entries that the log does not hold: due times, and with `has_ext` addresses of units. Also returns the number of
+    delayed messages without an existing due time; they get one by our table.
     """
     is_schedule = key[0] == SCHEDULE_TOPIC
     if not is_schedule and not has_ext:
@@ -180,10 +179,10 @@ def drop_copies(log: CommitLog) -> None:
 
 
 def restore_delivery_times(log: CommitLog, copies: Mapping[str, str]) -> int:
-    """Put the tags codes of delayed messages back as they were in `copies` (as `schedule_files`). Returns how many.
+    """Restore the tags codes (due times) of delayed messages from `copies` (as `schedule_files`). Returns their number.
 
-    Only where the entry is otherwise the one that was built, and its code can be such a time. Copies that are gone are
-    passed over. StoreFullError, StoreFailedError.
+    An entry is restored only if the rest of it is the same, and its code can be a due time. Missing copies are skipped.
+    StoreFullError, StoreFailedError.
     """
     return sum(_keep_times(log, name, log.root / place) for name, place in copies.items())
 

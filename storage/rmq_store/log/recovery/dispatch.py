@@ -1,8 +1,8 @@
-"""Dispatch: the records that a recovery walks over get their entries in queues and index again.
+"""Dispatch: writes the queue and index entries of the records that a recovery reads.
 
-The same bytes at the same places, if they were there. What the log alone does not tell stays as it stands in an entry:
-when a delayed message is due, and where a broker keeps its tags code (`delivery_times`). Source: DefaultMessageStore,
-ReputMessageService.
+Entries that existed get the same bytes at the same offsets. Values that the log does not hold are kept from existing
+entries: due times of delayed messages, and addresses of tags codes in a broker's extension file (`delivery_times`).
+Source: DefaultMessageStore, ReputMessageService.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WAITING_MAX = 2
 
 
 class CorruptQueueError(Exception):
-    """A queue lacks the entry before its first record, although the views are believed up to there. Internal."""
+    """A queue lacks the entry before its first record, although the views should be complete up to there. Internal."""
 
     def __init__(self, key: QueueKey) -> None:
         super().__init__(key)

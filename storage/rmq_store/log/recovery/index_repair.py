@@ -1,7 +1,7 @@
-"""Putting an index right whose end is unknown: a broker's after a crash, or one that is ahead of a torn log.
+"""Repairs an index whose end is unknown: a broker's after a crash, or one with entries beyond a torn log.
 
-Java deletes the newest file and loses what only it held (IndexService#load). Entries are in log order, so everything
-before the first one that cannot be true is kept, and the slots are recomputed from what is left.
+Java deletes the newest file and loses its entries (IndexService#load). Here, because entries are in log order, all
+entries before the first invalid one are kept, and the slots are computed again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SAMPLE = 2000
 
 
 def keep_whole_entries(log: CommitLog) -> int:
-    """Cut the newest file behind its last message that is certainly whole; returns that record's offset, -1 if none
+    """Truncate the newest file after its last message that is certainly whole. Returns that record's offset; -1 if none
     is left.
     """
     index = log.views.index
@@ -35,7 +35,7 @@ def keep_whole_entries(log: CommitLog) -> int:
 
 
 def cut_entries(log: CommitLog, end: int) -> None:
-    """Take back the entries of records at or above `end`."""
+    """Remove the entries of records at or above `end`."""
     index = log.views.index
     while index is not None and (file := index.newest()) is not None and file.header.end_phy_offset >= end:
         offsets, good = _good_entries(file)

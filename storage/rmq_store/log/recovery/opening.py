@@ -1,5 +1,5 @@
-"""Opening a store for writing, and closing it: who recovers, who tidies up, who keeps whom out (docs/design.md
-section 4).
+"""Opening a store for writing, and closing it: which process recovers, which one is the last closer, and which ones
+must wait (docs/design.md section 4).
 """
 
 from __future__ import annotations
@@ -135,13 +135,14 @@ def _create_abort(root: Path) -> None:
 
 
 def close(log: CommitLog) -> None:
-    """Flush, tidy up if this was the last writer, and let go. After an error the store is unclean, but closed; after an
-    interrupt (Ctrl-C) while it waited, open as before. It can be repeated.
+    """Flush, write the clean state if this was the last writer, and release the locks. After an error the store is
+    closed but unclean. After an interrupt (Ctrl-C) during a wait it is open as before. It can be repeated.
 
     Raises:
         StoreFullError, StoreFailedError: the next opener finds an unclean store and recovers it.
-        StoreReplacedError: the store is not in its place any more. Where it was moved to, it was closed as ever.
-        StoreLockedError: the same, if it was for another process; else as `CommitLog.close`.
+        StoreReplacedError: another store lies at the path now. The moved store was closed as usual.
+        StoreLockedError: another process held a lock too long: the next opener recovers the store. Otherwise as
+            `CommitLog.close`.
         UsageError: as `CommitLog.refuse_reentry`.
     """
     log.refuse_reentry()

@@ -1,6 +1,7 @@
-"""Reading a store without writing a byte: where its log ends, and the queue entries that its files lack.
+"""Reading a store without writing to it: the end of its log, and the queue entries that its files lack.
 
-If a writer lives, its state page says. Otherwise the same scan as a first opener's, kept in memory.
+If a writer is alive, its state page has the end. Otherwise the log is scanned as by a first opener, with the result in
+memory.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ MissingEntries = tuple[int, np.ndarray]
 
 @dataclass(slots=True)
 class ReadOnlyEnd:
-    """The visible end of a store nobody writes, and entries [first, first + n) per queue that its files do not have.
+    """The visible end of a store without a writer, and, per queue, entries [first, first + n) that its files lack.
 
-    `behind`: the bytes that stood at the end; when they change, somebody has written.
+    `behind`: the bytes after the end; if they change, a process has written.
     """
 
     end: int
@@ -68,17 +69,18 @@ class ReadOnlyEnd:
     position: int = 0
 
     def is_untouched(self) -> bool:
-        """Whether nobody has appended since, as mapped memory tells: there are still zeros behind the end.
+        """Cheap check without a system call. True: nothing was appended since; mapped memory still has zeros after the
+        end. False: unknown, call `read_on`.
 
-        A writer's first bytes come there before its end moves, and a broker's; so what was appended is never missed.
-        Said of the file that was found: whether it is still the store's, `read_on` looks. False is no answer.
+        Every writer, brokers included, writes its first bytes there before its end moves, so an append is never missed.
+        The check covers the file that was found; `read_on` checks whether it is still the store's.
         """
         file = self.segment()
         return file is not None and file.map[self.position : self.position + len(_UNTOUCHED)] == _UNTOUCHED
 
 
 def live_page(log: CommitLog) -> StatePage | None:
-    """The state page if a writer of ours keeps it true at this moment."""
+    """The state page, if a live writer of ours updates it at this moment; otherwise None."""
     if log.store_lock.who().kind != "shared" or lock_text(log) != OUR_LOCK_TEXT:
         return None
     page = _page(log)
@@ -86,8 +88,8 @@ def live_page(log: CommitLog) -> StatePage | None:
 
 
 def index_is_whole(log: CommitLog) -> bool:
-    """Whether the index has the keys of all that can be read: its writer lives, or has left nothing undone. What a
-    broker wrote is taken as it is.
+    """True if the index covers all readable messages: its writer is alive, or stopped cleanly. A broker's index is
+    taken as it is.
     """
     if lock_text(log) != OUR_LOCK_TEXT or live_page(log) is not None:
         return True
@@ -95,7 +97,7 @@ def index_is_whole(log: CommitLog) -> bool:
 
 
 def read_only_end(log: CommitLog) -> ReadOnlyEnd | StatePage:
-    """The state page of a live writer, or the end of a store that nobody of us writes.
+    """Return the state page of a live writer, or the end of a store without one.
 
     Raises:
         NotAStoreError: too many queue entries are missing to keep them in memory, or a rebuild of the queues was
@@ -114,7 +116,8 @@ def read_only_end(log: CommitLog) -> ReadOnlyEnd | StatePage:
 
 
 def read_on(log: CommitLog, found: ReadOnlyEnd) -> ReadOnlyEnd | StatePage:
-    """What `read_only_end` would say now. Cheap if nobody wrote since `found`. Raises as `read_only_end`."""
+    """Return what `read_only_end` would return now. Cheap if no process wrote since `found`. Raises as `read_only_end`.
+    """
     if (page := live_page(log)) is not None:
         return page
     now = _end_at(log, found.end)

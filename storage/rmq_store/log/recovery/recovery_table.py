@@ -1,13 +1,13 @@
-"""What a first opener does with the bytes behind X, the first offset that holds no good frame: the decision table.
+"""The recovery table: what a first opener does with the bytes from X on, the first offset without a good frame.
 
-Columns: what follows X up to the end of the files; whether X lies below the durable point (the flushed end as last
-persisted; a store that a broker wrote last has none, so nothing of it is below); whether a unit was open at X;
-whether a broker wrote the store last. Exactly one row fits every situation; a test enumerates them.
+Columns: the bytes from X to the end of the files; whether X lies below the durable point (the flushed end as last
+saved; 0 for a store that a broker wrote last); whether a unit was open at X; whether a broker wrote the store last.
+Exactly one row fits every situation; a test enumerates them.
 
 Two cases never come here. A blank frame that fills its segment is no X: the walk goes on in the next segment
-("rolled"). A segment of the wrong size is refused when the sizes of a store are read, with the file's name ("foreign
-or short file"). Source: CommitLog#recoverNormally, which cuts at the first bad record wherever it is; this table
-cuts only what was never promised to be on disk.
+("rolled"). A segment of the wrong size is refused by name when the sizes of a store are read ("foreign or short file").
+Source: CommitLog#recoverNormally, which truncates at the first bad record wherever it is; this table truncates only
+bytes that were never promised to be on disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 
 class Follows(Enum):
-    """What lies between X and the end of the files."""
+    """The bytes between X and the end of the files."""
 
     ZEROS = "only zero bytes, or nothing"
     GARBAGE = "bytes that are no record"
@@ -26,7 +26,9 @@ class Follows(Enum):
 
 
 class Action(Enum):
-    """What recovery does. What is cut is copied to pyrmq/removed, overwritten with zeros, synced and reported."""
+    """The action of a recovery. Truncated bytes are copied to pyrmq/removed, overwritten with zeros, synced and
+    reported.
+    """
 
     NOTHING = "the log ends at X"
     CUT_TAIL = "cut what follows X"
@@ -36,7 +38,7 @@ class Action(Enum):
 
 
 class Case(NamedTuple):
-    """One row; `in_unit` None means that it makes no difference."""
+    """One row; `in_unit` None: either value."""
 
     name: str
     follows: frozenset[Follows]

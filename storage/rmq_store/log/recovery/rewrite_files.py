@@ -1,13 +1,13 @@
-"""Files that are made anew because what the kernel shows of them may not be what is on the disk.
+"""Rewrites files as new files if the kernel may show other content than the disk has.
 
-After a failed write-back the kernel takes the pages for clean. Writing the same bytes again is not enough on ext4: the
-blocks of a file that was preallocated, or had a hole there, stay marked as never written, the second write goes to the
-disk, fsync succeeds, and once the page cache is gone zeros are read. A new file has no such blocks. The old one stays
-until the new one is on the disk, so a power cut in between loses nothing.
+After a failed write-back the kernel takes the pages for clean. Writing the same bytes again does not help on ext4:
+blocks of a preallocated file, or of a hole, stay marked as never written. The second write reaches the disk and fsync
+succeeds, but once the page cache is gone, zeros are read. A new file has no such blocks. The old file stays until the
+new one is on disk, so a power cut in between loses nothing.
 
-A file is made anew if it holds, or points at, anything at or above the end that the progress record vouches for, and if
-it was changed since that was written: zeros that an undo has left point nowhere. Its time alone would not do: the clock
-may have been set back.
+A file is rewritten if it holds, or points at, anything at or above the end in the progress record, and if it was
+changed since that record was written; zeros of an undo point nowhere. The time alone is not enough: the clock may have
+been set back.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Where a scan of the log has to begin, from what the last process, or the last broker, left behind.
+"""Decides where a scan of the log begins, from the files that the last process, or the last broker, left.
 
-The rows of the table in docs/design.md section 8.1. Whether a broker was here decides first: nothing of ours is
-believed then.
+The rows are those of docs/design.md section 8.1. If a broker wrote the store last, none of our own files is believed.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ OUR_LOCK_TEXT = b"rmq\n"
 
 
 class Trust(Enum):
-    """How much of what is written down can be believed."""
+    """How much of the saved state can be believed."""
 
     CLEAN = "the last closer's record: nothing to do"
     SAME_BOOT = "the state page: the page cache is as the last writer left it"
@@ -44,9 +43,9 @@ class Trust(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StartingPoint:
-    """Where to scan from. `durable_point` is the flushed end as last persisted; 0 if nothing that we wrote tells it,
-    and then it is not `vouched` for. `lost`: queues that lack files, or entries. `copied`: neither progress record nor
-    state page is this store's own, so they do not tell how far the log was on disk where it comes from.
+    """The start of the scan. `durable_point` is the flushed end as last saved; 0, and not `vouched`, if no file of ours
+    has it. `lost`: queues that lack files or entries. `copied`: neither progress record nor state page is this store's
+    own, so they do not say how far the log was on disk in the original.
     """
 
     trust: Trust
@@ -59,12 +58,12 @@ class StartingPoint:
 
     @property
     def foreign(self) -> bool:
-        """Whether a broker wrote the store last."""
+        """True if a broker wrote the store last."""
         return self.trust in (Trust.BROKER_CLEAN, Trust.BROKER_UNCLEAN)
 
     def crc_from(self, log: CommitLog) -> int | None:
-        """From which offset on every record must have a CRC property: what we wrote since a broker was last here. Where
-        no progress record tells (it is missing or damaged), what lies above the durable point. None: none must.
+        """The offset from which every record must have a CRC property: all of them were written by us since a broker's
+        last visit. If no progress record has it (missing or damaged), the durable point. None: no record must.
         """
         if self.foreign or not log.crc_property:
             return None
@@ -75,7 +74,7 @@ class StartingPoint:
 
 
 def starting_point(log: CommitLog, page: StatePage | None) -> StartingPoint:
-    """Decide, without writing anything. `page` is None if the store has no state page."""
+    """Decide without writing anything. `page` is None if the store has no state page."""
     known = log.progress.load()
     abort = (log.root / "abort").exists()
     if lock_text(log) != OUR_LOCK_TEXT:
@@ -122,8 +121,8 @@ def _copied_end(log: CommitLog, page: StatePage | None) -> int:
 
 
 def vouched_end(log: CommitLog) -> int | None:
-    """The flushed end as our records with checksums tell it; None if there are none. A closer that is not the last one
-    leaves it in the table of queue ends. The last one's progress record is newer than any table.
+    """The flushed end according to our files with checksums; None if there are none. A closer that is not the last one
+    saves it in the table of queue ends. The last closer's progress record is newer than any table.
     """
     known, table = log.progress.load(), QueueEnds.load(log.own)
     if known is not None and known[0].clean and not (log.root / "abort").exists():
