@@ -358,7 +358,7 @@ def test_who_makes_a_store_beside_another_one_keeps_its_wishes_and_the_report_of
         return found
 
     def recorded(*log: Any, **asked: Any) -> object:
-        wishes.append((asked["wishes"].keep, asked["wishes"].rebuild))
+        wishes.append((asked["options"].keep, asked["options"].rebuild))
         return recover(*log, **asked)
 
     monkeypatch.setattr(open_store, "settings_that_hold", settings_before_the_other_came)

@@ -114,9 +114,9 @@ def check_reading(root: Path, kind: str, manifest: Manifest) -> None:
     """All that a reader is asked for, or its refusal."""
     wanted = expectation(kind)
     if wanted.unreadable:
-        for look in (lambda: open_store(root, kind, read_only=True), lambda: verify_store(root / "store")):
+        for find_kinds in (lambda: open_store(root, kind, read_only=True), lambda: verify_store(root / "store")):
             with pytest.raises(StoreKindError, match=wanted.unreadable):
-                look()
+                find_kinds()
         return
     with open_store(root, kind, read_only=True) as store:
         for check in (*LOG_CHECKS, *TABLE_CHECKS):

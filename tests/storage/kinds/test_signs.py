@@ -16,7 +16,7 @@ from rmq_store import Message, Store, StoreConfig, StoreKindError
 from rmq_store.broker.repair.repair import examine
 from rmq_store.cli import commands
 from rmq_store.client import Producer
-from rmq_store.kinds import COMMON, KINDS, Effect, look, queues_are_in
+from rmq_store.kinds import COMMON, KINDS, Effect, find_kinds, queues_are_in
 
 TreeHash = Callable[[Path], str]
 
@@ -235,11 +235,11 @@ def test_no_producer_writes_to_such_a_store(root: Path, tree_hash: TreeHash) -> 
 
 
 def test_a_common_store_has_no_sign_and_all_signs_are_seen_at_once(root: Path) -> None:
-    assert look(root) == []
+    assert find_kinds(root) == []
     for name in [*READ_ONLY, *HARMLESS, "dledger-n0/data/00000000000000000000", "compaction/compactionLog/T/0/0"]:
         put(root, name)
     (root / "config" / "topicQueueMapping.json").write_text(json.dumps({"topicQueueMappingInfoMap": {"S": {}}}))
-    seen = [one.kind for one in look(root)]
+    seen = [one.kind for one in find_kinds(root)]
     not_together = {"RocksDB queues", "log elsewhere", COMMON.name}
     assert {kind.name for kind in seen} == {kind.name for kind in KINDS} - not_together
     assert [kind.effect for kind in seen] == sorted((kind.effect for kind in seen), key=list(Effect).index)
@@ -251,4 +251,4 @@ def test_a_common_store_has_no_sign_and_all_signs_are_seen_at_once(root: Path) -
 )
 def test_a_mapping_that_names_no_topic_is_no_sign(root: Path, text: str) -> None:
     (root / "config" / "topicQueueMapping.json").write_text(text)
-    assert look(root) == []
+    assert find_kinds(root) == []
