@@ -41,9 +41,9 @@ def test_positions_of_the_checkpoints_of_today_stay_readable() -> None:
     assert [StreamPosition.from_json(value) for value in kept] == [
         StreamPosition(
             "7a0c1f52-6f0e-4b34-9d5a-0f5d0d0e5a11", {queues[0]: 5, queues[1]: 7},
-            {queues[0]: Mark(2044, 1700000000000), queues[1]: Mark(2500, 1700000000001)}, {queues[0]: 0},
+            {queues[0]: Fingerprint(2044, 1700000000000), queues[1]: Fingerprint(2500, 1700000000001)}, {queues[0]: 0},
         ),
-        StreamPosition("", {queues[0]: 5}, {queues[0]: Mark(2044)}, {}, {queues[2]: 9}),
+        StreamPosition("", {queues[0]: 5}, {queues[0]: Fingerprint(2044)}, {}, {queues[2]: 9}),
     ]  # fmt: skip
     assert [StreamPosition.from_json(value).to_json() for value in kept] == kept
 
