@@ -1,7 +1,7 @@
-"""Copying a store that a broker wrote last, file by file, while nobody uses it.
+"""Copies a store that a broker wrote last, file by file, while no process uses it.
 
-A broker that is started meanwhile is kept out by its own lock, which we share for that long; but it takes that only at
-the end of its start, so the files are looked at once more.
+The backup holds the broker's own lock (shared), so that no broker can start. But a broker takes the lock only at the
+end of its start, so the files are checked once more at the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What both ways of copying a store share: its files, and what is told about the copy."""
+"""The files of a store, and the report about a copy: shared by both kinds of backup."""
 
 from __future__ import annotations
 

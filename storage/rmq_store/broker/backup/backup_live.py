@@ -1,7 +1,7 @@
 """Copying a store of ours while other processes write it; the steps are in `backup`.
 
-The views of the copy are made anew from its log, segment by segment, right after each was copied: so every record is
-checked, and nothing of the views, which change under our hands, has to be copied.
+The views of the copy are built from its log, right after each segment was copied. So every record is checked, and the
+views of the source, which change during the backup, are not copied.
 """
 
 from __future__ import annotations

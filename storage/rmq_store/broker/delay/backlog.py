@@ -1,8 +1,8 @@
-"""Messages that are not delivered yet, because they wait for a delay level or for a time: where, and how many.
+"""Delayed messages that are not delivered yet: their queues, number and due times.
 
-Only what lies behind the progress of each level and timer queue is looked at, and only up to the segments asked for:
-queue entries give place and due time. For whom they wait, their records say. Source: `delay_levels`, `timer_queue`;
-docs/broker-design.md section 1.
+Only messages after the progress of each level and timer queue are read, and only up to the segments asked for. Queue
+entries give offset and due time; the records name the topics that the messages go to. Source: `delay_level`,
+`timer_queue`; docs/broker-design.md section 1.
 """
 
 from __future__ import annotations

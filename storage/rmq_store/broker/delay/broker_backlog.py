@@ -1,6 +1,6 @@
-"""What a broker holds back beside the delay levels: timers of its wheel, and half messages of transactions.
+"""Messages that only a broker delivers: timers of its wheel, and half messages of transactions.
 
-Only a broker delivers these: nothing here changes them. They lie in topics as other messages do:
+Nothing here changes them. They lie in topics as other messages do:
 
     rmq_sys_wheel_timer           due at TIMER_OUT_MS. Due before `lastReadTimeMs` of config/timercheck: delivered. A
                                   record with TIMER_DEL_UNIQKEY cancels the timer of that id and time. One that is far

@@ -1,4 +1,4 @@
-"""One delay level: which of its messages are due, and how far it was delivered (ScheduleMessageService.java).
+"""One delay level: its due messages, and its progress (ScheduleMessageService.java).
 
 Messages of level n wait in queue n - 1 of SCHEDULE_TOPIC_XXXX; the tags code of a queue entry is the time at which its
 message is due. They are delivered in queue order: behind the first one that is not due nothing is. A time further ahead

@@ -1,13 +1,13 @@
-"""Parked messages as the records that they become when they are due (data plane).
+"""The copies that become of delayed messages when they are due (data plane).
 
 A record of the schedule topic, or of our timer topic, is put again under REAL_TOPIC and REAL_QID, as
 ScheduleMessageService.java (messageTimeUp) does: body, flags, born time and host, store host, reconsumeTimes and the
 property string are copied, so a consumer sees DELAY, REAL_TOPIC and REAL_QID; preparedTransactionOffset is 0.
 
-What cannot be put again is left out, so that it does not hold up all others for ever: a record that retention took, a
-half message (as Java does), and, with an error in the log, a damaged record or one without a usable REAL_TOPIC and
-REAL_QID. A real topic need not be in topics.json: Java's put does not look there either. What goes to a queue to which
-nothing can be added is put off: its copy waits in our timer topic.
+Some records cannot be copied. They are left out, so that they do not block all others for ever: a record that retention
+deleted, and a half message (as in Java). A damaged record, or one without a usable REAL_TOPIC and REAL_QID, is also
+left out, with an error in the log. The real topic need not be in topics.json, as in Java. If nothing can be appended to
+the target queue, the message is put off: its copy goes to our timer topic.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Delayed messages and their delivery, without a daemon: whoever looks first delivers what is due.
+"""Delivery of delayed messages without a daemon: the first process that polls delivers the due ones.
 
-Messages wait for a delay level (`delay_levels`) or for an absolute time (`timer`, `timer_queue`). Those of one level or
-timer queue that are due are put again as one unit, whose last record says how far they were delivered; the writer
-appends it only behind the unit that was counted on. So each message is delivered once, whoever looks at the same time
-and wherever a process dies. `pyrmq/delay.lock` only keeps processes from doing the same work in vain. Messages for a
-queue to which nothing can be added, since its newest record is damaged, are put off: they hold up no others.
+A message has a delay level (`delay_level`) or an absolute time (`timer`, `timer_queue`). The due messages of one level
+or timer queue are copied as one unit, whose last record holds the progress. The writer appends the unit only after the
+unit that was expected. So each message is delivered once, even if several processes poll at once, or one dies anywhere.
+`pyrmq/delay.lock` only saves processes from doing the same work twice. If the newest record of a queue is damaged,
+nothing can be appended to it: its messages are put off, and block no others.
 
 config/delayOffset.json tells a broker how far we are. It is written behind what it tells: only after the units are on
 disk. Source: ScheduleMessageService.java; docs/broker-design.md section 1.

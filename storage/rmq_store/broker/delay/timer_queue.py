@@ -1,4 +1,4 @@
-"""One queue of messages that wait for an absolute time: which are due, and which were delivered (data plane).
+"""One queue of messages with an absolute time: the due ones, and the delivered ones (data plane).
 
 Their times are in no order, so one queue offset cannot say which were delivered. A watermark does. Each unit
 `timer/<queue id>` moves the watermark, in the record that says that the messages were delivered:

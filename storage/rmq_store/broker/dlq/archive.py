@@ -1,8 +1,8 @@
-"""Dead letters as Parquet files, so that they outlive the segments of the log that hold them.
+"""Archives dead letters as Parquet files, which outlive the segments of the log.
 
-Retention calls `archive_up_to` before it deletes a segment; people call it to take dead letters elsewhere. What is
-archived stays where it is: nothing is moved. A row holds what a reader of the topic sees, where the message came from
-and why it failed, and the record itself as it lay in the log, which is what `archive_restore` puts back.
+Retention calls `archive_up_to` before it deletes a segment; operators call it to copy dead letters elsewhere. Archived
+dead letters also stay in the store. A row holds the columns that a reader of the topic sees, the origin of the message,
+its failure reason, and the bytes of the record, which `archive_restore` puts back.
 """
 
 from __future__ import annotations

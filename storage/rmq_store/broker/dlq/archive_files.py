@@ -1,8 +1,8 @@
-"""The files of a dead-letter archive: Parquet that anybody can read, and names that say what is archived.
+"""The files of a dead-letter archive: plain Parquet, and names that say which dead letters are archived.
 
     <directory>/_archive.json                            {"format": 1, "store": "<its identity>", "archive": "<uuid>"}
     <directory>/<group>/<queue>-<start>-<end>.parquet    dead letters [start, end) of that queue of %DLQ%<group>
-    <directory>/.lock                                    held by who archives
+    <directory>/.lock                                    held by the process that archives
 
 Offsets have 20 digits. A name appears when the file is whole and on disk, so the names alone are the state of the
 archive: a killed run leaves nothing but a temporary file, which the next one removes. Spark, pandas and pyarrow pass

@@ -1,8 +1,8 @@
-"""Archived dead letters back into a store, at the end of `%DLQ%group` (data plane).
+"""Restores archived dead letters to a store, at the end of `%DLQ%group` (data plane).
 
-A unit for each chunk: some rows of one archived queue. It ends with a record of the system topic RESTORED_TOPIC that
-names them, as a redrive's units do (`archive_restored`): so a restore that was killed goes on where it was, and a
-repeated one adds nothing. What still lies where it was archived is left out, too. Body, properties, born time and host,
+Each chunk, some rows of one archived queue, is a unit. It ends with a record of the system topic RESTORED_TOPIC that
+names the rows, as the units of a redrive do (`restore_ledger`). So a killed restore continues, and a repeated restore
+adds nothing. Dead letters that are still in their queue are left out, too. Body, properties, born time and host,
 flag, sysFlag and reconsumeTimes are the archived ones; offsets, store time and store host are new.
 """
 

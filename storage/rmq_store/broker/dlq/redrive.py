@@ -1,8 +1,8 @@
-"""Moving dead letters on: store.dead_letters.
+"""`store.dead_letters`: redrives dead letters.
 
-RocketMQ has no such thing; what users ask for is: per message an outcome and a reason, a dry run, caps, a rate, a guard
-against loops, and to be able to run it again. A dead letter is copied, never removed: `redriven` knows which ones were
-moved, by queue and offset of `%DLQ%group`, whoever moved them.
+RocketMQ has no such command. Users ask for an outcome and a reason for each message, a dry run, caps, a rate, a guard
+against loops, and safe repetition. A dead letter is copied, never removed: `redrive_ledger` names the redriven ones by
+queue and offset of `%DLQ%group`.
 """
 
 from __future__ import annotations

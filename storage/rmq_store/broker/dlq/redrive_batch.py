@@ -1,4 +1,4 @@
-"""Dead letters as the messages that they become again: who may go, and what the copies say (data plane).
+"""Redriven dead letters as messages: which rows may go, and what their copies hold (data plane).
 
 One chunk is some rows of one queue of the dead-letter topic. Each row gets an outcome; rows that move get a copy.
 """

@@ -1,4 +1,4 @@
-"""Which dead letters were moved on: what makes a redrive resumable, and a repetition of it harmless.
+"""The redrive ledger names the dead letters that were redriven. So a redrive can resume, and a repetition is harmless.
 
 Each unit of a redrive ends with a record of the system topic REDRIVEN_TOPIC, queue 0, that names what the unit moved:
 

@@ -1,4 +1,4 @@
-"""One call of `redrive`: the rows asked for, and what becomes of them (plain columns)."""
+"""One call of `redrive`: its rows, and the outcome of each (plain columns)."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""Which archived dead letters were put back into a store: what makes a restore resumable, and a repetition harmless.
+"""The restore ledger names the archived dead letters that were restored. So a restore can resume, and a repetition is
+harmless.
 
-The records are those of a redrive (`redriven`), in a topic of their own, and name the records themselves as well:
+The records are those of a redrive (`redrive_ledger`), in a topic of their own, and name the records themselves as well:
 
     {"group": "<store>/<group>", "moved": {"<queue id>": [[start, end], ...]}, "digests": {"<queue id>": "<hex>"}}
 
-After a store was set back the same offsets are given out again, to other dead letters: only the digests, 16 hex digits
-for each, tell these from those. A record without digests is refused: development versions wrote it.
+After a store was rolled back, other dead letters get the same offsets: only the digests, 16 hex digits for each, tell
+them apart. A record without digests is refused: development versions wrote it.
 """
 
 from __future__ import annotations

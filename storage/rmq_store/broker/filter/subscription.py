@@ -1,4 +1,4 @@
-"""Which messages of a topic a consumer wants: a tag expression, or a condition on properties.
+"""The messages of a topic that a consumer wants: a tag expression, or a condition on properties.
 
 Tags go to the broker, which looks at their hashes in the queue; the texts are compared there as well. Conditions are
 evaluated here. Sources: MessageSelector.java, FilterAPI.java, SubscriptionData.java.

@@ -1,7 +1,7 @@
 """Tag expressions: `*`, or tags separated by `||` (FilterAPI#buildSubscriptionData).
 
-A queue entry holds only a hash of the tag, so that a broker's answer may contain strangers; the text decides in the
-end.
+A queue entry holds only a hash of the tag, so a broker's answer may contain messages with other tags. The texts are
+compared last.
 """
 
 from __future__ import annotations

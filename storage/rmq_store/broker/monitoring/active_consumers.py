@@ -1,8 +1,8 @@
-"""Who is at work as a group now, and would overwrite what somebody else sets for it.
+"""The active consumers of a group. They would overwrite offsets that an operator sets.
 
-Streams hold a lease per topic, push and lite pull consumers one per member and one per locked queue (`leases`): each of
-them commits offsets from its memory. SimpleConsumers do not: they look at the committed offset each time and go on
-where it was set (`pop`). A stuck holder counts, because it may go on at any moment.
+A stream holds a lease per topic. A push or lite pull consumer holds one per member and one per locked queue (`leases`).
+Each of them commits offsets from its memory. A SimpleConsumer does not: it reads the committed offset each time, and
+continues there (`pop`). A stuck holder counts, because it may continue at any moment.
 
 A broker keeps the same facts in its memory (ConsumerManager.java, RebalanceLockManager.java).
 """

@@ -1,4 +1,4 @@
-"""The dead letters of a group as rows, filtered, with what their properties say of why they died (data plane).
+"""The dead letters of a group as filtered rows, with the failure reasons in their properties (data plane).
 
 Works on stores that are open for reading only. One step of a queue is in memory at a time.
 """

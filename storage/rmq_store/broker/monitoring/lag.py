@@ -1,4 +1,4 @@
-"""How far consumer groups are behind, as mqadmin's consumerProgress counts it.
+"""The lag of consumer groups, as mqadmin's consumerProgress counts it.
 
     consumer offset            what the group has committed of a queue; none counts as 0
     diff                       broker offset (the queue's end) - consumer offset

@@ -1,4 +1,4 @@
-"""What queries could not read any more and went on without (failOnDataLoss=false): `pyrmq/dataloss.json`.
+"""Losses: messages that queries could not read and skipped (failOnDataLoss=false), in `pyrmq/dataloss.json`.
 
     {"format": 1, "losses": [{"time_ms": ..., "group": ..., "query": ..., "batch": ..., "topic": ..., "queue": ...,
      "start": ..., "end": ..., "reason": ...}, ...]}

@@ -1,7 +1,7 @@
-"""Who has consumed one message: the lines that mqadmin prints below a message, from what a directory knows.
+"""The groups that have consumed one message: the lines that mqadmin prints below a message.
 
-mqadmin asks the connected clients; a directory knows offsets, and who holds leases. So the offset decides first, and
-NOT_ONLINE is said only of groups that have not consumed the message. Broadcasting and pull consumers keep no offset
+mqadmin asks the connected clients; a store directory has offsets and leases. So the offset decides first, and only a
+group that has not consumed the message is NOT_ONLINE. Broadcasting and pull consumers keep no offset
 here, so CONSUME_BROADCASTING and PULL do not occur. Source: DefaultMQAdminExtImpl.java (messageTrackDetail, consumed),
 MessageTrack.java.
 """

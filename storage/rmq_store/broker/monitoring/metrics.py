@@ -1,6 +1,6 @@
-"""A store as metrics: lag of groups, topics, dead letters, waiting messages, disk (`metric_table` says what they mean).
+"""The metrics of a store: lag of groups, topics, dead letters, delayed messages, disk (`metric_table` explains each).
 
-What a broker counts in its memory (calls, connections of producers) a directory does not know. Source:
+Counters in a broker's memory (calls, connections of producers) do not exist in a store directory. Source:
 BrokerMetricsManager, ConsumerLagCalculator, DefaultStoreMetricsManager (5.x).
 """
 

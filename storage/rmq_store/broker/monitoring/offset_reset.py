@@ -1,4 +1,4 @@
-"""Moving a group's offsets, planned before it is done: `rmq offsets reset`, resetOffsetByTime, skipAccumulatedMessage.
+"""Plans and makes changes of a group's offsets: `rmq offsets reset`, resetOffsetByTime, skipAccumulatedMessage.
 
 A target is a function of a queue; what it answers is moved into the queue's [min, max], so that a consumer finds the
 offset there. Sources: AdminBrokerProcessor#resetOffsetInner, ResetOffsetByTimeCommand.java.

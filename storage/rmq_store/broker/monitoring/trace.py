@@ -1,4 +1,4 @@
-"""Following messages through a store: what happened to each, and where each of its groups stands. Nothing is written.
+"""Traces messages through a store: the events of each, and the state of each group. It writes nothing.
 
 `trace_records` finds the records, `trace_life` reads them; what they do not say is asked of offsets, queue entries,
 the markers of transactions and, if it is named, an archive of dead letters.

@@ -1,4 +1,4 @@
-"""The life of one message, told from its records (pure functions).
+"""The life of one message, from its records (pure functions).
 
 Every hop of a message is a full copy of it in the log. The properties of a copy say how it came there: RocketMQ's are
 set by AbstractSendMessageProcessor#consumerSendMsgBack and ScheduleMessageService#messageTimeUp, ours by `failure` and

@@ -1,4 +1,4 @@
-"""All records of some messages: the copies that a store holds of each.
+"""All copies of some messages in a store.
 
 The index is asked first: every copy of a message keeps its UNIQ_KEY, so one look-up per topic finds all of them, for
 many messages at once. Where the index cannot answer (there is none, it is not whole, or a message has no UNIQ_KEY) the

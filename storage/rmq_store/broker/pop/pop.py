@@ -1,7 +1,7 @@
-"""Invisible messages, what SimpleConsumer is made of: store.pop.
+"""`store.pop`: invisible messages, the base of SimpleConsumer.
 
-A message that is given out is hidden from its group for a time; acknowledged in time it is done with, otherwise it is
-given out again. The rules are in `pop_turn`, the states in `pop_state`, the file in `pop_journal`. Sources:
+A received message is invisible to its group for a time. If the consumer acknowledges it in time, it is done; otherwise
+it is given out again. The rules are in `pop_turn`, the states in `pop_state`, the file in `pop_journal`. Sources:
 PopConsumerService.java (5.x), PopMessageProcessor.java, AckMessageProcessor.java, ChangeInvisibleTimeProcessor.java;
 ConsumerProcessor.java and PopMessageResultFilterImpl.java (proxy) for dead letters and void handles. Unlike there:
 

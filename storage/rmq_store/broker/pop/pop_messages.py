@@ -1,4 +1,4 @@
-"""Reading what a pop gives out: single messages of a queue, and where a group begins in a queue.
+"""Reads single messages of a queue for a pop, and finds the first offset of a new group.
 
 Sources: PopMessageProcessor#getInitOffset, PullMessageProcessor (limits), MessageStore#checkInDiskByConsumeOffset.
 """

@@ -1,4 +1,4 @@
-"""Which messages of a topic a group has in its hands: the state machine of SimpleConsumer, as values and their changes.
+"""The state machine of SimpleConsumer: the messages of a topic that a group has received, as values and changes.
 
     Ready         at or behind the queue's `next_offset`
     Inflight      a Given whose visible time lies ahead

@@ -1,9 +1,8 @@
-"""One look at a group's pops on a topic, in which nobody else changes them: what may be given out, what is dead, what
-is committed.
+"""One exclusive step on a group's pops of a topic: decides which messages are given out, are dead, or are committed.
 
-Every rule of the state machine that needs the log or the committed offsets is here; `pop` opens the look and decides
-nothing. Order of writing: a dead letter is on disk before its message is forgotten, and a committed offset is told to
-others only when the log is on disk up to it. A damaged message is put off, again and again: it holds up no other.
+Every rule of the state machine that needs the log or the committed offsets is here; `pop` decides nothing. Order of
+writing: a dead letter is on disk before its message leaves the state. An offset is committed only when the log is on
+disk up to it. A damaged message is put off again and again, and blocks no other.
 """
 
 from __future__ import annotations

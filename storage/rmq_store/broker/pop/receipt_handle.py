@@ -1,4 +1,4 @@
-"""Receipt handles: what a consumer shows to acknowledge a message, RocketMQ's POP_CK with the commit-log offset.
+"""Receipt handles: a consumer passes one to acknowledge a message. RocketMQ's POP_CK with the commit-log offset.
 
     ckOffset popTime invisibleTime reviveQid retryFlag brokerName queueId msgQueueOffset commitLogOffset
 

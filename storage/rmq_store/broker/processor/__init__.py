@@ -1,1 +1,1 @@
-"""What answers a client's request, as RocketMQ's processors do: in-process clients call it, and a server can."""
+"""Processors answer the requests of clients, as RocketMQ's do: in-process clients call them, and a server can."""

@@ -1,4 +1,4 @@
-"""One store directory as a broker: what a broker's processors do with a request, done in this process.
+"""One store directory as a broker: answers requests in this process, as a broker's processors do.
 
 Pulls are in `local_pull`. Sources: SendMessageProcessor.java, ConsumerManageProcessor.java, ClientManageProcessor.java.
 """

@@ -1,4 +1,4 @@
-"""Who consumes as which group, and who has locked which queue, at one store directory.
+"""The members of groups, and the locks of queues, at one store directory.
 
 Members and queue locks are leases (`broker/metadata/leases.py`), so that a killed process leaves its groups at once:
 

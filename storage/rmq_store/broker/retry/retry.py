@@ -1,7 +1,7 @@
-"""CONSUMER_SEND_MSG_BACK and its kin: store.retry.
+"""`store.retry`: sends failed messages back (CONSUMER_SEND_MSG_BACK).
 
-A message that failed is copied: into the group's retry topic by way of a delay level, or into its dead letters. The
-rules are in `send_back`. Sources: AbstractSendMessageProcessor#consumerSendMsgBack,
+A failed message is copied into the group's retry topic, after a delay level, or into its dead letters. The rules are in
+`send_back`. Sources: AbstractSendMessageProcessor#consumerSendMsgBack,
 SendMessageProcessor#handleRetryAndDLQ.
 """
 

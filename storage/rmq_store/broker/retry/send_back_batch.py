@@ -1,7 +1,7 @@
 """Many send-backs at once: the rules of `send_back` over columns (data plane).
 
-The frames are copied as they are stored, compressed bodies too. The rules are asked once for each different pair of
-retry count and wish; only rows whose properties do not fit are looked at one by one.
+The frames are copied as they are stored, compressed bodies too. The rules are applied once for each different pair of
+retry count and requested delay level. Only rows whose properties do not fit are handled one by one.
 """
 
 from __future__ import annotations

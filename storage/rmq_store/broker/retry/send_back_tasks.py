@@ -1,10 +1,9 @@
-"""Send-backs that tasks prepare: copies of failed messages in a staged file, waiting for one commit.
+"""Send-backs that tasks prepare: copies of failed messages in a staged file, for one commit.
 
-A task reads the log as a reader does, applies the rules of `send_back`, and writes a file of its own; it appends
-nothing. The driver makes what is needed first (`Retry.prepare`), and commits all files as one unit
-(`Store.commit_staged(files, purpose="sendback", key=, value=)`): so each row is sent back once, however often tasks or
-the whole batch run. That no two rows name one message is seen there, where all of them come together
-(`staged_copies`).
+A task reads the log as a reader does, applies the rules of `send_back`, and writes a file of its own. It appends
+nothing. The driver first makes topics and settings (`Retry.prepare`), and commits all files as one unit
+(`Store.commit_staged(files, purpose="sendback", key=, value=)`). So each row is sent back once, however often tasks or
+the whole batch run. The commit also refuses two rows for one message (`staged_copies`).
 """
 
 from __future__ import annotations
