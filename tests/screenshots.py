@@ -72,7 +72,7 @@ class _Terminal:
     def press(self, keys: bytes) -> None:
         os.write(self._controller, keys)
 
-    def unpin(self) -> str:
+    def rest(self) -> str:
         """Read up to the end of the command, which must succeed."""
         text = b""
         try:

@@ -219,7 +219,7 @@ def test_the_failure_of_a_query_is_the_python_error_of_source_sink_or_function(
     for query, error, text in (
         (bad_sink, UsageError, "the sink has no column 'bodi'"),
         (bad_function, KeyError, "'no such\\ncustomer'"),
-        (missing, NotAStoreError, f"{tmp_path / 'mistyped'}: no store is here, and option createStore=false"),
+        (missing, NotAStoreError, f"{tmp_path / 'mistyped'}: there is no store here, and createStore=false"),
     ):
         with pytest.raises(Exception, match="STREAM_FAILED"):
             query.awaitTermination()

@@ -292,7 +292,7 @@ def test_a_path_that_is_no_store_is_left_alone(tmp_path: Path, tree_hash: Callab
     for name in ("file", "full", "file/below", "link"):
         with pytest.raises(NotAStoreError):
             Store.open(tmp_path / name, create=True)
-    with pytest.raises(UsageError, match="read-only"):
+    with pytest.raises(UsageError, match="read_only excludes"):
         Store.open(tmp_path / "empty", create=True, read_only=True)
     with pytest.raises(NotAStoreError, match="not on this host"):
         StagingArea.for_task(tmp_path / "empty", "w", 0, 0)

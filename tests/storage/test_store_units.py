@@ -272,7 +272,6 @@ def test_units_json_is_rebuilt_when_it_was_deleted_or_is_nonsense(root: Path) ->
         b"",
         json.dumps({**true, "newest": liar}),  # with a checksum that does not fit
         b"[" * 100_000,
-        b'{"format": 1}',
         sealed({**true, "newest": []}),
         sealed({**true, "format": 99, "newest": liar}),
         sealed({**true, "queue_offset": 0, "newest": liar}),

@@ -123,8 +123,9 @@ def development_files(root: Path) -> dict[str, str]:
     for name, what in (("queue_ends.json", "a table without `firsts`, `log_end`"), ("units.json", "format 1")):
         try:
             data = json.loads(_start(root / "pyrmq" / name, FILE_BYTES_MAX))
-            is_first = data["format"] == 1
-        except (ValueError, KeyError, TypeError, RecursionError):
+            # A table of queue ends that does not have its checksum is no table of any version.
+            is_first = data["format"] == 1 and (name == "units.json" or data.pop("crc", None) == checksum(data))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue
         if is_first and (name == "units.json" or not {"firsts", "log_end"} <= data.keys()):
             found[f"pyrmq/{name}"] = what

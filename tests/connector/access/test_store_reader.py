@@ -115,7 +115,7 @@ def test_without_create_store_a_write_makes_none(tmp_path: Path, is_mount_point:
         lambda options: store_writer.prepare_batch(options, 0),
         lambda options: store_writer.prepare_batch(options, 7),
     ):
-        with pytest.raises(NotAStoreError, match=r"mistyped: no store is here, and option createStore=false.*rmq init"):
+        with pytest.raises(NotAStoreError, match=r"mistyped: there is no store here, and createStore=false.*rmq init"):
             prepare(options)
     assert path.exists() == is_mount_point and not list(tmp_path.glob("mistyped/*"))
     Store.open(path, create=True).close()

@@ -22,7 +22,7 @@ import pytest
 from rmq_store import ARCHIVE_SCHEMA, MESSAGE_SCHEMA, CorruptionError, Message, Store, StoreConfig, UsageError, backup
 from rmq_store.broker.dlq import archive as module
 from rmq_store.broker.dlq.archive_files import STORE_KEY, ArchiveFiles
-from rmq_store.errors import CorruptConfigError, StoreFullError, StoreLockedError
+from rmq_store.errors import CorruptConfigError, NotAStoreError, StoreFullError, StoreLockedError
 from rmq_store.files import durable
 from rmq_store.files.locks.lock import OfdLock
 
@@ -202,7 +202,7 @@ def test_an_archive_of_another_store_is_refused_and_so_are_files_that_overlap(fa
         wrong = '{"format": 1, "store": "x", "archive": 7}'
         for content in ("", "{}", "[]", wrong, '{"format": 1, "store": 7}', '{"format": 2, "store": "x"}'):
             (directory / "_archive.json").write_text(content)
-            with pytest.raises((UsageError, CorruptConfigError)):
+            with pytest.raises((UsageError, CorruptConfigError, NotAStoreError)):
                 archive_all(store, directory)
 
 

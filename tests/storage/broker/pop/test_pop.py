@@ -105,7 +105,7 @@ def test_a_changed_duration_counts_from_the_call_and_at_once(store: Store, clock
     with pytest.raises(InvalidReceiptHandleError):
         store.pop.ack("g", "T", handle)
     shorter = store.pop.change_invisible_duration("g", "T", again.receipt_handle, 0)
-    with pytest.raises(InvalidReceiptHandleError, match="was over"):
+    with pytest.raises(InvalidReceiptHandleError, match="its invisible duration ended at"):
         store.pop.ack("g", "T", shorter)
     assert [one.delivery_attempt for one in store.pop.receive("g", "T", 1, 30)] == [3]
 
@@ -135,7 +135,7 @@ def test_a_duration_can_be_changed_in_time_and_before_the_acknowledgement_only(s
     with pytest.raises(InvalidReceiptHandleError, match="done with"):
         store.pop.change_invisible_duration("g", "T", new, 30)
     clock.now_ms += 1
-    with pytest.raises(InvalidReceiptHandleError, match="was over"):
+    with pytest.raises(InvalidReceiptHandleError, match="its invisible duration ended at"):
         store.pop.change_invisible_duration("g", "T", two.receipt_handle, 30)
 
 

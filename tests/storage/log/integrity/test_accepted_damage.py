@@ -336,7 +336,7 @@ def test_kept_is_refused_where_it_makes_no_sense(lab: Lab) -> None:
     for options in ({"on_corruption": "keep"}, {"rebuild_views": True}):
         with pytest.raises(UsageError, match="read_only excludes"):
             lab.open(read_only=True, **options)
-    with lab.open(), pytest.raises(StoreLockedError, match="nobody else"):
+    with lab.open(), pytest.raises(StoreLockedError, match="needs the store alone"):
         lab.open(rebuild_views=True)
 
 
