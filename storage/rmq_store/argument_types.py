@@ -1,4 +1,4 @@
-"""What checks a value against a type that a function declares, for `arguments`: one function for each kind of type.
+"""Checks of a value against a type that a function declares, for `arguments`: one function for each kind of type.
 
 Each returns the value to use, or raises Wrong. A type that says nothing (Any, a protocol) has none.
 """

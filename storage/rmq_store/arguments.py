@@ -1,4 +1,4 @@
-"""What a caller passes to a public method, checked against the types that the method declares.
+"""Arguments of public methods, checked against the types that the method declares.
 
     @checked_methods("send")            every public method but those that are named; with `constructor`, that, too
     class Store: ...
@@ -7,8 +7,8 @@
     def backup(source: str | Path, ...): ...
 
 A wrong value is a UsageError that names the argument, before anything is done; an integer of numpy becomes Python's.
-What only the method knows (which queue ids a topic has) stays its business. A method that is called once per message
-is left out and looks itself: this costs a microsecond.
+The method itself checks facts that only it knows, such as the queue ids of a topic. A method that is called once per
+message is left out and looks itself: this costs a microsecond.
 """
 
 from __future__ import annotations

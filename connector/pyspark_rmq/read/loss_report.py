@@ -1,4 +1,4 @@
-"""What a query went on without, because failOnDataLoss is off: to the log, and to a table that can be read.
+"""Losses that a query passed over because failOnDataLoss is off: written to the log, and to a table that can be read.
 
 Each range is one line of JSON in the logger `pyspark_rmq.dataloss`, and one row of the report in the store (not in one
 that a broker made, or that cannot be written). `spark.read.format("rmq").option("dataLoss", "true")` reads the rows

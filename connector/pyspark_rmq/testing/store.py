@@ -1,4 +1,4 @@
-"""What the fixtures give: a store with helpers for tests, and its clock. Control plane; messages are plain dicts.
+"""The values of the fixtures: a store with helpers for tests, and its clock. Control plane; messages are plain dicts.
 
 A message is a dict with the columns that the source has with the option `group` (`topic`, `body`, `properties`,
 `reconsumeTimes`, ...). One from a group's retry topic shows the topic that it was sent to, as a consumer sees it

@@ -1,7 +1,7 @@
 """Small files that survive a crash: atomic replacement, fsync, and opens that follow no symbolic link.
 
-What root makes in a store belongs to whom the store's directory belongs: the service that runs as another user has to
-open it afterwards.
+Files that root makes in a store belong to the owner of the store's directory: the service that runs as another user has
+to open it afterwards.
 
 Every operation that can fail or lose data calls `hook(operation, path)` first, so that a test can make exactly the k-th
 one fail. Operations: "open", "read", "write", "allocate", "fsync" (of a file; fdatasync too), "rename", "link",

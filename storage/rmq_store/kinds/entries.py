@@ -1,4 +1,4 @@
-"""What lies in a directory, by name, and small files. Nothing of the engine, so that the verifier can use it, too."""
+"""Entries of a directory by name, and small files. Nothing of the engine, so that the verifier can use it, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients raise: the part of the error tree (`rmq_store.errors`) that RocketMQ's clients name.
+"""Errors of clients: the part of the error tree (`rmq_store.errors`) that RocketMQ's clients name.
 
     StoreError
     └── ClientError                            what went wrong between a client and a broker

@@ -1,4 +1,4 @@
-"""What the store answers: plain values."""
+"""Answers of the store: plain values."""
 
 from __future__ import annotations
 

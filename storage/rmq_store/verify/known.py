@@ -1,5 +1,6 @@
-"""What a store says about itself: where its log ends while writers are at work, what of it is on disk for certain, from
-where on records have checksums, how far the queues went, which damage was kept, and whether a repair came to its end.
+"""Statements of a store about itself: where its log ends while writers are at work, what of it is on disk for certain,
+from where on records have checksums, how far the queues went, which damage was kept, and whether a repair came to its
+end.
 
 Source of the layouts: docs/formats.md section 3, docs/design.md sections 8.1 and 8.5; read here by hand, as everything
 else in this package.

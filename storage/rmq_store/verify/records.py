@@ -1,4 +1,4 @@
-"""What the verifier knows about a record of the commit log. Pure, and independent of `rmq_store.format`.
+"""Records of the commit log, as the verifier knows them. Pure, and independent of `rmq_store.format`.
 
 Source of the rules: CommitLog#checkMessageAndReturnSize, MessageDecoder, MessageExtEncoder.
 """

@@ -1,4 +1,4 @@
-"""What a verification counts and finds, and the one place where it is decided what counts as damage."""
+"""Counts and findings of a verification, and the one place that decides what counts as damage."""
 
 from __future__ import annotations
 

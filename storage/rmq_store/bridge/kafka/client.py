@@ -1,4 +1,4 @@
-"""What the bridge asks of a Kafka client: three interfaces. `connect` gives them by kafka-python.
+"""The three interfaces that the bridge needs of a Kafka client. `connect` gives them by kafka-python.
 
 All of them raise `KafkaUnavailableError` if brokers do not answer in time (it may work later), `KafkaRefusedError` if
 they refuse (rights, a setting), and close by `close()`. None is safe for threads.

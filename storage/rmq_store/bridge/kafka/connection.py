@@ -9,7 +9,7 @@
     })
 
 Secrets are references, `env:NAME` or `file:/path` (its first line), and are read when a client is made; nothing prints
-them. What decides how the mirror reads and writes (isolation, offsets, commits, retries) is no option.
+them. The mirror itself sets how it reads and writes (isolation, offsets, commits, retries): these are no options.
 """
 
 from __future__ import annotations

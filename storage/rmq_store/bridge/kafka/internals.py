@@ -1,4 +1,4 @@
-"""What the bridge uses of kafka-python beyond its documented interface, checked when the bridge is imported.
+"""Parts of kafka-python that the bridge uses beyond its documented interface. The import of the bridge checks them.
 
 kafka-python gives record sets only as one Python object per record, its producer cannot be trusted with transactions,
 and its connections are not public. The modules beside this one reach under that; what they reach for is listed here, so

@@ -1,4 +1,5 @@
-"""Which dead letters went back to Kafka, kept in Kafka itself, in the transaction that produced them.
+"""The list of dead letters that went back to Kafka. It is a topic of Kafka, written in the transaction that produced
+them.
 
 A compacted topic for each group, `__pyrmq.redriven.<group>`, of one partition; only transactions of the group's
 transactional id write it. Key: the letter's UNIQ_KEY, which stands for the record in its topic of dead letters,

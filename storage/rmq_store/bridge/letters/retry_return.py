@@ -4,8 +4,8 @@
 
 So none goes twice, wherever this process dies: behind the transactional id's first `begin` the position is what was
 committed. A retry queue of which a part is gone (a store that was set back) is recognised by the store time of the last
-message below the position. What Kafka does not take becomes a dead letter of the group in the store, by a unit that
-names the offsets, before the transaction that passes them over is committed: one that is repeated knows them.
+message below the position. A record that Kafka does not take becomes a dead letter of the group in the store, by a unit
+that names the offsets, before the transaction that passes them over is committed: one that is repeated knows them.
 """
 
 from __future__ import annotations

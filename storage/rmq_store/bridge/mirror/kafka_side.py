@@ -1,4 +1,4 @@
-"""What the parts of a mirror into Kafka have in common: Kafka's side, rules and counts."""
+"""Shared by the parts of a mirror into Kafka: Kafka's side, rules and counts."""
 
 from __future__ import annotations
 

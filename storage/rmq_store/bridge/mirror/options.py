@@ -1,4 +1,4 @@
-"""What a mirror from Kafka into a store is told."""
+"""Options of a mirror from Kafka into a store."""
 
 from __future__ import annotations
 

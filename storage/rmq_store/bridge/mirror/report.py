@@ -1,4 +1,4 @@
-"""What a mirror has done, and how far it is behind; for people, for programs, and as OpenMetrics.
+"""Counts and lag of a mirror: for people, for programs, and as OpenMetrics.
 
 Lag is the last stable offset less the position, which lies beyond transaction markers: a topic that ends with a marker
 can be caught up. Offsets that are no records (markers, compacted ones) count as lag until they are passed.

@@ -5,7 +5,7 @@
     another topic id              deleted and made again: its partitions stop, or begin anew by option
     gone                          its partitions stop
 
-What has stopped stays so for this run; all others go on.
+A topic that has stopped stays so for this run; all others go on.
 """
 
 from __future__ import annotations

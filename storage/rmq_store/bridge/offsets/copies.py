@@ -1,9 +1,10 @@
-"""What the way back has brought into the source: which records of others, in the target, a group has consumed there.
+"""Copies that the way back has brought into the source. They show which records of others, in the target, a group has
+consumed there.
 
 Each copy in the source names the record that it was made of. So a record is consumed if its copy lies below the group's
 position. Copies that are gone cannot say so:
 
-* Retention takes the oldest. What lies before the first copy that is left was copied before it, and so below the
+* Retention takes the oldest. Records before the first copy that is left were copied before it, and so below the
   group's position: [start of the way back, first copy left) is consumed. If none is left below the group's position,
   the first one behind it says the same, or, if there is none either, the position of the way back.
 * Compaction takes any. All in [start of the way back, last copy below the group's position] was copied.

@@ -1,4 +1,4 @@
-"""Which messages a mirror could not copy: positions in the source, out of its dead letters."""
+"""Messages that a mirror could not copy, as positions in the source: its dead letters name them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a group would not get if it went over now: it has not consumed it, and the target does not have it to come."""
+"""Records that a group would miss if it moved now: it has not consumed them, and they do not follow its position in the
+target.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What translation asks of a side: Kafka (`kafka_side`) or a store (`store_side`), each as source or as target."""
+"""The interface of a side for translation: Kafka (`kafka_side`) or a store (`store_side`), each as source or as
+target.
+"""
 
 from __future__ import annotations
 

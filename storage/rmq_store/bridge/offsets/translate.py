@@ -10,7 +10,7 @@ queue is a partition or a queue. Records of the target are of three kinds, by th
                                holds the position up nor counts
 
 The position is the first record of the target that is not consumed, or the end. Nothing below the group's present
-position in the target matters: reading begins there, so it never goes back. Where one mirror is the queue's only writer
+position in the target matters: reading begins there, so it never goes back. If one mirror is the queue's only writer,
 this is the first record whose source offset is not below the group's position.
 
 A mark counts only if it is possible: below the mirror's position as it was asked, and above those before it. A mirror

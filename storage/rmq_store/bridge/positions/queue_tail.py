@@ -1,4 +1,4 @@
-"""What the tail of a target queue says of a mirror's position, beside the unit that says it.
+"""The position of a mirror as the tail of its target queue shows it, compared with the unit that holds it.
 
 Both go together, as long as it is we who recover the store. A RocketMQ broker that opens it after a power cut keeps
 half a unit, and its cleaner or a repair may forget one: then there are rows behind the position, or no position at all.

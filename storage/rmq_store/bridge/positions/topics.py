@@ -1,4 +1,4 @@
-"""Which topics a mirror copies, and what they are called on the other side.
+"""The topics that a mirror copies, and their names on the other side.
 
 By name, or by a pattern that whole names match. A pattern never takes topics of one side's own machinery, retry topics
 and dead letters; positions of mirrors are not even taken by name. The rules of `renames` are tried in their order, the

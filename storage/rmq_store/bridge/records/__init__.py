@@ -1,1 +1,1 @@
-"""What a record is on each side. Pure: no network, no kafka-python."""
+"""Records of Kafka and messages of RocketMQ, mapped to each other. Pure: no network, no kafka-python."""

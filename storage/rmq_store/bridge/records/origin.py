@@ -8,8 +8,8 @@
 
 They count only if each is there once and MIRROR_TO fits the record that carries them: a job may copy all headers or
 properties to a record of its own, also within one topic, and Java's producer keeps the UNIQ_KEY that it is given. Where
-the topic has LogAppendTime, "-" stands for the timestamp, as the broker gives it. What is left: a record that is sent
-again to the same place with the same body, time and marks is taken for the copy of a mirror.
+the topic has LogAppendTime, "-" stands for the timestamp, as the broker gives it. One case is left: a record that is
+sent again to the same topic and partition with the same body, time and marks is taken for the copy of a mirror.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which names a header or a property may have, and what they become on the other side.
+"""Names that a header or a property may have, and their names on the other side.
 
 Sources: MessageConst.java (RocketMQ 4.9 to 5.5); Producer API of Kafka (headers have any name).
 """

@@ -6,8 +6,8 @@
     rmq.<other>                                         to look at only
     other headers                                       properties of the user, in their order
 
-Whoever writes to the Kafka topic can write such headers, too. A row with a header that no mirror writes is not
-restored: its headers go through exactly, as any others do, and set nothing.
+Any producer of the Kafka topic can write such headers, too. A row with a header that no mirror writes is not restored:
+its headers go through exactly, as any others do, and set nothing.
 """
 
 from __future__ import annotations

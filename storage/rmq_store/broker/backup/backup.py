@@ -1,6 +1,6 @@
 """A consistent copy of a store that other processes write, without stopping them. The source is only read.
 
-What each step leaves out is what the next ones must not see (docs/operations.md):
+Each step leaves out the files that the next ones must not see (docs/operations.md):
 
     B1  offsets, POP state, unit table        before the end is taken: none of them is ahead of the copied log
     B2  the end; the segments below it pinned the end always lies between two appends, so a unit is in or out as a whole
@@ -9,9 +9,9 @@ What each step leaves out is what the next ones must not see (docs/operations.md
     B5  queues whose messages retention took  their next offset stays what it is
     B6  opened and closed, renamed            before this the target does not exist
 
-What others keep in the store (timers, RocksDB, unknown files) is copied between B1 and B2, byte for byte. A store that
-a broker wrote last, or of a kind that is not written here, is copied file by file instead, and only while nobody uses
-it: a broker gives no end that a copy could trust.
+Files of others in the store (timers, RocksDB, unknown ones) are copied between B1 and B2, byte for byte. A store that a
+broker wrote last, or of a kind that is not written here, is copied file by file instead, and only while nobody uses it:
+a broker gives no end that a copy could trust.
 """
 
 from __future__ import annotations

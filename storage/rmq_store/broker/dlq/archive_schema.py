@@ -1,5 +1,5 @@
 """A dead letter as a row, in its topic and in an archive, and the columns of it that come from properties: where the
-message was consumed, and why it failed. Who writes these: `failure`, `send_back`; docs/operations.md, Dead letters.
+message was consumed, and why it failed. Their writers are `failure` and `send_back`; docs/operations.md, Dead letters.
 """
 
 from __future__ import annotations

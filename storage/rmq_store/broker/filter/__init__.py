@@ -1,1 +1,1 @@
-"""Which messages a consumer wants: tag expressions and SQL92 selectors (org.apache.rocketmq.filter)."""
+"""Filters of consumers: tag expressions and SQL92 selectors (org.apache.rocketmq.filter)."""

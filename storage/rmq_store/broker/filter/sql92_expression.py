@@ -1,4 +1,4 @@
-"""What the parts of an SQL92 selector mean: closures over the properties of a message (control plane).
+"""Parts of an SQL92 selector as closures over the properties of a message (control plane).
 
 Sources: ComparisonExpression.java, LogicExpression.java, UnaryExpression.java, PropertyExpression.java. A NULL is None.
 """

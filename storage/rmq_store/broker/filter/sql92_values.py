@@ -2,7 +2,7 @@
 
 Types are those of Java: properties are strings; a constant is a string, a boolean, an Integer (32 bits), a Long or a
 Double. Strings become numbers by the rules of the other side's type: `a = 3` refuses '3.5' and ' 3', `a = 3.0` takes
-both. What cannot be converted ends the evaluation of the whole selector, and the message does not match.
+both. A value that cannot be converted ends the evaluation of the whole selector, and the message does not match.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Members and queue locks are leases (`broker/metadata/leases.py`), so that a kill
     %RECEIVER%<hash of the client id>   owner = client id, of a client that receives and is no member
     %LOCK%<queue id>|<topic>            owner = client id
 
-Who shares a topic's queues holds the topic, too, so that no stream of the group reads it
+A member that shares a topic's queues holds the topic, too, so that no stream of the group reads it
 (`broker/metadata/topic_use.py`).
 
 A member without a heartbeat for 120 s is left out of the list, as a broker does (ConsumerManager.java). A queue lock

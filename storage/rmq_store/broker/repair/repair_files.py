@@ -1,5 +1,5 @@
-"""What is wrong with single files of a store that nobody has open, and how each is put right (`rmq repair`): tables,
-our own files, queue files as files. Segments: repair_segments.
+"""Findings about single files of a store that nobody has open, and the repair of each (`rmq repair`): tables, our own
+files, queue files as files. Segments: repair_segments.
 """
 
 from __future__ import annotations

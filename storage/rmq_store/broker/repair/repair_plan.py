@@ -1,4 +1,4 @@
-"""What is wrong with a store, and what will be done about it: between the two halves of `rmq repair`."""
+"""The findings about a store and the planned repairs: the value between the two halves of `rmq repair`."""
 
 from __future__ import annotations
 

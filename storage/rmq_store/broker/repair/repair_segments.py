@@ -1,4 +1,4 @@
-"""What is wrong with the files of the commit log as files, and how each is put right (`rmq repair`).
+"""Findings about the files of the commit log as files, and the repair of each (`rmq repair`).
 
 Their size belongs to the store. If no store.json tells it, the names do: a segment is named after the offset at which
 it begins, a multiple of the size. A wrong guess would cut every good segment, so what stays unclear is refused.

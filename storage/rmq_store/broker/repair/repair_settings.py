@@ -1,9 +1,9 @@
 """The settings of a store whose store.json is damaged or missing (`rmq repair`).
 
 They come from the first that has them: what the caller gives one by one; store.json.bak; what can still be read of
-store.json, line by line; a broker.conf that the caller names. What is then still unknown is *lost*: a default in its
-place (ASYNC_FLUSH!) is taken only if the caller says so, for hardly any setting can be changed later.
-Sizes are never lost: the files of the store have them.
+store.json, line by line; a broker.conf that the caller names. A setting that is then still unknown is *lost*: a default
+in its place (ASYNC_FLUSH!) is taken only if the caller says so, for hardly any setting can be changed later. Sizes are
+never lost: the files of the store have them.
 """
 
 from __future__ import annotations

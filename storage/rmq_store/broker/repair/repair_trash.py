@@ -1,7 +1,7 @@
 """Where everything goes that a repair takes out of a store, or changes (`rmq repair`): nothing is deleted.
 
-What has to go is moved, what is changed is copied, to a directory that keeps the relative path. Holes stay holes, and
-what the disk does not give back is zeros in the copy.
+A repair moves files that have to go, and copies files that it changes, to a directory that keeps the relative path.
+Holes stay holes, and what the disk does not give back is zeros in the copy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a store says of itself: store.json (identity and settings), the default topics, and its broker's name."""
+"""The description of a store: store.json (identity and settings), the default topics, and its broker's name."""
 
 from __future__ import annotations
 

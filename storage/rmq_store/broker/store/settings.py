@@ -1,4 +1,4 @@
-"""Which settings hold for a store that is opened: those of store.json, of its files, and of the caller."""
+"""The settings of a store that is opened, from three sources: those of store.json, of its files, and of the caller."""
 
 from __future__ import annotations
 

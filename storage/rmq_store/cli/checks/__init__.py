@@ -1,4 +1,4 @@
-"""What `rmq doctor` looks at. A check never raises for what it is there to find: it is a finding."""
+"""The checks of `rmq doctor`. A check never raises for what it is there to find: it is a finding."""
 
 from __future__ import annotations
 

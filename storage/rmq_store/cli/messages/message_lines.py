@@ -1,6 +1,6 @@
 """Lines of a file as batches for `Store.append`; one batch at a time is in memory.
 
-A line with a mistake ends it; the messages before that line are stored first. What a line says is stored as it stands
+A line with a mistake ends it; the messages before that line are stored first. A value in a line is stored as it stands
 there, or is a mistake: numbers of a body keep their digits, and no key may come twice.
 """
 

@@ -1,5 +1,5 @@
-"""What a small HTTP server grants a client: how many there may be, how long and how large a request is, and under which
-names it answers.
+"""Limits of a small HTTP server: the number of clients, the time and size of a request, and the host names that it
+answers.
 
 A browser on this machine can be led to any address by somebody else's name (DNS rebinding); it sends that name as Host.
 So a name counts only if it was named. An address cannot be led elsewhere.

@@ -1,7 +1,7 @@
 """Metrics over HTTP: GET /metrics, in the format that the client asks for. Only this machine, unless it was asked for.
 
 A request looks at the store anew, one at a time. A look that fails is an answer 500 that says why, and the next request
-looks again. What a client may take, and under which names we answer: `http_limits`.
+looks again. Limits for clients and the host names that we answer: `http_limits`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The store as the one broker of mqadmin: its state, settings and counts. Source: tools/command/broker/*.java,
 ClusterListSubCommand.java, StatsAllSubCommand.java, QueryConsumeQueueCommand.java.
 
-What a running broker counts in memory (pulls, thread pools) a directory does not know: `-` stands there.
+A directory does not know the counts that a running broker keeps in memory (pulls, thread pools): `-` stands there.
 """
 
 from __future__ import annotations

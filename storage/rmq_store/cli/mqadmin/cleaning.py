@@ -1,4 +1,4 @@
-"""What mqadmin lets a broker clean: expired files, and what is left of deleted topics.
+"""The cleaning commands of mqadmin: expired files, and leftovers of deleted topics.
 
 Source: CleanExpiredCQSubCommand.java, DeleteExpiredCommitLogSubCommand.java, CleanUnusedTopicCommand.java.
 """

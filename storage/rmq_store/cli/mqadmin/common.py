@@ -1,4 +1,4 @@
-"""What the commands of mqadmin share: flags that a directory does not need, its table lines, the names it prints."""
+"""Shared by the commands of mqadmin: flags that a directory does not need, its table lines, the names it prints."""
 
 from __future__ import annotations
 

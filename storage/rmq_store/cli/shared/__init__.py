@@ -1,1 +1,1 @@
-"""What the commands share: options, tables, screens, progress, names and times."""
+"""Shared by the commands: options, tables, screens, progress, names and times."""

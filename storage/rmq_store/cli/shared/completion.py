@@ -1,7 +1,7 @@
 """Names of topics and groups for TAB, out of the store's JSON tables; what cannot be read is not named.
 
 A shell puts what it is offered into the line that somebody types: only names that a topic or a group can have are
-offered, whatever a table holds. What a broker made for itself is left out; it can be typed.
+offered, whatever a table holds. Topics and groups that a broker makes for itself are left out; a user can type them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the commands share: common options, tables for people and for pipes, JSON, text that is safe for a terminal."""
+"""Shared by the commands: common options, tables for people and for pipes, JSON, text that is safe for a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients ask of the place where the messages are, so that they need not know which place it is.
+"""The interface between clients and the brokers that hold the messages: clients do not know which kind it is.
 
 A backend is a cluster of one or more brokers: store directories (`client/backend/local.py`), later brokers behind a
 network. Every call may raise a ClientError (`protocol/errors.py`); of the engine's own errors only those that say that

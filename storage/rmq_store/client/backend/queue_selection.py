@@ -1,4 +1,4 @@
-"""Which queue a producer takes: the next one in turn, on a retry one of another broker (TopicPublishInfo.java).
+"""The queue that a producer takes: the next one in turn, on a retry one of another broker (TopicPublishInfo.java).
 
     1. The index of a topic starts at random in each thread, and grows by one with each look: ++i & 0x7FFFFFFF, modulo
        the number of queues (ThreadLocalIndex.java).

@@ -3,8 +3,9 @@
     CONSUME_SUCCESS                               messages up to the context's ackIndex are done, the others failed
     RECONSUME_LATER, None, an exception, else     all failed
 
-What failed is sent back to the broker (CLUSTERING) or dropped (BROADCASTING). What nobody takes back counts one more
-retry in memory and goes to the listener again after five seconds; until then it holds the progress back.
+Messages that failed are sent back to the broker (CLUSTERING) or dropped (BROADCASTING). A message that the broker does
+not take back counts one more retry in memory and goes to the listener again after five seconds; until then it holds the
+progress back.
 
 `consume_messages` does this with objects, `consume_arrow` with rows. Source: ConsumeMessageConcurrentlyService.java
 (ConsumeRequest#run, processConsumeResult, cleanExpireMsg).

@@ -1,4 +1,4 @@
-"""What a consumer calls with messages, and what it may answer.
+"""Listeners: the functions that a consumer calls with messages, and their answers.
 
 Sources: MessageListenerConcurrently.java, MessageListenerOrderly.java, ConsumeConcurrentlyStatus.java,
 ConsumeOrderlyStatus.java, ConsumeConcurrentlyContext.java, ConsumeOrderlyContext.java.

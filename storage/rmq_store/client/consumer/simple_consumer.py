@@ -5,10 +5,10 @@
         handle(view.body)
         consumer.ack(view)
 
-What is not acknowledged within its invisible duration comes again, at once when that is over, and after too many
-deliveries becomes a dead letter. There is no rebalance: members of a group, in any number of processes, share every
-queue. No stream of the group can read what they receive from until they are closed.
-Sources: SimpleConsumerImpl.java, FilterExpression.java (rocketmq-clients).
+A message that is not acknowledged within its invisible duration comes again, at once when that is over, and after too
+many deliveries becomes a dead letter. There is no rebalance: members of a group, in any number of processes, share
+every queue. No stream of the group can read what they receive from until they are closed. Sources:
+SimpleConsumerImpl.java, FilterExpression.java (rocketmq-clients).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Who of a group's members gets which queues: pure functions of (queues, member ids), the same at every member.
+"""Strategies that give the queues of a topic to the members of a group: pure functions of (queues, member ids), the
+same at every member.
 
 Each member computes the whole division by itself and takes its part, so all must see the same two sorted lists. A
 member that is not in the list gets nothing.

@@ -1,4 +1,4 @@
-"""What rebalancing and flow control see of a queue that a consumer has, whatever form its messages have.
+"""A queue of a consumer as rebalancing and flow control see it, whatever form its messages have.
 
 Source: ProcessQueue.java (dropped, locked, lastLockTimestamp, msgCount, msgSize, getMaxSpan).
 """

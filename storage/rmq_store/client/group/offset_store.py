@@ -5,8 +5,8 @@ Clustering: the broker keeps the offsets of the group. Broadcasting: every consu
     <directory>/<client id>/<group>/offsets.json
     {"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:5}}      as Java writes it; .bak = the one before
 
-What was not persisted is delivered again, never lost.
-Sources: RemoteBrokerOffsetStore.java, LocalFileOffsetStore.java, OffsetSerializeWrapper.java.
+Messages whose offset was not persisted are delivered again, never lost. Sources: RemoteBrokerOffsetStore.java,
+LocalFileOffsetStore.java, OffsetSerializeWrapper.java.
 """
 
 from __future__ import annotations

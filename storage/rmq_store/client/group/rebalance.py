@@ -1,4 +1,4 @@
-"""Which queues this member of a group has now, and what happens when that changes.
+"""The queues that this member of a group has now, and the steps when they change.
 
 Every member divides the same queues among the same members and takes its part. A queue that goes: its progress is
 stored, its unfinished messages are left to the next member; an ordered queue is unlocked when the listener has come

@@ -1,4 +1,5 @@
-"""Where a consumer starts in a queue that it got. Source: RebalancePushImpl.java (computePullFromWhereWithException).
+"""The offset at which a consumer starts in a queue that it got. Source: RebalancePushImpl.java
+(computePullFromWhereWithException).
 
     stored offset    wins always; a broker answers 0 for a new group on a queue whose first message is still young
     none stored      LAST_OFFSET: the end, FIRST_OFFSET: 0 (the first pull corrects it), TIMESTAMP: by the store's times

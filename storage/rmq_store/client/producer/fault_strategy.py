@@ -1,4 +1,4 @@
-"""Which brokers to avoid after slow or failed sends (MQFaultStrategy.java, LatencyFaultToleranceImpl.java).
+"""Brokers that a producer avoids after slow or failed sends (MQFaultStrategy.java, LatencyFaultToleranceImpl.java).
 
 The first row from the right whose latency was reached counts; a failed send counts as a fixed latency instead:
 

@@ -1,4 +1,4 @@
-"""What may be sent, and how a message is made ready for it.
+"""Rules for messages that a producer sends, and how it prepares them.
 
 Sources: Validators.java, MessageBatch.java, MessageDecoder.java (encodeMessage), DefaultMQProducerImpl.java
 (tryToCompressMessage, sendKernelImpl), MessageClientIDSetter.java.

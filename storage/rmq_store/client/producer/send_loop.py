@@ -11,8 +11,8 @@
 
 A retry follows at once and avoids the broker that failed; after a flow-control answer it waits by the back-off. Half
 messages are tried again only if the broker cannot have seen them (no connection). Asynchronous sends stay at their
-broker and are retried after RemotingErrors and flow control only. What has a fixed queue is tried once.
-Sources: DefaultMQProducerImpl.java (sendDefaultImpl, sendSelectImpl), MQClientAPIImpl.java (onExceptionImpl).
+broker and are retried after RemotingErrors and flow control only. A message with a fixed queue is tried once. Sources:
+DefaultMQProducerImpl.java (sendDefaultImpl, sendSelectImpl), MQClientAPIImpl.java (onExceptionImpl).
 """
 
 from __future__ import annotations

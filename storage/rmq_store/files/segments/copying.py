@@ -1,7 +1,7 @@
 """Copying files without reading them into memory: the kernel moves the bytes, or shares the blocks where the file
 system can (copy_file_range(2): reflinks on XFS and Btrfs).
 
-Holes stay holes. What lies behind the end that was asked for is never looked at: somebody may be writing it.
+Holes stay holes. A copy never reads beyond the end that was asked for: somebody may be writing it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Who keeps a segment: shared locks on byte 0 of its file, which a cleaner asks for alone before it unlinks the file.
+"""Pins of segments: shared locks on byte 0 of its file, which a cleaner asks for alone before it unlinks the file.
 
 A reader takes the lock on every segment that it has open (`OpenFile.pin`); a `Pin` takes it for a range of the log that
 somebody is going to read, perhaps in another process. The locks are open-file-description locks: they end with the
-descriptor, so a killed reader keeps nothing. Whoever has mapped a file reads on in it after it was unlinked.
+descriptor, so a killed reader keeps nothing. A process that has mapped a file reads on in it after it was unlinked.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What is to be encoded: the columns of a batch, found by name and brought to one type each, and what all messages of
-it have in common (data plane).
+"""The input of an encoder: the columns of a batch, found by name and cast to one type each, and the values that all its
+messages share (data plane).
 """
 
 from __future__ import annotations

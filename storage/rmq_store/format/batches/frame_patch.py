@@ -1,4 +1,5 @@
-"""What is filled into encoded frames when it is known where they will lie: under the append lock, so it is kept small.
+"""Fields of encoded frames that are known only when the append knows their offsets. It fills them in under the append
+lock, so they are few.
 
 Source: CommitLog.java (DefaultAppendMessageCallback.doAppend; the CRC property).
 """

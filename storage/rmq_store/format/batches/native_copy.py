@@ -1,8 +1,9 @@
 """Copies of stored frames in one pass, by the extension (data plane): what `frame_copy` does with Arrow.
 
 Each frame is checked, copied and changed while its bytes are at hand, and its property string is looked at where it
-lies. The extension knows the good case only. What it refuses (IPv6 hosts, malformed UTF-8, more than 64 properties, too
-many bytes of them) is left to `frame_copy`, which says what is wrong with it, or finds it in order after all.
+lies. The extension knows the good case only. Rows that it refuses (IPv6 hosts, malformed UTF-8, more than 64
+properties, too many bytes of them) are left to `frame_copy`, which says what is wrong with it, or finds it in order
+after all.
 """
 
 from __future__ import annotations

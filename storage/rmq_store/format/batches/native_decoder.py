@@ -1,8 +1,9 @@
 """Messages as columns in one pass, by the extension (data plane): the same answers as `frame_decoder`.
 
 Each frame is checked, taken apart and copied while its bytes are at hand, where the twin goes through all frames once
-for every column. What is not ordinary is left to the twin, which also says what is wrong with a frame: compressed
-bodies, IPv6 hosts, several topics, malformed UTF-8, a message without UNIQ_KEY, times outside of the years 1 to 9999.
+for every column. Frames that are not ordinary are left to the twin, which also says what is wrong with a frame:
+compressed bodies, IPv6 hosts, several topics, malformed UTF-8, a message without UNIQ_KEY, times outside of the years 1
+to 9999.
 """
 
 from __future__ import annotations

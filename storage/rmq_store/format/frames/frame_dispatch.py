@@ -1,4 +1,4 @@
-"""What the consume queues and the index need to know of frames, a whole batch at once (data plane).
+"""The fields of frames that consume queues and the index need, a whole batch at once (data plane).
 
 Source: CommitLog.java (checkMessageAndReturnSize: tagsCode), IndexService.java (buildIndex),
 ScheduleMessageService.java (computeDeliverTimestamp).

@@ -1,9 +1,8 @@
 """The fixed fields and the lengths of many frames at once, all checked (data plane). Layout: see `frame_check`.
 
 `read_frames` trusts nothing: positions and sizes come from queue entries, the rest from the log. Every length is
-compared with its frame, and every frame with the buffer, before a byte behind it is read. What it accepts is what
-`check_frame` calls a message.
-Source: CommitLog.java (checkMessageAndReturnSize), MessageDecoder.java (decode).
+compared with its frame, and every frame with the buffer, before a byte behind it is read. It accepts exactly the frames
+that `check_frame` calls messages. Source: CommitLog.java (checkMessageAndReturnSize), MessageDecoder.java (decode).
 """
 
 from __future__ import annotations

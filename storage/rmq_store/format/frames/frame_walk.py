@@ -1,7 +1,7 @@
 """Sound frames one behind another, each found by the size of the one before it (data plane of recovery).
 
-What is sound is said by `check_frame`; what is not, or is no message, is left to who walks.
-Source: CommitLog.java (recoverNormally, recoverAbnormally; checkMessageAndReturnSize).
+`check_frame` decides which frames are sound. The caller handles the others, and frames that are no messages. Source:
+CommitLog.java (recoverNormally, recoverAbnormally; checkMessageAndReturnSize).
 """
 
 from __future__ import annotations

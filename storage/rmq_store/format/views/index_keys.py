@@ -1,4 +1,4 @@
-"""Which hashes the index gets for each message, a whole batch at once (data plane).
+"""The hashes that the index gets for each message, a whole batch at once (data plane).
 
 Key text = topic + "#" + key, for UNIQ_KEY first and then for each non-empty piece of KEYS between single spaces;
 brokers from 5.4.0 on add topic + "#T#" + TAGS as the last one. The hash of the whole is put together:

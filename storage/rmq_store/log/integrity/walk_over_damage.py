@@ -7,7 +7,7 @@ nothing down. There (`presumes`) the walk goes on with the next whole message on
     store time      not older than the newest record before the damage
     queue offset    at or above the queue's next one, and not further than the damaged bytes can have held messages
 
-Anything else is stale: a broker truncates without erasing, and appends over it. What was passed over is in
+Anything else is stale: a broker truncates without erasing, and appends over it. Damage that a walk passed over is in
 `log.accepted_damage` while this process reads, so that a queue keeps its lost messages, and reading one fails.
 docs/design.md section 8.4.
 """

@@ -3,8 +3,8 @@
     pyrmq/rebuild.json    {"crc": c, "format": 1, "queues": [["<topic>", queue id, end], ...],
                            "schedule": {"<queue id>/<20 digits>": "<path>", ...}}
 
-Written before the first file of a queue is moved away or removed, and removed when all entries are there again. Whoever
-opens the store for writing in between, because who had begun was killed or met a full disk, scans the whole log and
+Written before the first file of a queue is moved away or removed, and removed when all entries are there again. If the
+process that began is killed or meets a full disk, the next one that opens the store for writing scans the whole log and
 writes every view again; reading only is refused.
 
 `end` is the next queue offset of each queue, at least, as far as its entries and its groups' offsets told before. It

@@ -1,8 +1,8 @@
 """Finding places in the log by key hash, newest first: one key as RocketMQ walks, thousands at once with arrays.
 
 The files there are, each mapped whole (`IndexMap`), newest file first. While somebody appends, or takes an append back,
-a slot may lead for a moment to an entry that another one has taken; then the slot is read again. What is found are
-candidates, since other keys have the same hash: the caller asks the records.
+a slot may lead for a moment to an entry that another one has taken; then the slot is read again. A search finds
+candidates, because other keys have the same hash: the caller compares the records.
 
 Source: IndexService.java (queryOffset), IndexFile.java (isTimeMatched).
 """

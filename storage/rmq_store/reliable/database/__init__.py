@@ -1,1 +1,1 @@
-"""What all parts stand on: engines, transactions, the tables and their versions, ids, leases, the manual list."""
+"""Shared by all parts: engines, transactions, the tables and their versions, ids, leases, the manual list."""

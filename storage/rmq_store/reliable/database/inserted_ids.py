@@ -1,4 +1,4 @@
-"""Which rows of an INSERT are new: decided by the INSERT itself, never by a SELECT before it.
+"""The new rows of an INSERT. The INSERT itself decides, never a SELECT before it.
 
 A SELECT shows what was committed when its snapshot began. An INSERT waits for the transaction that has the key, and
 then finds the row or puts its own. Rows are inserted in the order of their ids, so that two sets cannot deadlock.

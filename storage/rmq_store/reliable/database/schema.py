@@ -4,7 +4,7 @@
     migrate            the steps from an older version to this one; refuses a newer one
     validate_schema    compares, and names every difference
 
-Who has migrations of his own gives `Tables(metadata)` to them, and calls `validate_schema` when he starts.
+An application with migrations of its own gives `Tables(metadata)` to them, and calls `validate_schema` at its start.
 """
 
 from __future__ import annotations

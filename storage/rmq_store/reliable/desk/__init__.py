@@ -1,1 +1,1 @@
-"""What people see and do: the reasons why a stub waits, and void, retry and clear."""
+"""For people: the reasons why a stub waits, and void, retry and clear."""

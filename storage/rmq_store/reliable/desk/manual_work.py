@@ -1,4 +1,4 @@
-"""What a person may decide about a message: send it again, end it, or take it off the manual list.
+"""Decisions of a person about a message: send it again, end it, or take it off the manual list.
 
     retry   it is sent once more as if it never had been: behind what its key has unsent, whatever its offset, and its
             count begins at 0. Entries go, but doubts stay. If it fails again, a new entry tells of it. A stub that is

@@ -1,4 +1,4 @@
-"""What becomes of a stub next, and why it is not sent yet: for people who look (`rmq resend list` and `show`).
+"""The next step of a stub, and why it is not sent yet: for people who look (`rmq resend list` and `show`).
 
     unsent     no broker has answered for it yet
     waiting    sent; the time is not there, or each group may still get it

@@ -1,4 +1,4 @@
-"""What a handler may do with the connection that it is given (C4 of docs/reliable-design.md).
+"""The statements that a handler may run on the connection that it is given (C4 of docs/reliable-design.md).
 
 Its effect commits with the inbox row, so the transaction is its caller's. Three nets hold that:
 

@@ -1,8 +1,8 @@
-"""Which high-water marks a process must write: the largest offset of first deliveries per queue.
+"""The high-water marks that a process must write: the largest offset of first deliveries per queue.
 
 A mark that is written costs nothing more. Of the threads that work on one queue, one writes at a time: the row would
-make them wait for each other's commits. What others have seen meanwhile is written by whoever comes next, or at once by
-the last one that leaves.
+make them wait for each other's commits. The next worker writes what others have seen meanwhile; the last one that
+leaves writes it at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a group has done: one row per message, written by the transaction that has the effect.
+"""Messages that a group has done: one row each, written by the transaction that has the effect.
 
 The row is the *first* write of that transaction. A second worker that has the same message waits for it, and then
 finds the row (roll back: done before), or none (the first one rolled back: go on). Rows stay after success, because a

@@ -1,4 +1,4 @@
-"""What a sender writes when it knows what became of its claim: where messages went, or that they were not sent.
+"""Marks that a sender writes when it knows the result of its claim: where messages went, or that they were not sent.
 
 By the token of the claim: what somebody else has claimed meanwhile stays as it is. A few statements, however many rows.
 """

@@ -1,4 +1,4 @@
-"""Who sends what now.
+"""Claims: each gives one sender the right to send some stubs, until a time.
 
 A claim is a token, a time at which it ends, and a count that goes up when it is taken: a message that kills its sender
 is not sent for ever. Claimers take the row of `relay` first, so no two of them see half of each other's work, and their
@@ -8,8 +8,8 @@ transaction ends before anything is sent. Senders that have written a stub thems
     somebody sends for the first time, until T     T                                token, T
     that failed, again from T on                   T                                null, 0
 
-So a first send that must wait, for whatever reason, has its resend_ms in the future, and one index finds all of them.
-What is further off than any wait can be was written by a clock that had jumped, and does not count.
+So a first send that must wait, for whatever reason, has its resend_ms in the future, and one index finds all of them. A
+time further off than any wait was written by a clock that had jumped, and does not count.
 
 A sharding key is claimed from its oldest unsent row on, up to the first that must wait. One that is on the manual list
 waits for people, and so does its key; void and confirmed ones hold up nothing.

@@ -1,5 +1,5 @@
-"""What a process may send at once behind a commit: what was really committed, is still its own, and whose sharding key
-has nothing older that is unsent.
+"""Stubs that a process may send at once after a commit. They were really committed, are still its own, and their
+sharding key has no older unsent stub.
 
 The answer of a commit may have been lost, a savepoint may have been rolled back, and a long transaction may have
 outlived the claim that its stubs were born with: only the table knows.

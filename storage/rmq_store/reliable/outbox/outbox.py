@@ -5,8 +5,8 @@
             connection.execute(orders.insert(), {"id": 1})
             outbox.add(connection, Message("Orders", b"order 1"))
 
-`add` writes the stub; `begin` commits and sends. Whoever has a transaction of his own calls `flush_after_commit` behind
-his commit. Neither is needed for the promise: what is not sent here, a `Relay` sends.
+`add` writes the stub; `begin` commits and sends. An application with a transaction of its own calls
+`flush_after_commit` after its commit. Neither is needed for the promise: what is not sent here, a `Relay` sends.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What comes behind a sender: first sends that did not happen, the timed resend, dead letters, notifications."""
+"""Work after the sender: first sends that did not happen, the timed resend, dead letters, notifications."""

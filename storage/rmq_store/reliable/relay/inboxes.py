@@ -1,4 +1,4 @@
-"""Which database holds the inbox of which group: the stub's own, unless something else is said."""
+"""The database that holds the inbox of each group: the stub's own, unless something else is said."""
 
 from __future__ import annotations
 

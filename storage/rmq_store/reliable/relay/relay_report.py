@@ -1,4 +1,4 @@
-"""What rounds of a relay have done, in numbers."""
+"""Counts of the rounds of a relay."""
 
 from __future__ import annotations
 

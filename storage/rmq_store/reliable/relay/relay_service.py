@@ -3,7 +3,7 @@
     each round       the relay: first sends, resends, people, purge
     every 10 s       dead letters of the groups of each inbox; entries of done messages; people of the other databases
 
-What a database or a broker that is away raises is logged, told by the report, and tried again in the next round.
+Errors of a database or broker that is away are logged and reported, and the next round tries again.
 """
 
 from __future__ import annotations

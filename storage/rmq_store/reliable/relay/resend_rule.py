@@ -10,11 +10,12 @@
     id not in the log                     nobody works on it now, no retry of RocketMQ is on its way, and it is not dead
 
 The mark and the log row are written in one transaction. So a message at the mark that has no row of the log was done,
-or the broker has lost it and has given its place to another; "below" would never send the last one of a queue again.
-What waits in its queue for too long (the group is gone, or nobody can read its inbox) is for people, too: STUCK.
+or the broker has lost it and has given its place to another; "below" would never send the last one of a queue again. A
+message that waits in its queue for too long (the group is gone, or nobody can read its inbox) is for people, too:
+STUCK.
 
-One group for which all five hold is enough. What has a sharding key would come behind later messages of its key, for a
-later message has moved the mark: a person decides (ORDERED), or the relay's `resend_out_of_order` allows it.
+One group for which all five hold is enough. A message with a sharding key would come after later messages of its key,
+for a later message has moved the mark: a person decides (ORDERED), or the relay's `resend_out_of_order` allows it.
 """
 
 from __future__ import annotations
