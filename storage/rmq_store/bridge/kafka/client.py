@@ -48,7 +48,8 @@ class KafkaReader(Protocol):
         """
 
     def poll(self, timeout_ms: int) -> Mapping[Partition, Fetched]:
-        """What has come; empty after `timeout_ms`. Raises `KafkaOffsetError` for an offset that is out of range, and
+        """The records that have come; empty after `timeout_ms`. Raises `KafkaOffsetError` for an offset that is out of
+        range, and
         `MirrorSourceError` if a leader has lost what was read before (KIP-320).
         """
 

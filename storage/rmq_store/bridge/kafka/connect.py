@@ -43,7 +43,7 @@ def open_writers(
 
 @contextlib.contextmanager
 def extra_needed() -> Iterator[None]:
-    """What imports kafka-python: without it a UsageError that says how to get it."""
+    """The import of kafka-python: without it a UsageError that says how to get it."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -79,7 +79,7 @@ class KafkaConnection:
         return str(self.options.get("security_protocol", "")).startswith("SASL_")
 
     def settings(self) -> dict[str, Any]:
-        """What every client of kafka-python is given. Reads the secrets. UsageError: one is not there."""
+        """The settings of every client of kafka-python. Reads the secrets. UsageError: one is not there."""
         settings: dict[str, Any] = {
             "bootstrap_servers": list(self.bootstrap_servers), "client_id": CLIENT_ID, **self.options,
         }  # fmt: skip

@@ -99,7 +99,7 @@ def connecting(connection: KafkaConnection) -> Iterator[None]:
 
 
 class _Attempts(logging.Handler):
-    """What the attempts of a client to connect ended with, as its log has it."""
+    """The errors of a client's attempts to connect, as its log has them."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -133,7 +133,7 @@ def closed_unless_made(client: Any) -> Iterator[None]:
 
 
 def told(error: BaseException) -> str:
-    """What a client's error says, in one short line."""
+    """The text of a client's error, in one short line."""
     text = " ".join(str(error).split())
     return text if len(text) <= 300 else f"{text[:297]}..."
 

@@ -45,7 +45,7 @@ _PART_ARGUMENTS = ("self", "fetch_offset", "tp", "records")
 
 
 def missing() -> list[str]:
-    """What this kafka-python does not have: `Class.name`, or a class with its module."""
+    """Names that this kafka-python does not have: `Class.name`, or a class with its module."""
     lost = [place for place in _OF_CLASSES | _OF_OBJECTS if _found(place) is None]
     for place, names in _OF_CLASSES.items():
         if (owner := _found(place)) is not None:

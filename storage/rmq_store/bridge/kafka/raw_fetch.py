@@ -77,7 +77,7 @@ def attach(consumer: KafkaConsumer) -> None:
 
 
 def poll(consumer: KafkaConsumer, timeout_ms: int, max_fetched: int) -> dict[Partition, Fetched]:
-    """What has come of a consumer that was attached; empty after `timeout_ms`. Positions are moved behind it.
+    """Rows of an attached consumer that have come; empty after `timeout_ms`. Positions are moved behind it.
 
     At most `max_fetched` responses of partitions are decoded, each at most `batches.MAX_PLAIN_BYTES` of records, about.
     A partition whose position moved without records (markers, aborted ones, compaction) has a `Fetched` without rows.

@@ -52,7 +52,7 @@ _VERDICTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """What Kafka knows the writer of a transactional id by."""
+    """The producer id and epoch by which Kafka knows the writer of a transactional id."""
 
     producer_id: int
     epoch: int

@@ -103,7 +103,7 @@ _OURS: Mapping[bytes, str] = _names(
 
 
 def parse_letters(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """What the headers of Kafka records (RECORDS_SCHEMA) say of why they are dead; LETTERS_SCHEMA, one row each.
+    """The reasons in the headers of dead Kafka records (RECORDS_SCHEMA): LETTERS_SCHEMA, one row each.
 
     Never raises: a header that cannot be read counts as missing.
     """
@@ -184,7 +184,7 @@ class _Headers:
         return found
 
     def has(self, names: Mapping[bytes, str]) -> pa.Array:
-        """Which rows have any of these headers; bool (n,)."""
+        """Rows that have any of these headers; bool (n,)."""
         mask = np.zeros(self._count, np.bool_)
         mask[self._parents[self._places(list(names))]] = True
         return pa.array(mask)

@@ -71,7 +71,7 @@ class LettersIntoTriage:
 
 
 def rmq_rules(store: Store, mirror: str) -> RmqRules:
-    """What messages of a store may be, and the time."""
+    """Limits of a store's messages, and the time."""
     config = store.config
     return RmqRules(
         mirror,

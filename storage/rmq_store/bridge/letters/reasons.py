@@ -60,7 +60,7 @@ def reason_properties(
     """The properties of n letters (LETTERS_SCHEMA), null where there is nothing to say: pairs of name and values (n,).
 
     `timestamps_ms` (n,): of the records in the topic of dead letters. `own_bytes` (n,): what the message's own
-    properties take. What would be beyond `bytes_max` is left out, the least first; ALWAYS_BYTES must be free.
+    properties take. Reasons beyond `bytes_max` are left out, the least important first; ALWAYS_BYTES must be free.
     """
     count = letters.num_rows
     columns = dict(zip(letters.schema.names, letters.columns, strict=True))

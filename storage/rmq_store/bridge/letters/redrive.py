@@ -57,7 +57,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass
 class RedriveTotals:
-    """What became of letters, or would: outcomes, topics that they go to, and why some were refused."""
+    """Results of a redrive, or of a plan: outcomes, topics that they go to, and why some were refused."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     topics: Counter[str] = field(default_factory=Counter)
@@ -114,7 +114,7 @@ class KafkaRedrive:
         self.redriven = RedrivenTopic(administration, reader, group)
 
     def plan(self, limit: int | None = None) -> RedriveTotals:
-        """What `run` would do; writes nothing. Raises as `run`."""
+        """The plan of `run`; writes nothing. Raises as `run`."""
         self.redriven.read()
         return self._each(None, limit, None, time.sleep)
 
@@ -128,7 +128,8 @@ class KafkaRedrive:
         sleep: Callable[[float], None] = time.sleep,
     ) -> RedriveTotals:
         """Move at most `limit` letters; those that went back before do not count. `writer` has the transactional id
-        `redriven_topic.transactional_id_of(group)`. What it says is in Kafka, committed, and noted in the store.
+        `redriven_topic.transactional_id_of(group)`. The letters that it counts are in Kafka, committed, and noted in
+        the store.
 
         Raises:
             MirrorConflictError: another process moves letters of this group; it goes on, this one has ended.

@@ -48,7 +48,7 @@ class RedrivenTopic:
 
     @property
     def partition(self) -> Partition:
-        """Where records of it go."""
+        """The topic that records of it go to."""
         return self._topic.partition
 
     def make(self) -> None:
@@ -60,7 +60,7 @@ class RedrivenTopic:
         self._keys = pa.concat_arrays([self._keys, *(rows.column("key") for rows in self._topic.read())])
 
     def has(self, unique_keys: pa.StringArray) -> pa.BooleanArray:
-        """Which letters (n,) went back."""
+        """Letters (n,) that went back; bool."""
         return pc.is_in(unique_keys.cast(pa.binary()), self._keys)
 
     def add(self, unique_keys: pa.StringArray) -> None:

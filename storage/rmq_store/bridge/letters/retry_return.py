@@ -64,7 +64,7 @@ _LETTER_HEADERS: Final = (
 
 
 def positions_topic(group: str) -> str:
-    """Where the position of a group's retries is kept."""
+    """The place of the position of a group's retries."""
     return f"__pyrmq.retry.{escaped(group)}"
 
 

@@ -67,15 +67,14 @@ class IntoKafka:
         self.report = MirrorReport(side.mirror, "rmq-to-kafka")
 
     def run(self, *, until_caught_up: bool = False) -> MirrorReport:
-        """Copy until somebody stops it; `until_caught_up`: until a look at all topics finds nothing more to copy. What
-        the report says was copied is committed in Kafka.
+        """Copy until somebody stops it; `until_caught_up`: until a look at all topics finds nothing more to copy. All
+        records that the report counts as copied are committed in Kafka.
 
         Raises:
-            MirrorConflictError: another mirror of this name has begun. What was not committed was aborted.
-            MirrorSourceError: every topic has stopped.
-            MirrorLettersError: more dead letters than allowed.
-            KafkaUnavailableError: Kafka was away longer than `patience_s`.
-            UsageError: a topic that was named is not there, or two would become one.
+            MirrorConflictError: another mirror of this name has begun. A transaction that was not committed was
+            aborted. MirrorSourceError: every topic has stopped. MirrorLettersError: more dead letters than allowed.
+            KafkaUnavailableError: Kafka was away longer than `patience_s`. UsageError: a topic that was named is not
+            there, or two would become one.
         """
         try:
             while not self._wait(self._closed_s()):

@@ -106,8 +106,8 @@ class IntoStore:
         self._look()
 
     def run(self, *, until_caught_up: bool = False) -> MirrorReport:
-        """Copy until somebody stops it; `until_caught_up`: what was there when this was called, then end. What was
-        reported as copied is in the store; it is on disk as `Store.append` says.
+        """Copy until somebody stops it; `until_caught_up`: what was there when this was called, then end. Records that
+        were reported as copied are in the store; they are on disk as `Store.append` says.
 
         Raises:
             MirrorConflictError: another mirror of this name has written; nothing was, by this one, since.

@@ -80,7 +80,9 @@ def prepare_letters(administration: KafkaAdministration, mirror: str) -> None:
 def record_rules(
     target: str, settings: Mapping[str, str], letter_settings: Mapping[str, str], rules: TargetRules
 ) -> KafkaRules:
-    """What the target's settings mean for records now. UsageError: the topic keeps only the last record of each key."""
+    """Limits that the target's settings now set for records. UsageError: the topic keeps only the last record of each
+    key.
+    """
     policy = settings.get("cleanup.policy", "delete").split(",")
     if "compact" in policy and not rules.compacted:
         raise UsageError(

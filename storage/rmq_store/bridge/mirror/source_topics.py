@@ -39,7 +39,7 @@ class SourcePartition:
 
     @property
     def next(self) -> Position:
-        """Where the reader goes on."""
+        """The offset at which the reader goes on."""
         return Position(self.read_offset, self.read_epoch)
 
 

@@ -25,7 +25,7 @@ from rmq_store.bridge.offsets.translate import NO_OFFSETS, Ascending, Offsets, O
 
 
 class Lost(Enum):
-    """Which copies may be gone from the source."""
+    """Copies that may be gone from the source."""
 
     NONE = "none"
     OLDEST = "oldest"

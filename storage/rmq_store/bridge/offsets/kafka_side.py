@@ -36,8 +36,8 @@ class KafkaSide:
         self.cluster_id: Final = administration.cluster_id()
 
     def topics(self) -> Collection[str]:
-        """All but Kafka's internal ones. What Kafka says here of their ids and partitions holds until it is asked
-        again: a group has many topics.
+        """All but Kafka's internal ones. Ids and partitions that Kafka answers here hold until the next call: a group
+        has many topics.
         """
         self._known = self.administration.topics()
         return self._known.keys()
@@ -53,7 +53,7 @@ class KafkaSide:
         return "" if found is None or found.topic_id == uuid.UUID(int=0) else str(found.topic_id)
 
     def extents(self, queues: Collection[Queue]) -> Mapping[Queue, Extent]:
-        """What these partitions hold now: up to the last stable offset."""
+        """Ranges of these partitions now: up to the last stable offset."""
         partitions = [Partition(*queue) for queue in queues]
         if not partitions:
             return {}
@@ -86,7 +86,7 @@ class KafkaSide:
         return self.administration.groups()
 
     def group_positions(self, group: str) -> Mapping[Queue, int]:
-        """What a group has committed for good."""
+        """Offsets that a group has committed, transactions included."""
         return {Queue(*place): offset for place, offset in self.administration.group_offsets(group).items()}
 
     def members(self, group: str) -> str:
@@ -115,8 +115,8 @@ class KafkaSide:
 def read_rows(
     reader: KafkaReader, partition: Partition, first: int, end: int, patience_s: float
 ) -> Iterator[pa.RecordBatch]:
-    """Committed records at [`first`, `end`) of a partition, a fetch at a time. Whoever stops early may read another
-    partition at once. KafkaUnavailableError: nothing comes for `patience_s`.
+    """Committed records at [`first`, `end`) of a partition, a fetch at a time. A caller that stops early may read
+    another partition at once. KafkaUnavailableError: nothing comes for `patience_s`.
     """
     if first >= end:
         return

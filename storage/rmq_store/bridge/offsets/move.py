@@ -33,7 +33,7 @@ class GroupPlan:
 def plan_move(
     link: Link, source_group: str, target_group: str, rules: Rules, *, force: bool = False, ignore_waiting: bool = False
 ) -> GroupPlan:
-    """What `apply_move` would do. Changes nothing. No moves: the group has no position on a topic that is mirrored.
+    """The plan of `apply_move`. Changes nothing. No moves: the group has no position on a topic that is mirrored.
 
     Raises:
         GroupInUseError: the group has members in the target, and not `force`. UsageError: messages wait to come to it

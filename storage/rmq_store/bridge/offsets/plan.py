@@ -18,7 +18,7 @@ from rmq_store.errors import MirrorSourceError, UsageError
 
 
 class Status(Enum):
-    """What becomes of a queue. `MOVE`, `BACK` and `STAYS` are right; of the others the group would not get all."""
+    """The outcome for a queue. `MOVE`, `BACK` and `STAYS` are right; of the others the group would not get all."""
 
     MOVE = "move"
     BACK = "move back"
@@ -38,7 +38,7 @@ CLEAN: Final = (Status.MOVE, Status.BACK, Status.STAYS)
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What people may allow. `from_start`: a queue without a position counts as consumed up to its start.
+    """Risks that a person may allow. `from_start`: a queue without a position counts as consumed up to its start.
     `accept_missing`: move although records are missing. `force_back`: move back a group that is ahead in the target.
     `pass_letters`: dead letters of the way back, which no group of the source has seen, do not hold a position up.
     """

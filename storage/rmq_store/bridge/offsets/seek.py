@@ -23,8 +23,8 @@ class Place(NamedTuple):
 def seek(read: Read, start: int, end: int, source_offset: int) -> Place:
     """A place in [`start`, `end`] of a queue before which all copies are of source offsets below `source_offset`.
 
-    Copies ascend, so this is a binary search: a probe reads from the middle to the next copy. What a probe has passed
-    without a copy is not read again: no more than the queue is read in all, and little where copies are dense.
+    Copies ascend, so this is a binary search: a probe reads from the middle to the next copy. Rows that a probe has
+    passed without a copy are not read again: no more than the queue is read in all, and little where copies are dense.
     """
     seen_before = False
     low, high = start, end

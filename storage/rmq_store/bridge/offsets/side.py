@@ -20,7 +20,7 @@ class Queue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What a queue holds: [`start`, `end`) of committed records. `is_compacted`: any may be gone."""
+    """The range of a queue: [`start`, `end`) of committed records. `is_compacted`: any may be gone."""
 
     start: int
     end: int
@@ -57,7 +57,7 @@ class Side(Protocol):
         """Kafka's topic id; empty for RocketMQ, and where Kafka does not tell."""
 
     def extents(self, queues: Collection[Queue]) -> Mapping[Queue, Extent]:
-        """What these queues hold now."""
+        """Ranges of these queues now."""
 
     def wait_for_end(self, queue: Queue, end: int) -> None:
         """Wait until committed records can be read up to `end`. KafkaUnavailableError: not in time."""
@@ -71,10 +71,10 @@ class Side(Protocol):
         """Groups that may have positions."""
 
     def group_positions(self, group: str) -> Mapping[Queue, int]:
-        """What a group has committed."""
+        """Offsets that a group has committed."""
 
     def members(self, group: str) -> str:
-        """Who is at work as a group, for people; empty: nobody."""
+        """Active members of a group, as texts for people; empty: none."""
 
     def waiting_count(self, group: str) -> int:
         """How many messages wait to come to the group again, beside its positions."""

@@ -46,11 +46,11 @@ class StoreSide:
         return ""
 
     def extents(self, queues: Collection[Queue]) -> Mapping[Queue, Extent]:
-        """What these queues hold now."""
+        """Ranges of these queues now."""
         return {queue: Extent(*self._store.queue_range(*queue)) for queue in queues}
 
     def wait_for_end(self, queue: Queue, end: int) -> None:
-        """What a mirror has written here can be read when its position can."""
+        """Messages that a mirror has written here can be read as soon as its position can."""
 
     def origins(self, queue: Queue, first: int, end: int, other: Origin) -> Iterator[Origins]:
         """As `Side.origins`. CorruptionError: a message is damaged."""
@@ -64,11 +64,11 @@ class StoreSide:
         return self._store.all_committed_offsets()
 
     def group_positions(self, group: str) -> Mapping[Queue, int]:
-        """What a group has committed."""
+        """Offsets that a group has committed."""
         return {Queue(*place): offset for place, offset in self._store.committed_offsets(group).items()}
 
     def members(self, group: str) -> str:
-        """Who holds leases of the group."""
+        """Holders of the group's leases."""
         return "; ".join(active_consumers(self._store, group))
 
     def waiting_count(self, group: str) -> int:

@@ -83,7 +83,7 @@ class Translation:
 
 
 class Consumed(Protocol):
-    """What is known of records of others: `offsets.copies.Copies`, or `NothingConsumed` without a way back."""
+    """Knowledge of records of others: `offsets.copies.Copies`, or `NothingConsumed` without a way back."""
 
     def consumed(self, positions: Offsets) -> npt.NDArray[np.bool_]:
         """(n,) For each of these positions, ascending and beyond all that were asked before: is it consumed?"""
@@ -128,7 +128,7 @@ def translate(
     others: Consumed,
     letters: Offsets = NO_OFFSETS,
 ) -> Translation:
-    """Where a group goes on in a target queue that has consumed the source below `group_position`.
+    """The offset at which a group goes on in a target queue if it has consumed the source below `group_position`.
 
     `mirror_position` is that of the mirror from source to target (None: there is none), asked *before* `end`, which is
     where `records` end. They begin at the group's present position in the target, or where the target begins, and are

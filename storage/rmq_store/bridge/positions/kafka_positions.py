@@ -197,7 +197,7 @@ class KafkaPositions:
         return pa.concat_batches(found) if found else pa.RecordBatch.from_pylist([], schema=RECORDS_SCHEMA)
 
     def topic(self, topic: str) -> TopicPosition | None:
-        """What was written of a topic; None: no mirror of this name has begun it."""
+        """The records written for a topic; None: no mirror of this name has begun it."""
         return self._topics.get(topic)
 
     def queues(self, topic: str) -> Mapping[int, QueuePosition]:

@@ -84,7 +84,7 @@ class StorePositions:
         self._append([], self._key, 1, None, {"cluster": text_hash(cluster_id)})
 
     def read(self, topic: str) -> TopicPositions | None:
-        """What is known of a topic; None if the mirror has not begun with it."""
+        """The state of a topic; None if the mirror has not begun with it."""
         unit = self._store.newest_unit(PURPOSE, self._topic_key(topic))
         if unit is None:
             return None
@@ -176,7 +176,7 @@ class StorePositions:
 
 
 def text_hash(text: str) -> int:
-    """What a unit, which takes numbers, remembers of a text: enough to see that it was changed."""
+    """A number that a unit keeps for a text: enough to see that it was changed."""
     return zlib.crc32(text.encode())
 
 

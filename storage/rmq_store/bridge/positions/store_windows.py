@@ -69,7 +69,7 @@ def common_place(store: Store, topic: str, queue_id: int, position: QueuePositio
 
 
 def read_window(store: Store, topic: str, queue_id: int, start: int, limit_rows: int, limit_bytes: int) -> QueueWindow:
-    """What is there from `start` on, within these limits, but one message at least if there is one. Damaged messages
+    """Messages from `start` on, within these limits, but one message at least if there is one. Damaged messages
     are named, and the others read. OffsetOutOfRangeError: retention has taken the first ones.
     """
     _, end = store.queue_range(topic, queue_id)

@@ -58,7 +58,7 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
-    """What a mirror copies. `topics`: names; `pattern`: all others that it matches; `renames`: rules, in their order;
+    """The topics of a mirror. `topics`: names; `pattern`: all others that it matches; `renames`: rules, in their order;
     `dots_as`: what stands for the dots of Kafka's names, which RocketMQ's have not.
 
     Raises (when constructed):
@@ -90,7 +90,7 @@ class TopicChoice:
         )
 
     def target(self, topic: str) -> str:
-        """What a topic is called on the other side."""
+        """The name of a topic on the other side."""
         for rule in self.renames:
             if (found := rule.pattern.fullmatch(topic)) is not None:
                 return found.expand(rule.template)

@@ -102,7 +102,7 @@ def _check_crc(data: memoryview, batch: Batch) -> None:
 
 
 class _Aborted:
-    """Which batches belong to an aborted transaction: between its first offset and its marker."""
+    """Batches that belong to an aborted transaction: between its first offset and its marker."""
 
     def __init__(self, transactions: Sequence[tuple[int, int]]) -> None:
         self._waiting = sorted(transactions, key=lambda transaction: transaction[1], reverse=True)

@@ -31,7 +31,8 @@ encoded.
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What one fetch of a partition gave: `rows` (RECORDS_SCHEMA), the offset to go on at (beyond transaction markers,
+    """The result of one fetch of a partition: `rows` (RECORDS_SCHEMA), the offset to go on at (beyond transaction
+    markers,
     aborted and compacted records, so that it moves without rows, too), and the leader's epoch of the last batch, or -1.
     """
 

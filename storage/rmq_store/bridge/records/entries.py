@@ -54,7 +54,7 @@ class Entries:
 
     @cached_property
     def rows(self) -> Int64:
-        """Which row each entry belongs to, (m,)."""
+        """The row of each entry, (m,)."""
         return np.repeat(np.arange(self.row_count), np.diff(self.offsets))
 
     def code(self, name: str) -> int:
@@ -72,7 +72,7 @@ class Entries:
         return self.judged(np.array([name in among for name in self.names], np.bool_))
 
     def judged(self, verdicts: Mask) -> Mask:
-        """What is said of the names, (k,), said of the entries, (m,)."""
+        """A value per name, (k,), given to the entries, (m,)."""
         if not verdicts.any():
             return np.zeros(len(self.codes), np.bool_)
         found: Mask = verdicts[self.codes]
@@ -116,7 +116,7 @@ class Entries:
 
 
 def plain_texts(values: pa.Array) -> Mask:
-    """Which values (n,) are UTF-8 text, not null, not empty, and without the bytes 0, 1 and 2."""
+    """Values (n,) that are UTF-8 text, not null, not empty, and without the bytes 0, 1 and 2."""
     offsets, data = value_bytes(values)
     plain: Mask = offsets[1:] > offsets[:-1]
     if values.null_count:

@@ -77,7 +77,8 @@ def encode_exact_column(
 
 @dataclass(frozen=True, slots=True)
 class ExactRows:
-    """What n texts say: `is_read` (n,): whether they were read here. `keys` (n,), and of the rows that were read the
+    """The contents of n texts: `is_read` (n,): whether they were read here. `keys` (n,), and of the rows that were read
+    the
     headers: `rows` (m,) ascending, names, values, `is_null` (m,).
     """
 
@@ -90,7 +91,9 @@ class ExactRows:
 
 
 def decode_exact_column(texts: pa.Array) -> ExactRows:
-    """Read n texts, none of them null. What is left is for `decode_exact`: rows with many headers, and damaged ones."""
+    """Read n texts, none of them null. The other rows are for `decode_exact`: rows with many headers, and damaged
+    ones.
+    """
     reader = _Reader(texts)
     count = len(texts)
     rows = np.flatnonzero(reader.is_good)

@@ -52,7 +52,7 @@ _HEX_UPPER = np.frombuffer("".join(f"{value:02X}" for value in range(256)).encod
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What the marks of n rows say, as far as they count.
+    """The marks of n rows, as far as they count.
 
     `fits` (n,): whether they do. `paths`: different ones, the first is empty; `path_of` (n,): which of them a row has.
     `times` (n,) int64: MIRROR_TIMESTAMP; `has_time` (n,): whether there is one.

@@ -45,7 +45,7 @@ _SIMPLE_HEADERS = frozenset(
 
 @dataclass
 class _Message:
-    """What one message had."""
+    """The properties of one message."""
 
     properties: Pairs = field(default_factory=list)
     named: dict[str, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class _Message:
 
 
 class Restored:
-    """What `is_restored` (n,) of the rows had: `flags` (n,); `parts`: their users' properties."""
+    """The values of the rows that `is_restored` (n,) names: `flags` (n,); `parts`: their users' properties."""
 
     def __init__(self, headers: Entries, kept: Mask, wanted: Mask) -> None:
         """Read the headers `kept` (m,) of the rows `wanted` (n,), as far as a mirror has written them."""

@@ -55,7 +55,7 @@ class Route:
 
     @cached_property
     def source_hash(self) -> str:
-        """16 hex digits that stand for the source partition. Whoever mirrors it gets the same."""
+        """16 hex digits that stand for the source partition. Every mirror of it gets the same."""
         named = [self.source_cluster, self.source_topic, self.source_topic_id, self.source_partition]
         text = json.dumps(named, ensure_ascii=False, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=_HASH_BYTES).hexdigest().upper()

@@ -63,7 +63,7 @@ MAX_AHEAD_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class KafkaRules:
-    """What a mirror and its target have in common for all messages.
+    """Values of a mirror and its target that hold for all messages.
 
     With `born_timestamp="mirror"` all records have `now_ms` as their time; otherwise those born more than
     `max_ahead_ms` behind it or `max_behind_ms` before it. `retention_ms`: records older than this are counted.
@@ -121,7 +121,9 @@ def _older(times: Int64, rules: KafkaRules) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Exact:
-    """What KAFKA_RECORD says: `is_exact` (n,): rows that have one; their `keys` (n,), null elsewhere; their headers."""
+    """The contents of KAFKA_RECORD: `is_exact` (n,): rows that have one; their `keys` (n,), null elsewhere; their
+    headers.
+    """
 
     is_exact: Mask
     keys: pa.BinaryArray

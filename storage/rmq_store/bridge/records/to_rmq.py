@@ -68,7 +68,7 @@ MESSAGES_SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class RmqRules:
-    """What a mirror and its target have in common for all records.
+    """Values of a mirror and its target that hold for all records.
 
     `now_ms` is the born time of records without one, and of all with `born_timestamp="mirror"`. `tags_header`: the
     header that becomes TAGS. `max_frame_bytes`: what a segment takes; None: more than a body may have.

@@ -17,7 +17,7 @@ Progress = Callable[[int, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class BackupReport:
-    """What was copied: the log [start, end), its records (those of our system topics, too), and the bytes of it; of a
+    """The copied parts: the log [start, end), its records (those of our system topics, too), and the bytes of it; of a
     broker's store, which is copied as it is, no records are counted. `identity`: that of the store, "" if it has none.
     """
 

@@ -47,14 +47,14 @@ _Places = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
 class SegmentBacklog(NamedTuple):
-    """What waits in a segment: how many messages, and when the last of them is due (ms)."""
+    """Delayed messages of a segment: how many, and when the last of them is due (ms)."""
 
     messages: int
     until_ms: int
 
 
 class Backlog(NamedTuple):
-    """What waits for one delay level (None: for times of their own): how many messages, and when the first of them is
+    """Delayed messages of one level (None: with times of their own): how many, and when the first of them is
     due (ms), perhaps long ago.
     """
 
@@ -64,7 +64,7 @@ class Backlog(NamedTuple):
 
 
 def backlogs(log: CommitLog, newest_unit: NewestUnit | None, end: int) -> list[Backlog]:
-    """What waits below the end of the log, by level; levels for which nothing waits are left out. `newest_unit`: None
+    """Delayed messages below the end of the log, by level; levels without any are left out. `newest_unit`: None
     for a store that is only read.
 
     A level costs two looks into its queue; of the messages that wait for a time each is looked at. Raises as
@@ -160,7 +160,7 @@ def _real_topics(
 
 
 def backlog_by_segment(log: CommitLog, newest_unit: NewestUnit, start: int, end: int) -> dict[int, SegmentBacklog]:
-    """What waits in the segments of [start, end), by their first offsets; segments in which nothing waits are left out.
+    """Delayed messages in the segments of [start, end), by their first offsets; segments without any are left out.
     `end` is a segment's end.
 
     Raises:

@@ -71,7 +71,7 @@ class _Cancelled(NamedTuple):
 
 
 class BrokerBacklog:
-    """What waits in one open store."""
+    """Waiting messages of a broker in one open store."""
 
     def __init__(self, root: Path, queues: Queues, offsets: OffsetTable) -> None:
         self._root = root

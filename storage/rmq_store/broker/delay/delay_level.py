@@ -78,7 +78,7 @@ class DelayLevel:
         return now_ms
 
     def chunk(self, until_ms: int, rows_max: int, bytes_max: int) -> Chunk | None:
-        """What was due at `until_ms`, from the first message that nobody delivered; None: nothing."""
+        """Messages that were due at `until_ms`, from the first one that nobody delivered; None: none."""
         unit = self.newest_unit()
         progress = self._progress(unit)
         first, last = self._queues.range(SCHEDULE_TOPIC, self._queue_id)
@@ -106,7 +106,7 @@ class DelayLevel:
         self._due_ms = None
 
     def newest_unit(self) -> UnitRecord | None:
-        """What was delivered last, by whatever process of ours."""
+        """The last delivery, by any process of ours."""
         return self._writer.newest_unit(purposes.DELAY, str(self.level))
 
     def _progress(self, unit: UnitRecord | None) -> int:

@@ -115,7 +115,7 @@ class PutOff:
 
 
 class Restored(NamedTuple):
-    """What to append (ENCODED_SCHEMA), and how many of its rows are messages that were put off."""
+    """Rows to append (ENCODED_SCHEMA), and how many of its rows are messages that were put off."""
 
     batches: list[pa.RecordBatch]
     put_off_count: int

@@ -54,7 +54,8 @@ _MEND_ENTRY = "mend that entry"
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What one look for due messages did. `next_due_ms`: when the next waiting message is due, perhaps already; None:
+    """The result of one search for due messages. `next_due_ms`: when the next waiting message is due, perhaps already;
+    None:
     nothing waits.
     """
 

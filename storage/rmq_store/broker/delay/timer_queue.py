@@ -51,7 +51,7 @@ Timers = npt.NDArray[np.void]
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """What was delivered, see above. `number`: of the unit that says so; None: there is none yet."""
+    """The watermark of deliveries, see above. `number`: of the unit that says so; None: there is none yet."""
 
     number: int | None = None
     time_ms: int = 0
@@ -131,7 +131,7 @@ class TimerQueue:
         return int(rows["due_ms"][0]) if len(rows) else None
 
     def chunk(self, now_ms: int, rows_max: int, bytes_max: int) -> Chunk | None:
-        """What is due now, earliest first, of what nobody delivered; None: nothing."""
+        """Due messages that nobody delivered, earliest first; None: none."""
         watermark = Watermark.of(self._writer.newest_unit(purposes.TIMER, str(self._queue_id)))
         self._go_on_from(watermark)
         if not self._scan_on(self._log.visible_end()):

@@ -48,7 +48,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class ArchiveReport:
-    """What one call added: files, dead letters in them, how many of these are damaged, and the size of the files."""
+    """Additions of one call: files, dead letters in them, how many of these are damaged, and the size of the files."""
 
     files: tuple[str, ...]
     row_count: int
@@ -263,7 +263,7 @@ class DeadLetterArchive:
 
 
 class _Run:
-    """What one call has done so far."""
+    """The progress of one call."""
 
     def __init__(self, progress: Progress) -> None:
         self.files: list[str] = []

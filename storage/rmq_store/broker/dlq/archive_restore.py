@@ -57,7 +57,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """What became of the wanted rows: appended; left out because they still lie in this store, where they were
+    """Outcomes of the wanted rows: appended; left out because they still lie in this store, where they were
     archived; because they were restored before; because they were archived damaged; or because this store cannot hold
     them (a smaller segment, no room for its CRC property).
     """

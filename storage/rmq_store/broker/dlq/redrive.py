@@ -75,7 +75,7 @@ class DeadLetters:
         self._restorer = ArchiveRestorer(log, config, topics, queues, writer)
 
     def redriven(self, group: str) -> Mapping[int, Sequence[tuple[int, int]]]:
-        """Which offsets of each queue of `%DLQ%group` were moved: half-open ranges, ascending, merged."""
+        """Offsets of each queue of `%DLQ%group` that were moved: half-open ranges, ascending, merged."""
         names.validate_group(group)
         return {queue_id: ranges.pairs() for queue_id, ranges in sorted(self._table.moved(group).items())}
 
@@ -91,10 +91,10 @@ class DeadLetters:
     ) -> RestoreReport:
         """Append archived dead letters (of one group, or all) to their `%DLQ%group` again, where they get new offsets.
 
-        `start`, `end`: only those whose offsets were in [start, end). What still lies in this store, where it was
-        archived, and what was restored into it before is left out, unless `again`: so a run that was killed is simply
-        repeated. Works in units of at most 10,000 dead letters, each all or nothing, also across a power cut.
-        `progress(rows, bytes)` after each unit. Durable as `Store.send`.
+        `start`, `end`: only those whose offsets were in [start, end). Dead letters that still lie in this store, or
+        were restored into it before, are left out, unless `again`: so a run that was killed is simply repeated. Works
+        in units of at most 10,000 dead letters, each all or nothing, also across a power cut. `progress(rows, bytes)`
+        after each unit. Durable as `Store.send`.
 
         A file that was moved out of its archive is restored from `<directory>/<group>/<its name>`.
 
@@ -116,7 +116,7 @@ class DeadLetters:
         parking_topic: str | None = None,
         limit: int | None = None,
     ) -> pa.RecordBatch:
-        """What `redrive` with these arguments would do now (RESULT_SCHEMA, in the order of the rows); writes nothing.
+        """The plan of `redrive` with these arguments (RESULT_SCHEMA, in the order of the rows); writes nothing.
         Raises as `redrive`.
         """
         job = self._job(group, rows, to_topic, max_replays, parking_topic, limit)

@@ -70,7 +70,7 @@ _ONLY_FOR_RETRY = (keys.RETRY_TOPIC, keys.WAIT_STORE_MSG_OK)
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Where dead letters go. `max_replays`: whoever was replayed so often goes to `parking_topic`, or nowhere."""
+    """Targets of dead letters. `max_replays`: whoever was replayed so often goes to `parking_topic`, or nowhere."""
 
     target: str
     max_replays: int | None
@@ -121,7 +121,7 @@ class Copy:
 
     @property
     def rows(self) -> npt.NDArray[np.intp]:
-        """Which of the chunk's rows they are."""
+        """Their rows in the chunk."""
         return self.run.rows[self.kept]
 
 

@@ -70,7 +70,7 @@ class OffsetRanges:
         return cls(starts[begins], ends[np.append(np.flatnonzero(begins)[1:] - 1, len(ends) - 1)])
 
     def contains(self, offsets: Int64) -> npt.NDArray[np.bool_]:
-        """Which of `offsets` (n,) lie in a range."""
+        """Those of `offsets` (n,) that lie in a range; bool."""
         if not len(self.starts):
             return np.zeros(len(offsets), np.bool_)
         before = np.searchsorted(self.starts, offsets, side="right") - 1

@@ -38,7 +38,7 @@ _DIGEST = np.dtype(">u8")
 
 
 class _Unit(NamedTuple):
-    """What one unit restored of a queue: its offsets lie in [start, end)."""
+    """Dead letters of a queue that one unit restored: their offsets lie in [start, end)."""
 
     start: int
     end: int
@@ -61,7 +61,9 @@ class RestoreLedger(RedriveLedger):
         self._units: dict[tuple[str, int], list[_Unit]] = {}
 
     def contains(self, key: str, queue_id: int, offsets: Int64, digests: Digests) -> npt.NDArray[np.bool_]:
-        """Which dead letters (n,) of an archived queue were restored. CorruptionError: a record of that is damaged."""
+        """Dead letters (n,) of an archived queue that were restored; bool. CorruptionError: a record of that is
+        damaged.
+        """
         self.read_on()
         found = np.zeros(len(offsets), np.bool_)
         if not len(offsets):

@@ -192,7 +192,7 @@ def _encode(group: SubscriptionGroup) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerFilter:
-    """What a consumer of a group asked a broker to filter a topic by; `dead_time_ms` 0 while it was connected."""
+    """The filter that a consumer of a group gave a broker for a topic; `dead_time_ms` 0 while it was connected."""
 
     topic: str
     group: str

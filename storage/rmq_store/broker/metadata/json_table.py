@@ -87,7 +87,7 @@ class ConfigFile:
     def update(self, mutate: Callable[[Table], bool | None]) -> None:
         """Change the table: `mutate` gets what is on disk and changes it in place; False says that it changed nothing.
 
-        On return the change is durable. What `mutate` raises leaves the files as they were.
+        On return the change is durable. If `mutate` raises, the files stay as they were.
 
         Raises:
             StoreLockedError: another process held the config lock for `lock_timeout_ms`.
@@ -181,7 +181,7 @@ T = TypeVar("T")
 
 
 class CachedView(Generic[T]):
-    """What `decode` makes of a table, kept until the file changes. The value is shared: `decode` returns frozen ones.
+    """The decoded table, cached until the file changes. The value is shared: `decode` returns frozen ones.
 
     Only for looking: a change starts from the file, under the lock.
     """

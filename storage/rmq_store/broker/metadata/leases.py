@@ -55,7 +55,7 @@ _PLAIN_LENGTH_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class LeaseInfo:
-    """What the holder of a lease wrote about itself; None where that could not be read.
+    """The text of the holder of a lease about itself; None if it could not be read.
 
     `topics`: what it has subscribed to; () if it did not say, as streams do not, whose leases are on topics. `shares`:
     whether it shares their queues with its group, which a consumer that broadcasts does not.
@@ -75,7 +75,7 @@ class LeaseInfo:
         return self.heartbeat_ms is not None and now_ms - self.heartbeat_ms > STUCK_AFTER_MS
 
     def describe(self, now_ms: int) -> str:
-        """Who it is, its process and host, since when, and whether it is stuck, as far as that is known."""
+        """The holder, its process and host, since when, and whether it is stuck, as far as that is known."""
         facts = []
         if self.pid is not None:
             facts.append(f"process {self.pid}")
@@ -216,7 +216,7 @@ def _live(root: str | Path, group: str, wanted: Callable[[str], bool]) -> list[L
 
 
 def groups_with_leases(root: str | Path) -> list[str]:
-    """The groups of which anybody has ever held a lease here, sorted. What is no group's name is passed over."""
+    """The groups of which anybody has ever held a lease here, sorted. Names that no group can have are skipped."""
     try:
         names = sorted(entry.name for entry in (Path(root) / "pyrmq" / "groups").iterdir())
     except FileNotFoundError:
@@ -225,12 +225,12 @@ def groups_with_leases(root: str | Path) -> list[str]:
 
 
 def group_directory(root: Path, group: str) -> Path:
-    """Where the files of a group's leases are."""
+    """The directory of a group's lease files."""
     return root / "pyrmq" / "groups" / group
 
 
 def file_stem(name: str) -> str:
-    """What the name of a file begins with that stands for a lease or a topic; long ones are hashed."""
+    """The prefix of the name of a file that stands for a lease or a topic; long names are hashed."""
     if len(name) <= _PLAIN_LENGTH_MAX:
         return name
     return f"{name[:100]}.{hashlib.sha256(name.encode()).hexdigest()}"

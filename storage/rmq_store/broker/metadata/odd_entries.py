@@ -25,7 +25,7 @@ class Refusal(Protocol):
 
     @property
     def reason(self) -> str:
-        """What is the matter with it."""
+        """Its defect."""
 
     def error(self) -> StoreError:
         """The error for a caller that asks for it."""

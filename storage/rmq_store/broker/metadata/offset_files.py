@@ -32,7 +32,8 @@ Odd = dict[Any, OddEntry]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileView:
-    """What one file says. `odd_rows`: {group: {topic or (topic, queue id): why it cannot be used}}. `light`: offsets of
+    """The offsets of one file. `odd_rows`: {group: {topic or (topic, queue id): why it cannot be used}}. `light`:
+    offsets of
     groups that begin with %LMQ%, by the same keys; they are queue 0's.
     """
 
@@ -64,7 +65,7 @@ class OffsetFile:
         self.path = self._file.path
 
     def view(self) -> FileView:
-        """What the file says now. CorruptConfigError if it and its backup cannot be read."""
+        """The content of the file now. CorruptConfigError if it and its backup cannot be read."""
         return self._view.get()
 
     def exists(self) -> bool:
@@ -182,7 +183,8 @@ def integer_members(path: str, what: str, row: Mapping[Any, Any]) -> tuple[dict[
 
 
 def merged_members(row: Mapping[Any, Any], wanted: Mapping[int, int]) -> dict[Any, Any]:
-    """An object of a file with these offsets, in the order of their ids. What cannot be used stays as it was: members
+    """An object of a file with these offsets, in the order of their ids. Entries that cannot be used stay as they were:
+    members
     that are shadowed before the others, because the last one counts.
     """
     usable, _ = integer_members("", "", row)

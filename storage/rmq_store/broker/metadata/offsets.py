@@ -57,7 +57,7 @@ class LmqConflict(Refusal):
 
     @property
     def reason(self) -> str:
-        """What is the matter."""
+        """The defect."""
         return f"group {self.group!r} has other offsets in {self.paths[0]} than in {self.paths[1]}"
 
     def error(self) -> UsageError:
@@ -72,8 +72,8 @@ class LmqConflict(Refusal):
 class OffsetTable:
     """The committed offsets of the store at `root`. Safe for threads; other processes' commits are seen at once.
 
-    `flush_below` makes durable what lies below the offsets that it is given. Who only looks, or only removes, needs
-    none. `enable_lmq`: whether the store's broker has enableLmq=true; None: not known.
+    `flush_below` makes durable what lies below the offsets that it is given. A caller that only reads, or only removes,
+    needs none. `enable_lmq`: whether the store's broker has enableLmq=true; None: not known.
     """
 
     def __init__(

@@ -23,7 +23,8 @@ LOCK_PREFIX: Final = "%LOCK%"
 
 
 def active_consumers(store: Store, group: str) -> list[str]:
-    """Who commits offsets of `group` now; for each its name, its process, since when, and what it holds. Sorted.
+    """Members that commit offsets of `group` now; for each its name, its process, since when, and what it holds.
+    Sorted.
 
     Raises:
         UsageError: a bad group name.

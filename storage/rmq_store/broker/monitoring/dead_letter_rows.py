@@ -33,7 +33,9 @@ _NEEDED = ("queueId", "queueOffset", "storeTimestamp", "reconsumeTimes", "proper
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which dead letters. `reason`: an error class, its last part, or a stack hash. `since_ms`: dead since then."""
+    """The wanted dead letters. `reason`: an error class, its last part, or a stack hash. `since_ms`: dead since
+    then.
+    """
 
     since_ms: int | None = None
     reason: str | None = None
@@ -67,7 +69,7 @@ class DeadLetterRows:
         self._moved: Mapping[int, OffsetRanges] | None = None
 
     def ranges(self) -> Mapping[int, QueueRange]:
-        """What there is, by queue, whatever is wanted of it."""
+        """Ranges by queue, before any filter."""
         return self._ranges
 
     def count(self) -> int:

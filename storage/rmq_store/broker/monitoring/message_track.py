@@ -37,7 +37,7 @@ class TrackType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MessageTrack:
-    """What became of a message in one group; `str()` is the line that mqadmin prints."""
+    """The state of a message in one group; `str()` is the line that mqadmin prints."""
 
     consumer_group: str
     track_type: TrackType
@@ -68,7 +68,7 @@ class Tracker:
         return [self._track(message, group) for group in self.groups(message.topic)]
 
     def track_type(self, group: str, message: StoredMessage) -> TrackType:
-        """What one group did with one message. CONSUMED: its offset in that queue is above the message's."""
+        """The track of one message in one group. CONSUMED: its offset in that queue is above the message's."""
         offset = self.committed.get(group, {}).get((message.topic, message.queue_id), 0)
         if offset > message.queue_offset:
             return TrackType.CONSUMED if self._selects(group, message) else TrackType.CONSUMED_BUT_FILTERED

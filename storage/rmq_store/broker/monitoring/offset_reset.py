@@ -100,7 +100,8 @@ def given(offsets: Mapping[tuple[str, int], int]) -> Target:
 def plan_reset(
     store: Store, group: str, topics: Collection[str], target: Target, *, queue_id: int | None = None
 ) -> list[OffsetChange]:
-    """What each read queue of `topics`, or the one `queue_id`, would get, by topic and queue; a queue without a target
+    """The new offset of each read queue of `topics`, or of the one `queue_id`, by topic and queue; a queue without a
+    target
     is left out. Changes nothing.
 
     Raises:

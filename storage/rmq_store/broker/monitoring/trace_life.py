@@ -22,7 +22,7 @@ _WAITING_TOPICS = (names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.PYRMQ_TIMER_TO
 
 
 class Event(StrEnum):
-    """What a record, or its absence, says."""
+    """A step of a life, by a record or its absence."""
 
     GONE = "GONE"
     STORED = "STORED"

@@ -31,7 +31,7 @@ DELAY_TOPICS = (names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.PYRMQ_TIMER_TOPIC
 
 
 class Copies:
-    """Finds records in one open store. What it answers with is complete if the second value says so."""
+    """Finds records in one open store. The second value says whether the answer is complete."""
 
     def __init__(self, store: Store, scan_max: int) -> None:
         self._store = store

@@ -67,7 +67,7 @@ class PopJournal:
     def exclusive(self) -> JournalBlock:
         """Hold the journal alone for a `with` block, which gets the state as all processes have left it.
 
-        What an interrupt (Ctrl-C) on the way in or out leaves of the lock is given up by `release_left`.
+        `release_left` gives up a lock that an interrupt (Ctrl-C) has left behind.
 
         Raises (on the way in):
             StoreLockedError: another process, or another thread, held it for LOCK_TIMEOUT_MS.
@@ -216,8 +216,8 @@ class JournalBlock:
 
 
 def read_state(directory: Path) -> PopState:
-    """What the journal in a directory says now, for who only looks: no lock is taken, nothing is changed. An empty
-    state if there is no journal. What is being appended meanwhile counts as a whole or not at all. CorruptConfigError.
+    """The content of the journal in a directory, for readers: no lock is taken, nothing is changed. An empty state if
+    there is no journal. A record that is appended meanwhile counts as a whole or not at all. CorruptConfigError.
     """
     journal = PopJournal(directory, sync=False)
     journal.look()

@@ -27,7 +27,7 @@ PropertyFilter = Callable[[Mapping[str, str]], bool]
 
 
 class ConsumeInitMode(IntEnum):
-    """Where a group begins in a queue in which it has no offset (ConsumeInitMode.java).
+    """The start of a group in a queue in which it has no offset (ConsumeInitMode.java).
 
     MIN: the first message. MAX: the last one; but a young queue, whose message 0 lies near the end of the log, is read
     from its start. Retry topics are always read from their start.
@@ -66,11 +66,11 @@ class TopicReader:
         self._topic = topic
 
     def ranges(self, queue_count: int) -> dict[int, QueueRange]:
-        """What can be read of each queue, at one moment."""
+        """Readable ranges of each queue, at one moment."""
         return self._queues.ranges(self._topic, range(queue_count))
 
     def first_offset(self, queue_id: int, found: QueueRange, mode: ConsumeInitMode, *, is_retry: bool) -> int:
-        """Where a group without an offset begins."""
+        """The offset at which a group without an offset begins."""
         if mode is ConsumeInitMode.MIN or is_retry:
             return found.min_offset
         if found.min_offset == 0 and is_hot(self._queues, self._topic, queue_id, found.max_offset):

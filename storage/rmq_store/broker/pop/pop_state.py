@@ -35,7 +35,7 @@ class Given:
 
     @property
     def key(self) -> Key:
-        """Where the message lies in its topic."""
+        """Queue and offset of the message in its topic."""
         return self.queue_id, self.queue_offset
 
     @property

@@ -35,7 +35,7 @@ _TRY_AGAIN_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What a look needs of its store.
+    """The parts of the store that a receive needs.
 
     `send_dead(group, topic, unit, [(message, attempts)])` stores dead letters, all or none; `last_unit(group, topic)`
     is the newest unit stored. `flush` makes the log durable.
@@ -50,8 +50,8 @@ class Services:
 class Turn:
     """A look; valid in the `exclusive` block of its journal only. `named`: damaged messages that the log has named.
 
-    What is visible is decided by the time at which the look began. What is given out is hidden from the time at which
-    it is written down: dead letters and a filter may have taken long.
+    The time at which the receive began decides which messages are visible. A message is hidden from the time at which
+    the journal has it: dead letters and a filter may have taken long.
     """
 
     def __init__(

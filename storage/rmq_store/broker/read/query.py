@@ -258,7 +258,7 @@ class Query:
 
     @property
     def rows(self) -> KeyRows:
-        """What lies in queues under given keys, and what only reading them tells."""
+        """Messages of queues with given keys, and the ranges that only reading them can tell."""
         return self._key_rows
 
     def search(self) -> IndexSearch:

@@ -118,7 +118,7 @@ def _examine(
 def carry_out(repair: Repair, progress: Tell | None = None) -> Report:
     """Do what `examine` found; returns the verifier's report afterwards, of a store that was stopped cleanly.
 
-    On return everything is durable. What stays damaged is kept: `Report.kept`.
+    On return everything is durable. Damage that stays is accepted: `Report.kept`.
 
     Raises:
         UsageError: settings are lost, or somebody changed the store since `examine`; nothing was changed.

@@ -19,7 +19,7 @@ KEPT_FILE = "pyrmq/kept.json"
 
 
 def find_whole_again(root: Path, trash: Trash, config: StoreConfig, unreadable: set[str]) -> Finding | None:
-    """What is to be done if whole frames lie in kept ranges again. A segment in `unreadable` is not looked at: to touch
+    """The repair if whole frames lie in accepted ranges again. A segment in `unreadable` is not looked at: to touch
     it through a map would kill us.
     """
     accepted = AcceptedDamage.load(root / "pyrmq")

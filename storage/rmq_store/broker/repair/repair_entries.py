@@ -32,7 +32,7 @@ class JudgedTable(Protocol):
 
 
 def find_odd_entries(root: Path, trash: Trash, path: Path, table: JudgedTable) -> Finding | None:
-    """What is done about the entries of a table that can be read; None if there is nothing to do."""
+    """The repair of the entries of a table that can be read; None if none is needed."""
     relative = str(path.relative_to(root))
     found = _better_entries(root, path, table)
     if not found:

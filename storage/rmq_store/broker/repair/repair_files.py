@@ -116,7 +116,9 @@ def _why_bad(path: Path) -> str:
 
 
 def find_own_files(root: Path, trash: Trash) -> Iterator[Finding]:
-    """What lies in `pyrmq/` but store.json, and RocketMQ's checkpoint. NotAStoreError: a newer version wrote it."""
+    """The repair of files in `pyrmq/` but store.json, and of RocketMQ's checkpoint. NotAStoreError: a newer version
+    wrote it.
+    """
     checks: dict[str, tuple[Callable[[], object], str]] = {
         "pyrmq/kept.json": (
             lambda: AcceptedDamage.load(root / "pyrmq"), "it is moved away, and the whole log is judged again"
@@ -212,7 +214,7 @@ def find_foreign_index_files(root: Path, trash: Trash) -> Iterator[Finding]:
 
 
 def find_unreadable_queue_files(root: Path, trash: Trash, unreadable: Mapping[str, str]) -> Iterator[Finding]:
-    """What is done about those that the disk does not give back as a whole; {path: which bytes}."""
+    """The repair of those that the disk does not give back as a whole; {path: which bytes}."""
     for name, text in unreadable.items():
         yield Finding(
             "queues", name, text, "it is moved away, and the queues are built again from the log",

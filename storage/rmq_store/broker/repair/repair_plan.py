@@ -15,7 +15,7 @@ from rmq_store.verify import Report
 
 @dataclass(slots=True)
 class Repair:
-    """What is wrong with the store at `root`, and what will be done; made by `examine`.
+    """Findings about the store at `root`, and the planned repairs; made by `examine`.
 
     `report`: the verifier's, before. `rebuild`: the views that are built again, of "queues" and "index". `settings`:
     those of a store that has no store.json that can be read. `seen`: the files as they were looked at.
@@ -53,7 +53,7 @@ class Repair:
         return self.settings.lost if self.settings is not None else ()
 
     def view_actions(self) -> list[str]:
-        """What is done to queues and index, one sentence each."""
+        """Repairs of queues and index, one sentence each."""
         actions = []
         if "queues" in self.rebuild:
             actions.append("consumequeue: copied, and built again from the log")

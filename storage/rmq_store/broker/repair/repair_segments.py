@@ -71,7 +71,7 @@ def find_segments(root: Path, trash: Trash, known_bytes: int | None) -> Iterator
 
 
 def find_unreadable_segments(root: Path, trash: Trash, unreadable: Mapping[str, str]) -> Iterator[Finding]:
-    """What is done about segments that the disk does not give back as a whole; {path: which bytes}."""
+    """The repair of segments that the disk does not give back as a whole; {path: which bytes}."""
     for name, text in unreadable.items():
         yield Finding(
             "log", name, text, "a copy takes its place, with zeros there: whole records in it are kept",

@@ -42,7 +42,7 @@ _UNNEEDED = "enable_lmq"
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the caller knows of lost settings: `settings` and `config` as StoreConfig has them; `defaults`: take those
+    """The caller's values of lost settings: `settings` and `config` as StoreConfig has them; `defaults`: take those
     for all that is lost.
     """
 
@@ -56,7 +56,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a store.json is to be made with. `identity`: "" for a new one; `known`: the fields of `config` that somebody
+    """The values for a new store.json. `identity`: "" for a new one; `known`: the fields of `config` that somebody
     vouches for; `lost`: RocketMQ's names of those that nobody does; `problem`: what is wrong with the store.json that
     is there, or should be ("": no store.json was to be expected); `action`: where the settings come from.
     """
@@ -110,7 +110,7 @@ def find_settings(root: Path, given: Given) -> Settings | None:
 
 
 def find_store_file(root: Path, trash: Trash, settings: Settings) -> Finding:
-    """What is done about the store.json that `settings` stand in for. It stays in its place until `describe` replaces
+    """The repair of the store.json that `settings` replace. It stays in its place until `describe` replaces
     it: what can be read of it must not be lost to who repairs the store after we were killed, and nobody may open the
     store without.
     """

@@ -56,7 +56,7 @@ def lost_topics(root: Path) -> list[TopicConfig]:
 
 
 def find_lost_topics(root: Path) -> Finding | None:
-    """What is done about topics that a table that can be read does not have."""
+    """The repair of topics that a table that can be read does not have."""
     lost = lost_topics(root)
     if not lost:
         return None

@@ -50,7 +50,7 @@ __all__ = ["ANSWER_SCHEMA", "SEND_BACK_SCHEMA", "Retry", "SentBack"]
 
 @dataclass(frozen=True, slots=True)
 class SentBack:
-    """Where a failed message went. `topic`: `%RETRY%g` (by way of the delay level `delay_level`), `%DLQ%g`, or ""
+    """The target of a failed message. `topic`: `%RETRY%g` (by way of the delay level `delay_level`), `%DLQ%g`, or ""
     when the group has no retry queues and the message was dropped (retryQueueNums 0), as RocketMQ does.
     """
 
@@ -227,7 +227,7 @@ class Retry:
     def set_max_reconsume_times(self, group: str, times: int) -> None:
         """Make `times` the group's retryMaxTimes, durably; the last writer wins. Makes the group if it is missing.
 
-        What holds for the messages of a consumer that gives its own maximum with each send-back is not changed by it.
+        It changes nothing for a consumer that gives its own maximum with each send-back.
 
         Raises:
             UsageError: no name of a group, or no 32-bit number.

@@ -288,7 +288,7 @@ class _Given:
         }
 
     def of_row(self, row: int) -> dict[str, str] | None:
-        """What is given for one row; None if nothing is, {} included."""
+        """The given value of one row; None if there is none, {} included."""
         pairs = self._column[row].as_py()
         return None if pairs is None else {name: value for name, value in pairs if value is not None}
 

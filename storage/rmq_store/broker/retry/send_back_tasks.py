@@ -35,7 +35,7 @@ from rmq_store.log.recovery.delay_inference import infer_delays
 
 @dataclass(frozen=True, slots=True)
 class SendBackCounts:
-    """What becomes of a task's rows when they are committed; plain data. `dropped`: the group has no retry queues."""
+    """The results of a task's rows when they are committed; plain data. `dropped`: the group has no retry queues."""
 
     retried: int = 0
     dead: int = 0

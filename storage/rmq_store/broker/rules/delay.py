@@ -32,7 +32,7 @@ _INT32_MAX = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class DelayRules:
-    """What holds for a store: `delay_levels_ms[k]` is the delay of level k + 1; how far ahead a timer may be."""
+    """Delay rules of a store: `delay_levels_ms[k]` is the delay of level k + 1; how far ahead a timer may be."""
 
     delay_levels_ms: Sequence[int]
     timer_delay_ms_max: int = timer.DELAY_MS_MAX

@@ -100,7 +100,7 @@ def delay_rows(
 
 
 class _Wishes:
-    """What the rows of a batch ask for. `times_ms`: the column deliverTimestamp, (n,) int64, or None."""
+    """The delays that the rows of a batch ask for. `times_ms`: the column deliverTimestamp, (n,) int64, or None."""
 
     def __init__(self, batch: pa.RecordBatch, dropped: frozenset[str]) -> None:
         self._count = batch.num_rows

@@ -77,8 +77,8 @@ def storable(text: str) -> str:
 def with_reasons(own: Mapping[str, str], given: Mapping[str, str], bytes_max: int) -> dict[str, str] | None:
     """`own` with `given` on top, in at most `bytes_max` bytes of property string; None if `own` alone is too long.
 
-    What there is no room for is cut (the error message) or left out: first reasons, the least of them first, then what
-    else is given, from its end. Reasons that `own` has from an earlier failure give way like new ones.
+    Reasons without room are cut (the error message) or left out: first reasons, the least of them first, then what else
+    is given, from its end. Reasons that `own` has from an earlier failure give way like new ones.
     """
     properties = {**own, **{name: value for name, value in given.items() if name not in own or name not in FIRST_STAYS}}
     excess = size_bytes(properties) - bytes_max

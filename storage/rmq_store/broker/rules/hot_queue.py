@@ -13,7 +13,7 @@ HOT_MEMORY_PERCENT: Final = 40
 
 
 class Queues(Protocol):
-    """What the rule asks: a store, or its queues."""
+    """The values that the rule needs, of a store or its queues."""
 
     def commit_log_offset_before(self, topic: str, queue_id: int, queue_offset: int, /) -> int:
         """Commit-log offset of the message before `queue_offset`."""

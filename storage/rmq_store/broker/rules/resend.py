@@ -17,7 +17,8 @@ from rmq_store.format.text import names
 def resent_hop(
     group: str, reconsume_times: int, maximum: int, delay_levels_ms: Sequence[int], *, n_plus_one: bool
 ) -> Hop:
-    """Where the message is stored. A client from 5.1.1 on counts the failure that it reports (`n_plus_one`): dead above
+    """The topic and queue that store the message. A client from 5.1.1 on counts the failure that it reports
+    (`n_plus_one`): dead above
     the maximum. An older one says how often the message was retried so far: dead at the maximum.
 
     A dead letter says DELAY -1 and is stored at once (5.x): 4.x would park it once more.

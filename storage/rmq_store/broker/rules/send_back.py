@@ -46,7 +46,7 @@ BROKER_OWNED: Final = frozenset(
 
 
 class Hop(NamedTuple):
-    """Where a copy is stored. `queue_id` None: a queue of the retry topic, chosen by chance.
+    """The topic and queue of a copy. `queue_id` None: a queue of the retry topic, chosen by chance.
 
     `delay_level` is the DELAY property: 0 for a dead letter. `delay_ms` above 0: parked for so long.
     """
@@ -61,7 +61,7 @@ class Hop(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SendBackRules:
-    """What holds for the send-backs of one group. `max_reconsume_times`: the request's own, else the group's."""
+    """The rules for send-backs of one group. `max_reconsume_times`: the request's own, else the group's."""
 
     group: str
     retry_queue_nums: int
@@ -94,7 +94,7 @@ def delay_of(level: int, delay_levels_ms: Sequence[int]) -> tuple[int, int]:
 
 
 class Source(NamedTuple):
-    """What the copy's properties say of the record that it is a copy of."""
+    """Properties of the copy about its original."""
 
     topic: str
     queue_id: int
@@ -154,8 +154,8 @@ def check_name(name: str, where: str = "") -> None:
 
 
 def check_storable(properties: Mapping[str, str]) -> None:
-    """UsageError if a property would not be read back as it is. What was read may hold further separators of names in
-    its values; an empty value is as good as none.
+    """UsageError if a property would not be read back as it is. Values that were read may hold further name separators;
+    an empty value counts as none.
     """
     for name, value in properties.items():
         if not isinstance(name, str) or not name or storable(name) != name:

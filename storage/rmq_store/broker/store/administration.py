@@ -38,7 +38,8 @@ from rmq_store.log.retention import remove_queue_files
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """What a deletion takes. `topics` and `groups`: those whose settings go. `offsets`: {group: topics} whose committed
+    """The files and entries that a deletion takes. `topics` and `groups`: those whose settings go. `offsets`: {group:
+    topics} whose committed
     offsets go. `pops`: (group, topic) whose POP state goes. `message_count`: messages of `topics` that can be read now;
     they stay in the log.
     """
@@ -100,7 +101,7 @@ class Administration:
         return self._groups.change(name, change, default=default)
 
     def plan_topic_deletion(self, name: str) -> Deletion:
-        """What `delete_topic` would take. UnknownTopicError: nothing is left of such a topic. UsageError: a topic of
+        """The plan of `delete_topic`. UnknownTopicError: nothing is left of such a topic. UsageError: a topic of
         the broker itself, or a bad name.
         """
         names.validate_topic(name)
@@ -126,7 +127,7 @@ class Administration:
         return deletion
 
     def plan_group_deletion(self, name: str, *, remove_offsets: bool = False) -> Deletion:
-        """What `delete_group` would take. UsageError: nothing is left of such a group, or a bad name."""
+        """The plan of `delete_group`. UsageError: nothing is left of such a group, or a bad name."""
         names.validate_group(name)
         has_settings = (name,) if self._groups.has(name) else ()
         deletion = Deletion(groups=has_settings)
@@ -156,7 +157,7 @@ class Administration:
         return deletion
 
     def plan_cleaning(self) -> Deletion:
-        """What groups know of topics that are not there any more; see `clean_unused_topics`."""
+        """Entries of groups about topics that no longer exist; see `clean_unused_topics`."""
         used = {topic for offsets in self._offsets.all().values() for topic, _ in offsets}
         used.update(topic for _, topic in self._pops())
         gone = sorted(topic for topic in used if not self._topics.has(topic))

@@ -77,7 +77,7 @@ class Archive(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SegmentFate:
-    """What a pass makes of the segment [`start`, `end`) of the log: whether it goes, and why (not).
+    """The decision about the segment [`start`, `end`) of the log: whether a pass deletes it, and why (not).
 
     `modified_ms`: when its file was last written to. `waiting`: messages in it that are not delivered yet. `is_kept`:
     by a reader.
@@ -94,7 +94,7 @@ class SegmentFate:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """What a pass would do now. `trigger` is time, disk, manual or retry; "": it would do nothing.
+    """The plan of a pass. `trigger` is time, disk, manual or retry; "": it would do nothing.
 
     `segments`: those that it would look at, oldest first; behind the first one that stays nothing goes.
     `usage_percent`: of the disk; None if unknown. `log_start`: where the log begins now.
@@ -113,7 +113,7 @@ class RetentionPlan:
 
 @dataclass(frozen=True, slots=True)
 class RetentionReport:
-    """What a pass did: segments deleted (their first offsets), files of queues and index, units written again.
+    """The result of a pass: segments deleted (their first offsets), files of queues and index, units written again.
 
     `stopped`: why it deleted fewer segments than it could have; "" if it did not.
     """
@@ -182,7 +182,7 @@ class Retention:
     def plan(
         self, *, manual: bool = False, file_reserved_time: int | None = None, drop_waiting: bool = False
     ) -> RetentionPlan:
-        """What `run` would do now; changes nothing, and can be asked of a read-only store.
+        """The plan of `run`; it changes nothing, and can be asked of a read-only store.
 
         Raises:
             UsageError: `file_reserved_time` is negative.
@@ -399,7 +399,7 @@ class _Refusals:
         self._path = path
 
     def load(self) -> Refusals:
-        """What is known; nothing if the file is missing or unreadable: then readers get their time once more."""
+        """The known times; none if the file is missing or unreadable: then readers get their time once more."""
         try:
             data: Any = json.loads(durable.read_limited(self._path, _REFUSALS_BYTES_MAX))
             found = Refusals({int(base): since for base, since in data["refused"].items()}, data["tried"])

@@ -48,7 +48,7 @@ class UnlistedTopics:
         return {name: topic for name in names if (topic := self._found(name, deleted)) is not None}
 
     def told(self) -> str:
-        """What an error about a topic that is not there says of these; "" without any. Raises as `get`."""
+        """The addition about these to an error about a topic that is not there; "" without any. Raises as `get`."""
         text = listed(tuple(self.all()))
         return f"; not in the table, though they have queues: {text} (see `rmq repair`)" if text else ""
 

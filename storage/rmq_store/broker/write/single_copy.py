@@ -15,7 +15,7 @@ from rmq_store.log.append.append import OneRecord
 
 @dataclass(frozen=True, slots=True)
 class CopiedMessage:
-    """What a copy has in common with its original."""
+    """The values of a copy that are those of its original."""
 
     body: bytes
     flag: int

@@ -33,7 +33,7 @@ class StagedRows(NamedTuple):
 
 
 def staged_rows(purpose: str) -> StagedRows:
-    """What the files of a unit with this purpose hold."""
+    """The rows that files of a unit with this purpose hold."""
     return _BY_PURPOSE.get(purpose, _ORDINARY)
 
 

@@ -49,7 +49,7 @@ _BODY_CRC = 8
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """What a task reports about its file; plain data.
+    """The report of a task about its file; plain data.
 
     `name` is relative to the staging directory. `topics`: (topic, number of queues that the file counts on).
     `content_sum`: sum of the stored body CRCs, modulo 2^63, the same in whatever order and however split the rows come.
@@ -69,7 +69,7 @@ class StagedFile:
 
 
 def staging_directory(root: Path, write_id: str) -> Path:
-    """Where the tasks of a write have their files. UsageError if its id cannot be a name."""
+    """The directory of the files of a write's tasks. UsageError if its id cannot be a name."""
     if not _NAME.fullmatch(write_id) or write_id in (".", ".."):
         raise UsageError(f"{write_id!r} cannot name a staging directory")
     return root / "pyrmq" / "staging" / write_id

@@ -81,7 +81,7 @@ class UnitTable:
         return found
 
     def forget(self, units: Iterable[UnitRecord]) -> None:
-        """Forget units that `below` gave, here and in units.json. What other processes remember does no harm."""
+        """Forget units that `below` gave, here and in units.json. Caches of other processes do no harm."""
         assert self._cache is not None
         names = [f"{unit.purpose}/{unit.key}" for unit in units]
         for name in names:
