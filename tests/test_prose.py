@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,6 +63,19 @@ def test_no_sentence_begins_with_who_what_or_where_as_a_noun(page: Path) -> None
     found = [
         sentence for sentence in sentences(page.read_text(encoding="utf-8")) if begins_with_a_noun_clause(sentence)
     ]
+    assert found == []
+
+
+def test_no_public_docstring_begins_a_sentence_with_who_what_or_where_as_a_noun() -> None:
+    found = []
+    for path in sorted(path for root in SOURCES.values() for path in root.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if getattr(node, "name", "").startswith("_"):
+                continue
+            text = ast.get_docstring(node) or ""
+            found += [f"{path}: {each}" for each in sentences(text) if begins_with_a_noun_clause(each)]
     assert found == []
 
 

@@ -63,7 +63,7 @@ class Batch:
     sources: tuple[Source, ...]
 
     def position(self, key: int | str) -> StreamPosition | None:
-        """Where a source of ours ended; None if the batch had nothing of such a source."""
+        """The position at which a source of ours ended; None if the batch had nothing of such a source."""
         return next((source.position for source in self.sources if source.key == key), None)
 
 
@@ -139,7 +139,7 @@ class Checkpoint:
         return Batch(number, version, about, tuple(_sources(path, version, lines[1:])))
 
     def standings(self) -> list[Standing]:
-        """Where each source of ours stands; empty if none is.
+        """The position of each source of ours; empty if there is none.
 
         Raises:
             UsageError: no batch was planned, so the query begins where its options say; or the batch before the one

@@ -101,7 +101,7 @@ def plan_rewind(
     *,
     drop_state: bool,
 ) -> Rewind:
-    """What to write so that a query begins where `target` says; changes nothing.
+    """The files with which a query begins at `target`; changes nothing.
 
     A batch as target is the place where it ended: with retry topics, and sources of other formats, unless `selection`
     names something. Sources of other stores stay where they are, and so do queues that `selection` leaves out.

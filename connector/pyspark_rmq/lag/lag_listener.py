@@ -50,9 +50,9 @@ class LagListener(StreamingQueryListener):
     at any time. Metrics are of the queries that run; the rows of one that has ended stay as they were at its end, those
     of the last 100, until it is started again. Sources of other formats are not looked at.
 
-    Safe for threads. What goes wrong is logged, once for each kind of error, and counted in
-    `rmq_listener_errors_total`; it never reaches Spark. A store that is not on this machine costs seconds and dead
-    letters (None): messages are then counted up to the end that the source has reported.
+    Safe for threads. Errors are logged, once for each kind of error, and counted in `rmq_listener_errors_total`; they
+    never reach Spark. A store that is not on this machine costs seconds and dead letters (None): messages are then
+    counted up to the end that the source has reported.
 
     Raises:
         UsageError: the directory of `openmetrics_file` does not exist.

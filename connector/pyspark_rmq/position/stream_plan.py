@@ -23,7 +23,7 @@ from pyspark_rmq.position.position import Queue, QueueOffsets, StreamPosition
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """What one trigger can read.
+    """The ranges that one trigger can read.
 
     `begin` is Spark's position, with queues that were opened again and with rolled-back queues where they go on
     (`back`). `began` has the start of each queue that this batch does not continue from the batch before. `available`
@@ -68,7 +68,7 @@ class StreamPlan:
 
     @property
     def start(self) -> dict[Queue, int]:
-        """Where the batch starts in each queue."""
+        """The start of the batch in each queue."""
         return {**self.begin.next, **self.began}
 
     def end(
@@ -80,7 +80,7 @@ class StreamPlan:
         bytes_between: Callable[[Queue, int, int], int],
         offset_after_bytes: Callable[[Queue, int, int, int], int],
     ) -> dict[Queue, int]:
-        """Where the batch ends in each queue; with `everything` (Trigger.Once) at the end of the queue.
+        """The end of the batch in each queue; with `everything` (Trigger.Once) at the end of the queue.
 
         `waited_ms` is the time since the last batch that read something. The two functions are asked only with a limit
         of bytes: see `planning.admit_bytes`.
@@ -132,7 +132,8 @@ def moved(position: StreamPosition, to: QueueOffsets) -> StreamPosition:
 
 
 def batch_slices(begin: StreamPosition, finish: StreamPosition, back: QueueOffsets) -> list[QueueSlice]:
-    """What the batch that Spark planned from `begin` to `finish` reads. A queue that was rolled back since ends at its
+    """The ranges of the batch that Spark planned from `begin` to `finish`. A queue that was rolled back since ends at
+    its
     offset in `back`: the messages that came instead are read by the next batch.
     """
     return [

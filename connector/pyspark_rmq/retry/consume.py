@@ -162,7 +162,7 @@ def consume(
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """What the handler has said of a batch; `digest` tells its rows from those of another batch."""
+    """The handler's answers for a batch; `digest` tells its rows from those of another batch."""
 
     rows: int
     failed: int
@@ -172,7 +172,7 @@ class _Counts:
 
 
 class _BatchConsumer:
-    """What runs in the driver for each batch of one query."""
+    """The function that runs in the driver for each batch of one query."""
 
     def __init__(
         self,

@@ -167,7 +167,7 @@ class _Verdicts:
         self._reasons[number] = reason
 
     def take(self, start: int, rows: Rows, done: list[bool]) -> None:
-        """What became of rows that are done once; they are those from `start` on."""
+        """The outcomes of rows that are done once; they are those from `start` on."""
         for number, (is_done, found) in enumerate(zip(done, ids_or_errors(rows.batch), strict=True), start):
             if is_done:
                 continue

@@ -55,11 +55,10 @@ def redrive(
     interrupted. The dead letter itself stays until retention takes it.
 
     Args:
-        df: dead letters, not a stream. `df.limit(n)` would count what was moved before: use `limit`.
-        path: directory of the store.
-        group: the consumer group that failed on them.
-        dry_run: move nothing, and say what would become of each.
-        limit: move so many at most. What was moved before does not count, so the same call again moves the next ones.
+        df: dead letters, not a stream. `df.limit(n)` would count what was moved before: use `limit`. path: directory of
+        the store. group: the consumer group that failed on them. dry_run: move nothing, and say what would become of
+        each. limit: move so many at most. Dead letters that were moved before do not count, so the same call again
+        moves the next ones.
             Rows behind the last one that moved are left out of the result.
         rate_per_second: move so many messages in a second at most.
         max_replays: how often a message may be redriven. One that died again after that goes to `parking_topic`, or is

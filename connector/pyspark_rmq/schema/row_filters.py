@@ -28,7 +28,7 @@ class Condition(Protocol):
 
     @property
     def columns(self) -> Sequence[str]:
-        """What it looks at: columns that the store has."""
+        """Its columns, which the store has."""
 
     def holds(self, batch: pa.RecordBatch) -> Mask:
         """For which rows it is true, (n,); the batch has the columns."""

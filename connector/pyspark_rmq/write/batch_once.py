@@ -85,10 +85,9 @@ def write_once(
             pandas 2.2 is missing, which PySpark asks for.
 
     The query fails, and nothing of the batch is written, with:
-        NoMessageIdError: a message has no id.
-        SchemaMismatchError: the database does not have the tables of `rmq_store.reliable`.
-        UsageError: there is no such table, or it does not have a column of the stream; a message has several rows.
-        sqlalchemy.exc.SQLAlchemyError: the database refuses, or stays away. What `write` raises.
+        NoMessageIdError: a message has no id. SchemaMismatchError: the database does not have the tables of
+        `rmq_store.reliable`. UsageError: there is no such table, or it does not have a column of the stream; a message
+        has several rows. sqlalchemy.exc.SQLAlchemyError: the database refuses, or stays away. Errors of `write`.
     """
     group = group_name(instance("group", group, str), "group")
     if not isinstance(stream, DataFrame):
@@ -119,7 +118,9 @@ def write_once(
 
 
 class _OnceWriter:
-    """What runs in the driver for each batch of one query. On Spark Connect it is pickled, so it holds no engine."""
+    """The function that runs in the driver for each batch of one query. On Spark Connect it is pickled, so it holds no
+    engine.
+    """
 
     def __init__(
         self,

@@ -94,7 +94,9 @@ class Progress:
             return None
 
     def write(self, record: ProgressRecord) -> None:
-        """Write the record durably. What it promises must be on disk already. StoreFullError, StoreFailedError."""
+        """Write the record durably. The bytes that it promises must be on disk already. StoreFullError,
+        StoreFailedError.
+        """
         try:
             fd = durable.open_nofollow(self.path, os.O_RDWR | os.O_CREAT)
             try:

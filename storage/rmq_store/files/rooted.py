@@ -148,8 +148,8 @@ def plain_name(error: OSError, otherwise: object = "") -> str:
 
 
 class RootedPath(type(Path())):  # type: ignore[misc]
-    """A path in a directory that is held. What is derived from it by `/`, `parent`, `with_name`, `iterdir` and `glob`
-    is such a path, too; a pickled one is plain.
+    """A path in a directory that is held. Paths derived from it by `/`, `parent`, `with_name`, `iterdir` and `glob` are
+    such paths, too; a pickled one is plain.
     """
 
     _reached_through: Root | None = None

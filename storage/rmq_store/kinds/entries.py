@@ -18,7 +18,7 @@ Entry = tuple[str, bool]
 
 
 def entries(directory: Path) -> list[Entry]:
-    """What is in a directory; [] without one. OSError as scandir(3)."""
+    """The entries of a directory; [] without one. OSError as scandir(3)."""
     try:
         with os.scandir(directory) as found:
             return [(entry.name, entry.is_dir()) for entry in found]

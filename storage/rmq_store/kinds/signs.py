@@ -48,7 +48,7 @@ class Seen:
 
     @property
     def text(self) -> str:
-        """What was seen, and what it means."""
+        """A sign that was seen, and its meaning."""
         return f"{self.path}: {self.kind.what}. {self.kind.advice}"
 
 
@@ -74,8 +74,8 @@ def is_only_read(root: Path) -> bool:
 
 
 def refuse_to_repair(root: Path) -> None:
-    """As `refuse_to_write`, but for foreign files of log, queues and index: a repair names them, and moves them away.
-    What is foreign and a directory may be all that there is of something.
+    """As `refuse_to_write`, but for foreign files of log, queues and index: a repair names them, and moves them away. A
+    foreign directory may be all that exists of another kind.
     """
     seen = [one for one in _signs(root) if not (one.kind is table.FOREIGN and _is_moved_by_repair(root, one.path))]
     _refuse(root, seen, (Effect.NOT_OPENED, Effect.NOT_WRITTEN))
@@ -103,7 +103,8 @@ def _refuse(root: Path, seen: Iterable[Seen], effects: tuple[Effect, ...]) -> No
 
 
 def queues_are_in(root: Path) -> Literal["files", "RocksDB", "both"]:
-    """Where the broker of the store at `root` keeps its queues. Of "both", those in files are complete, unless it was
+    """The directory in which the broker of the store at `root` keeps its queues. Of "both", those in files are
+    complete, unless it was
     told to leave some out.
     """
     kinds = [seen.kind for seen in _queues(root, entries(root / "consumequeue"))]
@@ -116,7 +117,7 @@ def tables_are_in_rocksdb(root: Path) -> Seen | None:
 
 
 def missing_log(root: Path) -> Seen | None:
-    """What is left of a store whose log is not there; None if a log is, or nothing of a store."""
+    """The remains of a store without a log; None if there is a log, or nothing of a store."""
     if (root / "commitlog").exists() or any(_dledger(root)):
         return None
     for name in _WITHOUT_LOG:

@@ -21,7 +21,7 @@ _KEY_OR_TEXT = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\Z)|([{,]\s*+)(-?+[0-9]++)(?=\
 
 
 def kind_by_attributes(attributes: Mapping[str, str]) -> Kind | None:
-    """What the attributes of a topic tell (TopicAttributes.java)."""
+    """The kind of a topic by its attributes (TopicAttributes.java)."""
     if attributes.get("queue.type") == "BatchCQ":
         return table.BATCH_QUEUES
     if attributes.get("cleanup.policy") == "COMPACTION":

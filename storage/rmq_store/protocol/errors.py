@@ -46,7 +46,7 @@ class ResponseCode:
 
 
 class ClientErrorCode:
-    """What an MQClientError says when no broker has given a code (ClientErrorCode.java)."""
+    """Codes of an MQClientError without a broker's code (ClientErrorCode.java)."""
 
     CONNECT_BROKER_EXCEPTION: Final = 10001
     ACCESS_BROKER_TIMEOUT: Final = 10002

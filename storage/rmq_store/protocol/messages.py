@@ -83,7 +83,7 @@ class PullStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """What a pull from an offset says, whatever form its messages have. `next_begin_offset` is where to go on: past
+    """The answer to a pull from an offset, whatever form its messages have. `next_begin_offset` is where to go on: past
     filtered messages too, and inside the queue again after OFFSET_ILLEGAL. The queue holds [min_offset, max_offset).
     """
 

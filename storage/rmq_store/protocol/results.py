@@ -27,7 +27,8 @@ class SendStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """Where one message went. `msg_id` is its UNIQ_KEY, `offset_msg_id` names its place in this store; `broker_name`
+    """The queue and offset of one message. `msg_id` is its UNIQ_KEY, `offset_msg_id` names its place in this store;
+    `broker_name`
     is set by a producer, who may have several.
     """
 
@@ -52,7 +53,7 @@ class AppendResult:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What a commit of staged files did. `committed` is False if the store already had this key and value: nothing
+    """The result of a commit of staged files. `committed` is False if the store already had this key and value: nothing
     was added.
     """
 

@@ -54,7 +54,7 @@ class MessageRows:
         return len(self._offsets)
 
     def queue_offset(self, row: int) -> int:
-        """Where the message lies in its queue."""
+        """The offset of the message in its queue."""
         return self._offsets[row]
 
     def body_bytes(self, first: int, behind: int) -> int:

@@ -22,7 +22,7 @@ StoreStamp = tuple[object, ...]
 
 
 def store_stamp(root: Path) -> StoreStamp:
-    """What differs after anybody has changed the store: names, sizes, times, and the words that writers move."""
+    """Values that differ after a change of the store: names, sizes, times, and the words that writers move."""
     own, fresh = root / "pyrmq", []
     for path in (own / "state", own / "progress"):
         try:
@@ -62,7 +62,7 @@ def _directories(directory: Path) -> list[str]:
 
 
 def check(root: Path, one_pass: Callable[[], Report]) -> Report:
-    """What `one_pass` reports when nobody was in the way; else what two passes agree on."""
+    """The report of `one_pass` if nobody changed the store meanwhile; else the findings of which two passes agree."""
     before: Report | None = None
     for number in range(1, PASSES_MAX + 1):
         seen = store_stamp(root)

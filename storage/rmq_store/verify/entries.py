@@ -61,7 +61,7 @@ def members(pairs: list[tuple[str, Any]]) -> Members:
 
 
 def odd_entries(table: str, content: dict[str, Any]) -> list[str]:
-    """What is odd in a table of this file name, the first ones of it; [] of tables that only brokers read."""
+    """Odd entries of a table of this file name, the first ones; [] of tables that only brokers read."""
     check = _CHECKS.get(table)
     if check is None:
         return []

@@ -34,7 +34,7 @@ _KINDS = {
 
 
 def other_kind(path: Path) -> str:
-    """What lies there in the place of a regular file; "" if it is one, or nothing is there (any more)."""
+    """The kind of entry in the place of a regular file; "" if it is one, or nothing is there (any more)."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

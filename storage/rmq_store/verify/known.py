@@ -32,7 +32,8 @@ REBUILD_FILE = "pyrmq/rebuild.json"
 
 
 class Progress(NamedTuple):
-    """What our last writers wrote down. The log was on disk below `flushed_end`; from `crc_from` on every record has a
+    """The progress record of our last writers. The log was on disk below `flushed_end`; from `crc_from` on every record
+    has a
     CRC property, because one of ours wrote it (None: not known); `has_index`: an index was kept.
     """
 

@@ -63,11 +63,11 @@ class Entries:
         return self.names.index(raw) if raw in self.names else -1
 
     def named(self, *wanted: str) -> Mask:
-        """Which entries have one of these names, (m,)."""
+        """Entries that have one of these names, (m,)."""
         return self.chosen([name.encode() for name in wanted])
 
     def chosen(self, wanted: Sequence[bytes]) -> Mask:
-        """Which entries have one of these names, (m,)."""
+        """Entries that have one of these names, (m,)."""
         among = set(wanted)
         return self.judged(np.array([name in among for name in self.names], np.bool_))
 

@@ -268,7 +268,7 @@ class Writer:
 
     @leaves_no_lock
     def newest_unit(self, purpose: str, key: str) -> UnitRecord | None:
-        """What the newest unit of this purpose and key says."""
+        """The values of the newest unit of this purpose and key."""
         with append_lock(self._log):
             return self._units.newest(purpose, key, self._log.writing_page.appended_end)
 

@@ -217,7 +217,7 @@ def clock(root: Path, now_s: float | None = None) -> Finding:
 
 
 def writers(root: Path) -> Finding:
-    """Who has it open for writing."""
+    """Processes that have it open for writing."""
     lock = OfdLock(root / "lock")
     broker = lock.posix_holder()
     if broker is not None:

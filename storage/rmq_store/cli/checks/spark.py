@@ -104,7 +104,7 @@ def _pyspark(driver: str, spark: str) -> Finding:
 
 
 def pandas(driver: str, version: str | None) -> Finding:
-    """What `pyspark_rmq.consume` cannot do without; everything else can."""
+    """Needed by `pyspark_rmq.consume` only."""
     if version is not None and version_tuple(version) >= PANDAS_LEAST:
         return Finding("pandas", OK, version)
     text = "not installed" if version is None else version

@@ -32,7 +32,7 @@ _COLUMNS = ("GROUP", "TOPIC", "QUEUE", "POSITION", "TARGET", "OLD", "NEW", "AGAI
 
 @dataclass(frozen=True)
 class _Asked:
-    """What the command was told, besides where. `groups`: names in the source and in the target."""
+    """The options of the command, without those of the place. `groups`: names in the source and in the target."""
 
     groups: Sequence[tuple[str, str]]
     all_groups: bool

@@ -170,7 +170,7 @@ class Display:
             self._keep_metrics(report)
 
     def end(self, report: MirrorReport) -> None:
-        """What the whole run has done."""
+        """The counts of the whole run."""
         self._clear()
         self._keep_metrics(report)
         if self._as_json:

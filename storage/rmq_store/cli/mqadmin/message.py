@@ -56,7 +56,7 @@ def body_options(command: Command) -> Command:
 
 
 def no_message(text: str = "query message by key finished, but no message.") -> ResponseError:
-    """What MQAdminImpl#queryMessage throws."""
+    """The error of MQAdminImpl#queryMessage."""
     return ResponseError(NO_MESSAGE, text)
 
 

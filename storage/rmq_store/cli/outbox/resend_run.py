@@ -227,7 +227,7 @@ class _Status:
             self._say()
 
     def end(self) -> None:
-        """What was not said yet."""
+        """Lines that were not printed yet."""
         if self._is_shown and self._is_new:
             self._say()
 

@@ -16,7 +16,7 @@ class Rates:
         self._values: Mapping[Any, int] = {}
 
     def look(self, now_ms: int, values: Mapping[Key, int]) -> dict[Key, float]:
-        """What each value grew by per second since the look before; a key that is new is left out."""
+        """The growth of each value per second since the previous call; a key that is new is left out."""
         before, self._values = self._values, dict(values)
         before_ms, self._time_ms = self._time_ms, now_ms
         if before_ms is None or now_ms <= before_ms:

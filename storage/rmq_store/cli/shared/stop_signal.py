@@ -12,7 +12,8 @@ from types import FrameType
 
 
 class StopSignal:
-    """What a signal asks for, by a byte in a pipe. Not a threading.Event: the handler runs in the middle of whatever
+    """The wish of a signal, sent as a byte through a pipe. Not a threading.Event: the handler runs in the middle of
+    whatever
     the main thread does, `wait` too, and would wait for ever for the lock that the event's own `wait` holds.
     """
 

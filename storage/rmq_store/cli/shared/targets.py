@@ -41,7 +41,7 @@ def one_of(asked: Mapping[str, Any]) -> tuple[str, Any]:
 
 
 def target(store: Store, name: str, value: Any) -> Target:
-    """What an option of `target_options` means for a queue. UsageError: no time."""
+    """The offset that an option of `target_options` means for a queue. UsageError: no time."""
     from rmq_store.broker.monitoring import offset_reset
 
     targets: dict[str, Callable[[], Target]] = {

@@ -33,7 +33,7 @@ class Broker(Protocol):
 
     @property
     def retry_another_broker_when_not_store_ok(self) -> bool:
-        """What holds for producers that do not set the option of this name themselves."""
+        """The value for producers that do not set the option of this name themselves."""
 
     def send(
         self, message: Message, queue_id: int, timeout_ms: int, producer_group: str, *, sys_flag: int = 0

@@ -42,7 +42,8 @@ class Batch(ABC, Generic[Left]):
 
     @abstractmethod
     def left(self, shown_ms: int | None = None) -> Left:
-        """What is not done; empty if all is, or was sent back because it took too long. `shown_ms`: the time at which
+        """Messages that are not done; empty if all are, or were sent back because they took too long. `shown_ms`: the
+        time at which
         a listener gets it.
         """
 

@@ -65,7 +65,7 @@ class MessageView:
 
     @property
     def born_host(self) -> str:
-        """Who made it."""
+        """The host that made it."""
         return self.message.born_host
 
     def __repr__(self) -> str:

@@ -47,7 +47,7 @@ Fetch = Callable[[Broker, str, MessageQueue, int, int, int, Subscription], tuple
 
 
 class ConsumeService(Protocol[Held, Wanted]):
-    """Who gets what was pulled."""
+    """The receiver of pulled messages."""
 
     def submit(self, assignment: Assignment[Held], messages: list[Wanted]) -> None:
         """Take messages of a queue, in its order."""

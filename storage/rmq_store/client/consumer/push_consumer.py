@@ -216,8 +216,9 @@ class PushConsumer:
         self._offsets.persist(self._rebalance.queues())
 
     def shutdown(self) -> None:
-        """Stop pulling, wait for listeners that run, store the progress, unlock and leave the group. What was pulled
-        and not begun is left to others. Does nothing the second time, unless an interrupt (Ctrl-C) ended the first.
+        """Stop pulling, wait for listeners that run, store the progress, unlock and leave the group. Messages that were
+        pulled and not begun are left to other members. Does nothing the second time, unless an interrupt (Ctrl-C) ended
+        the first.
 
         Raises:
             UsageError: a signal handler has come in the middle of `run_once` on its own thread. Nothing was done; or,

@@ -32,7 +32,7 @@ LOCK_FIRST_MS, LOCK_MS = 1000, 20_000
 
 
 class PushParts(NamedTuple):
-    """What a push consumer is made of, besides its threads."""
+    """The parts of a push consumer, besides its threads."""
 
     offsets: OffsetStore
     rebalance: Rebalance[Any]

@@ -59,7 +59,7 @@ class FilterExpressionType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FilterExpression:
-    """Which messages of a topic are wanted: tags ("TagA || TagB", `*` for all), or an SQL92 condition on properties."""
+    """The wanted messages of a topic: tags ("TagA || TagB", `*` for all), or an SQL92 condition on properties."""
 
     expression: str = "*"
     type: FilterExpressionType = FilterExpressionType.TAG

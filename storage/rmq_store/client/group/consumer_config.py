@@ -33,7 +33,7 @@ class MessageModel(StrEnum):
 
 
 class ConsumeFromWhere(StrEnum):
-    """Where a group without a stored offset starts. Brokers overrule LAST_OFFSET for young queues: they start at 0."""
+    """The start of a group without a stored offset. Brokers overrule LAST_OFFSET for young queues: they start at 0."""
 
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
@@ -42,7 +42,7 @@ class ConsumeFromWhere(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
-    """What push and lite pull consumers have in common. Members of enumerations may be given as texts.
+    """Settings that push and lite pull consumers share. Members of enumerations may be given as texts.
 
     `consume_timestamp`: "yyyyMMddHHmmss", local time; None: half an hour ago. `instance_name`: tells consumers of one
     machine apart; None: made up for each (CLUSTERING), "DEFAULT" (BROADCASTING: the stored offsets are found by it).

@@ -129,7 +129,7 @@ class RemoteBrokerOffsetStore(_Memory):
         return stored
 
     def read_stored(self, queue: MessageQueue) -> int | None:
-        """What the broker answers, with its rule for new groups on young queues. Raises ClientError."""
+        """The broker's answer, with its rule for new groups on young queues. Raises ClientError."""
         return broker_of(self._backend, queue).query_consumer_offset(self._group, queue)
 
     def persist(self, queues: Collection[MessageQueue]) -> None:
@@ -178,7 +178,7 @@ class LocalFileOffsetStore(_Memory):
         return self._stored.get(queue) if known is None else known
 
     def read_stored(self, queue: MessageQueue) -> int | None:
-        """What the file says."""
+        """The offsets of the file."""
         return self._stored.get(queue)
 
     def persist(self, queues: Collection[MessageQueue]) -> None:

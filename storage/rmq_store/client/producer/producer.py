@@ -312,7 +312,7 @@ class _Begin(NamedTuple):
 
 
 class _Wish(NamedTuple):
-    """Where the caller wants the message to go."""
+    """The queue that the caller wants for the message."""
 
     queue: MessageQueue | None
     selector: MessageQueueSelector | None

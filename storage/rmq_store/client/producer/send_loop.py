@@ -159,7 +159,7 @@ class SendLoop:
             _LOG.warning("a oneway message to %s was refused: %s", request.topic, error)
 
     def send_async(self, request: Request) -> SendResult:
-        """What a thread does for an asynchronous send; the last try's error is raised as it is.
+        """The work of a thread for an asynchronous send; the last try's error is raised as it is.
 
         Raises:
             RemotingTooMuchRequestError: the budget was used up before the first try.

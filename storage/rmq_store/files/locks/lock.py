@@ -60,7 +60,7 @@ _THREAD_WAIT_S = 5e-3
 
 
 class LockState(NamedTuple):
-    """What somebody holds on the byte, and the pid of one holder (None: free, or not to be found out)."""
+    """The lock that another process holds on the byte, and the pid of one holder (None: free, or unknown)."""
 
     kind: LockKind
     pid: int | None
@@ -86,8 +86,8 @@ class OfdLock:
     """A lock on one byte of a file; one object is one holder, whichever thread uses it.
 
     Taking a lock that this object already holds does not succeed: `try_*` say False, `acquire_exclusive` waits. So two
-    threads sharing an object exclude each other, although the kernel would not separate them. What was taken without a
-    `with` block any thread may release.
+    threads sharing an object exclude each other, although the kernel would not separate them. Any thread may release a
+    lock that was taken without a `with` block.
 
     The file is created (0600) when a lock is first taken, never by `who`. A forked child holds nothing: its copy of
     the object is free, and opens the file anew when it takes the lock itself.
@@ -112,7 +112,7 @@ class OfdLock:
 
     @property
     def held(self) -> LockKind:
-        """What this object holds now; "free" in a forked child."""
+        """The state of this object; "free" in a forked child."""
         return self._kind
 
     def is_current(self) -> bool:
@@ -182,8 +182,8 @@ class OfdLock:
         """Hold the lock alone for a `with` block, which gets whether it does; as `acquire_exclusive`. Blocks do not
         nest: UsageError for one that a signal handler begins in the middle of another one of its thread.
 
-        An exception from a signal handler (Ctrl-C) may come on the way in or out, where no `finally` sees it. What a
-        thread then still has is given up when it comes back, or by `release_left`.
+        An exception from a signal handler (Ctrl-C) may come on the way in or out, where no `finally` sees it. A lock
+        that a thread then still holds is released when the thread takes it again, or by `release_left`.
         """
         return Exclusive(self, timeout_ms, unless)
 
@@ -195,7 +195,7 @@ class OfdLock:
         """Release what this thread has left of a block that was interrupted; False if its block is not through yet, and
         nothing happens: a signal handler has come in the middle of it.
 
-        Which of the two it is, the stack tells. A mark would be left behind by the same interrupt that leaves the lock.
+        The stack tells which of the two it is. A mark would be left behind by the same interrupt that leaves the lock.
         """
         holder = self._claim.holder()
         if holder is not None and holder[0] == threading.get_ident():

@@ -25,7 +25,7 @@ FIRST_S = 50e-6
 
 
 class Shared(Protocol):
-    """What all who wait for a lock see."""
+    """The counter that all waiters of a lock share."""
 
     looked_ns: int
     """When one of them looked last (`time.monotonic_ns`)."""

@@ -25,7 +25,7 @@ class Listing:
         self._known: tuple[tuple[int, ...], Sequence[int]] | None = None
 
     def get(self, root: Root | None = None) -> Sequence[int]:
-        """What `parse` makes of the names that are there now; in the directory that is reached through `root`, if there
+        """The parsed names that are there now; in the directory that is reached through `root`, if there
         is one. OSError as listdir(3).
         """
         directory = self._directory if root is None else root.reach(self._directory)

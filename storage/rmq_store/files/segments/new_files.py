@@ -27,8 +27,8 @@ _numbers = itertools.count()
 class NewFiles:
     """Files for one directory, `size_bytes` each, filled with zeros; thread-safe.
 
-    `sparse` leaves holes in them; otherwise their blocks are allocated (posix_fallocate). What a killed process has not
-    used, the next first opener removes.
+    `sparse` leaves holes in them; otherwise their blocks are allocated (posix_fallocate). The next first opener removes
+    files that a killed process has not used.
     """
 
     def __init__(self, directory: Path, size_bytes: int, *, sparse: bool) -> None:
@@ -49,8 +49,8 @@ class NewFiles:
         return self._made(1, path)[0]
 
     def make_ahead(self) -> None:
-        """Have the thread make those that are missing to AHEAD. What stands in its way, no thread to be had or a full
-        disk, `take` will meet by itself.
+        """Have the thread make those that are missing to AHEAD. If no thread can be started, or the disk is full,
+        `take` meets the same obstacle, and raises.
         """
         if len(self._ready) < AHEAD and (self._maker is None or not self._maker.is_alive()):
             maker = Background(self._make_ahead, "rmq-files")

@@ -27,7 +27,7 @@ _MICROSECONDS_PER_MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class EncodeOptions:
-    """What all messages of a batch have in common.
+    """Values that all messages of a batch share.
 
     `now_ms` is the born time of rows without one. `crc_property` reserves the 20 bytes of the CRC property. With
     `unique_ids`, rows without a UNIQ_KEY among their kept properties get one. Bodies of at least `compress_over_bytes`

@@ -42,7 +42,7 @@ _PROPERTY_SEPARATOR = 2
 
 @dataclass(frozen=True, slots=True)
 class CopyOptions:
-    """What all copies have in common.
+    """Values that all copies share.
 
     `crc_property`: each ends with a new CRC property; without, it has none. `index_tags`: tags get index entries, as
     brokers from 5.4.0 on give them.

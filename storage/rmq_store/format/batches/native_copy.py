@@ -39,7 +39,7 @@ def copy_natively(
     crc_property: bool,
     index_tags: bool,
 ) -> pa.RecordBatch | None:
-    """What `frame_copy.copy_frames` answers for messages that are not delayed, or None: refused. Topics and queue ids
+    """The answer of `frame_copy.copy_frames` for messages that are not delayed, or None: refused. Topics and queue ids
     are in order, `sys_flags` (n,) those that the copies get. The extension must be there.
     """
     if store_host is not None and store_host.is_ipv6:

@@ -49,7 +49,7 @@ _Pieces = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 class _Rooms(NamedTuple):
-    """What a copy has room for: bytes of each text, pieces of properties, bytes of their names and of their values."""
+    """The room of a copy: bytes of each text, pieces of properties, bytes of their names and of their values."""
 
     texts: Mapping[str, int]
     pieces: int
@@ -65,7 +65,7 @@ class _Rooms(NamedTuple):
         return cls(dict.fromkeys(_TEXTS, room) | hosts, pieces, room, room)
 
     def sizes_bytes(self, count: int, columns: Sequence[str]) -> dict[str, int]:
-        """What the columns of `count` rows need memory for."""
+        """The memory of the columns of `count` rows."""
         sizes = {name: number.itemsize * count for name, number in _NUMBERS.items() if name in columns}
         for name in _TEXTS:
             if name in columns:
@@ -109,7 +109,7 @@ def decode_ordinary(
     owner: tuple[str, int, Positions] | None,
     memory: BatchMemory,
 ) -> pa.RecordBatch | None:
-    """What `decode_frames` answers, or None: something is not ordinary, or wrong."""
+    """The answer of `decode_frames`, or None: a frame is not ordinary, or wrong."""
     count, frames_bytes = len(positions), int(sizes.sum())
     if count == 0 or not 0 < frames_bytes <= _FRAMES_BYTES_MAX:
         return None

@@ -45,7 +45,7 @@ def encode_natively(
     fields: RowFields,
     options: EncodeOptions,
 ) -> pa.RecordBatch | None:
-    """What `frame_encoder.encode_batch` answers, or None: refused. `bodies` (n,) are those to be stored. The extension
+    """The answer of `frame_encoder.encode_batch`, or None: refused. `bodies` (n,) are those to be stored. The extension
     must be there.
     """
     rows = columns_of(given, topics, bodies, fields, options)
@@ -74,7 +74,8 @@ def encode_natively(
 
 
 class _Encoded:
-    """What the extension fills: of `count` frames where they and their index hashes begin and end, (count + 1,), CRC
+    """The buffers that the extension fills: of `count` frames where they and their index hashes begin and end, (count +
+    1,), CRC
     and tags code, (count,); the frames and hashes themselves, for which `make_room` is called before.
     """
 

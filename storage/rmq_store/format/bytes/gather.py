@@ -57,7 +57,7 @@ def begins_with(
 ) -> npt.NDArray[np.bool_]:
     """Where `text` stands at the positions, (n,). `words`: their `leading_words`, if the caller has them already.
 
-    What lies behind a slice is looked at too: the caller compares lengths.
+    Bytes after a slice are read, too: the caller compares lengths.
     """
     found = _is_word(leading_words(data, positions) if words is None else words, text[:_WORD_BYTES])
     for at in range(_WORD_BYTES, len(text), _WORD_BYTES):

@@ -82,7 +82,7 @@ COMPRESSION_MASK = 0x700
 
 
 class FrameCheck(NamedTuple):
-    """What lies at a position.
+    """The kind of bytes at a position.
 
     `size` is the length in bytes of a good message or blank. Of a bad frame it is 0, or its total size if only the
     lengths inside disagree with it: Java's dispatch skips just that frame then. `reason` is empty unless bad.

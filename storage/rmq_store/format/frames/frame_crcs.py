@@ -27,7 +27,7 @@ _NAME, _EQUALS, _END = np.uint64(int.from_bytes(CRC_PROPERTY_PREFIX[:8], "little
 
 
 def damaged_frames(headers: FrameHeaders, crc_from: int | None) -> Mask:
-    """Which of n frames, of which all lengths were checked, are damaged, (n,).
+    """Damaged ones of n frames whose lengths were all checked; bool (n,).
 
     From the commit-log offset `crc_from` on a frame must end with a CRC property; None: none must.
     """
@@ -61,7 +61,7 @@ def damaged_frames(headers: FrameHeaders, crc_from: int | None) -> Mask:
 
 
 def damage_of(headers: FrameHeaders, row: int, crc_from: int | None) -> str:
-    """What is wrong with one of the frames that `damaged_frames` has found."""
+    """The defect of one of the frames that `damaged_frames` has found."""
     must_have_crc = crc_from is not None and int(headers.physical_offset[row]) >= crc_from
     start, end = int(headers.positions[row]), int(headers.properties_end[row])
     return check_frame(

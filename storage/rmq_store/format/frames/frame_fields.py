@@ -107,13 +107,13 @@ class FrameHeaders:
 
     @property
     def dispatchable(self) -> Mask:
-        """Which frames get a queue entry: all but PREPARED and ROLLBACK."""
+        """Frames that get a queue entry: all but PREPARED and ROLLBACK."""
         kind = self.transaction_type
         dispatchable: Mask = (kind == 0) | (kind == int(SysFlag.TRANSACTION_COMMIT))
         return dispatchable
 
     def flagged(self, bits: SysFlag) -> Mask:
-        """Which frames have any of `bits` in sys_flag."""
+        """Frames that have any of `bits` in sys_flag."""
         return _flagged(self.sys_flag, bits)
 
     @property

@@ -68,7 +68,7 @@ _USUAL_MAPPINGS = (dict, MappingProxyType)
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a caller sends.
+    """A message as a caller sends it.
 
     `keys` is text with keys separated by single spaces, or a sequence of keys without spaces. `queue_id` None lets
     the store choose; messages with the same `sharding_key` go to the same queue. `born_timestamp_ms` None means now.
@@ -209,7 +209,7 @@ class StoredMessage:
 
     @property
     def java_msg_id(self) -> str:
-        """What the Java client shows as getMsgId(); of several UNIQ_KEYs the last one, else as `msg_id`."""
+        """The id that the Java client shows as getMsgId(); of several UNIQ_KEYs the last one, else as `msg_id`."""
         return self.java_unique_key or self.offset_msg_id
 
     @property

@@ -26,7 +26,7 @@ class OneFrame(NamedTuple):
 
 
 class Hosts:
-    """Who made messages, and who stores them; packed once for all that they are used for."""
+    """The hosts that made messages and that store them, packed once for all uses."""
 
     def __init__(self, born: Host, store: Host) -> None:
         self.born = born

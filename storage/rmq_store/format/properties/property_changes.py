@@ -92,7 +92,7 @@ class _Pieces:
         self._words = leading_words(self.data, self.starts)
 
     def named(self, name: str) -> Positions:
-        """Which pieces begin with this name and a separator."""
+        """Pieces that begin with this name and a separator."""
         text = name.encode() + bytes([_NAME_VALUE_SEPARATOR])
         found = begins_with(self.data, self.starts, text, self._words)
         found &= self.ends - self.starts >= len(text)
@@ -100,7 +100,7 @@ class _Pieces:
         return hits
 
     def rows(self, pieces: Positions) -> Positions:
-        """Which row each of these pieces belongs to."""
+        """The row of each of these pieces."""
         rows: Positions = np.searchsorted(self.offsets, self.starts[pieces], side="right") - 1
         return rows
 

@@ -34,7 +34,7 @@ LAST_WINS = names.NAME_VALUE_SEPARATOR
 
 
 class PropertyColumns(NamedTuple):
-    """What `parse_property_column` answers; n rows each, `tags`, `keys` and `uniq_key` null where absent."""
+    """The answer of `parse_property_column`; n rows each, `tags`, `keys` and `uniq_key` null where absent."""
 
     properties: pa.MapArray
     tags: pa.StringArray
@@ -234,7 +234,8 @@ class PropertyPieces:
 
 @dataclass
 class _NativePieces(PropertyPieces):
-    """What the extension makes: no name is in a row twice, `__CRC32#` is in none, and `data` is more than the pieces.
+    """The output of the extension: no name is in a row twice, `__CRC32#` is in none, and `data` is more than the
+    pieces.
 
     `data[value_starts[k, i]:value_ends[k, i]]` is the value of the property `noted[k]` in row i, empty without one.
     """

@@ -31,7 +31,7 @@ NAMED_COLUMNS = {"keys": names.KEYS, "tags": names.TAGS, "shardingKey": names.SH
 
 
 def no_separator() -> pa.Scalar:
-    """What stands between the parts of a join: nothing.
+    """The separator between the parts of a join: none.
 
     Not a constant: the first Arrow scalar of a process loads pandas if it is installed, and importing must stay cheap.
     """
@@ -80,7 +80,7 @@ class MapEntries:
         self._refuse_bad_entries()
 
     def named(self, name: str) -> Mask:
-        """Which entries have this name."""
+        """Entries that have this name."""
         code = self._names.dictionary.index(name).as_py()
         found: Mask = self._codes == code if code >= 0 else np.zeros(len(self._codes), np.bool_)
         return found

@@ -85,7 +85,9 @@ def remove(members: dict[Any, Any], key: Hashable) -> bool:
 
 
 def as_json_value(value: Any) -> Any:
-    """What was read as any writer of JSON takes it: without shadowed members, numbers that have no value as text."""
+    """A value that was read, in a form that any writer of JSON takes: without shadowed members, numbers that have no
+    value as text.
+    """
     if isinstance(value, dict):
         return {
             key.text if isinstance(key, Verbatim) else key: as_json_value(item)
@@ -98,7 +100,8 @@ def as_json_value(value: Any) -> Any:
 
 
 def loads(text: str | bytes) -> dict[Any, Any]:
-    """Read one object; quoted keys come back as str, unquoted ones as int. What has no such value: see the module.
+    """Read one object; quoted keys come back as str, unquoted ones as int. For texts without such a value see the
+    module.
 
     Raises:
         ConfigJsonError: not UTF-8, not such JSON, over 64 MiB, deeper than 64.

@@ -164,8 +164,8 @@ def month_start_ms(now_ms: int) -> int:
 
 def unique_id_window_ms(text: str, now_ms: int) -> tuple[int, int]:
     """[begin, end], both included, in which a client looks for the message of a unique id at `now_ms`: from a second
-    before the id was made (of two possible months the later one), without an end. What is no unique id may be of any
-    time.
+    before the id was made (of two possible months the later one), without an end. A text that is no unique id may be of
+    any time.
 
     An id tells the time since the local start of *some* month: of a message older than a month a wrong time comes out,
     and in another time zone one that is some hours off. mqadmin takes [0, UNBOUNDED_MS] instead.

@@ -45,7 +45,7 @@ class Metric:
 
     @property
     def sample_name(self) -> str:
-        """What its samples are called, and what a query asks for."""
+        """The name of its samples, which a query asks for."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 

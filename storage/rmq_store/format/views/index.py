@@ -165,7 +165,7 @@ def build_chain(slot_numbers: IntArray, slot_values: IntArray, first_number: int
     """Chain n new entries, numbered from `first_number`, into their slots.
 
     `slot_numbers` (n,) is hash % slot_count of each new entry, `slot_values` (n,) what that slot holds now. A slot
-    value that is no number of an older entry counts as empty. What putKey does one by one is done by one sort.
+    value that is no number of an older entry counts as empty. One sort does the work that putKey does entry by entry.
     """
     assert len(slot_numbers) == len(slot_values)
     count = len(slot_numbers)

@@ -106,7 +106,7 @@ def sync_filesystem(log: CommitLog) -> None:
     it only if no program has seen it. So the descriptor that was opened with the store is used.
 
     Raises:
-        StoreFailedError: it failed. Which pages reached the disk is unknown, so the store is poisoned.
+        StoreFailedError: it failed. It is unknown which pages reached the disk, so the store is poisoned.
     """
     try:
         durable.before("syncfs", log.root)

@@ -70,15 +70,15 @@ def due_times(log: CommitLog, queue_id: int, entries: np.ndarray) -> Int64:
 
 
 def can_be_due(stored_ms: Int64, due_ms: Int64) -> Mask:
-    """Which of those times, (n,) each, are times of delivery: all delays are whole seconds, at least one."""
+    """Those times, (n,) each, that are times of delivery: all delays are whole seconds, at least one."""
     waits_ms = due_ms - np.maximum(stored_ms, 0)
     found: Mask = (stored_ms > 0) & (due_ms > stored_ms) & (waits_ms % 1000 == 0)
     return found
 
 
 def store_times(log: CommitLog, offsets: Int64) -> Int64:
-    """storeTimestamp of the records at offsets of the log (n,), ms; NO_TIME where none can be. What lies there is not
-    judged: ask `is_record_of` of what matters.
+    """storeTimestamp of the records at offsets of the log (n,), ms; NO_TIME where none can be. The records there are
+    not checked: ask `is_record_of`.
     """
     found = np.full(len(offsets), NO_TIME, np.int64)
     size_bytes = log.segments.size_bytes

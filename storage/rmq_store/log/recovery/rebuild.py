@@ -57,7 +57,8 @@ class Rebuild:
 
     @classmethod
     def load(cls, root: Path) -> Rebuild | None:
-        """What was begun in the store at `root`; None if nothing was. A damaged file says that much, but no ends.
+        """The rebuild that was begun in the store at `root`; None if none was. A damaged file says that much, but no
+        ends.
 
         Raises:
             NotAStoreError: no regular file, or one of a newer version.

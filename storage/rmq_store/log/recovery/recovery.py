@@ -50,7 +50,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What a recovery found and did; sizes in bytes, `case` as in RECOVERY_TABLE.
+    """Findings and actions of a recovery; sizes in bytes, `case` as in RECOVERY_TABLE.
 
     `bad_ranges`: all damage of records that were on disk and that is kept, by this recovery or an earlier one.
     `delivery_times`: of how many delayed messages the time when they are due was taken from copies of the queues.
@@ -69,7 +69,7 @@ class RecoveryReport:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryOptions:
-    """What the caller wants of a recovery.
+    """Options of a recovery.
 
     `keep`: damage of records that were on disk is kept and passed over, instead of refused. `rebuild`: the whole log is
     scanned and every view written again. `committed()`: offsets up to which queues were certainly used. `describe()`

@@ -30,7 +30,7 @@ _MANY_SHARE = 16
 
 
 class IndexState(NamedTuple):
-    """Where the index ends: the newest file's name as a number (NO_FILE: there is none) and its 40 header bytes.
+    """The end of the index: the newest file's name as a number (NO_FILE: there is none) and its 40 header bytes.
 
     UNKNOWN: written down by a process that keeps no index (messageIndexEnable=false), and therefore did not change it.
     """
@@ -74,7 +74,7 @@ class HashIndex:
         return f"{self._prefix}{name:0{_NAME_DIGITS}d}"
 
     def state(self) -> IndexState:
-        """Where the index ends now; EMPTY without files."""
+        """The end of the index now; EMPTY without files."""
         newest = self.newest()
         return IndexState(newest.number, newest.header_bytes) if newest else EMPTY
 

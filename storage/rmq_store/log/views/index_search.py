@@ -91,8 +91,8 @@ class IndexSearch:
     def covered(self) -> list[tuple[int, int]]:
         """The log offsets of the first and of the last record that have entries, of each file; newest file first.
 
-        What the headers say of a file's begin does not help: Java writes the end of the file before there.
-        Raises as `candidates`.
+        The begin in a file's header does not help: Java writes the end of the file before there. Raises as
+        `candidates`.
         """
         return [
             (view.first_offset(), view.header().end_phy_offset)

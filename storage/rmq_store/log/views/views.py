@@ -126,7 +126,7 @@ class Views:
             self.index.put(key_hashes, np.repeat(log_offsets, key_counts), times)
 
     def index_state(self) -> IndexState:
-        """Where the index ends."""
+        """The end of the index."""
         return self.index.state() if self.index is not None else NOT_KEPT
 
     def restore_index(self, state: IndexState) -> None:

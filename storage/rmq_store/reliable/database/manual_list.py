@@ -59,7 +59,7 @@ class ManualEntry:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What makes it unique."""
+        """The key that makes it unique."""
         return self.message_id, self.group_name, self.reason
 
 

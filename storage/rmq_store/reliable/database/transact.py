@@ -52,7 +52,7 @@ def transact(
     """Run `work` in a transaction and commit it; returns what it returns, durable in the database.
 
     Raises:
-        sqlalchemy.exc.SQLAlchemyError: what no try cures, or the last try's error. What `work` raises rolls back.
+        sqlalchemy.exc.SQLAlchemyError: what no try cures, or the last try's error. An exception of `work` rolls back.
     """
     for attempt in range(1, tries + 1):
         try:

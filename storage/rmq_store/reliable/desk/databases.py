@@ -18,7 +18,7 @@ from rmq_store.reliable.relay.inboxes import Inboxes
 
 @dataclass(frozen=True, slots=True)
 class Databases:
-    """What a tool works on."""
+    """The databases of a tool."""
 
     inboxes: Inboxes
     tables: Tables
@@ -34,8 +34,8 @@ def open_databases(
     needs_tables: bool = True,
 ) -> Iterator[Databases]:
     """The senders' database `stubs`, those of the groups in `by_group`, and `other` for all other groups: references
-    that `open_engine` takes. What a database says while it is open is raised as one line, without statements and their
-    values, which are what applications have stored.
+    that `open_engine` takes. Errors of a database are raised as one line, without statements and their values: these
+    are data of applications.
 
     Raises:
         UsageError: a reference that leads nowhere, a database that is not supported, tables that are missing.

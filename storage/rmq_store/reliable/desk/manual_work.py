@@ -28,7 +28,7 @@ from rmq_store.reliable.relay.inboxes import Inboxes
 
 
 class Outcome(StrEnum):
-    """What became of one message. CHANGED is what was asked for; all others changed nothing."""
+    """The result for one message. CHANGED is what was asked for; all others changed nothing."""
 
     CHANGED = "CHANGED"
     CONFIRMED = "CONFIRMED"
@@ -53,7 +53,7 @@ _OF_CONSUMING: Final = (DEAD_LETTER, IN_DOUBT, NO_ID)
 def plan(
     inboxes: Inboxes, tables: Tables, message_ids: Sequence[str], action: str, *, oldest_ms: int = 0
 ) -> dict[str, Outcome]:
-    """What `action` ("retry", "void", "clear") would do to each message now; changes nothing. `oldest_ms`: stubs that
+    """The plan of `action` ("retry", "void", "clear") for each message; changes nothing. `oldest_ms`: stubs that
     are older are not retried.
     """
     statuses = read(inboxes.stubs, partial(status_of, tables=tables, message_ids=message_ids))

@@ -165,7 +165,7 @@ def group_statuses(engine: sa.Engine, tables: Tables, message_id: str, groups: S
 
 
 class _Known:
-    """What consumers' databases say of some groups and messages."""
+    """Rows of consumers' databases about some groups and messages."""
 
     def __init__(self) -> None:
         self.logs: dict[tuple[str, str], LogRow] = {}

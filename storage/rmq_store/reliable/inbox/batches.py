@@ -120,8 +120,8 @@ class BatchWriter:
         Statements per chunk are constant, if those of `write` are.
 
         Raises:
-            HandlerTransactionError: `write` has ended the transaction, or has tried to.
-            sqlalchemy.exc.SQLAlchemyError: what no further try cures. What `write` and `chunks` raise. Nothing is
+            HandlerTransactionError: `write` has ended the transaction, or has tried to. sqlalchemy.exc.SQLAlchemyError:
+            what no further try cures. Errors of `write` and `chunks`. Nothing is
                 written then.
         """
         if marks:

@@ -25,7 +25,7 @@ BROKER_CHOOSES: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """What follows a failure: the next delivery after so long, or none any more."""
+    """The consequence of a failure: the next delivery after so long, or none any more."""
 
     after_ms: int
     is_last: bool
@@ -39,7 +39,7 @@ class Ladder:
     max_reconsume_times: int
 
     def retry(self, reconsume_times: int) -> Retry:
-        """What follows the failure of a message that came again so often."""
+        """The consequence of a failure of a message that came again so often."""
         step_ms = self.steps_ms[min(reconsume_times, len(self.steps_ms) - 1)]
         return Retry(step_ms, reconsume_times >= self.max_reconsume_times)
 

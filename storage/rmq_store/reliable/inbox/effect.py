@@ -28,7 +28,7 @@ Handle = Callable[[sa.Connection, Collection[str]], object]
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the group's rows are. `stubs`: the engine of the stubs, None if they lie in the same database."""
+    """The tables of the group's rows. `stubs`: the engine of the stubs, None if they lie in the same database."""
 
     group: str
     engine: sa.Engine

@@ -162,7 +162,7 @@ def refused_statement(statement: str, dialect: str) -> str | None:
 
 
 class _Watch:
-    """What happened while a handler ran. `ending`: an error by which the database may have ended its transaction."""
+    """Events while a handler ran. `ending`: an error by which the database may have ended its transaction."""
 
     def __init__(self) -> None:
         self.ending: sa.exc.DBAPIError | None = None

@@ -80,7 +80,7 @@ class Handling:
         outside: bool,
         busy_wait_ms: int | None,
     ) -> tuple[Outcome | None, int]:
-        """What becomes of a message, and how long it must wait if another worker has it; None: it has no id."""
+        """The outcome of a message, and how long it must wait if another worker has it; None: it has no id."""
         try:
             receipt = receipt_of(message, topic, message.reconsume_times, retry)
         except NoMessageIdError as error:
@@ -130,7 +130,7 @@ class Handling:
     def rows(
         self, batch: pa.RecordBatch, topic: str, handler: ArrowHandler, lease_token: str | None
     ) -> tuple[list[Outcome], int]:
-        """What becomes of each row, and how long they must wait if other workers have them."""
+        """The outcome of each row, and how long they must wait if other workers have them."""
         ids, error = message_ids_of(batch)
         if error is not None:
             self._refuse(topic, ids.count(None), error)
@@ -153,7 +153,7 @@ class Handling:
         return found, verdicts.wait_ms
 
     def row_outside(self, row: pa.RecordBatch, topic: str, handler: Callable[[], object]) -> Outcome:
-        """What becomes of the message of a batch with one row, whose effect is elsewhere."""
+        """The outcome of the message of a batch with one row, whose effect is elsewhere."""
         ids, error = message_ids_of(row)
         if error is not None:
             self._refuse(topic, 1, error)

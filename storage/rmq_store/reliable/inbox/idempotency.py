@@ -78,7 +78,9 @@ OutsideHandler = Callable[[MessageExt], object]
 
 @dataclass(frozen=True, slots=True)
 class ReceiveCounts:
-    """What one `Idempotency.receive` did: messages acknowledged, put off because another worker has them, failed."""
+    """The counts of one `Idempotency.receive`: messages acknowledged, put off because another worker has them,
+    failed.
+    """
 
     done: int = 0
     later: int = 0
@@ -294,7 +296,7 @@ class Idempotency:
     # -- administration -----------------------------------------------------------------------------------------------
 
     def counts(self) -> ConsumeCounts:
-        """What happened to the messages so far."""
+        """Counts of the messages so far."""
         return self._counters.snapshot()
 
     def purge(self) -> int:
@@ -309,8 +311,8 @@ class Idempotency:
         return inbox.purge(self._engine, self.tables, self.group, before_ms)
 
     def close(self) -> None:
-        """End the thread that renews leases, and close what was opened here: engines and clients of references. Who
-        waits for another worker, or for the database, waits no longer: those messages come again.
+        """End the thread that renews leases, and close what was opened here: engines and clients of references. Calls
+        that wait for another worker, or for the database, stop waiting: those messages come again.
         """
         self._ending.set()
         while self._close:

@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 
 class RowsFailedError(Exception):
-    """What a handler of a set raises to say that some of its messages failed: the transaction is rolled back, and the
+    """A handler of a set raises this to say that some of its messages failed: the transaction is rolled back, and the
     handler is called again with the others.
     """
 
@@ -62,7 +62,7 @@ class RowsFailedError(Exception):
 
 
 class Outcome(StrEnum):
-    """What became of a message. The first three are successes: it need not come again."""
+    """The outcome of a message. The first three are successes: it need not come again."""
 
     DONE = "done"
     DUPLICATE = "duplicate"
@@ -142,7 +142,8 @@ class Once:
         self, deliveries: Sequence[Receipt], handle: Handle, *, wait_ms: int | None, lease_token: str | None = None
     ) -> Verdicts:
         """Do messages in one transaction: `handle` gets the connection and the ids that are to be done, perhaps several
-        times, each time after a rollback. What succeeds is durable on return. Never raises what `handle` raises.
+        times, each time after a rollback. Effects that succeed are durable on return. Never raises what `handle`
+        raises.
 
         `deliveries` have different ids. The number of statements is the same for any 1,000 of them. Where `handle`
         fails on several, they are halved until the guilty ones stand alone, each half in its own transaction; by

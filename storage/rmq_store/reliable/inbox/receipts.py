@@ -60,7 +60,8 @@ class Receipt:
 
 @dataclass(slots=True)
 class Received:
-    """What C2 found, by id: `ours` to work on, `done` before, `void`, and `busy`: {id: when the other's lease ends}.
+    """The findings of C2, by id: `ours` to work on, `done` before, `void`, and `busy`: {id: when the other's lease
+    ends}.
     `took_over`: at least one of `ours` had a worker that never said what became of it, and may be alive.
     """
 

@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class Known(StrEnum):
-    """What Redis says of a message. UNKNOWN: ask the database, which must be asked anyway."""
+    """The answer of Redis about a message. UNKNOWN: ask the database, which must be asked anyway."""
 
     OURS = "ours"
     PROCESSING = "processing"

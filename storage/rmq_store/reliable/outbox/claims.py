@@ -43,7 +43,8 @@ _TURN: Final = "claim"
 
 @dataclass(frozen=True, slots=True)
 class SendingRules:
-    """What the senders of a database agree on: how long a claim lasts, how often a message is sent, and its waits.
+    """Settings that all senders of a database share: how long a claim lasts, how often a message is sent, and its
+    waits.
 
     Raises:
         UsageError: a lease or a count that cannot be.
@@ -66,7 +67,9 @@ class SendingRules:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a claimer got. `at_maximum`: ids that went to the manual list instead. `is_full`: there may be more."""
+    """The stubs that a claimer got. `at_maximum`: ids that went to the manual list instead. `is_full`: there may be
+    more.
+    """
 
     claimed: Sequence[Claimed]
     at_maximum: Sequence[str]
@@ -81,8 +84,8 @@ def claim_first_sends(
     limit: int,
     without_topics: Collection[str] = (),
 ) -> Claim:
-    """Claim up to `limit` messages that no broker has, in a short transaction of the caller's. What was sent as often
-    as is allowed goes to the manual list.
+    """Claim up to `limit` messages that no broker has, in a short transaction of the caller's. A message that was sent
+    as often as is allowed goes to the manual list.
     """
     take_turn(connection, tables)
     stub = tables.stub

@@ -31,7 +31,7 @@ class Committed:
 
     @classmethod
     def of(cls, stubs: Sequence[Stub], there: Collection[str]) -> Committed:
-        """What follows if just these ids are committed, claimed by us for long enough, and without sharding keys."""
+        """The result if just these ids are committed, claimed by us for long enough, and without sharding keys."""
         found = cls()
         for stub in stubs:
             if stub.message_id in there:

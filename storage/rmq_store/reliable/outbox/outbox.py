@@ -51,7 +51,8 @@ _FLAG_MAX: Final = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """What `flush_after_commit` did, by message id. `left`: why a message was not sent here; if its stub is committed,
+    """The results of `flush_after_commit`, by message id. `left`: why a message was not sent here; if its stub is
+    committed,
     a relay sends it.
     """
 
@@ -198,7 +199,7 @@ class Outbox:
     @contextlib.contextmanager
     def begin(self) -> Iterator[sa.Connection]:
         """A transaction: `with outbox.begin() as connection:` commits at its end, and sends what was added. An
-        exception rolls back, and nothing is sent. What a failed send raises is never raised here: the transaction is
+        exception rolls back, and nothing is sent. The error of a failed send is never raised here: the transaction is
         committed, and a relay sends the message.
         """
         self._check_process()

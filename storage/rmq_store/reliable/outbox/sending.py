@@ -69,7 +69,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A broker has it. Where it went is None for what waits at the broker first: its offset says nothing of when a
+    """A broker has it. The target is None for a message that waits at the broker first: its offset does not tell when a
     group gets it. `deliver_ms`: until when it waits there.
     """
 

@@ -76,7 +76,9 @@ class SentMarks:
             return len(self._sent_seqs) + len(self._just_marked)
 
     def write(self) -> None:
-        """Write what waits. What the database does not take is tried again with the next ones while its claim lasts."""
+        """Write what waits. Marks that the database does not take are tried again with the next ones while their claim
+        lasts.
+        """
         with self._writing:
             with self._lock:
                 taken, self._waiting = self._waiting, []

@@ -43,7 +43,8 @@ class Stub:
 
 
 class Confirmation(StrEnum):
-    """What `confirm` found. CONFIRMED: this group's part is now done. ALREADY: it was before. VOID: the stub was taken
+    """The findings of `confirm`. CONFIRMED: this group's part is now done. ALREADY: it was before. VOID: the stub was
+    taken
     back, the message must have no effect. NO_STUB: there is none, or it does not wait for this group.
     """
 

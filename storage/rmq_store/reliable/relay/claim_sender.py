@@ -51,7 +51,7 @@ class ClaimSender:
         self._streaks.update(self.failed_topics)
 
     def send(self, claimed: Sequence[Claimed], report: RelayReport) -> int:
-        """Send and mark; returns how many were sent. What is known is marked, also if something ends the sending."""
+        """Send and mark; returns how many were sent. Known results are marked, also if an error ends the sending."""
         if not claimed:
             return 0
         outcomes: list[Sent | NotSent] = []

@@ -45,7 +45,7 @@ _ORIGINAL_TOPIC = "RETRY_TOPIC"
 
 @dataclass(frozen=True, slots=True)
 class CollectReport:
-    """What a collection found: `read` dead letters in all, of which `listed` are on the manual list now, `done` were
+    """The counts of a collection: `read` dead letters in all, of which `listed` are on the manual list now, `done` were
     done by their group, `void` were taken back, and `without_id` can be recognised by nobody (listed as no_id).
     `gone` were deleted by retention before they were read.
     """
@@ -104,9 +104,8 @@ class DeadLetters:
         """Bring the dead letters that came since the last time to the manual list; durable when it returns.
 
         Raises:
-            UsageError: the group's dead letters may not be read (dlqPerm).
-            ClientError, CorruptionError: the broker does not answer, or a record is damaged. What came before it is
-                collected.
+            UsageError: the group's dead letters may not be read (dlqPerm). ClientError, CorruptionError: the broker
+            does not answer, or a record is damaged. Dead letters before it are collected.
         """
         topic = DLQ_PREFIX + group
         queues = self._backend.subscribe_queues(topic)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class RelayReport:
-    """What a round did, or in a dry run would do: numbers of messages. `sent` for the first time, `resent`, `failed`
+    """Counts of messages of a round, or of its plan in a dry run. `sent` for the first time, `resent`, `failed`
     (their claims are given back), `confirmed` (of lost confirmations that were made up for), `notified` entries of the
     manual list, `purged` stubs. `manual` {reason: messages}, `waiting` {why a due message is not sent again: messages}.
     """

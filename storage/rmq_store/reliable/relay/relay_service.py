@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServiceReport:
-    """What a round did. `problem`: why it ended early, "" if it did not."""
+    """The report of a round. `problem`: why it ended early, "" if it did not."""
 
     relay: RelayReport = field(default_factory=RelayReport)
     collected: CollectReport = field(default_factory=CollectReport)

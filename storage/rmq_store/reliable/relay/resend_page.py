@@ -42,7 +42,7 @@ class Candidate:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Where the next page begins."""
+        """The key at which the next page begins."""
         return self.resend_ms, self.seq
 
 
@@ -101,7 +101,7 @@ def _due(
 
 
 class _States:
-    """What consumers' databases say, by (group, id) and by (group, broker, topic, queue id)."""
+    """Rows of consumers' databases, by (group, id) and by (group, broker, topic, queue id)."""
 
     def __init__(self) -> None:
         self.done: set[tuple[str, str]] = set()
@@ -133,7 +133,7 @@ class _States:
         self.done.update((row.group_name, row.message_id) for row in connection.execute(done))
 
     def of(self, group: str, message_id: str, queue: MessageQueue | None) -> GroupState:
-        """What the group knows of the message."""
+        """The state of the message in the group."""
         if group in self.unreachable:
             return GroupState(is_unreachable=True)
         key = (group, message_id)

@@ -33,7 +33,7 @@ LOG_WAIT_MS_MAX: Final = 12 * 3_600_000
 
 
 class Action(StrEnum):
-    """What becomes of a stub. WAIT_...: not now, because ..."""
+    """The decision about a stub. WAIT_...: not now, because ..."""
 
     RESEND = "resend"
     MAXIMUM = "maximum"
@@ -52,7 +52,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SentStub:
-    """What the rule looks at. Times in ms since 1970; `queue_offset` None: not comparable. `max_offset`: the offset
+    """The inputs of the rule. Times in ms since 1970; `queue_offset` None: not comparable. `max_offset`: the offset
     behind the last message that the broker has in this queue; None: it was not asked.
     """
 
@@ -75,7 +75,8 @@ class LogState:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """What a group that has not confirmed knows of the message. `high_water`: the largest offset of the message's queue
+    """The state of the message in a group that has not confirmed. `high_water`: the largest offset of the message's
+    queue
     that was delivered to it for the first time; None: none was. `is_unreachable`: its database does not answer.
     """
 
