@@ -38,7 +38,7 @@ class ConsumeOrderlyStatus(StrEnum):
 
 @dataclass(slots=True)
 class ConsumeConcurrentlyContext:
-    """Values for a listener to set. `ack_index`: with CONSUME_SUCCESS, messages behind this index of the batch failed all
+    """A listener may set these. `ack_index`: with CONSUME_SUCCESS, messages behind this index of the batch failed all
     the same. `delay_level_when_next_consume`: -1 straight to the dead letters, 0 the broker chooses, else a level.
     """
 
@@ -49,7 +49,7 @@ class ConsumeConcurrentlyContext:
 
 @dataclass(slots=True)
 class ConsumeOrderlyContext:
-    """Values for a listener to set. `auto_commit` False: offsets move at COMMIT only. `suspend_current_queue_time_millis`:
+    """A listener may set these. `auto_commit` False: offsets move at COMMIT only. `suspend_current_queue_time_millis`:
     pause after a failure, -1: the consumer's.
     """
 
