@@ -1,4 +1,4 @@
-"""Requests to Kafka's brokers over kafka-python's connections, with a limit for how long nobody answers."""
+"""Sends requests to Kafka's brokers over kafka-python's connections, with a limit on the wait for an answer."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class BrokerLink:
             raise
 
     def high_watermark(self, partition: Partition) -> int:
-        """How far all replicas in sync of a partition reach, with what is in open transactions."""
+        """The offset up to which all in-sync replicas have a partition, open transactions included."""
         end: int = self.run(f"the end of topic {partition.topic!r}", self._high_watermark, partition)
         return end
 
@@ -70,7 +70,7 @@ class BrokerLink:
             raise ours(error, what) from error
 
     def close(self) -> None:
-        """Let go of connections. Kafka aborts transactions that are open when their time is over."""
+        """Close the connections. Kafka aborts open transactions when their timeout expires."""
         self.manager.close()
         self.loop.stop()
         self.loop.close()

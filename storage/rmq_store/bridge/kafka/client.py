@@ -24,7 +24,7 @@ class Partition(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where to go on: the next offset, and the leader's epoch of the batch before it (-1: unknown, and not checked)."""
+    """A read position: the next offset, and the leader epoch of the batch before it (-1: unknown, and not checked)."""
 
     offset: int
     leader_epoch: int = -1
@@ -40,7 +40,7 @@ class KafkaTopic:
 
 
 class KafkaReader(Protocol):
-    """Reads committed records of partitions that it is told, from positions that it is told. Commits nothing."""
+    """Reads committed records of assigned partitions, from the assigned positions. It commits no offsets."""
 
     def assign(self, positions: Mapping[Partition, Position]) -> None:
         """Read these partitions from these positions on, and no others. Those that go on where they are stay buffered.
@@ -60,13 +60,13 @@ class KafkaReader(Protocol):
         """Go on where `pause` stopped."""
 
     def position(self, partition: Partition) -> int:
-        """The offset that the next poll begins at; beyond markers."""
+        """The offset at which the next poll begins; transaction markers are skipped."""
 
     def starts(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
         """The first offset of each that is still there."""
 
     def stable_ends(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
-        """The last stable offset of each: where reading committed records ends now."""
+        """The last stable offset of each: committed records can be read up to it now."""
 
     def offsets_at(self, partitions: Collection[Partition], timestamp_ms: int) -> Mapping[Partition, int]:
         """The first offset of each whose timestamp is not earlier; the stable end if there is none."""
@@ -113,10 +113,10 @@ class KafkaWriters(Protocol):
         """A writer under this id."""
 
     def high_watermark(self, partition: Partition) -> int:
-        """How far all replicas in sync of a partition reach, with what is in open transactions."""
+        """The offset up to which all in-sync replicas have a partition, open transactions included."""
 
     def close(self) -> None:
-        """Let go of connections. Close the writers first."""
+        """Close the connections. Close the writers first."""
 
 
 class KafkaAdministration(Protocol):

@@ -1,4 +1,4 @@
-"""How Kafka is reached: addresses, TLS and SASL, passed through to kafka-python by a list of names.
+"""Connection options for Kafka: addresses, TLS and SASL. A list names the options that go to kafka-python unchanged.
 
     connection = KafkaConnection(("kafka-1:9092", "kafka-2:9092"), {
         "security_protocol": "SASL_SSL",
@@ -99,7 +99,7 @@ class KafkaConnection:
 
 
 def secret(reference: str, what: str) -> str:
-    """The secret that a reference names. UsageError: it leads nowhere; the text never holds the secret."""
+    """The secret that a reference names. UsageError: it does not exist; the text never holds the secret."""
     kind, _, name = reference.partition(":")
     if kind == "env":
         value = os.environ.get(name, "")

@@ -1,4 +1,4 @@
-"""kafka-python's errors as ours: who is at fault, and whether it is worth to try again."""
+"""Translates kafka-python's errors into the bridge's, which separate faults of the caller from errors worth a retry."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class KafkaPythonReader:
         self._consumer.resume(*(TopicPartition(*partition) for partition in partitions))
 
     def position(self, partition: Partition) -> int:
-        """The offset that the next poll begins at; beyond markers."""
+        """The offset at which the next poll begins; transaction markers are skipped."""
         return self._place(TopicPartition(*partition))
 
     def starts(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
@@ -110,7 +110,7 @@ class KafkaPythonReader:
         return self._asked("asking where partitions begin", self._consumer.beginning_offsets, partitions)
 
     def stable_ends(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
-        """The last stable offset of each: where reading committed records ends now."""
+        """The last stable offset of each: committed records can be read up to it now."""
         return self._asked("asking where partitions end", self._consumer.end_offsets, partitions)
 
     def offsets_at(self, partitions: Collection[Partition], timestamp_ms: int) -> Mapping[Partition, int]:

@@ -79,7 +79,7 @@ class TransactionLink:
         self._coordinator: int | None = None
 
     def initialise(self, predecessor: Producer | None) -> Producer:
-        """End what the id's last transaction left, and fence its last writer: the producer to write with from now on.
+        """End the id's last transaction, and fence its last writer. Returns the producer for all later writes.
 
         `predecessor`: the producer that this writer was until now. Raises `MirrorConflictError` if Kafka knows that it
         was fenced. None takes the id from whoever has it.

@@ -57,16 +57,16 @@ class KafkaPythonWriters:
         return KafkaPythonWriter(link, self._topic_settings, self._compression)
 
     def high_watermark(self, partition: Partition) -> int:
-        """How far all replicas in sync of a partition reach, with what is in open transactions."""
+        """The offset up to which all in-sync replicas have a partition, open transactions included."""
         return self._brokers.high_watermark(partition)
 
     def close(self) -> None:
-        """Let go of connections. Close the writers first."""
+        """Close the connections. Close the writers first."""
         self._brokers.close()
 
 
 class KafkaPythonWriter(KafkaWriter):
-    """One of `KafkaPythonWriters`. At most 32 MiB wait to be sent."""
+    """A writer of `KafkaPythonWriters`. It buffers at most 32 MiB of unsent batches."""
 
     def __init__(self, link: TransactionLink, topic_settings: TopicSettings, compression: str) -> None:
         self._link = link

@@ -1,4 +1,4 @@
-"""Properties that are added to messages which a mirror has mapped (data plane)."""
+"""Adds properties to messages that a mirror has mapped (data plane)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A compacted topic of one partition, in which a transactional writer keeps what it has done.
+"""A compacted topic of one partition, in which a transactional writer records its progress.
 
-Only transactions of one transactional id write it. So behind the first `begin` of that id, which settles what a killed
-process left, its stable end is its end.
+Only transactions of one transactional id write it. The first `begin` of that id ends the transaction of a killed
+process. From then on the stable end of the topic is its end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Headers of many Kafka records (RECORDS_SCHEMA) at once: left out by name, or added (data plane)."""
+"""Removes headers of many Kafka records (RECORDS_SCHEMA) by name, and adds headers (data plane)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MARKS = tuple(name.encode() for name in MARKS)
 
 
 def without_marks(records: pa.RecordBatch) -> pa.RecordBatch:
-    """The records without the marks of a mirror: one that goes back is a new record, and nobody's copy."""
+    """The records without the marks of a mirror: a record that goes back to Kafka is a new one, not a copy."""
     return without_headers(records, lambda name: name in _MARKS)
 
 

@@ -1,8 +1,8 @@
-"""Topics of Kafka read into one store: dead letters, and failed records that wait for a retry.
+"""Reads topics of Kafka into one store: dead letters, and failed records that wait for a retry.
 
-A small mirror: each fetch of a partition becomes one unit, which holds the messages and the partition's next offset
-(`mirror.store_positions`). So a record comes once, wherever this process dies. A position without messages is written
-at the end only: a process that begins again reads past markers a second time, which costs nothing.
+It is a small mirror. Each fetch of a partition becomes one unit with the messages and the partition's next offset
+(`positions.store_positions`). So each record is stored once, at whatever point this process dies. A position without
+messages is written only at the end: a restarted process reads past markers a second time, which costs nothing.
 """
 
 from __future__ import annotations
@@ -96,11 +96,11 @@ class Intake:
         return sorted(self._at)
 
     def next_offset(self, partition: Partition) -> int:
-        """Up to where a partition was read."""
+        """The offset up to which a partition was read."""
         return self._beyond.get(partition, (self._at[partition].next_offset, -1))[0]
 
     def poll(self, timeout_ms: int) -> int:
-        """Read what has come, and append it; how many records. Durable as `Store.append`.
+        """Read new records and append them; returns their number. Durable as `Store.append`.
 
         Raises:
             MirrorSourceError: records were gone before they were read, or a partition is shorter than it was.

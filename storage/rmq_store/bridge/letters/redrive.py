@@ -6,10 +6,10 @@ user names: what a header says is the word of whoever may write to the topic of 
 
     1  begin a transaction, and read which letters went back (`redriven_topic`)
     2  per chunk: produce the letters, and one record for each in the redriven topic; commit
-    3  note in the store that they were moved, for `rmq dlq list`
+    3  record in the store that they were moved, for `rmq dlq list`
 
-A death between 2 and 3 leaves letters that the store takes for dead: the next run finds them in the redriven topic,
-notes them, and produces none twice.
+If the process dies between 2 and 3, the store still lists the letters as dead. The next run finds them in the redriven
+topic, records them in the store, and produces none twice.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def topic_of(group: str) -> str:
 
 
 def transactional_id_of(group: str) -> str:
-    """The id of whoever moves letters of this group back to Kafka: a second one fences the first."""
+    """The transactional id for moving letters of this group back to Kafka: a second process fences the first."""
     return f"pyrmq.redrive.{escaped(group)}"
 
 

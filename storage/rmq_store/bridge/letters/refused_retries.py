@@ -1,7 +1,7 @@
 """Records that Kafka does not take back from a retry: dead letters of their group in the store.
 
-A unit holds them and names the queue offsets of all of a transaction's. So a transaction that is repeated knows what it
-must pass over, also if Kafka would take it now.
+One unit holds the letters, and names the queue offsets of all that a transaction refused. So a repeated transaction
+skips the same records, even if Kafka would accept them now.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def positions_topic(group: str) -> str:
 
 
 def transactional_id(group: str) -> str:
-    """The id of whoever returns records of this group: a second one fences the first."""
+    """The transactional id for returning records of this group: a second process fences the first."""
     return f"pyrmq.retry.{escaped(group)}"
 
 
@@ -145,7 +145,7 @@ class RetryReturn:
 
     @property
     def waiting_count(self) -> int:
-        """How many are due and not returned yet."""
+        """The number of records that are due and not returned yet."""
         assert self._next is not None
         return self._range()[1] - self._next
 

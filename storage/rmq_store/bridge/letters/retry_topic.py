@@ -6,8 +6,8 @@
     2  the schedule of the store: one unit for each delivery       (`Schedule.deliver_due`)
     3  `retry_return`: one transaction, with its position
 
-Each step is all or nothing, and says how far it came where it writes. So no record is lost or comes twice, wherever
-this process dies, and whoever delivers what is due in the store.
+Each step is atomic, and writes its position together with its output. So no record is lost or duplicated, at whatever
+point this process dies, and whichever process delivers the due messages of the store.
 """
 
 from __future__ import annotations

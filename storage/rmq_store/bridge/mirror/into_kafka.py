@@ -1,4 +1,4 @@
-"""The mirror from a store into Kafka: topics one after the other, a window of each, as long as somebody wants."""
+"""The mirror from a store into Kafka: it copies a window of each topic in turn, until it is stopped."""
 
 from __future__ import annotations
 

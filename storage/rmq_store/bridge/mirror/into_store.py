@@ -1,8 +1,9 @@
 """The mirror from Kafka into a store: read, map, append with the position, again.
 
-Rows and the position behind them are one append, per partition; that is the only thing that is durable. So whatever
-dies, and when, the next run reads the positions and goes on where the messages end. A partition that fails stops alone;
-the others go on, and the report says why. While the store is full or locked, or Kafka does not answer, it waits.
+Per partition, the rows and the position after them are one append; nothing else is durable. So after a crash at any
+point, the next run reads the positions and goes on after the last message. A partition that fails stops alone; the
+others go on, and the report names the error. While the store is full or locked, or Kafka does not answer, the mirror
+waits.
 """
 
 from __future__ import annotations

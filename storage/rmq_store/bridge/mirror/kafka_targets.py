@@ -1,4 +1,4 @@
-"""Topics of Kafka that a mirror writes to: who makes them, their partitions, and what they do to records."""
+"""Topics of Kafka that a mirror writes to: their creation, their partitions, and the effect of their settings."""
 
 from __future__ import annotations
 

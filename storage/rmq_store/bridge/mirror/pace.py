@@ -1,4 +1,4 @@
-"""When a mirror may copy, and how fast."""
+"""The time windows in which a mirror may copy, and its rate limit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Window:
         return window
 
     def wait_ms(self, now_ms: int) -> int:
-        """How long until it is open; 0: it is."""
+        """Milliseconds until the window opens; 0: it is open."""
         into_day_ms = now_ms % (_DAY_MINUTES * _MINUTE_MS)
         minute = into_day_ms // _MINUTE_MS
         if self.start <= minute < self.end or (self.end < self.start and not self.end <= minute < self.start):
@@ -44,7 +44,7 @@ class Window:
 
 
 class Pace:
-    """At most so many records per second, on average; None: as fast as it goes."""
+    """Limits the average records per second; None: no limit."""
 
     def __init__(self, records_per_s: float | None, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._rate = records_per_s
@@ -53,11 +53,11 @@ class Pace:
 
     @property
     def unit_rows(self) -> int | None:
-        """How many records may go at once: those of a second."""
+        """The number of records that may be copied at once: those of one second."""
         return None if self._rate is None else max(1, int(self._rate))
 
     def wait_s(self) -> float:
-        """How long until more may be copied."""
+        """Seconds until more records may be copied."""
         return 0.0 if self._rate is None else max(0.0, self._free_s - self._clock_s())
 
     def took(self, count: int) -> None:

@@ -1,7 +1,7 @@
 """Counts and lag of a mirror: for people, for programs, and as OpenMetrics.
 
-Lag is the last stable offset less the position, which lies beyond transaction markers: a topic that ends with a marker
-can be caught up. Offsets that are no records (markers, compacted ones) count as lag until they are passed.
+Lag is the last stable offset minus the position. The position skips transaction markers, so a topic that ends with a
+marker can be caught up. Offsets without records (markers, compacted records) count as lag until they are passed.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class MirrorReport:
 
     @property
     def failures(self) -> Mapping[Partition, str]:
-        """Partitions that have stopped, and why."""
+        """Partitions that have stopped, with their errors."""
         return {place: one.failure for place, one in self.partitions.items() if one.failure}
 
     def families(self) -> list[MetricFamily]:

@@ -1,4 +1,4 @@
-"""The Kafka topics of a mirror: which there are, where their partitions go on, and what has become of them.
+"""The Kafka topics of a mirror, the positions of their partitions, and changes such as new or deleted topics.
 
     found for the first time      its partitions begin as the options say, and that is written first
     more partitions than before   new ones begin at the earliest: all of it is new
@@ -124,7 +124,7 @@ class SourceTopics:
         return False
 
     def refused(self) -> Mapping[str, str]:
-        """Topics that were found later and are not copied, and why."""
+        """Topics that were found later and are not copied, with the reasons."""
         return self._refused
 
     def _chosen(self, available: Mapping[str, KafkaTopic]) -> dict[str, str]:

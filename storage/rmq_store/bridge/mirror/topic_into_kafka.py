@@ -166,7 +166,7 @@ class TopicIntoKafka:
         return self._must_settle
 
     def tell(self, failure: str = "") -> None:
-        """Put into the report where the queues are; `failure`: why the topic has ended."""
+        """Write the positions of the queues into the report; `failure`: the reason why the topic has ended."""
         ranges = self._ranges()
         if failure and not ranges:
             ranges = {0: QueueRange(0, 0)}

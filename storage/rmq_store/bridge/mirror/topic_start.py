@@ -1,4 +1,4 @@
-"""Where a mirror of one topic into Kafka goes on, and whether both sides still are what they were."""
+"""The positions at which a mirror of one topic into Kafka goes on; detects a replaced source or target."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Copies that the way back has brought into the source. They show which records of others, in the target, a group has
 consumed there.
 
-Each copy in the source names the record that it was made of. So a record is consumed if its copy lies below the group's
-position. Copies that are gone cannot say so:
+The way back is the mirror from target to source. Each copy in the source names its original record. So a record is
+consumed if its copy lies below the group's position. For copies that are gone, other rules apply:
 
 * Retention takes the oldest. Records before the first copy that is left were copied before it, and so below the
   group's position: [start of the way back, first copy left) is consumed. If none is left below the group's position,

@@ -1,4 +1,4 @@
-"""Positions of mirrors either way, as translation asks for them."""
+"""Positions of mirrors in both directions, in the form that translation needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moving groups to where their positions translate to."""
+"""Moves groups to their translated positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two queues that mirrors join, and what a translation reads of them."""
+"""Two queues that mirrors join, and the reads of both that a translation needs."""
 
 from __future__ import annotations
 

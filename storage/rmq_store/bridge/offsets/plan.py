@@ -1,7 +1,7 @@
-"""Where a group stands on one side, and where it would go on on the other: one row for each queue; nothing changes.
+"""A group's positions on one side, and the translated ones on the other: a row for each queue; nothing changes.
 
-The looks follow each other in an order that no mirror or consumer at work can spoil: the group's position, the
-positions of the mirrors, the end of the target, the end of the source.
+The reads have a fixed order, so that a mirror or consumer that works meanwhile cannot falsify the plan: the group's
+position, the positions of the mirrors, the end of the target, the end of the source.
 """
 
 from __future__ import annotations

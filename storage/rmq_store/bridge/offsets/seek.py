@@ -1,4 +1,4 @@
-"""Finding the place in a queue from which on its copies of another queue matter, without reading all of it."""
+"""Binary search in a queue for the first copy of another queue's records from a source offset on."""
 
 from __future__ import annotations
 

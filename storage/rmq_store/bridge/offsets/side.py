@@ -77,7 +77,7 @@ class Side(Protocol):
         """Active members of a group, as texts for people; empty: none."""
 
     def waiting_count(self, group: str) -> int:
-        """How many messages wait to come to the group again, beside its positions."""
+        """The number of messages that wait for redelivery to the group, in addition to its positions."""
 
     def commit(self, group: str, positions: Mapping[Queue, int], *, force: bool) -> None:
         """Commit positions, durably; what lies below them is durable, too.
@@ -113,5 +113,5 @@ MirrorPositions = Callable[[], Mapping[str, MirroredTopic]]
 
 
 def no_positions() -> Mapping[str, MirroredTopic]:
-    """Those of a mirror that is not there."""
+    """The positions of a mirror that does not exist: none."""
     return {}

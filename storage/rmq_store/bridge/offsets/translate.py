@@ -1,4 +1,4 @@
-"""The rule of group positions: a group has consumed a queue up to a position; where does it go on in the other cluster?
+"""Translates group positions: a group has consumed a queue up to a position, and goes on in the other cluster.
 
 Pure: numbers in, numbers out. *Source* is the side where the group consumed, *target* the side where it shall go on; a
 queue is a partition or a queue. Records of the target are of three kinds, by their mark MIRROR_FROM:
