@@ -1,1 +1,1 @@
-"""How far mirrors have come, kept on the side that they write to, and which topics they copy."""
+"""Positions of mirrors, stored on the side that they write to, and the choice of topics."""

@@ -1,4 +1,4 @@
-"""How far mirrors into Kafka have come: a compacted topic, written in the transactions of what it speaks about.
+"""Positions of mirrors into Kafka: a compacted topic, written in the same transactions as the copied records.
 
 One topic for each mirror and RocketMQ cluster, `__pyrmq-mirror-<mirror>-<hash of the cluster id>`. Keys and values are
 JSON:

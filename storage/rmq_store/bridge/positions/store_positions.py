@@ -1,4 +1,4 @@
-"""How far a mirror of Kafka has come, kept in the store that it writes: values of units (docs/design.md section 7).
+"""Positions of a mirror from Kafka, kept in the store that it writes: values of units (docs/design.md section 7).
 
     unit of a mirror      key <mirror>/<Kafka cluster id>        value: 1
         detail            cluster (hash of the RocketMQ cluster id that the user chose)

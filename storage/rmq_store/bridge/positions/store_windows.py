@@ -1,4 +1,4 @@
-"""Windows of a store's queues: what a mirror reads at once, and whether the store still is what it was."""
+"""Windows of a store's queues: the messages that a mirror reads at once; detects a replaced store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From where to where a mirror copies: one partition or queue on each side."""
+"""The source and target of a copy by a mirror: one partition or queue on each side."""
 
 from __future__ import annotations
 
