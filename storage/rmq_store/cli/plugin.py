@@ -1,7 +1,7 @@
 """The names that a command of another package may use: `rmq_store.cli.plugin_loader` says how it is registered.
 
-The options, tables, questions and error lines of such a command are those of every other command. It also gets the
-parts of the engine with which `rmq` moves offsets and writes files. Those are imported when they are asked for.
+Such a command has the same options, tables, questions and error lines as every other command. It also gets the parts of
+the engine with which `rmq` moves offsets and writes files. They are imported at first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Figures per second, from two looks; and how figures and durations are written."""
+"""Rates per second, from two samples; and the format of numbers and durations."""
 
 from __future__ import annotations
 
