@@ -1,4 +1,4 @@
-"""How many messages of a group were done, recognised, put off, or failed."""
+"""Counts of a group's messages that were done, recognised as duplicates, put off, or failed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The statements that a handler may run on the connection that it is given (C4 of docs/reliable-design.md).
 
-Its effect commits with the inbox row, so the transaction is its caller's. Three nets hold that:
+The effect commits with the inbox row, so the transaction belongs to the handler's caller. Three checks enforce that:
 
     events       SQLAlchemy's commit and rollback, and statements that begin or end a transaction, are refused before
                  they run; on MariaDB and MySQL also DDL and the other statements that commit by themselves

@@ -1,4 +1,4 @@
-"""From what a listener gets to `once`, and from its outcomes to what RocketMQ understands.
+"""Converts a listener's messages for `once`, and its outcomes into RocketMQ's answers.
 
     MessageExt, MessageView, RecordBatch  ->  receipts  ->  `Once`  ->  outcomes  ->  ack index, delay level, handle
 

@@ -1,8 +1,8 @@
 """Messages that a group has done: one row each, written by the transaction that has the effect.
 
-The row is the *first* write of that transaction. A second worker that has the same message waits for it, and then
-finds the row (roll back: done before), or none (the first one rolled back: go on). Rows stay after success, because a
-duplicate may come as long as a resend, a retry or a redrive may bring it; `purge` deletes what is older than that.
+The row is the *first* write of that transaction. A second worker with the same message waits for that transaction. Then
+it finds the row (done before: it rolls back), or none (the first worker rolled back: it goes on). Rows stay after
+success, because a resend, a retry or a redrive may bring a duplicate; `purge` deletes rows older than that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Renews the leases of work in hand, so that a handler may take longer than one lease.
+"""Renews the leases of messages that handlers work on, so that a handler may take longer than one lease.
 
 One daemon thread per `Idempotency`, begun with the first work; it wakes up three times per lease. A renewal that fails
 is tried again the next time, and work whose lease ends is only done by two workers at once, of which the key of the

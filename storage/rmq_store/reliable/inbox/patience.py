@@ -1,7 +1,7 @@
-"""Waiting in place: for the database that is away, and for another worker that has a message.
+"""Waits inside the worker: for a database that is unavailable, and for another worker that has the same message.
 
-Each answer "later" costs one of RocketMQ's retries, and the last one makes a dead letter. So a worker that could not
-even try a message does not answer; it waits with it, until its consumer ends.
+Each answer "later" costs one of RocketMQ's retries, and the last retry makes a dead letter. So a worker that could not
+even try a message does not answer. It keeps the message and waits, until its consumer ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The log of what a group has received and not yet done (H03 of docs/conformance.md), and its high-water marks.
+"""The log of messages that a group has received and not yet done (H03 of docs/conformance.md); high-water marks.
 
 Both are written in a transaction of their own before the effect's: the sender must see what has arrived, also while it
 is worked on. A row of the log has a lease (somebody works on it), or waits for its retry, or is dead. It goes when the

@@ -1,6 +1,7 @@
 """Marks that a sender writes when it knows the result of its claim: where messages went, or that they were not sent.
 
-By the token of the claim: what somebody else has claimed meanwhile stays as it is. A few statements, however many rows.
+Rows are matched by the token of the claim, so rows that another sender has claimed meanwhile stay as they are. The
+number of statements is small, for any number of rows.
 """
 
 from __future__ import annotations

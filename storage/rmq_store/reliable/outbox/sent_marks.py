@@ -1,7 +1,7 @@
-"""Marks of messages that a process has sent itself, written behind its back in batches.
+"""Marks of messages that a process has sent itself, written in the background in batches.
 
-The mark is no part of a promise: without it a message is sent again, and recognised. So a commit of its own for each
-would be waste; the marks of 100 ms are one transaction. Until they are written the process knows what it has sent.
+No guarantee depends on the mark: without it a message is sent again, and recognised as a duplicate. So one transaction
+writes the marks of 100 ms. Until then the process remembers in memory the messages that it has sent.
 """
 
 from __future__ import annotations

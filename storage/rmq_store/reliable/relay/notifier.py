@@ -1,7 +1,7 @@
-"""Tells people of new entries of the manual list (H11 of docs/conformance.md): by mail, or by what you call.
+"""Notifies people of new entries of the manual list (H11 of docs/conformance.md): by mail, or by a callable.
 
-One message tells of many entries. An entry is marked after the notifier has returned, so everybody is told at least
-once: a process that dies in between, or a second relay, tells of it again. Ids and details come from strangers.
+One notification covers many entries. An entry is marked after the notifier has returned, so it is notified at least
+once: a process that dies in between, or a second relay, notifies again. Ids and details are untrusted text.
 """
 
 from __future__ import annotations
