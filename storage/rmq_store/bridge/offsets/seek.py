@@ -1,4 +1,4 @@
-"""Binary search in a queue for the first copy of another queue's records from a source offset on."""
+"""Binary search in a queue for a position before which no copy of another queue matters."""
 
 from __future__ import annotations
 
