@@ -115,7 +115,8 @@ class _Attempts(logging.Handler):
         for found in record.args if isinstance(record.args, tuple) else ():
             if isinstance(found, _NOT_LET_IN):
                 self.refusal = found
-            elif isinstance(found, BaseException):
+            # In the end the log has the timeout itself, which is the error already.
+            elif isinstance(found, BaseException) and not isinstance(found, errors.KafkaTimeoutError):
                 self.last = found
 
 

@@ -84,6 +84,7 @@ def test_a_connection_that_is_closed_while_a_user_signs_in_names_the_likely_reas
     with pytest.raises(KafkaUnavailableError, match="socket disconnected") as told, connecting(connection):
         error = errors.KafkaConnectionError("socket disconnected")
         log.warning("Bootstrap connection to %s failed: %s (backoff %.2f secs)", "k", error, 0.1)
+        log.error("Bootstrap failed: %s", errors.KafkaTimeoutError("late"))
         raise errors.KafkaTimeoutError("late")
     assert ("refuse the user, the password" in str(told.value)) == protocol.startswith("SASL")
 
