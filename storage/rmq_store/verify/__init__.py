@@ -1,20 +1,20 @@
 """Check a whole store against itself in one pass over the log; nothing is written. Control plane.
 
-Only the standard library (struct, zlib, mmap, os, json, ...), and of the engine nothing but its errors: a mistake
-shared by writer and reader would be invisible to a checker built from their classes. Queue and index entries are
-compared while the log is scanned, so memory holds a few counters per queue and one slot table, never an object per
-message.
+The verifier uses only the standard library (struct, zlib, mmap, os, json, ...), and of the engine only its errors. A
+checker made from the engine's classes could not detect a mistake that writer and reader share. The verifier compares
+queue and index entries during the scan of the log. So memory holds a few counters per queue and one slot table, never
+an object per message.
 
-    files     bytes of files, and which of them cannot be read
+    files     bytes of files, and their unreadable ranges
     segments  the files of the log, by name and size
-    tables    can the store be opened with what is in config/ and store.json
-    records   is this a record, and what do queues and index have to say about it
+    tables    whether the store can be opened with config/ and store.json
+    records   whether bytes are a record, and the entries that queues and index must have for it
     queues    consume queues <-> log
     index     hash index files <-> log
     concurrent_changes
-              what counts of a store that others change meanwhile
-    known     where the log ends for its writers, which damage was kept, and whether a repair came to its end
-    report    what counts as damage, and what as the work of an unclean stop
+              which findings count for a store that others change during the check
+    known     the log's end as writers publish it, the accepted damage, and whether a repair was completed
+    report    which findings are damage, and which are traces of an unclean stop
 """
 
 from __future__ import annotations
@@ -42,18 +42,19 @@ PROGRESS_EVERY_RECORDS = 4096
 
 
 def verify_store(root: str | Path, progress: Callable[[int, int, int], None] | None = None) -> Report:
-    """Check the store at `root`, and say what was counted and found.
+    """Check the store at `root`, and return counts and findings.
 
     Args:
         root: the store's directory; others may open, write, close or repair it meanwhile. While it is open for writing
-            the report is at best "unclean", and says nothing of what is appended meanwhile. Findings that a change
-            during the check may explain are checked again.
+            the report is at best "unclean", and does not cover messages that are appended meanwhile. Findings that a
+            change during the check may explain are checked again.
         progress: called now and then with (messages, bytes of the log done, bytes of the log in all).
 
     Raises:
-        NotAStoreError: there is no `commitlog/` below `root`. StoreKindError: the log is not there, or another one is.
+        NotAStoreError: there is no `commitlog/` below `root`. StoreKindError: the log is missing, or it is a
+            DLedger log.
         UsageError: this user may not read a file or a directory; nothing is known of the store.
-        StoreFailedError: the disk does not give back a directory; files that cannot be read are findings.
+        StoreFailedError: the disk cannot read a directory; files that cannot be read are findings.
     """
     path, tell = Path(root), progress or (lambda messages, done_bytes, total_bytes: None)
     try:
@@ -155,7 +156,7 @@ class _Scan:
             self.ledger.problem(path, 0, text)
 
     def _check_behind(self, number: int) -> None:
-        """Files behind the log's end hold no records, but with one of a wrong size nobody can open the store."""
+        """Files after the log's end hold no records. But a file of a wrong size prevents every opening of the store."""
         for base, path in self.segments[number + 1 :]:
             try:
                 size_bytes = (self.ledger.root / path).lstat().st_size
@@ -164,7 +165,9 @@ class _Scan:
             self._check_size(base, path, size_bytes)
 
     def _check_flushed_end(self) -> None:
-        """What was on disk and is not in the log any more: its end is lost, whatever queues and index still say."""
+        """Report a lost end of the log: bytes that were on disk and are missing now, whatever queues and index still
+        say.
+        """
         end = self.report.log_end
         if end < self.flushed_end:
             base = end - end % self.segment_bytes if self.segment_bytes else 0
@@ -173,7 +176,9 @@ class _Scan:
             self.report.log_end = self.flushed_end
 
     def _skip(self, offset: int) -> int:
-        """Where the log goes on if damage that was kept begins at `offset`; that is known, and no news."""
+        """The offset at which the log continues if accepted damage begins at `offset`; such damage is not reported
+        again.
+        """
         for bad in self.accepted:
             if bad.start == offset:
                 self.report.kept.append(bad)
@@ -193,7 +198,7 @@ class _Scan:
             self.ledger.problem("pyrmq/kept.json", 0, text)
 
     def _is_whole(self, bad: BadRange) -> bool:
-        """Whether a range that was given up holds records again from its first byte to its last."""
+        """Whether an accepted range holds whole records again, from its first byte to its last."""
         for base, path in self.segments:
             if base <= bad.start < base + self.segment_bytes:
                 log, position, item = self.ledger.map(path), bad.start - base, None
@@ -204,7 +209,9 @@ class _Scan:
         return False
 
     def _pass_over_missing(self, base: int) -> int:
-        """Segments that should lie before the one that starts at `base`; returns where the log goes on in that one."""
+        """Report missing segments before the one that starts at `base`; returns the offset at which the log continues
+        in that one.
+        """
         offset, told = self.report.log_end, 0
         while offset < base:
             if (known := self._skip(offset)) > offset:
@@ -247,7 +254,9 @@ class _Scan:
         return all(isinstance(item, str) for item in later)
 
     def _next_record(self, log: Bytes, start: int, base: int) -> int | None:
-        """The next record behind bad bytes. One older than the last good record is what Java truncated, not erased."""
+        """The next record after bad bytes. A record older than the last good one does not count: Java truncates without
+        erasing.
+        """
         found = log.find(MAGIC_START, start + 4)
         while found != -1:
             item = read_frame(log, found - 4, base, self.crc_from)
@@ -257,7 +266,7 @@ class _Scan:
         return None
 
     def _tail(self, path: str, log: Bytes, position: int, reason: str) -> None:
-        """Judge the bytes at the log's end: zeros, a record that is not whole, or what an older truncation left."""
+        """Judge the bytes at the log's end: zeros, a record that is not whole, or remains of an older truncation."""
         head = log[position : position + 36]
         own_offset = (self.report.log_end or -1).to_bytes(8, "big", signed=True)
         if head[4:7] == MAGIC_START or head[28:36] == own_offset:

@@ -1,8 +1,8 @@
-"""Checking a store that others open, write, close, clean up or repair meanwhile.
+"""Checking a store while other processes open, write, close, clean up or repair it.
 
-One pass cannot see all files at one moment: a writer that comes behind its begin makes a sound store look damaged. So
-findings count only if nobody changed the store during the pass; otherwise it is checked again, now knowing that others
-are at work. Of a store that never stands still, what two passes have found counts.
+One pass cannot read all files at one moment. A writer that starts during the pass makes a sound store appear damaged.
+So a finding counts only if nobody changed the store during the pass. Otherwise `check` runs another pass, four at most;
+each reads the locks again. If the store changes during every pass, the findings that two passes share count.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def store_stamp(root: Path) -> StoreStamp:
 
 
 def _stamps(root: Path) -> Iterator[tuple[str, int, int, int]]:
-    """(path, inode, size, time) of all but the contents that mapped memory changes; of queues only their directories:
-    what was put into a file shows in the state page.
+    """(path, inode, size, time) of every file whose size or time shows a change. Writes through mapped memory show in
+    neither. Of the queues only the directories are listed: the state page shows what was written to their files.
     """
     for directory in (root, root / "config", root / "pyrmq", root / "commitlog", root / "index"):
         yield from _entries(directory)
@@ -83,7 +83,7 @@ def check(root: Path, one_pass: Callable[[], Report]) -> Report:
 
 
 def _is_in_doubt(report: Report) -> bool:
-    """Whether something was found that a change during the pass may explain: more than that the store is open."""
+    """Whether a change during the pass may explain a finding. That the store is open is not such a finding."""
     return bool(report.problem_count) or any(not text.startswith("`abort` exists") for text in report.recovery)
 
 
@@ -92,7 +92,9 @@ def _keys(report: Report) -> set[tuple[str, int, str]]:
 
 
 def _agreed(before: Report, report: Report) -> Report:
-    """`report` without the problems that it alone has. If there are too many to be named all, they are damage."""
+    """`report` without the problems that only it has. If there are more problems than a report names, `report` is
+    returned unchanged: they count as damage.
+    """
     if max(report.problem_count, before.problem_count) > FINDINGS_KEPT:
         return report
     both = _keys(before)

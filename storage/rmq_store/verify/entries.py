@@ -1,8 +1,8 @@
-"""Entries of tables that nobody can use: named, and no damage. A broker writes some of them itself, up to 5.3.3 a group
-with an empty name; writers keep them as they are, and readers leave them out.
+"""Entries of tables that nobody can use. The report names them; they are no damage. Brokers up to 5.3.3 write one of
+them themselves: a group with an empty name. Writers keep such entries unchanged, and readers skip them.
 
-Only what a reader of the table needs is looked at. Source of the rules: TopicValidator.java, TopicConfig.java,
-SubscriptionGroupConfig.java, ConsumerOffsetManager.java, ConsumerFilterData.java.
+The check covers only the fields that a reader of the table needs. Source of the rules: TopicValidator.java,
+TopicConfig.java, SubscriptionGroupConfig.java, ConsumerOffsetManager.java, ConsumerFilterData.java.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ _FILTER_MEMBERS: dict[str, type | tuple[int, int]] = {
 
 
 class LongNumber:
-    """A number of so many digits that it is in no range; the time that int() takes grows with their square."""
+    """A number with so many digits that it is in no valid range. It is not converted: the time of int() grows with the
+    square of the digits.
+    """
 
     def __init__(self, digits: str) -> None:
         self._digits = digits
@@ -47,13 +49,13 @@ class LongNumber:
 
 
 class Members(dict[str, Any]):
-    """An object of a table; `again` are the names that it has twice: the last one counts, as for a broker."""
+    """A JSON object of a table. `again`: names that occur twice; the last one counts, as for a broker."""
 
     again: tuple[str, ...] = ()
 
 
 def members(pairs: list[tuple[str, Any]]) -> Members:
-    """For a reader of JSON."""
+    """Makes `Members` for a reader of JSON."""
     found = Members(pairs)
     if len(found) < len(pairs):
         found.again = tuple(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
@@ -61,7 +63,7 @@ def members(pairs: list[tuple[str, Any]]) -> Members:
 
 
 def odd_entries(table: str, content: dict[str, Any]) -> list[str]:
-    """Odd entries of a table of this file name, the first ones; [] of tables that only brokers read."""
+    """The first odd entries of a table of this file name; [] for tables that only brokers read."""
     check = _CHECKS.get(table)
     if check is None:
         return []
@@ -129,7 +131,7 @@ def _numbers(what: str, row: dict[str, Any]) -> Iterator[str]:
 
 
 def _why_odd(entry: object, rules: dict[str, type | tuple[int, int]]) -> str:
-    """Why an entry cannot be used; null stands for what Java takes for it."""
+    """Why an entry cannot be used. null means the value that Java uses for it."""
     if not isinstance(entry, dict):
         return "no object"
     for name, rule in rules.items():

@@ -1,8 +1,8 @@
-"""Units of consumequeue_ext, where a broker with enableConsumeQueueExt=true keeps the tags codes of its queue entries.
+"""Units of consumequeue_ext. A broker with enableConsumeQueueExt=true keeps the tags codes of its queue entries there.
 
-An entry holds the address of its unit then: its byte in the units of the queue, minus 2^63.
+The queue entry then holds the address of its unit: the unit's byte offset in the units of the queue, minus 2^63.
 
-Source of the layout: ConsumeQueueExt.java; read here by hand, as everything else in this package.
+Source of the layout: ConsumeQueueExt.java. The verifier decodes it itself, without the engine's code.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class ExtUnits:
         return [int(path.name) for path in numbered_files(directory)] if directory.is_dir() else []
 
     def tags_code(self, queue_path: str, code: int, store_ms: int) -> int:
-        """The tags code of a message that was stored at `store_ms`, whose entry in the queue `queue_path` has `code`.
-        `code` itself, if that is no address, or no unit of this message is there.
+        """The tags code of a message stored at `store_ms`, whose entry in the queue `queue_path` has `code`. Returns
+        `code` itself if it is no address, or if no unit of this message is there.
         """
         if not self.has_units or code >= EXT_ADDRESS_END:
             return code

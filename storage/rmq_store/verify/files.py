@@ -1,10 +1,11 @@
-"""Files as bytes, also those of which the disk cannot give back all.
+"""Files as bytes, also those that the disk can read only in part.
 
-To touch an unreadable page of a map is death by SIGBUS. So each file is read once before it is mapped, and one that
-cannot be read as a whole is copied into memory, with zeros where nothing is known. So is one with holes on a tmpfs,
-which gives memory to who looks at a hole through a map, and SIGBUS if it is full.
+An access to an unreadable page of a map kills the process by SIGBUS. So the verifier reads each file once before it
+maps it. If a part cannot be read, the verifier copies the file into memory, with zeros for the unknown bytes. It also
+copies a file with holes on a tmpfs. There a mapped read of a hole allocates memory, and causes SIGBUS if the tmpfs is
+full.
 
-Nothing is opened through a symbolic link, and nothing is waited for that is no regular file.
+The verifier opens nothing through a symbolic link, and never waits for anything but a regular file.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ def read_start(path: Path, size_bytes: int) -> bytes:
 
 
 def map_file(path: Path) -> tuple[Bytes, list[Unreadable]]:
-    """The file mapped for reading, and what of it cannot be read; no bytes if it is missing (retention), empty, or no
-    regular file: whoever lists its directory reports that.
+    """The file mapped for reading, and its unreadable ranges. No bytes if the file is missing (retention), empty, or
+    not regular: the check that lists its directory reports that.
     """
     if other_kind(path):
         return b"", []
@@ -79,7 +80,7 @@ def map_file(path: Path) -> tuple[Bytes, list[Unreadable]]:
 
 
 def _copy(fd: int, size_bytes: int, without: list[tuple[int, int]]) -> mmap.mmap:
-    """The file in memory, with zeros in some ranges; pages of zeros that nobody wrote cost nothing."""
+    """The file in memory, with zeros in some ranges. Pages of zeros that nobody wrote use no memory."""
     memory, position = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), 0
     for start, end in [*without, (size_bytes, size_bytes)]:
         while position < start and (piece := os.pread(fd, min(_STEP_BYTES, start - position), position)):
@@ -111,7 +112,7 @@ def _holes(fd: int, size_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 def unreadable(fd: int, size_bytes: int) -> Iterator[Unreadable]:
-    """The parts of a file that cannot be read, ascending, neighbours as one."""
+    """The unreadable ranges of a file, ascending; adjacent ranges are joined."""
     buffer, bad = memoryview(bytearray(_STEP_BYTES)), None
     for position in range(0, size_bytes, _STEP_BYTES):
         end = min(position + _STEP_BYTES, size_bytes)

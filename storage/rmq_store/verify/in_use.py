@@ -1,6 +1,7 @@
 """Whether others have the store open, and where its log ends for them.
 
-Source of the locks: DefaultMessageStore#start, docs/design.md section 9; asked for by hand, as everything else here.
+Source of the locks: DefaultMessageStore#start, docs/design.md section 9. The verifier queries the locks itself, without
+the engine's code.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ FLOCK = struct.Struct("@hhqqi4x")  # l_type, l_whence, l_start, l_len, l_pid of 
 
 
 def lock_use(root: Path) -> LockUse:
-    """How byte 0 of `lock` is held: shared by writers of ours, exclusively by a broker, an opener or a repair."""
+    """How byte 0 of `lock` is held: shared by writers of this engine; exclusively by a broker, opener or repair."""
     try:
         fd = os.open(root / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -45,8 +46,8 @@ def _is_refused(fd: int, kind: int) -> bool:
 
 
 def settled_end(root: Path) -> int | None:
-    """As `log_end`, when nobody has a store of ours for himself any more; and as long as a writer has it open, when he
-    has said where its log ends.
+    """`log_end`, after a wait of at most 5 s until the store has settled. A store of this engine has settled when
+    nobody holds it exclusively, and an open writer has published the log's end. A broker's store is not waited for.
     """
     deadline = time.monotonic() + SETTLE_S
     while True:

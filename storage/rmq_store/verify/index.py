@@ -36,9 +36,11 @@ class _Entry(NamedTuple):
 
 
 def slot_count(index: Bytes, keys_at: Callable[[int], list[tuple[int, ...]]]) -> int | None:
-    """The number of slots of an index file, told by the place of its first or last entry; None if neither is found.
+    """The number of slots of an index file, derived from the position of its first or last entry; None if neither is
+    found.
 
-    The size of the file alone does not tell. `keys_at(log_offset)`: the hashes of the message there, [] if it is gone.
+    The size of the file alone does not determine it. `keys_at(log_offset)`: the hashes of the message there, [] if it
+    is gone.
     """
     if len(index) < HEADER.size:
         return None
@@ -61,7 +63,7 @@ def slot_count(index: Bytes, keys_at: Callable[[int], list[tuple[int, ...]]]) ->
 
 
 class IndexCheck:
-    """Feed it every message in log order; then call `finish`."""
+    """Compares the index with the log. Call `check` with every message in log order, then `finish`."""
 
     def __init__(self, ledger: Ledger, segments: list[tuple[int, str]]) -> None:
         self.ledger = ledger
@@ -106,7 +108,7 @@ class IndexCheck:
                 self.ledger.problem(path, 0, "its first and last entry are at the place of no number of slots")
 
     def _read(self, path: str, index: Bytes, slots: int, previous_end_ms: int | None) -> Iterator[_Entry]:
-        """The entries of one file; an unclean stop may have left one put half done."""
+        """The entries of one file. An unclean stop may have left one incomplete put."""
         begin_ms, end_ms, begin, end, used, next_number = HEADER.unpack_from(index)
         problem, table = self.ledger.problem, HEADER.size + 4 * slots
         count = min(max(1, next_number), (len(index) - table) // ENTRY.size)
@@ -184,7 +186,7 @@ class IndexCheck:
             self.ledger.problem(entry.path, 0, f"header's times are not those of the first and last entry ({store_ms})")
 
     def _skip(self, log_offset: int) -> None:
-        """Judge the entries that point below `log_offset` and were claimed by no message."""
+        """Judge the entries below `log_offset` that no message claimed."""
         while (entry := self.entry) and entry.log_offset < log_offset:
             # Java indexes the last message of a file again when it dispatches it a second time.
             again = entry.log_offset == self.last_offset and any(entry.key_hash in group for group in self.last_hashes)
@@ -194,7 +196,7 @@ class IndexCheck:
             self._next()
 
     def finish(self) -> None:
-        """Judge the entries behind the log's end, and those of the keys that have none."""
+        """Judge the entries after the log's end, and the keys that have no entry."""
         report = self.ledger.report
         self._skip(report.log_end)
         if self.entry and not self.ledger.is_new(self.entry.log_offset):
@@ -205,7 +207,9 @@ class IndexCheck:
         self._judge_unindexed()
 
     def _judge_unindexed(self) -> None:
-        """A broker may have kept no index for a time; ours covers every key of what it wrote."""
+        """Judge keys without an entry. A broker may have kept no index for a time; this engine indexes every key that
+        it writes.
+        """
         for count, tell in ((self.lost, self.ledger.problem), (self.behind, self.ledger.repairable)):
             if count:
                 text = f"{count} keys of messages are in no index file: `rmq repair --index` builds the index again"

@@ -1,9 +1,10 @@
-"""Statements of a store about itself: where its log ends while writers are at work, what of it is on disk for certain,
-from where on records have checksums, how far the queues went, which damage was kept, and whether a repair came to its
-end.
+"""Statements of a store about itself, which the verifier reads.
 
-Source of the layouts: docs/formats.md section 3, docs/design.md sections 8.1 and 8.5; read here by hand, as everything
-else in this package.
+They are: where the log ends while writers are at work, and how much of it is on disk for certain; from where on records
+have checksums; where the queues ended; which damage was accepted; whether a repair was completed.
+
+Source of the layouts: docs/formats.md section 3, docs/design.md sections 8.1 and 8.5. The verifier decodes them itself,
+without the engine's code.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ REBUILD_FILE = "pyrmq/rebuild.json"
 
 
 class Progress(NamedTuple):
-    """The progress record of our last writers. The log was on disk below `flushed_end`; from `crc_from` on every record
-    has a
-    CRC property, because one of ours wrote it (None: not known); `has_index`: an index was kept.
+    """The progress record of the last writers of this engine. The log was on disk below `flushed_end`. Every record
+    from `crc_from` on has a CRC property, because this engine wrote it (None: not known). `has_index`: an index was
+    kept.
     """
 
     flushed_end: int = 0
@@ -43,8 +44,8 @@ class Progress(NamedTuple):
 
 
 class QueueTable(NamedTuple):
-    """How far the queues went at the last close of a writer: {(topic, queue id): end}; the log was on disk below
-    `log_end`. `why_none`: why a file that can be read is no table; "" otherwise.
+    """The ends of the queues at the last close of a writer: {(topic, queue id): end}; the log was on disk below
+    `log_end`. `why_none`: why a readable file is no table; "" otherwise.
     """
 
     ends: dict[tuple[bytes, int], int]
@@ -62,7 +63,7 @@ class BadRange(NamedTuple):
 
 
 def log_end(root: Path) -> int | None:
-    """The end of the log as the state page tells, which writers keep true; None if it tells nothing."""
+    """The end of the log from the state page, which writers keep up to date; None if the page has none."""
     path = root / "pyrmq" / "state"
     try:
         magic, boot, device, inode, end = PAGE.unpack(read_start(path, PAGE.size))
@@ -78,7 +79,7 @@ def log_end(root: Path) -> int | None:
 
 
 def progress_record(root: Path) -> Progress:
-    """The progress record; nothing is known if there is none, or a broker used the store since."""
+    """The progress record; nothing is known if there is none, or a broker has used the store since."""
     log_end = queue_table(root).log_end
     try:
         raw = read_start(root / "pyrmq" / "progress", PROGRESS.size)
@@ -97,7 +98,9 @@ def progress_record(root: Path) -> Progress:
 
 
 def queue_table(root: Path) -> QueueTable:
-    """The table of queue ends; nothing is known if there is none, or a broker used the store since. PermissionError."""
+    """The table of queue ends; nothing is known if there is none, or a broker has used the store since.
+    PermissionError.
+    """
     try:
         if not is_ours(root):
             return QueueTable({})
@@ -145,7 +148,7 @@ def _start(path: Path, size_bytes: int) -> bytes:
 
 
 def deleted_topics(root: Path) -> dict[str, int]:
-    """{topic: where the log ended when one of ours deleted it}; {} if it cannot be told. PermissionError."""
+    """{topic: end of the log when this engine deleted it}; {} if the list cannot be read. PermissionError."""
     try:
         topics = json.loads(read_start(root / "pyrmq" / "deleted_topics.json", FILE_BYTES_MAX))["topics"]
         return {name: end for name, end in topics.items() if type(end) is int}
@@ -156,17 +159,17 @@ def deleted_topics(root: Path) -> dict[str, int]:
 
 
 def is_in_repair(root: Path) -> bool:
-    """Whether a repair, or who ended it, began to build the queues again, and did not come to its end."""
+    """Whether a repair, or the process that continued it, began to build the queues again and did not complete that."""
     return os.path.lexists(root / REBUILD_FILE)
 
 
 def checksum(data: object) -> int:
-    """The CRC-32 of a table of ours: of its JSON without the checksum, keys sorted."""
+    """The CRC-32 of a table of this engine: of its JSON without the checksum, keys sorted."""
     return zlib.crc32(json.dumps(data, sort_keys=True).encode())
 
 
 def is_ours(root: Path) -> bool:
-    """Whether one of ours used the store last; a broker writes another text at every start."""
+    """Whether this engine used the store last; a broker writes another text at every start."""
     try:
         return read_start(root / "lock", len(LOCK_TEXT)) == LOCK_TEXT
     except PermissionError:
@@ -176,7 +179,7 @@ def is_ours(root: Path) -> bool:
 
 
 def accepted_damage_ranges(root: Path) -> list[BadRange] | str:
-    """The damage that was kept, ascending; why it cannot be told, if the file is damaged. PermissionError."""
+    """The accepted damage, ascending; or why it is not known, if its file is damaged. PermissionError."""
     try:
         data = json.loads(read_start(root / "pyrmq" / "kept.json", FILE_BYTES_MAX))
         if data.keys() == {"format", "ranges", "queues"} and data["format"] == 1:

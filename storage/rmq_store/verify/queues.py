@@ -1,7 +1,7 @@
 """Consume queues against the log, in both directions, with a few counters per queue.
 
-Every message asks for its own entry and must have the next queue offset of its queue; so after the scan all entries in
-[first message, next offset) are accounted for, and only those outside are looked at one by one.
+The check reads the queue entry of every message, and expects the next queue offset of its queue. So after the scan all
+entries in [first message, next offset) are checked. Only the entries outside of that range are read one by one.
 
 Source of the rules: ConsumeQueue#putMessagePositionInfo, #fillPreBlank, #correctMinOffset.
 """
@@ -44,7 +44,7 @@ def _is_topic(name: str) -> bool:
 
 @dataclass(slots=True)
 class _Tally:
-    """The first of several findings of one kind, and their number."""
+    """The first of several findings of one kind, and their count."""
 
     first: Problem | None = None
     count: int = 0
@@ -55,10 +55,10 @@ class _Tally:
 
 @dataclass(slots=True)
 class _Queue:
-    """`size`: bytes of one file; [first, end): bytes of all; `next`: the queue offset that is expected next, behind the
-    message at `newest`, an offset of the log. `flagged_end`: the queue offsets from `next` up to it are those of
-    records that are no messages of any queue. `jumps`: queue offsets of a broker's messages that do not follow, with
-    what is to be said of them if no later message of the log begins at or below them again.
+    """`size`: bytes of one file; [first, end): bytes of all files. `next`: the queue offset expected after the message
+    at `newest`, an offset of the log. `flagged_end`: queue offsets in [next, flagged_end) belong to records that are
+    messages of no queue. `jumps`: queue offsets of a broker's messages that do not follow the previous one, each with
+    its finding. The finding counts unless a later message of the log begins at or below these offsets.
     """
 
     path: str
@@ -79,7 +79,7 @@ class _Queue:
 
 
 class NoQueues:
-    """In the place of `QueueCheck` for a store that keeps its queues elsewhere: it looks at none."""
+    """Replaces `QueueCheck` for a store that keeps its queues elsewhere: it checks none."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -95,7 +95,9 @@ class NoQueues:
 
 
 class QueueCheck:
-    """Feed it every message that belongs in a queue, in log order; then call `finish`."""
+    """Compares the queues with the log. Call `check` with every message that belongs in a queue, in log order; then
+    `finish`.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -105,7 +107,9 @@ class QueueCheck:
         self.delays: dict[int, int] = {}  # by delay level, that of its newest message, ms
 
     def _report_foreign(self, root: Path) -> None:
-        """Name what a broker does not make below `consumequeue/`; it refuses to load a store with some of it."""
+        """Report names below `consumequeue/` that a broker does not create. A broker refuses to load a store with some
+        of them.
+        """
         for topic in sorted(root.iterdir()):
             if is_rocksdb_file(topic.name) and not _is_directory(topic):
                 continue  # said to be not looked at
@@ -141,7 +145,7 @@ class QueueCheck:
                 yield (directory.parent.name.encode(errors="surrogateescape"), int(directory.name)), queue
 
     def _entry(self, queue: _Queue, queue_offset: int) -> tuple[str, int, tuple[int, int, int]]:
-        """File, byte position and value of an entry; NO_ENTRY where there is none."""
+        """File, byte position and value of an entry; NO_ENTRY if it does not exist."""
         byte = queue_offset * ENTRY.size
         base = byte // queue.size * queue.size if queue.size else 0
         path, position = f"{queue.path}/{base:020d}", byte - base
@@ -179,9 +183,9 @@ class QueueCheck:
             queue.next, queue.newest = frame.queue_offset + 1, log_offset
 
     def check_flagged(self, log_offset: int, frame: Frame, flag: str) -> None:
-        """A record that belongs in no queue and claims a place in one: brokers store a transaction's half and rolled
-        back messages with queue offset 0. Nothing can make a queue without that place, and the record is whole: the
-        place counts as taken, be there its entry or none.
+        """Count a record that belongs in no queue but has a queue offset. Brokers store a transaction's half and rolled
+        back messages with queue offset 0. No queue can be built without that offset, and the record is whole. So the
+        offset counts as used, with or without an entry.
         """
         queue, number = self.queues.get(frame.queue), frame.queue_offset
         if queue is None:
@@ -196,7 +200,9 @@ class QueueCheck:
                 self.ledger.report.notes.append(f"{queue.path}: {text}")
 
     def _newest(self) -> dict[bytes, int]:
-        """By topic with entries: where its newest message lies; of one that retention took, where an entry says."""
+        """By topic with entries: the log offset of its newest message. If retention deleted the message, the entry
+        supplies the offset.
+        """
         newest: dict[bytes, int] = {}
         for (topic, _), queue in self.queues.items():
             first = self._entry(queue, queue.first // ENTRY.size)[2]
@@ -206,7 +212,7 @@ class QueueCheck:
         return newest
 
     def _jump(self, path: str, position: int, log_offset: int, frame: Frame, queue: _Queue, good: bool) -> None:
-        """A queue offset that does not follow the one before it: retention, lost records, a new topic, or damage."""
+        """Judge a queue offset that does not follow the previous one: retention, lost records, new topic, or damage."""
         falls_back = queue.next is not None and frame.queue_offset < queue.next and good
         if queue.next is not None and falls_back and not self.ledger.is_ours(queue.newest):
             # A broker has deleted the topic, and it was made again, or another replica went on: older messages keep
@@ -231,7 +237,7 @@ class QueueCheck:
                 queue.jumps.append((frame.queue_offset, Problem(path, position + 20, text, position + 28)))
 
     def _unclaimed(self, queue: _Queue, queue_offset: int) -> bool:
-        """Judge an entry that no message claimed; True if that is as it should be or has been reported elsewhere."""
+        """Judge an entry that no message claimed; True if it is correct or has been reported elsewhere."""
         path, position, (log_offset, size, _) = self._entry(queue, queue_offset)
         if size == PRE_BLANK:
             return True
@@ -245,7 +251,9 @@ class QueueCheck:
         return False
 
     def _tell_delays(self) -> None:
-        """No file says what messageDelayLevel a broker has: its messages do, or nothing."""
+        """Report the delay levels of a broker's messages. No file holds a broker's messageDelayLevel; only its messages
+        show it.
+        """
         for level, delay_ms in sorted(self.delays.items()):
             if level > len(DELAYS_S) or delay_ms != DELAYS_S[level - 1] * 1000:
                 text = f"messages of delay level {level} wait {delay_ms // 1000} s"
@@ -257,8 +265,8 @@ class QueueCheck:
                 self.ledger.report.notes.append(f"{queue.path}: {text}: {assumed}")
 
     def finish(self) -> None:
-        """Judge what no message claimed: entries behind the last message, and messages without entries; and how far the
-        queues went once.
+        """Judge entries after the last message, messages without entries, and the queue ends that the last close
+        recorded.
         """
         for topic, queue_id in sorted(self.ends.keys() - self.queues.keys()):
             if not topic.startswith(b"%LMQ%"):  # as in `_list`

@@ -56,7 +56,7 @@ def _index_hash(topic: bytes, key: bytes) -> int:
 def key_hashes(frame: Frame) -> list[tuple[int, ...]]:
     """The hashes that an index must hold for the message, in order; each with its alternatives.
 
-    Alternatives: of several UNIQ_KEY properties Java indexes the last, we the first.
+    Alternatives: of several UNIQ_KEY properties Java indexes the last one, this engine the first one.
     """
     if frame.flags & 0xC == 0xC:  # ROLLBACK is not indexed
         return []
@@ -66,7 +66,7 @@ def key_hashes(frame: Frame) -> list[tuple[int, ...]]:
 
 
 def tag_hash(frame: Frame) -> int:
-    """The hash of topic#T#tag, which brokers since 5.4.0 index behind the keys; earlier ones do not."""
+    """The hash of topic#T#tag. Brokers since 5.4.0 index it after the keys; earlier brokers do not."""
     return _index_hash(frame.queue[0], b"T#" + frame.properties.get(b"TAGS", b""))
 
 
@@ -83,7 +83,9 @@ def tags_code_is_right(frame: Frame, code: int) -> bool:
 
 
 def delay_of(frame: Frame, code: int) -> int:
-    """How long the message waits by the code of its queue entry, ms; 0 for one that does not, or does not tell."""
+    """The delay of the message in ms, by the tags code of its queue entry. 0: it is not delayed, or the code does not
+    say.
+    """
     return code - frame.store_ms if code > frame.store_ms and _is_delayed(frame) else 0
 
 
@@ -93,7 +95,7 @@ def _is_delayed(frame: Frame) -> bool:
 
 
 def _record_crc(raw: bytes) -> str | bool:
-    """True: the `__CRC32#` property is there and right. False: there is none. Text: it is wrong."""
+    """True: the `__CRC32#` property exists and is right. False: there is none. Text: why it is wrong."""
     tail = raw[-20:]
     if tail[:9] != CRC_NAME or tail[19:] != b"\x02":
         different = sum((a ^ b).bit_count() for a, b in zip(tail[:9] + tail[19:], CRC_NAME + b"\x02", strict=True))
@@ -105,7 +107,7 @@ def _record_crc(raw: bytes) -> str | bool:
 def read_frame(log: Bytes, position: int, base: int, crc_from: int | None = None) -> Frame | int | str:
     """The message at `position` of a segment that starts at `base`; the size of a blank; or why it is neither.
 
-    From `crc_from` on a message must have the record CRC.
+    A message at `crc_from` or later must have the record CRC.
     """
     left = len(log) - position
     if log[position + 4 : position + 8] == BLANK_MAGIC:

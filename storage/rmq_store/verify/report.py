@@ -18,7 +18,9 @@ LOST_NAMED = 5  # messages of one damaged range
 
 
 class Problem(NamedTuple):
-    """One contradiction: bytes [offset, end) of the file `path` (relative to the store); none: all of it."""
+    """One contradiction: bytes [offset, end) of the file `path` (relative to the store); an empty range means the whole
+    file.
+    """
 
     path: str
     offset: int
@@ -30,15 +32,16 @@ class Problem(NamedTuple):
 class Report:
     """Counts and findings. Offsets of the log are bytes, half open; `problems` holds the first 100 of `problem_count`.
 
-    problems    damage: bytes that contradict each other and that no crash explains, and what nobody can open the store
-                with. `bad_ranges`: what of it is in the log, as offsets of the log; `damaged`: how many problems there
-                are by directory
-    unreadable  bytes that the disk does not give back, damage too; the check goes on as if they were zeros
-    kept        damage of the log that somebody decided to live with (on_corruption="keep", `rmq repair`)
-    recovery    what an unclean stop, or a repair that was killed, leaves (`abort`, views behind or ahead of the log, a
-                torn last record) and the next opening for writing repairs
-    notes       unusual but allowed: of a broker's messages keys that no index file covers, messages of a deleted topic
-    not_looked_at   what belongs to the store and was not checked, because it is of another kind (docs/stores.md)
+    problems    damage: bytes that contradict each other and that no crash explains, and everything that prevents an
+                opening of the store. `bad_ranges`: the damage in the log, as offsets of the log; `damaged`: the
+                number of problems by directory
+    unreadable  bytes that the disk does not return, damage too; the check continues as if they were zeros
+    kept        damage of the log that somebody accepted (on_corruption="keep", `rmq repair`)
+    recovery    traces of an unclean stop, or of a killed repair (`abort`, views that do not reach the log's end or
+                pass it, a torn last record); the next opening for writing repairs them
+    notes       unusual but allowed: keys of a broker's messages that no index file covers, messages of a deleted
+                topic
+    not_looked_at   parts of the store that were not checked, because they are of another kind (docs/stores.md)
     """
 
     root: str
@@ -77,7 +80,7 @@ class Report:
 
 
 class Ledger:
-    """The report in the making, with what the checks of log, queues and index share."""
+    """The report in the making, with the state that the checks of log, queues and index share."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -96,7 +99,7 @@ class Ledger:
         self.map = lru_cache(MAPS_KEPT)(self.map_once)
 
     def map_once(self, path: str) -> Bytes:
-        """The file `path` of the store, mapped; `map` keeps it for the next time."""
+        """The file `path` of the store, mapped. `map` caches the result."""
         data, unreadable = map_file(self.root / path)
         told = any(bad.path == path for bad in self.report.unreadable) if unreadable else True
         for start, end, why in unreadable if not told else ():
@@ -106,7 +109,7 @@ class Ledger:
         return data
 
     def problem(self, path: str, offset: int, text: str, size_bytes: int = 0) -> None:
-        """Note damage."""
+        """Report damage."""
         self.report.problem_count += 1
         area = path.partition("/")[0]
         self.report.damaged[area] = self.report.damaged.get(area, 0) + 1
@@ -114,14 +117,14 @@ class Ledger:
             self.report.problems.append(Problem(path, offset, text, offset + size_bytes))
 
     def bad_range(self, bad: BadRange, base: int) -> None:
-        """Note damage of the log in the segment that starts at `base`."""
+        """Report damage of the log in the segment that starts at `base`."""
         if len(self.report.bad_ranges) < FINDINGS_KEPT:
             self.report.bad_ranges.append(bad)
         self.bad_ranges.append((bad.start, bad.end))
         self.problem(bad.path, bad.start - base, bad.text, bad.end - bad.start)
 
     def note_lost(self, log_offset: int, message: str) -> None:
-        """A queue entry tells which message lay in a bad range."""
+        """Record a message that lay in a bad range; its queue entry names it."""
         start = next((start for start, end in self.bad_ranges if start <= log_offset < end), None)
         if start is not None:
             self.lost_counts[start] += 1
@@ -129,7 +132,7 @@ class Ledger:
                 names.append(message)
 
     def name_lost(self) -> None:
-        """At the end: damage of the log is told with the messages that are lost with it."""
+        """Add the lost messages to the texts about damage of the log. Called at the end of the check."""
         report = self.report
         report.bad_ranges = [bad._replace(text=bad.text + self._lost_in(bad.start)) for bad in report.bad_ranges]
         report.kept = [bad._replace(text=bad.text + self._lost_in(bad.start)) for bad in report.kept]
@@ -148,27 +151,31 @@ class Ledger:
         return f"; lost with it: {', '.join(names)}{more}"
 
     def no_file(self, path: Path, remedy: str) -> bool:
-        """Note damage if `path`, a name that only files have, is something else; True if it was."""
+        """Report damage if `path` is no regular file, although only regular files have such a name; True if it was
+        reported.
+        """
         if kind := other_kind(path):
             name = path.relative_to(self.root).as_posix()
             self.problem(name, 0, f"{kind} in the place of a regular file: {remedy}")
         return bool(kind)
 
     def repairable(self, path: str, offset: int, text: str, size_bytes: int = 0) -> None:
-        """Note what an unclean stop explains; in a store that was closed cleanly it is damage."""
+        """Report a trace of an unclean stop. In a store that was closed cleanly it is damage."""
         if not self.unclean:
             self.problem(path, offset, text, size_bytes)
         elif len(self.report.recovery) < FINDINGS_KEPT:
             self.report.recovery.append(f"{path}: at byte {offset}: {text}")
 
     def is_new(self, log_offset: int) -> bool:
-        """Whether a writer has appended what lies there since the check began."""
+        """Whether a writer appended the record at `log_offset` after the check began."""
         return self.grows and self.end is not None and log_offset >= self.end
 
     def is_ours(self, log_offset: int) -> bool:
-        """Whether one of ours wrote the record there, and no broker used the store since."""
+        """Whether this engine wrote the record at `log_offset`, and no broker has used the store since."""
         return self.progress.crc_from is not None and log_offset >= self.progress.crc_from
 
     def is_gone(self, log_offset: int) -> bool:
-        """Whether no message can be expected there: retention took it, or its bytes were reported as bad."""
+        """Whether no message can be expected at `log_offset`: retention deleted it, or its bytes are reported
+        as bad.
+        """
         return log_offset < self.report.log_start or any(start <= log_offset < end for start, end in self.bad_ranges)

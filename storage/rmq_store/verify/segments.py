@@ -1,7 +1,7 @@
-"""The files of the log, by name and size only: which there are, how long each should be, and what is no segment.
+"""The files of the log, by name and size only: which exist, their correct size, and files that are no segments.
 
-Source of the rules: MappedFileQueue#doLoad, and `rmq_store.files.segments.segments`, which refuses what is named here
-as damage.
+Source of the rules: MappedFileQueue#doLoad, and `rmq_store.files.segments.segments`. The latter refuses the files that
+this module reports as damage.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BASE_MAX = (1 << 63) - (1 << 31)  # offsets in a segment, which is smaller than 
 
 class Segments(NamedTuple):
     """`files`: (offset of the log, path relative to the store) of each; `start`: where the log begins; `size_bytes`:
-    what each of them should have, 0 if there are none.
+    the correct size of each file, 0 if there are none.
     """
 
     files: list[tuple[int, str]]
@@ -30,7 +30,7 @@ class Segments(NamedTuple):
 
 
 def find_segments(ledger: Ledger) -> Segments:
-    """List the segments, and report what else lies there. OSError: there is no `commitlog/`."""
+    """List the segments, and report other entries of the directory. OSError: there is no `commitlog/`."""
     directory, bases, sizes = ledger.root / "commitlog", list[int](), dict[int, int]()
     if directory.is_symlink():
         text = "a symbolic link: nobody opens the store for writing; mount the other disk there instead"
@@ -56,14 +56,15 @@ def find_segments(ledger: Ledger) -> Segments:
 
 
 def _size_of_store(ledger: Ledger) -> int:
-    """What store.json says; 0 if it does not."""
+    """The segment size in store.json; 0 if it has none."""
     size = store_settings(ledger.root).get("mappedFileSizeCommitLog")
     return size if isinstance(size, int) and size >= SEGMENT_BYTES_MIN else 0
 
 
 def _size_told_by(bases: list[int], sizes: list[int]) -> int:
-    """What all have, or should have: the largest size that divides the distances between the names. If that is none's,
-    the smallest distance that holds the largest file, or that file's size.
+    """The size that all segments have. If sizes differ, it is the largest one that divides the distances between the
+    names. If none does, it is the smallest distance that holds the largest file. Without such a distance it is that
+    file's size.
     """
     gaps = [end - start for start, end in pairwise(bases)]
     if len(set(sizes)) == 1 and (len(sizes) > 1 or not gaps):

@@ -1,7 +1,7 @@
 """Tables and settings: whether the store can be opened with them, and entries in them that nobody can use.
 
     config/<name>.json    RocketMQ's JSON, integer keys without quotes; if it is bad <name>.json.bak is read
-    pyrmq/store.json      sizes and settings of a store of ours
+    pyrmq/store.json      sizes and settings of a store of this engine
 
 Source of the rules: ConfigManager#load, and `rmq_store.broker.metadata.json_table`.
 """
@@ -44,7 +44,7 @@ SYSTEM_TOPIC = re.compile(r"rmq_sys_.*|RMQ_SYS_.*|SCHEDULE_TOPIC_XXXX|TBW102|SEL
 
 
 def check_tables(ledger: Ledger) -> None:
-    """Report tables and files of ours that nobody can read, and a table of topics that is lost."""
+    """Report unreadable tables and unreadable files in `pyrmq/`, and a lost table of topics."""
     root, note = ledger.root, ledger.report.notes.append
     for name in ("config", "pyrmq"):
         if (root / name).is_symlink():
@@ -83,7 +83,9 @@ def check_tables(ledger: Ledger) -> None:
 
 
 def load(path: Path) -> Table | str:
-    """The table in a file, or why there is none. PermissionError: not known is not damaged."""
+    """The table in a file, or why there is none. Raises PermissionError: a file that this user may not read is not
+    damaged.
+    """
     try:
         raw = read_start(path, TABLE_BYTES_MAX + 1)
     except FileNotFoundError:
@@ -118,7 +120,7 @@ def _refuse(name: str) -> NoReturn:
 
 
 def _names(directory: Path) -> list[str]:
-    """Of the tables in `config/`, those of which only a backup is left, too."""
+    """The names of the tables in `config/`, those included of which only a backup is left."""
     names = {path.name.removesuffix(".bak") for path in directory.iterdir()} if directory.is_dir() else set[str]()
     return sorted(name for name in names if name.endswith(".json"))
 
@@ -130,8 +132,8 @@ def _has_topics(root: Path) -> bool:
 
 
 def check_unlisted(ledger: Ledger, newest: dict[bytes, int]) -> None:
-    """Report topics with queues that a table which can be read does not name. `newest`: by topic, where its newest
-    message lies, or lay; queues that are older than the deletion of their topic are what that has left.
+    """Report topics that have queues, but no entry in a readable table. `newest`: by topic, the log offset of its
+    newest message. Queues whose messages are older than the deletion of their topic are remains of that deletion.
     """
     listed = configured_topics(ledger.root)
     if listed is None or kinds.tables_are_in_rocksdb(ledger.root):
@@ -154,7 +156,7 @@ def _some(names: list[str]) -> str:
 
 
 def configured_topics(root: Path) -> set[bytes] | None:
-    """The topics in topics.json, None if it cannot be told. PermissionError."""
+    """The topics in topics.json, None if they cannot be read. PermissionError."""
     topics = _topics(root)
     return None if topics is None else {topic.encode(errors="surrogatepass") for topic in topics}
 
@@ -192,7 +194,7 @@ def _store_file(root: Path) -> Table | str:
 
 
 def store_settings(root: Path) -> Table:
-    """The settings in store.json, by RocketMQ's names; {} if it tells none. PermissionError."""
+    """The settings in store.json, by RocketMQ's names; {} if it has none. PermissionError."""
     found = _store_file(root)
     settings = found.get("settings") if isinstance(found, dict) else None
     return settings if isinstance(settings, dict) else {}
