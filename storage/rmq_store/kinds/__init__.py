@@ -1,12 +1,12 @@
-"""Kinds of stores: which ones brokers make, how each is recognised, and whether it can be read and written here.
+"""Kinds of stores that brokers make: how each is recognised, and whether it can be read and written here.
 
-    table    the kinds, and the sentences that docs/stores.md has, too
-    topics   which topics of a store are kept in another way than the others: they are refused one by one
-    signs    what is looked at; who opens a store asks `refuse_to_read`, and for writing `refuse_to_write`
+    table    the kinds, with the sentences that docs/stores.md repeats
+    topics   topics that a store keeps in another way than the others: they are refused one by one
+    signs    the files that show a kind; every opener calls `refuse_to_read`, and for writing `refuse_to_write`
 
-The rule: a store is opened for writing, unless something is found that a writer would break. That is a sign of one of
-the kinds in the table, or something foreign in the directories that a writer writes to. Files elsewhere that are not
-known here, and members of JSON tables that are not, are no reason to refuse: they are kept byte for byte.
+The rule: a store is opened for writing unless it has something that a writer would break. That is a sign of a kind in
+the table, or a foreign entry in a directory that a writer writes to. Unknown files elsewhere and unknown members of
+JSON tables are no reason to refuse: they are kept byte for byte.
 """
 
 from rmq_store.kinds.signs import (

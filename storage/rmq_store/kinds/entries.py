@@ -1,4 +1,6 @@
-"""Entries of a directory by name, and small files. Nothing of the engine, so that the verifier can use it, too."""
+"""Entries of a directory by name, and small files. It imports nothing of the engine, so that the verifier can use it,
+too.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def is_index_file(name: str) -> bool:
 
 
 def read_small(path: Path) -> bytes:
-    """The content of a table; b"" if there is none, or what is there cannot be one. OSError as open(2), read(2)."""
+    """The content of a table; b"" if the file is missing or cannot be a table. OSError as open(2), read(2)."""
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             return b""

@@ -1,6 +1,6 @@
-"""Looks at the names in a store's directory, and says of which kinds the store is. Nothing is opened but one table.
+"""Finds the kinds of a store by the names in its directory. It opens no file except one table.
 
-A few directories are listed, once for each opening. Directories of topics are not looked into.
+It lists a few directories, once for each opening. It does not list the directories of topics.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Seen:
 
 
 def find_kinds(root: Path) -> list[Seen]:
-    """Of which kinds the store at `root` is, each one once, what forbids most first; [] if it is a common one. Errors
-    as listdir(3).
+    """The kinds of the store at `root`, each one once, the most restrictive first; [] if it is a common one. Errors as
+    listdir(3).
     """
     found: dict[Kind, Seen] = {}
     for seen in _signs(root):
@@ -64,18 +64,18 @@ def find_kinds(root: Path) -> list[Seen]:
 
 
 def refuse_to_write(root: Path) -> None:
-    """StoreKindError, if the store at `root` is of a kind that a writer would break. Nothing was changed."""
+    """Raise StoreKindError if the store at `root` is of a kind that a writer would break. Nothing was changed."""
     _refuse(root, find_kinds(root), (Effect.NOT_OPENED, Effect.NOT_WRITTEN))
 
 
 def is_only_read(root: Path) -> bool:
-    """Whether `refuse_to_write` refuses."""
+    """Whether `refuse_to_write` raises an error."""
     return any(seen.kind.effect in (Effect.NOT_OPENED, Effect.NOT_WRITTEN) for seen in find_kinds(root))
 
 
 def refuse_to_repair(root: Path) -> None:
-    """As `refuse_to_write`, but for foreign files of log, queues and index: a repair names them, and moves them away. A
-    foreign directory may be all that exists of another kind.
+    """As `refuse_to_write`, but foreign files of log, queues and index are allowed: a repair reports them, and moves
+    them away. A foreign directory is refused, because it may be the only trace of another kind.
     """
     seen = [one for one in _signs(root) if not (one.kind is table.FOREIGN and _is_moved_by_repair(root, one.path))]
     _refuse(root, seen, (Effect.NOT_OPENED, Effect.NOT_WRITTEN))
@@ -86,12 +86,12 @@ def _is_moved_by_repair(root: Path, path: str) -> bool:
 
 
 def refuse_to_read(root: Path) -> None:
-    """StoreKindError, if the store at `root` is of a kind that cannot be read."""
+    """Raise StoreKindError if the store at `root` is of a kind that cannot be read."""
     _refuse(root, [*_dledger(root), *_queues(root, entries(root / "consumequeue"))], (Effect.NOT_OPENED,))
 
 
 def refuse_to_check(root: Path) -> None:
-    """StoreKindError, if there is no log that can be checked."""
+    """Raise StoreKindError if there is no log that can be checked."""
     missing = missing_log(root)
     _refuse(root, [*_dledger(root), *([missing] if missing else [])], (Effect.NOT_OPENED,))
 
@@ -103,9 +103,8 @@ def _refuse(root: Path, seen: Iterable[Seen], effects: tuple[Effect, ...]) -> No
 
 
 def queues_are_in(root: Path) -> Literal["files", "RocksDB", "both"]:
-    """The directory in which the broker of the store at `root` keeps its queues. Of "both", those in files are
-    complete, unless it was
-    told to leave some out.
+    """The directory in which the broker of the store at `root` keeps its queues. For "both", the queues in files are
+    complete, unless the broker was configured to omit some.
     """
     kinds = [seen.kind for seen in _queues(root, entries(root / "consumequeue"))]
     return "RocksDB" if table.ROCKSDB_QUEUES in kinds else "both" if kinds else "files"

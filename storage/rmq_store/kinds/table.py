@@ -1,4 +1,4 @@
-"""The kinds of stores that brokers make, each with what it means for who opens it. docs/stores.md has the same
+"""The kinds of stores that brokers make, each with its effect on a process that opens it. docs/stores.md has the same
 sentences.
 
 Sources: StorePathConfigHelper.java, MessageStoreConfig.java, DLedgerCommitLog.java, RocksDBConsumeQueueStore.java,
@@ -27,9 +27,9 @@ class Kind:
 
     name        as `rmq doctor` calls it
     sign        how it is recognised
-    what        what the sign means, behind the name of the file that was seen
+    what        the meaning of the sign, printed after the name of the file that was seen
     advice      what its user can do, or has to know
-    unchecked   what of it `rmq verify` does not look at; "" if it looks at all
+    unchecked   the parts that `rmq verify` does not check; "" if it checks all
     """
 
     name: str

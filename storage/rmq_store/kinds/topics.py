@@ -30,20 +30,22 @@ def kind_by_attributes(attributes: Mapping[str, str]) -> Kind | None:
 
 
 def kinds_by_files(root: Path) -> Mapping[str, Kind]:
-    """{topic: kind} of those that files and directories tell; attributes may be lost with the table of topics."""
+    """{topic: kind} of the topics whose kind files and directories show; the table of topics, with their attributes,
+    may be lost.
+    """
     found = dict.fromkeys(static_topics(root), table.STATIC_TOPICS)
     found |= dict.fromkeys((name for name, _ in entries(root / COMPACTION_DIRECTORY)), table.COMPACTION)
     return found | dict.fromkeys(topics_with_batch_queues(root), table.BATCH_QUEUES)
 
 
 def topics_with_batch_queues(root: Path) -> frozenset[str]:
-    """Those that have queues in batchconsumequeue/."""
+    """The topics that have queues in batchconsumequeue/."""
     return frozenset(name for name, _ in entries(root / BATCH_DIRECTORY))
 
 
 def static_topics(root: Path) -> frozenset[str]:
-    """The topics whose queues are mapped to queues of several brokers. A table that cannot be read names none: it is
-    `rmq verify` that says so.
+    """The topics whose queues are mapped to queues of several brokers. An unreadable table yields none: `rmq verify`
+    reports it.
     """
     try:
         # A broker writes keys that are numbers without quotes.
@@ -64,12 +66,12 @@ def _mapping(root: Path) -> str:
 
 
 def refuse_to_read_topic(topic: str, kind: Kind | None) -> None:
-    """TopicKindError, if a topic of this kind cannot be read here."""
+    """Raise TopicKindError if a topic of this kind cannot be read here."""
     if not is_read(kind):
         refuse_to_write_topic(topic, kind)
 
 
 def refuse_to_write_topic(topic: str, kind: Kind | None) -> None:
-    """TopicKindError, if nothing may be sent to a topic of this kind here."""
+    """Raise TopicKindError if nothing may be sent to a topic of this kind here."""
     if kind is not None:
         raise TopicKindError(f"topic {topic[:255]!r}: {kind.what}. {kind.advice}")
