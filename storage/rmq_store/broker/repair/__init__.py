@@ -1,1 +1,1 @@
-"""Putting a damaged store right: findings, a plan, and the repair of each file."""
+"""Repair of a damaged store: findings, a plan, and the repair of each file."""

@@ -1,14 +1,14 @@
-"""Putting a damaged store right: what can be made again from the log is made again, what is lost is written down.
+"""Repair of a damaged store: it builds again from the log what it can, and records what is lost.
 
-    1  look, change nothing: single files (repair_files, repair_segments, repair_settings), then the verifier over log,
-       queues and index
-    2  under byte 0 of `lock`, if nothing changed since: copy the queues if they are to be built again, and write down
-       that they are (log.rebuild: from here on every opener would do so); move or restore single files, move the index.
-       In this order: what needs room on the disk comes first, and can be taken back
+    1  examine without changes: single files (repair_files, repair_segments, repair_settings), then the verifier over
+       log, queues and index
+    2  under byte 0 of `lock`, if nothing changed since: copy the queues if they must be built again, and record the
+       rebuild (log.rebuild: from here on every opener would do it); move or restore single files, move the index.
+       In this order: the steps that need disk space come first, and can be undone
     3  open the store with on_corruption="keep", scanning the whole log if queues or log are damaged, and close it
-    4  look again
+    4  examine again
 
-Nothing is deleted: see `Trash`. A repair that was killed is started again.
+Nothing is deleted: see `Trash`. After a kill, start the repair again.
 """
 
 from __future__ import annotations
@@ -78,15 +78,15 @@ def examine(
 
     Args:
         queues, index: build them again even if nothing is wrong with them.
-        removed: where to put what is taken out; default: a new directory under `pyrmq/removed/`.
+        removed: directory for everything that is taken out; default: a new directory under `pyrmq/removed/`.
         given: settings of a store whose store.json is lost, or of one that a broker made.
 
     Raises:
         NotAStoreError: no store, one of a newer version, or a link where a directory or a segment belongs.
         StoreKindError: a store of a kind that is not written here: nothing of it may be moved or made anew.
-        StoreLockedError: somebody has it open.
-        UsageError: `removed` lies in the store; settings are given that the store knows; a size cannot be told.
-        CorruptionError: a segment is larger than it should be, and holds records there.
+        StoreLockedError: another process has it open.
+        UsageError: `removed` lies in the store; settings are given that the store knows; a size is ambiguous.
+        CorruptionError: a segment is larger than it should be, and holds records in the excess.
         UsageError, StoreFailedError: it cannot be read; the file is named.
     """
     root = Path(root).absolute()
@@ -116,15 +116,16 @@ def _examine(
 
 
 def carry_out(repair: Repair, progress: Tell | None = None) -> Report:
-    """Do what `examine` found; returns the verifier's report afterwards, of a store that was stopped cleanly.
+    """Carry out the repairs that `examine` planned; returns the verifier's report afterwards, of a cleanly stopped
+    store.
 
     On return everything is durable. Damage that stays is accepted: `Report.kept`.
 
     Raises:
         UsageError: settings are lost, or somebody changed the store since `examine`; nothing was changed.
-        StoreLockedError: somebody has opened the store meanwhile.
-        StoreFullError, StoreFailedError, CorruptionError: call `examine` again after the cause is gone. If it was room
-            for queues and index, nothing was changed.
+        StoreLockedError: another process has opened the store meanwhile.
+        StoreFullError, StoreFailedError, CorruptionError: call `examine` again after the cause is gone. If space for
+            queues and index was missing, nothing was changed.
     """
     with durable.typed_reading(repair.root):
         return _carry_out(repair, progress)
@@ -177,7 +178,7 @@ def _refuse_company(root: Path, lock: OfdLock) -> None:
 
 
 def _look_at_files(root: Path, trash: Trash, settings: Settings | None) -> list[Finding]:
-    """Every file but the contents of log, queues and index."""
+    """Findings about every file, except the contents of log, queues and index."""
     known = settings or StoreFile.load(root)
     assert known is not None
     known_size = known.size if isinstance(known, Settings) else lambda name: int(getattr(known.config, name))
@@ -193,7 +194,7 @@ def _look_at_files(root: Path, trash: Trash, settings: Settings | None) -> list[
 
 
 def _look_at_what_was_read(root: Path, trash: Trash, report: Report, known: set[str]) -> list[Finding]:
-    """What the verifier shows of single files: sectors that cannot be read, kept damage that is none any more."""
+    """Findings from the verifier's report about single files: unreadable sectors, and accepted damage that is gone."""
     places = unreadable_places(report.unreadable)
     segments = {name: text for name, text in places.items() if name.startswith("commitlog/") and name not in known}
     queues = {name: text for name, text in places.items() if name.startswith("consumequeue/") and name not in known}
@@ -214,7 +215,7 @@ def _rebuilt_views(found: Repair, *, queues: bool, index: bool) -> set[str]:
 
 
 def _index_is_unreadable(found: Repair) -> bool:
-    """Whether it has another geometry than store.json says, or none that can be told."""
+    """Whether the index has another geometry than store.json says, or none can be derived."""
     if found.settings is not None:
         return not index_tells_geometry(found.root, found.settings.config.geometry())
     known = StoreFile.load(found.root)

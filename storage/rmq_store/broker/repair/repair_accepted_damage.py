@@ -1,4 +1,4 @@
-"""Damage that was kept and is none any more, because somebody put the file back (`rmq repair`)."""
+"""Accepted damage that is gone, because somebody restored the file (`rmq repair`)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ KEPT_FILE = "pyrmq/kept.json"
 
 
 def find_whole_again(root: Path, trash: Trash, config: StoreConfig, unreadable: set[str]) -> Finding | None:
-    """The repair if whole frames lie in accepted ranges again. A segment in `unreadable` is not looked at: to touch
-    it through a map would kill us.
+    """The repair if accepted ranges hold whole frames again. A segment in `unreadable` is not read: an access to its
+    map would kill the process by SIGBUS.
     """
     accepted = AcceptedDamage.load(root / "pyrmq")
     with closing(log_of(root, config, writable=False)) as log:
@@ -43,7 +43,7 @@ def find_whole_again(root: Path, trash: Trash, config: StoreConfig, unreadable: 
 
 
 def _still_damaged(log: CommitLog, bad: BadRange) -> list[BadRange]:
-    """The parts of a kept range in which no whole frames lie; [] if they fill it."""
+    """The parts of an accepted range that hold no whole frames; [] if frames fill the range."""
     base, offset = log.segments.base_of(bad.start), bad.start
     found: list[BadRange] = []
     try:

@@ -1,7 +1,7 @@
-"""Single entries of a table that can be read, which cannot be used themselves (`rmq repair`).
+"""Unusable entries of a table that itself can be read (`rmq repair`).
 
-An entry comes back from the table's .bak if that has it whole; a topic that has queues gets as many as there are. All
-others stay as they are: no process needs them, and a broker may.
+The repair takes an entry from the table's .bak if the .bak has it whole. A topic that has queues gets as many as exist.
+All other entries stay unchanged: no process of this engine needs them, but a broker may.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _NAMED = 3
 
 
 class JudgedTable(Protocol):
-    """A table of which single entries can be judged; `part` is the member that holds them."""
+    """A table whose single entries can be judged; `part` is the member that holds them."""
 
     part: str
 
     def odd_keys(self, table: Table) -> list[Any]:
-        """The keys of the entries of `table` that cannot be used, as they stand there. CorruptConfigError."""
+        """The keys of the unusable entries of `table`, as the table has them. CorruptConfigError."""
 
 
 def find_odd_entries(root: Path, trash: Trash, path: Path, table: JudgedTable) -> Finding | None:
-    """The repair of the entries of a table that can be read; None if none is needed."""
+    """The repair of the unusable entries of a readable table; None if none is needed."""
     relative = str(path.relative_to(root))
     found = _better_entries(root, path, table)
     if not found:
@@ -54,7 +54,7 @@ def find_odd_entries(root: Path, trash: Trash, path: Path, table: JudgedTable) -
 
 
 def _better_entries(root: Path, path: Path, table: JudgedTable) -> Mapping[Any, Any]:
-    """{key: entry} for those that can be had again."""
+    """{key: entry} for the entries that can be restored."""
     content = _load(root, path.name)
     odd = [key for key in table.odd_keys(content) if isinstance(key, str | int)]
     if not odd:
@@ -82,8 +82,8 @@ def _better_entries(root: Path, path: Path, table: JudgedTable) -> Mapping[Any, 
 
 
 def _joined(entry: Any, earlier: Any) -> Any:
-    """The earlier entry; of offsets, which are numbers by number, only what the entry itself does not tell, None if
-    that is nothing.
+    """The earlier entry. For offsets, which are numbers by number, it is the entry plus the earlier numbers that it
+    lacks; None if it lacks none.
     """
     numbers = integer_members("", "", earlier)[0] if isinstance(earlier, dict) else {}
     if not numbers or not isinstance(entry, dict):

@@ -1,5 +1,6 @@
-"""Findings about single files of a store that nobody has open, and the repair of each (`rmq repair`): tables, our own
-files, queue files as files. Segments: repair_segments.
+"""Findings about single files of a store that nobody has open, and the repair of each (`rmq repair`).
+
+It covers the tables, the files in `pyrmq/`, and the queue files by name and size. Segments: repair_segments.
 """
 
 from __future__ import annotations
@@ -116,8 +117,8 @@ def _why_bad(path: Path) -> str:
 
 
 def find_own_files(root: Path, trash: Trash) -> Iterator[Finding]:
-    """The repair of files in `pyrmq/` but store.json, and of RocketMQ's checkpoint. NotAStoreError: a newer version
-    wrote it.
+    """The repair of the files in `pyrmq/` except store.json, and of RocketMQ's checkpoint. NotAStoreError: a newer
+    version wrote one of them.
     """
     checks: dict[str, tuple[Callable[[], object], str]] = {
         "pyrmq/kept.json": (
@@ -187,8 +188,8 @@ def _check_page(root: Path) -> None:
 
 
 def find_queue_files(root: Path, trash: Trash, known_bytes: int | None) -> Iterator[Finding]:
-    """Names and sizes below `consumequeue/`; what the entries say is the verifier's business. `known_bytes`: the size
-    of a file, if somebody vouches for it.
+    """Findings about names and sizes below `consumequeue/`; the verifier checks the entries. `known_bytes`: the size of
+    a file, if the settings or the caller supply it.
     """
     directory = root / "consumequeue"
     if not directory.is_dir():
@@ -203,7 +204,7 @@ def find_queue_files(root: Path, trash: Trash, known_bytes: int | None) -> Itera
 
 
 def find_foreign_index_files(root: Path, trash: Trash) -> Iterator[Finding]:
-    """Files in `index/` that are none of it."""
+    """Findings about files in `index/` that are no index files."""
     directory = root / "index"
     for path in sorted(directory.iterdir()) if directory.is_dir() else ():
         if not is_index_file_name(path.name) and (path.is_symlink() or not path.is_dir()):
@@ -214,7 +215,7 @@ def find_foreign_index_files(root: Path, trash: Trash) -> Iterator[Finding]:
 
 
 def find_unreadable_queue_files(root: Path, trash: Trash, unreadable: Mapping[str, str]) -> Iterator[Finding]:
-    """The repair of those that the disk does not give back as a whole; {path: which bytes}."""
+    """The repair of queue files that the disk cannot read as a whole. `unreadable`: {path: which bytes}."""
     for name, text in unreadable.items():
         yield Finding(
             "queues", name, text, "it is moved away, and the queues are built again from the log",
@@ -223,7 +224,7 @@ def find_unreadable_queue_files(root: Path, trash: Trash, unreadable: Mapping[st
 
 
 def _hostile(directory: Path, expected: int) -> Iterator[tuple[Path, bool]]:
-    """What cannot stay, and whether nothing of a queue can have that name."""
+    """Entries that must go; and for each, whether no queue can have an entry of that name."""
     for topic in sorted(directory.iterdir()):
         if topic.is_symlink() or not topic.is_dir() or not is_topic_name(topic.name):
             yield topic, not is_topic_name(topic.name)
@@ -241,7 +242,7 @@ def _hostile(directory: Path, expected: int) -> Iterator[tuple[Path, bool]]:
 
 
 def _size_by_names(directory: Path) -> int:
-    """The size that most queue files have of those that fit all names; 0 if none does."""
+    """The most frequent size of queue files among the sizes that fit all names; 0 if none does."""
     files = [path for path in directory.glob("*/*/*") if is_file_name(path.name) and path.is_file()]
     sizes, bases = Counter(path.stat().st_size for path in files), {int(path.name) for path in files}
     fitting = [size for size in sizes if size and not size % ENTRY_BYTES and not any(base % size for base in bases)]

@@ -10,7 +10,7 @@ Area = Literal["config", "own files", "log", "queues", "names"]
 
 
 class Finding(NamedTuple):
-    """Something that is wrong: `path` relative to the store, and what `repair` does about it."""
+    """A fault of a store: `path` relative to the store, and the action of `repair`."""
 
     area: Area
     path: str

@@ -17,8 +17,8 @@ from rmq_store.verify import Report
 class Repair:
     """Findings about the store at `root`, and the planned repairs; made by `examine`.
 
-    `report`: the verifier's, before. `rebuild`: the views that are built again, of "queues" and "index". `settings`:
-    those of a store that has no store.json that can be read. `seen`: the files as they were looked at.
+    `report`: the verifier's report before the repair. `rebuild`: the views to build again, of "queues" and "index".
+    `settings`: those of a store without a readable store.json. `seen`: the stamps of the files when they were examined.
     """
 
     root: Path
@@ -33,23 +33,23 @@ class Repair:
 
     @property
     def is_needed(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether the repair has anything to do."""
         return bool(self.findings or self.rebuild or self.report.problem_count or self.report.recovery)
 
     @property
     def log_is_damaged(self) -> bool:
-        """Whether bytes of the log are damaged that were not kept before."""
+        """Whether bytes of the log are damaged that were not accepted before."""
         return self.problem_count("commitlog") > 0 or any(finding.area == "log" for finding in self.findings)
 
     def problem_count(self, directory: str) -> int:
-        """How many problems the verifier has there, without names that do not belong there."""
+        """The number of problems that the verifier found in the directory, without foreign names."""
         foreign = {finding.path for finding in self.findings if finding.area == "names"}
         named = sum(bad.path in foreign and bad.path.startswith(f"{directory}/") for bad in self.report.problems)
         return self.report.damaged.get(directory, 0) - named
 
     @property
     def lost_settings(self) -> tuple[str, ...]:
-        """RocketMQ's names of the settings that nobody knows: the caller must give them first."""
+        """RocketMQ's names of the settings that no file has: the caller must give them first."""
         return self.settings.lost if self.settings is not None else ()
 
     def view_actions(self) -> list[str]:

@@ -1,7 +1,7 @@
-"""Findings about the files of the commit log as files, and the repair of each (`rmq repair`).
+"""Findings about the files of the commit log by name and size, and the repair of each (`rmq repair`).
 
-Their size belongs to the store. If no store.json tells it, the names do: a segment is named after the offset at which
-it begins, a multiple of the size. A wrong guess would cut every good segment, so what stays unclear is refused.
+Their size belongs to the store. Without store.json the names determine it: a segment is named after the offset at which
+it begins, a multiple of the size. A wrong size would cut every good segment, so the repair refuses ambiguous cases.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ _BLANK_BYTES_MAX = 16 << 20
 
 
 def find_segments(root: Path, trash: Trash, known_bytes: int | None) -> Iterator[Finding]:
-    """Names and sizes in `commitlog/`; `known_bytes`: the size of a segment, if somebody vouches for it.
+    """Findings about names and sizes in `commitlog/`. `known_bytes`: the size of a segment, if the settings or the
+    caller supply it.
 
     Raises:
-        NotAStoreError: something else than a file where a segment belongs: it is not lost, but not in its place.
-        UsageError: which size segments have cannot be told.
+        NotAStoreError: a segment's name belongs to something that is no file: the segment is misplaced, not lost.
+        UsageError: the size of the segments is ambiguous.
         CorruptionError: a file holds records beyond that size.
     """
     segments: dict[Path, int] = {}
@@ -71,7 +72,7 @@ def find_segments(root: Path, trash: Trash, known_bytes: int | None) -> Iterator
 
 
 def find_unreadable_segments(root: Path, trash: Trash, unreadable: Mapping[str, str]) -> Iterator[Finding]:
-    """The repair of segments that the disk does not give back as a whole; {path: which bytes}."""
+    """The repair of segments that the disk cannot read as a whole. `unreadable`: {path: which bytes}."""
     for name, text in unreadable.items():
         yield Finding(
             "log", name, text, "a copy takes its place, with zeros there: whole records in it are kept",
@@ -85,9 +86,9 @@ def is_file_name(name: str) -> bool:
 
 
 def size_of_files(sizes: Mapping[int, int], paths: Iterable[Path]) -> int:
-    """The size that files have that begin at the keys of `sizes`, by their names; 0 without files.
+    """The size of files that begin at the keys of `sizes`, derived from their names; 0 without files.
 
-    UsageError: it cannot be told.
+    UsageError: the size is ambiguous.
     """
     if not sizes:
         return 0
@@ -108,8 +109,8 @@ def size_of_files(sizes: Mapping[int, int], paths: Iterable[Path]) -> int:
 
 
 def _by_neighbours(sizes: Mapping[int, int]) -> set[int]:
-    """If no size fits all names: the one that fits most of them by far, be there a file of another log among them; or
-    the distance of neighbours, if all files are short.
+    """A size if none fits all names. It is the one that fits more than half of the names, because a file of another log
+    may lie among them. If all files are short, it is the smallest distance between two names.
     """
     in_place = Counter({size: sum(base % size == 0 for base in sizes) for size in set(sizes.values()) if size})
     best = in_place.most_common(2)
@@ -129,7 +130,9 @@ def _ends_with_blank(path: Path, size_bytes: int) -> bool:
 
 
 def _refuse_records_behind(path: Path, expected: int) -> None:
-    """Nobody may cut off a record because a size is wrong that is written somewhere."""
+    """Raise CorruptionError if a record lies after `expected` bytes: a wrong size in a file must not cut off
+    records.
+    """
     base, size = int(path.name), path.stat().st_size
     with path.open("rb") as file:
         for position in range(expected, size, _STEP_BYTES):
@@ -158,7 +161,7 @@ def _resize(path: Path, size: int, trash: Trash) -> None:
 
 
 def unreadable_places(unreadable: Iterable[Problem], places_named: int = 3) -> dict[str, str]:
-    """{path: which bytes of it cannot be read, as text}."""
+    """{path: the unreadable bytes of it, as text}."""
     by_path: dict[str, list[Problem]] = {}
     for bad in unreadable:
         by_path.setdefault(bad.path, []).append(bad)

@@ -1,8 +1,8 @@
 """The settings of a store whose store.json is damaged or missing (`rmq repair`).
 
-They come from the first that has them: what the caller gives one by one; store.json.bak; what can still be read of
-store.json, line by line; a broker.conf that the caller names. A setting that is then still unknown is *lost*: a default
-in its place (ASYNC_FLUSH!) is taken only if the caller says so, for hardly any setting can be changed later. Sizes are
+The first source that has a setting wins: values that the caller gives; store.json.bak; the readable lines of
+store.json; a broker.conf that the caller names. A setting that is then still unknown is *lost*. The repair uses a
+default for it (ASYNC_FLUSH!) only if the caller agrees, because hardly any setting can be changed later. Sizes are
 never lost: the files of the store have them.
 """
 
@@ -42,8 +42,8 @@ _UNNEEDED = "enable_lmq"
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The caller's values of lost settings: `settings` and `config` as StoreConfig has them; `defaults`: take those
-    for all that is lost.
+    """The caller's values of lost settings: `settings` and `config` as StoreConfig has them. `defaults`: use defaults
+    for all lost settings.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -56,9 +56,9 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The values for a new store.json. `identity`: "" for a new one; `known`: the fields of `config` that somebody
-    vouches for; `lost`: RocketMQ's names of those that nobody does; `problem`: what is wrong with the store.json that
-    is there, or should be ("": no store.json was to be expected); `action`: where the settings come from.
+    """The values for a new store.json. `identity`: "" for a new one. `known`: the fields of `config` that have a
+    source. `lost`: RocketMQ's names of the fields that have none. `problem`: the fault of the present or missing
+    store.json ("": none was expected). `action`: the source of the settings.
     """
 
     identity: str
@@ -69,7 +69,7 @@ class Settings:
     action: str = ""
 
     def size(self, name: str) -> int | None:
-        """One of the sizes, None if only the files tell it."""
+        """One of the sizes; None if only the files have it."""
         return getattr(self.config, name) if name in self.known else None
 
     def file(self, geometry: Geometry, *, index_tags: bool) -> StoreFile:
@@ -83,7 +83,7 @@ class Settings:
 
 
 def find_settings(root: Path, given: Given) -> Settings | None:
-    """The settings of a store that has no store.json that can be read; None if it has one.
+    """The settings of a store that has no readable store.json; None if it has one.
 
     Raises:
         NotAStoreError: a newer version wrote it.
@@ -110,9 +110,9 @@ def find_settings(root: Path, given: Given) -> Settings | None:
 
 
 def find_store_file(root: Path, trash: Trash, settings: Settings) -> Finding:
-    """The repair of the store.json that `settings` replace. It stays in its place until `describe` replaces
-    it: what can be read of it must not be lost to who repairs the store after we were killed, and nobody may open the
-    store without.
+    """The repair of the store.json that `settings` replace. The file stays until `describe` replaces it. So its
+    readable lines are not lost to the next repair if this one is killed, and nobody can open the store without
+    settings.
     """
     path = root / "pyrmq" / "store.json"
     backup = path.with_name("store.json.bak")
@@ -128,7 +128,7 @@ def find_store_file(root: Path, trash: Trash, settings: Settings) -> Finding:
 
 
 def is_ours(root: Path) -> bool:
-    """Whether one of ours used the store last; a broker writes another text into `lock` at every start."""
+    """Whether this engine used the store last; a broker writes another text into `lock` at every start."""
     try:
         return durable.read_limited(root / "lock", 4096).startswith(OUR_LOCK_TEXT)
     except FileNotFoundError:
@@ -161,7 +161,7 @@ def _load_backup(root: Path) -> StoreFile | None:
 
 
 def _read_what_can_be_read(root: Path) -> tuple[str, dict[str, Any]]:
-    """(identity, settings as StoreConfig has them) of a damaged store.json; those that make no sense are left out."""
+    """(identity, settings as StoreConfig has them) of a damaged store.json; senseless values are left out."""
     try:
         text = durable.read_limited(root / "pyrmq" / "store.json", STORE_FILE_BYTES_MAX).decode(errors="replace")
     except (FileNotFoundError, CorruptConfigError, StoreFailedError, NotAStoreError):

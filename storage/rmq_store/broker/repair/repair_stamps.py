@@ -1,4 +1,4 @@
-"""Whether a store is still the one that `rmq repair` looked at: somebody may have answered its question much later."""
+"""Whether a store is unchanged since `rmq repair` examined it: a user may answer its question much later."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ _FILES = ("abort", "checkpoint")
 
 
 def stamps_of(root: Path) -> Stamps:
-    """Every file of the store that is looked at. Not locks: to look at one is to write to it. OSError as stat(2)."""
+    """Stamps of every examined file of the store. Lock files are left out: a process that examines a lock writes to its
+    file. OSError as stat(2).
+    """
     return {str(path.relative_to(root)): stamp for path, stamp in _stamped(root)}
 
 
 def refuse_changes(root: Path, seen: Stamps) -> None:
-    """Raise UsageError if any of the files changed since it was `seen`, came, or went."""
+    """Raise UsageError if any of the files changed, appeared or vanished since it was `seen`."""
     now = stamps_of(root)
     changed = sorted(name for name in now.keys() | seen.keys() if now.get(name) != seen.get(name))
     if changed:

@@ -1,7 +1,7 @@
 """Topics that the table lost, found again by their queues (`rmq repair`).
 
-A queue does not say which permissions its topic had, nor what else was set: it gets those of a new topic, and as many
-queues as there are.
+A queue has neither the permissions nor other settings of its topic. So the repair gives the topic the settings of a new
+one, and as many queues as exist.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOPICS_FILE = "config/topics.json"
 
 
 def topics_of_queues(root: Path) -> list[TopicConfig]:
-    """Those that have queues, but for those that were deleted and not made again."""
+    """The topics that have queues, except those that were deleted and not created again."""
     try:
         deleted = deleted_topics(root)
     except (CorruptConfigError, StoreFailedError):
@@ -47,8 +47,8 @@ def is_topic_name(name: str) -> bool:
 
 
 def lost_topics(root: Path) -> list[TopicConfig]:
-    """Topics with queues that are neither in the table, which can be read, nor were deleted by us. A broker that
-    deletes a topic takes its queues, too.
+    """Topics with queues that are not in the table, which must be readable, and that this engine did not delete. A
+    broker that deletes a topic deletes its queues, too.
     """
     table = TopicTable(root)
     unknown = [topic for topic in topics_of_queues(root) if not table.has(topic.topic_name)]
@@ -56,7 +56,7 @@ def lost_topics(root: Path) -> list[TopicConfig]:
 
 
 def find_lost_topics(root: Path) -> Finding | None:
-    """The repair of topics that a table that can be read does not have."""
+    """The repair of topics that are missing in a readable table."""
     lost = lost_topics(root)
     if not lost:
         return None
@@ -68,8 +68,8 @@ def find_lost_topics(root: Path) -> Finding | None:
 
 
 def start_table_anew(root: Path, trash: Trash) -> None:
-    """Make the table in the place of one that cannot be read, with all topics that have queues. At no moment is there
-    none, in whose place an opener would put one of its own.
+    """Replace an unreadable table by one with all topics that have queues. The table exists at every moment: otherwise
+    an opener would create its own.
     """
     table = TopicTable(root)
     for path in table.paths:
@@ -79,13 +79,13 @@ def start_table_anew(root: Path, trash: Trash) -> None:
 
 
 def put_into_table(root: Path, topics: list[TopicConfig]) -> None:
-    """Add topics to a table that can be read."""
+    """Add topics to a readable table."""
     TopicTable(root).create_all(topics, exist_ok=True)
 
 
 def find_again(root: Path, *, table_was_lost: bool) -> int:
-    """Once the queues are whole again: put what they tell into the table, if that was lost the system topics, too;
-    returns how many topics that were.
+    """Add the topics of the queues to the table, after the queues are whole again; returns their number. If
+    `table_was_lost`, it adds the system topics, too.
     """
     lost = lost_topics(root)
     if table_was_lost:
@@ -97,7 +97,9 @@ def find_again(root: Path, *, table_was_lost: bool) -> int:
 
 
 def make_deleted_topics_again(root: Path, trash: Trash) -> None:
-    """In the place of a damaged list: all topics count as deleted that have queues and are not in the table."""
+    """Replace a damaged list of deleted topics. A topic that has queues and is not in the table counts as deleted;
+    system topics never do.
+    """
     trash.keep(root / DELETED_TOPICS_FILE)
     table, progress = TopicTable(root), Progress(root / "pyrmq" / "progress").load_for_repair()
     unknown = [topic.topic_name for topic in topics_of_queues(root) if not table.has(topic.topic_name)]

@@ -1,7 +1,7 @@
-"""Where everything goes that a repair takes out of a store, or changes (`rmq repair`): nothing is deleted.
+"""The directory for everything that a repair takes out of a store, or changes (`rmq repair`): nothing is deleted.
 
 A repair moves files that have to go, and copies files that it changes, to a directory that keeps the relative path.
-Holes stay holes, and what the disk does not give back is zeros in the copy.
+Holes stay holes. Bytes that the disk cannot read are zeros in the copy.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _PAGE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Trash:
-    """The directory `target` for what comes from the store at `root`. `copies`: where the copy of each file is.
-    `touched`: what was moved, or copied to be replaced, or may have been: there is no way back.
+    """The directory `target` for files of the store at `root`. `copies`: the copy of each file. `touched`: files that
+    were moved, or copied to be replaced, or may have been. From then on `take_back` is not possible.
     """
 
     root: Path
@@ -36,16 +36,16 @@ class Trash:
     _made: list[Path] = field(default_factory=list)
 
     def copy(self, path: Path) -> None:
-        """Keep a copy of a file that is going to be replaced, durably; with zeros where it cannot be read.
+        """Keep a durable copy of a file that will be replaced, with zeros for bytes that cannot be read.
 
         Raises:
-            StoreFullError, StoreFailedError, UsageError: as `durable.translate`; then there is none.
+            StoreFullError, StoreFailedError, UsageError: as `durable.translate`; then there is no copy.
         """
         self._copy(path)
         self.touched.append(path)
 
     def keep(self, path: Path) -> None:
-        """`copy` what stands there, or `move` it if it is no file that can be copied; nothing if nothing does."""
+        """`copy` a regular file at `path`, or `move` anything else; do nothing if `path` does not exist."""
         if path.is_file() and not path.is_symlink():
             self.copy(path)
         elif os.path.lexists(path):
@@ -59,15 +59,17 @@ class Trash:
         self.copies[path] = place
 
     def copy_all(self, directory: Path, without: Collection[Path] = ()) -> None:
-        """Keep a copy of every file below a directory but for `without` and what is below those; raises as `copy`.
-        They can be taken back.
+        """Keep a copy of every file below a directory, except `without` and everything below those. Raises as `copy`.
+        `take_back` can remove these copies.
         """
         for path in sorted(directory.rglob("*")):
             if path.is_file() and not path.is_symlink() and not {path, *path.parents}.intersection(without):
                 self._copy(path)
 
     def take_back(self) -> None:
-        """Forget the copies: what they were made for is not done. Only while nothing is `touched`."""
+        """Delete the copies, because the change that they were made for does not happen. Only while nothing is
+        `touched`.
+        """
         assert not self.touched
         for place in self.copies.values():
             place.unlink()
@@ -78,11 +80,11 @@ class Trash:
         self._made.clear()
 
     def move(self, path: Path) -> None:
-        """Take a file or directory out of the store.
+        """Move a file or directory out of the store.
 
         Raises:
-            UsageError: it holds what only a rename can keep, and the target is on another file system.
-            StoreFullError, StoreFailedError: as `durable.translate`; then it is still there.
+            UsageError: it holds something that only a rename can keep, and the target is on another file system.
+            StoreFullError, StoreFailedError: as `durable.translate`; then it is still in the store.
         """
         place = self._place(path)
         with durable.typed(path):
@@ -123,8 +125,8 @@ class Trash:
 
 
 def copy_readable(source: Path, target: Path, size_bytes: int, *, allocate: bool = False) -> None:
-    """Make `target`, a new file of `size_bytes`: the first bytes of `source`, then zeros, and zeros where that cannot
-    be read. Holes stay holes unless `allocate`. Durable but for its name.
+    """Make `target`, a new file of `size_bytes`: the first bytes of `source`, then zeros; also zeros for bytes that
+    cannot be read. Holes stay holes unless `allocate`. On return the content is durable, the name is not.
 
     Raises:
         StoreFullError, StoreFailedError, UsageError: as `durable.translate`; then there is no `target`.
@@ -153,7 +155,7 @@ def copy_readable(source: Path, target: Path, size_bytes: int, *, allocate: bool
 
 
 def read_readable(fd: int, size_bytes: int, position: int) -> bytes:
-    """Bytes of a file; zeros for each page that the disk does not give back. OSError as pread(2)."""
+    """Bytes of a file; zeros for each page that the disk cannot read. OSError as pread(2)."""
     try:
         return os.pread(fd, size_bytes, position)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Queues and index that `rmq repair` builds again: which ones must be, and what of the old ones has to come back."""
+"""Queues and index that `rmq repair` builds again: which ones it must build, and what it needs of the old ones."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _SMALL_FILES_BYTES = 1 << 20
 
 
 def also_built(root: Path, wanted: set[str]) -> set[str]:
-    """`wanted` of "queues" and "index", and what recovery cannot leave as it is beside it.
+    """`wanted` of "queues" and "index", plus every view that recovery cannot leave unchanged then.
 
-    In a store of ours the index alone is built if it is missing; with the queues it always is. In a broker's store
-    the index stays beside queues that are built; nobody else builds it.
+    In a store of this engine recovery builds the index alone only if it is missing; a rebuild of the queues includes
+    it. In a broker's store the index stays when the queues are built, because only its broker builds it.
     """
     ours, known = is_ours(root), Progress(root / "pyrmq" / "progress").load()
     if "queues" in wanted and ours:
@@ -36,8 +36,8 @@ def also_built(root: Path, wanted: set[str]) -> set[str]:
 
 
 def index_tells_geometry(root: Path, geometry: Geometry) -> bool:
-    """Whether it does, or is missing, or has the one that is expected; True as well if other files hide the
-    answer.
+    """Whether the index has the expected geometry, has a readable one, or is missing. True as well if damage of other
+    files prevents the check.
     """
     try:
         found = infer(root, geometry)
@@ -51,8 +51,8 @@ def index_tells_geometry(root: Path, geometry: Geometry) -> bool:
 
 
 def describe(root: Path, settings: Settings) -> None:
-    """Write the store.json of a store that has none, or in the place of one that cannot be read. An index that can be
-    read must still be there: it tells its own geometry, and whether it holds tags.
+    """Write the store.json of a store that has none, or replace an unreadable one. A readable index must still exist:
+    it has its own geometry, and shows whether it holds tags.
 
     Raises:
         UsageError: a size that was given is not that of the files.
@@ -68,7 +68,9 @@ def describe(root: Path, settings: Settings) -> None:
 
 
 def look_for_room(root: Path, rebuild: set[str]) -> None:
-    """StoreFullError: there is none for a second index. Queues need none, they are written over the old ones' place."""
+    """Raise StoreFullError if the disk has no space for a second index. Queues need none: they are written over the old
+    ones.
+    """
     if "index" not in rebuild:
         return
     files = (root / "index").rglob("*") if (root / "index").is_dir() else ()
