@@ -1,1 +1,1 @@
-"""Where the brokers are that a client talks to: a protocol, and a cluster of store directories."""
+"""The brokers that a client talks to: a protocol, and a cluster of store directories."""

@@ -1,9 +1,8 @@
-"""The interface between clients and the brokers that hold the messages: clients do not know which kind it is.
+"""The interface between clients and the brokers that hold the messages. Clients do not know the kind of broker.
 
-A backend is a cluster of one or more brokers: store directories (`client/backend/local.py`), later brokers behind a
-network. Every call may raise a ClientError (`protocol/errors.py`); of the engine's own errors only those that say that
-a caller did wrong (UsageError) or that a store is damaged (CorruptionError).
-Source: MQClientAPIImpl.java.
+A backend is a cluster of one or more brokers: store directories (`client/backend/local.py`), later brokers reached over
+a network. Every call may raise a ClientError (`protocol/errors.py`). Of the engine's own errors a call raises only two:
+UsageError (the caller's mistake) and CorruptionError (a damaged store). Source: MQClientAPIImpl.java.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Broker(Protocol):
     def send(
         self, message: Message, queue_id: int, timeout_ms: int, producer_group: str, *, sys_flag: int = 0
     ) -> SendResult:
-        """Store one message. `sys_flag` says how the body is compressed (the body is stored as it is given).
+        """Store one message. `sys_flag` says how the body is compressed (the broker stores the body as given).
 
         A status other than SEND_OK (response codes 10, 11, 12) is a result: the message is stored.
         """
@@ -63,9 +62,10 @@ class Broker(Protocol):
         room: int = 0,
     ) -> PullResult:
         """Messages from `offset` on, at most `max_count`; `tags` ("TagA || TagB", None or "*": all) filters. Never
-        waits. They belong to the caller, who writes into their properties: a dict of its own for each.
+        waits. The messages belong to the caller, who writes into their properties: each has a dict of its own.
 
-        `room`: where more messages cost no more, as in a store, up to so many of those that follow may come along.
+        `room`: a broker for which more messages cost no more, such as a store, may add up to this number of the next
+        messages.
         """
 
     def pull_batch(
@@ -78,15 +78,15 @@ class Broker(Protocol):
         *,
         room: int | None = None,
     ) -> PullBatchResult:
-        """As `pull`, with rows for messages; `brokerName` is the name of this broker. `room` None: a batch for somebody
-        who wants rows, which may be larger than any `pull`.
+        """As `pull`, with rows for messages; `brokerName` is the name of this broker. `room` None: the caller wants
+        rows, and the batch may be larger than any `pull`.
         """
 
     def min_offset(self, queue: MessageQueue) -> int:
         """The first offset that can be read; 0 for an unknown queue."""
 
     def max_offset(self, queue: MessageQueue) -> int:
-        """The offset behind the last message; 0 for an unknown queue."""
+        """The offset after the last message; 0 for an unknown queue."""
 
     def offset_by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset stored at or after the time; max_offset if all are older."""
@@ -115,60 +115,62 @@ class Broker(Protocol):
         properties: Mapping[str, str] | None = None,
     ) -> None:
         """CONSUMER_SEND_MSG_BACK: retry later (`delay_level` 0: the broker chooses, < 0: straight to the dead letters).
-        `properties` are set on the copy. MQBrokerError(1): the message is not there any more.
+        `properties` are set on the copy. MQBrokerError(1): the message no longer exists.
         """
 
     def send_messages_back(
         self, group: str, rows: pa.RecordBatch, delay_level: int, max_reconsume_times: int | None, timeout_ms: int
     ) -> None:
-        """CONSUMER_SEND_MSG_BACK for all rows of a batch that `pull_batch` gave, or for none: after an error they are
-        the caller's still. Parameters as for `send_message_back`.
+        """CONSUMER_SEND_MSG_BACK for all rows of a batch from `pull_batch`, or for none. After an error the caller
+        still owns the rows. Parameters as for `send_message_back`.
         """
 
     def send_to_retry(
         self, group: str, message: Message, reconsume_times: int, max_reconsume_times: int | None
     ) -> None:
-        """SEND_MESSAGE to the group's retry topic, for what cannot be sent back; dead letter if the times are used up.
-        `message.topic` is the original one.
+        """SEND_MESSAGE to the group's retry topic, for a message that cannot be sent back. It becomes a dead letter if
+        its retries are used up. `message.topic` is the original topic.
         """
 
     def set_max_reconsume_times(self, group: str, times: int) -> None:
-        """Make `times` the maximum for all members of the group that name none themselves; the last call wins."""
+        """Make `times` the maximum for all members of the group that set none themselves; the last call wins."""
 
     # -- membership and locks ---------------------------------------------------------------------------------------
 
     def heartbeat(
         self, group: str, client_id: str, *, joins: bool = False, topics: Collection[str] = (), shares: bool = True
     ) -> None:
-        """Join the group, or say that the client still lives, and which topics it has subscribed to; at least every
-        minute. With `shares` it shares their queues with the group, and no stream of the group can read them.
+        """Join the group, or report that the client is alive, and its subscribed topics; at least once a minute. With
+        `shares` the client shares their queues with the group, and no stream of the group can read them.
 
         Raises:
-            LeaseHeldError: another live client has this id; of the clients of this process only one that `joins` is
-                told. Or a stream reads one of the topics: nothing has changed.
+            LeaseHeldError: another live client has this id; among the clients of this process only one that `joins`
+                gets this error. Or a stream reads one of the topics: nothing has changed.
         """
 
     def unregister(self, group: str, client_id: str) -> None:
-        """Leave the group, or end what `share_topics` began; the client's queue locks are given back too."""
+        """Leave the group, or end `share_topics`. The broker releases the client's queue locks, too."""
 
     def share_topics(self, group: str, client_id: str, topics: Collection[str]) -> None:
-        """Say which topics the client receives from, until `unregister`: it shares their queues with the group without
-        being a member. LeaseHeldError: a stream of the group reads one of them; nothing has changed.
+        """Register the topics that the client receives from, until `unregister`. The client shares their queues with
+        the group without being a member. LeaseHeldError: a stream of the group reads one of them; nothing has changed.
         """
 
     def consumer_ids(self, group: str) -> list[str]:
-        """The ids of the live clients of the group, sorted; the same for all who ask."""
+        """The ids of the live clients of the group, sorted; every caller gets the same list."""
 
     def lock_queues(self, group: str, client_id: str, queues: Sequence[MessageQueue]) -> set[MessageQueue]:
-        """Lock queues for ordered consumption; returns those that the client holds now. Renewing is asking again."""
+        """Lock queues for ordered consumption; returns those that the client holds now. The same call renews a lock."""
 
     def unlock_queues(self, group: str, client_id: str, queues: Sequence[MessageQueue]) -> None:
-        """Give locks of the client back; those of others are left alone."""
+        """Release locks of the client; locks of others stay."""
 
     # -- the broker's own work, and invisible messages ---------------------------------------------------------------
 
     def deliver_due(self) -> None:
-        """Deliver delayed messages that are due, if the broker does not do it by itself; cheap if none are."""
+        """Deliver delayed messages that are due, if the broker does not deliver them by itself. The call is cheap if
+        none is due.
+        """
 
     def receive_message(
         self,
@@ -180,23 +182,25 @@ class Broker(Protocol):
         from_first: bool = False,
         max_delivery_attempts: int | None = None,
     ) -> list[PoppedMessage]:
-        """Messages of a topic, at most `max_messages`, hidden from the group until their time is over; never waits.
+        """Messages of a topic, at most `max_messages`, hidden from the group until their invisible duration ends; never
+        waits.
 
-        `from_first`: where a group without an offset begins, else at the end by RocketMQ's rule (`broker/pop/pop.py`).
-        `max_delivery_attempts` None: the group's retryMaxTimes + 1; after that a message is a dead letter.
+        `from_first`: a group without an offset begins at the first message, else at the end by RocketMQ's rule
+        (`broker/pop/pop.py`). `max_delivery_attempts` None: the group's retryMaxTimes + 1; after that a message becomes
+        a dead letter.
         """
 
     def ack_message(self, group: str, topic: str, receipt_handle: str) -> None:
-        """Acknowledge a message. `topic`: the one that it was received from. InvalidReceiptHandleError."""
+        """Acknowledge a message. `topic`: the topic that it was received from. InvalidReceiptHandleError."""
 
-    def change_invisible_duration(
-        self, group: str, topic: str, receipt_handle: str, invisible_duration_ms: int
-    ) -> str:
-        """Hide a message anew from now on; returns its new handle, the old one is void. InvalidReceiptHandleError."""
+    def change_invisible_duration(self, group: str, topic: str, receipt_handle: str, invisible_duration_ms: int) -> str:
+        """Hide a message again, from now on; returns its new handle. The old handle becomes void.
+        InvalidReceiptHandleError.
+        """
 
 
 class Backend(Protocol):
-    """A cluster: brokers by name, and where the queues of a topic are."""
+    """A cluster: brokers by name, and the queues of each topic."""
 
     @property
     def clock(self) -> Callable[[], int]:
@@ -206,10 +210,10 @@ class Backend(Protocol):
         """Every broker by name."""
 
     def publish_queues(self, topic: str, default_topic_queue_nums: int = 4) -> list[MessageQueue]:
-        """The queues that may be written, sorted; [] if there is no such topic, and none may be created.
+        """The queues that may be written, sorted; [] if the topic does not exist and may not be created.
 
-        A topic that is missing everywhere is created with at most `default_topic_queue_nums` queues at each broker
-        that allows it (autoCreateTopicEnable).
+        If no broker has the topic, each broker that allows it (autoCreateTopicEnable) creates it, with at most
+        `default_topic_queue_nums` queues.
         """
 
     def subscribe_queues(self, topic: str) -> list[MessageQueue]:

@@ -125,7 +125,7 @@ class LocalBackend:
 def _refuse_kinds(
     topic: str, known: Mapping[str, TopicConfig], refuse: Callable[[str, kinds.Kind | None], None]
 ) -> None:
-    """MQClientError, if a store keeps the topic in a way that is not read, or not written, here."""
+    """Raise MQClientError if a store keeps the topic in a way that is not read, or not written, here."""
     for config in known.values():
         try:
             refuse(topic, config.kind)
@@ -134,8 +134,8 @@ def _refuse_kinds(
 
 
 def backend_of(given: Backend | StorePlaces) -> tuple[Backend, Callable[[], None]]:
-    """The cluster that a client was given, or one made of the stores that it was given; and what closes the latter.
-    UsageError: neither of them.
+    """The cluster that the client got, or a cluster made of the stores that it got; and a function that closes the
+    latter. UsageError: neither of them.
     """
     if isinstance(given, str | Path | Store | Mapping | Sequence):
         made = LocalBackend(given)

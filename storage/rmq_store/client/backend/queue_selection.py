@@ -1,9 +1,9 @@
 """The queue that a producer takes: the next one in turn, on a retry one of another broker (TopicPublishInfo.java).
 
-    1. The index of a topic starts at random in each thread, and grows by one with each look: ++i & 0x7FFFFFFF, modulo
-       the number of queues (ThreadLocalIndex.java).
-    2. First try: the next queue. Retry: the next one whose broker is not the last one's.
-    3. All queues are the last broker's: the next queue.
+1. The index of a topic starts at random in each thread, and grows by one with each look: ++i & 0x7FFFFFFF, modulo
+   the number of queues (ThreadLocalIndex.java).
+2. First try: the next queue. Retry: the next one whose broker is not the last one's.
+3. All queues are the last broker's: the next queue.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MessageQueueSelector = Callable[[Sequence[MessageQueue], Any, Any], MessageQueue
 
 
 class ThreadLocalIndex:
-    """A counter of its own for each thread, from a random start; `random_start()` gives an int."""
+    """A separate counter for each thread, with a random start; `random_start()` gives an int."""
 
     def __init__(self, random_start: Callable[[], int] = lambda: random.getrandbits(31)) -> None:
         self._random_start = random_start
@@ -41,7 +41,7 @@ class ThreadLocalIndex:
 def select_one_message_queue(
     queues: Sequence[MessageQueue], index: ThreadLocalIndex, accepts: Callable[[MessageQueue], bool] | None = None
 ) -> MessageQueue | None:
-    """The next queue that `accepts` takes, None if it takes none of them; without it simply the next one. `queues` is
+    """The next queue that `accepts` takes; None if it takes none. Without `accepts` it is the next queue. `queues` is
     not empty.
     """
     for _ in queues:
@@ -54,7 +54,7 @@ def select_one_message_queue(
 def next_queue(
     queues: Sequence[MessageQueue], index: ThreadLocalIndex, last_broker_name: str | None = None
 ) -> MessageQueue:
-    """The queue for a try whose predecessor went to `last_broker_name` (None: the first try)."""
+    """The queue for a try. `last_broker_name`: the broker of the previous try, None for the first try."""
     if last_broker_name is not None:
         other = select_one_message_queue(queues, index, lambda queue: queue.broker_name != last_broker_name)
         if other is not None:
@@ -63,7 +63,7 @@ def next_queue(
 
 
 def select_message_queue_by_hash(queues: Sequence[MessageQueue], message: Any, arg: str) -> MessageQueue:
-    """The selector behind a sharding key: |hash| modulo number of queues (SelectMessageQueueByHash.java)."""
+    """The selector for a sharding key: |hash| modulo number of queues (SelectMessageQueueByHash.java)."""
     return queues[abs(java_hash(arg)) % len(queues)]
 
 
@@ -71,7 +71,7 @@ def queues_of_order_conf(topic: str, order_topic_conf: str) -> list[MessageQueue
     """The queues of "broker:n;broker:n", in this order (MQClientInstance#topicRouteData2TopicPublishInfo).
 
     Raises:
-        UsageError: not of this form.
+        UsageError: the text does not have this form.
     """
     queues: list[MessageQueue] = []
     for part in order_topic_conf.split(";"):

@@ -1,1 +1,3 @@
-"""Messages to a listener, and what its answer does (ConsumeMessageConcurrentlyService and its kin)."""
+"""Delivery of messages to a listener, and the effect of its answer (ConsumeMessageConcurrentlyService and its
+siblings).
+"""

@@ -1,8 +1,8 @@
 """Rows to a concurrent listener: `consume_concurrently` for batches that are sent back together.
 
-A listener gets all rows of a batch at one time, so all of them have taken too long at one time too: what is sent back
-for that, without a wait for the listener, is the batch, where Java sends back messages one at a time, at most sixteen
-of a queue at each look. Rows that the listener has done already, but not answered for, come again then.
+A listener gets all rows of a batch at one time, so all of them exceed the time limit together. The service then sends
+the whole batch back without a wait for the listener. Java sends such messages back one at a time, at most sixteen of a
+queue per check. Rows that the listener has done, but not answered for, come again then.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from rmq_store.protocol.messages import MessageQueue
 class ConsumeArrowService(ConsumeConcurrentlyService[pa.RecordBatch]):
     """For a listener that takes rows."""
 
-    def submit(
-        self, assignment: Assignment[ProcessQueue[pa.RecordBatch]], messages: Sequence[pa.RecordBatch]
-    ) -> None:
+    def submit(self, assignment: Assignment[ProcessQueue[pa.RecordBatch]], messages: Sequence[pa.RecordBatch]) -> None:
         """Consume batches that were just pulled, in slices of consume_message_batch_max_size rows."""
         size = self._config.consume_message_batch_max_size
         for pulled in messages:

@@ -1,11 +1,11 @@
-"""Batches to a concurrent listener, on several threads, and what its answer does.
+"""Batches to a concurrent listener, on several threads, and the effect of its answer.
 
     CONSUME_SUCCESS                               messages up to the context's ackIndex are done, the others failed
     RECONSUME_LATER, None, an exception, else     all failed
 
-Messages that failed are sent back to the broker (CLUSTERING) or dropped (BROADCASTING). A message that the broker does
-not take back counts one more retry in memory and goes to the listener again after five seconds; until then it holds the
-progress back.
+The service sends failed messages back to the broker (CLUSTERING) or drops them (BROADCASTING). If no broker takes a
+message, the service counts one more retry in memory. It passes the message to the listener again after five seconds;
+until then the message holds the progress.
 
 `consume_messages` does this with objects, `consume_arrow` with rows. Source: ConsumeMessageConcurrentlyService.java
 (ConsumeRequest#run, processConsumeResult, cleanExpireMsg).
@@ -44,7 +44,7 @@ class Listener(Protocol[Shown]):
     """A MessageListenerConcurrently or a MessageListenerArrow."""
 
     def consume_message(self, shown: Shown, context: ConsumeConcurrentlyContext, /) -> object:
-        """Handle a batch; returns what it makes of it."""
+        """Handle a batch; returns the outcome."""
 
 
 class ConsumeConcurrentlyService(ABC, Generic[Left]):
@@ -73,24 +73,30 @@ class ConsumeConcurrentlyService(ABC, Generic[Left]):
 
     @abstractmethod
     def _failed(self, shown: Left, done: int, batch: Batch[Left]) -> Left:
-        """Of messages that were `shown` and of which the first `done` are done, those that are still in the batch."""
+        """The failed messages that are still in the batch. The listener got `shown`, and the first `done` of them are
+        done.
+        """
 
     @abstractmethod
     def _send_back(self, failed: Left, queue: MessageQueue, delay_level: int) -> Left:
-        """Send messages of the queue back; returns those that nobody took, one retry older."""
+        """Send messages of the queue back; returns those that no broker took, with one retry more."""
 
     @abstractmethod
     def _send_expired_back(self, late: Left, queue: MessageQueue) -> tuple[Left, bool]:
-        """Send the first of the messages back, or more of them; returns what is left, and whether all were taken."""
+        """Send the first of the messages back, or more of them; returns the remaining ones, and whether all
+        were taken.
+        """
 
     @abstractmethod
     def _name(self, messages: Left, queue: MessageQueue) -> str:
-        """The messages of the queue, for the log."""
+        """Text that identifies the messages of the queue in the log."""
 
     # -- what is the same for both ----------------------------------------------------------------------------------
 
     def clean_expired(self, assignments: Iterable[Assignment[ProcessQueue[Left]]]) -> None:
-        """Send back what comes first in each queue and a listener has had for too long; it is not interrupted."""
+        """Send back the first messages of each queue if a listener has had them for too long. The listener is not
+        interrupted.
+        """
         if not self._is_clustering:
             return
         for assignment in assignments:
@@ -106,7 +112,7 @@ class ConsumeConcurrentlyService(ABC, Generic[Left]):
                         break
 
     def _add(self, assignment: Assignment[ProcessQueue[Left]], batch: Batch[Left]) -> None:
-        """Consume a batch that lies behind all before, when a thread is free."""
+        """Add a batch after all others; a thread consumes it when one is free."""
         assignment.process_queue.put(batch)
         if self._config.consume_timeout_includes_queueing:
             batch.started_ms = self._clock()
@@ -151,7 +157,7 @@ class ConsumeConcurrentlyService(ABC, Generic[Left]):
                 self._executor.submit_later(partial(self._wait_turn, assignment, batch), RESUBMIT_MS)
 
     def _give_back(self, failed: Left, queue: MessageQueue, delay_level: int) -> Left:
-        """What must be kept of failed messages."""
+        """Send failed messages back (CLUSTERING) or drop them (BROADCASTING); returns those to keep."""
         if not len(failed):
             return failed
         if self._is_clustering:
@@ -173,7 +179,7 @@ def done_count(
 ) -> int:
     """Call the listener with `count` messages, and return how many of them it has done: the first ones, [0, n).
 
-    Never raises what the listener raises; only what ends a process (SystemExit) passes. `what` names the messages for
+    Never raises the listener's exceptions, except those that end a process (SystemExit). `what` names the messages for
     the log.
     """
     try:

@@ -19,7 +19,7 @@ class ConsumeMessagesService(ConsumeConcurrentlyService[Sequence[MessageExt]]):
     def submit(
         self, assignment: Assignment[ProcessQueue[Sequence[MessageExt]]], messages: Sequence[MessageRows]
     ) -> None:
-        """Consume messages that were just pulled, in batches, which are of one pull of pull_batch_size each."""
+        """Consume messages that were just pulled, in batches. Each batch comes from one pull of pull_batch_size."""
         pull_size, size = self._config.pull_batch_size, self._config.consume_message_batch_max_size
         for rows in messages:
             for first in range(0, len(rows), pull_size):
@@ -32,15 +32,11 @@ class ConsumeMessagesService(ConsumeConcurrentlyService[Sequence[MessageExt]]):
     ) -> Sequence[MessageExt]:
         return [message for message in shown[done:] if message.queue_offset >= batch.begin]
 
-    def _send_back(
-        self, failed: Sequence[MessageExt], queue: MessageQueue, delay_level: int
-    ) -> Sequence[MessageExt]:
+    def _send_back(self, failed: Sequence[MessageExt], queue: MessageQueue, delay_level: int) -> Sequence[MessageExt]:
         kept = (message for message in failed if not self._sender.send_back(message, delay_level))
         return [replace(message, reconsume_times=message.reconsume_times + 1) for message in kept]
 
-    def _send_expired_back(
-        self, late: Sequence[MessageExt], queue: MessageQueue
-    ) -> tuple[Sequence[MessageExt], bool]:
+    def _send_expired_back(self, late: Sequence[MessageExt], queue: MessageQueue) -> tuple[Sequence[MessageExt], bool]:
         taken = self._sender.send_back(late[0], EXPIRED_DELAY_LEVEL)
         return late[1:] if taken else late, taken
 

@@ -4,11 +4,11 @@
     SUCCESS                           the offset moves       nothing moves
     COMMIT                            the offset moves       all taken so far is committed
     ROLLBACK                          the offset moves       all taken so far comes again, after a pause
-    SUSPEND_CURRENT_QUEUE_A_MOMENT    the batch comes again after a pause, and nothing behind it before
+    SUSPEND_CURRENT_QUEUE_A_MOMENT    the batch comes again after a pause, and no later message before it
     None, exception                   as SUSPEND_CURRENT_QUEUE_A_MOMENT
 
-A message that came too often is sent to the group's retry topic, whose broker knows that it is a dead letter, and the
-queue goes on. How often it came is known in memory only: another member starts to count anew.
+After too many deliveries the service sends a message to the group's retry topic, and the queue continues. The broker of
+that topic makes it a dead letter. The number of deliveries is in memory only: another member starts to count from zero.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class ConsumeOrderlyService:
-    """Runs a listener on one batch of a queue at a time; `lock` asks the broker for the queue."""
+    """Runs a listener on one batch of a queue at a time; `lock` requests the queue's lock from the broker."""
 
     def __init__(
         self,
@@ -65,12 +65,12 @@ class ConsumeOrderlyService:
         self._sender = MessageSender(backend, group, self._max_reconsume_times)
 
     def submit(self, assignment: Assignment[OrderedProcessQueue], messages: Sequence[MessageExt]) -> None:
-        """Add messages that were just pulled; begins to consume unless that is under way."""
+        """Add messages that were just pulled, and start consumption unless it already runs."""
         if assignment.process_queue.put(messages):
             self._executor.submit(partial(self._run, assignment.queue, assignment.process_queue))
 
     def _run(self, queue: MessageQueue, process_queue: OrderedProcessQueue, reserved: bool = False) -> None:
-        """Consume what is there until nothing is, or something has to be waited for."""
+        """Consume messages until none is left, or until the queue must wait."""
         begin_ms = self._clock()
         while not process_queue.dropped:
             if self._is_clustering and not process_queue.is_locked(self._clock()) and not self._lock(queue):
@@ -107,7 +107,7 @@ class ConsumeOrderlyService:
     def _consume(
         self, queue: MessageQueue, process_queue: OrderedProcessQueue, messages: Sequence[MessageExt]
     ) -> int | None:
-        """Give the batch to the listener and do what it answers; returns the pause in ms before it comes again."""
+        """Pass the batch to the listener and apply its answer; returns the pause in ms before the batch comes again."""
         context = ConsumeOrderlyContext(queue)
         shown = [reset_retry_topic(message, self._group, {}) for message in messages]
         status = self._call(shown, context)
@@ -145,7 +145,9 @@ class ConsumeOrderlyService:
     def _not_exhausted(
         self, process_queue: OrderedProcessQueue, shown: Sequence[MessageExt], taken: Sequence[MessageExt]
     ) -> list[MessageExt]:
-        """Send away what came too often; returns what must come again, one retry older (checkReconsumeTimes)."""
+        """Send messages away that were delivered too often; returns those to deliver again, with one retry more
+        (checkReconsumeTimes).
+        """
         again: list[MessageExt] = []
         gone: list[MessageExt] = []
         for message, original in zip(shown, taken, strict=True):

@@ -1,7 +1,7 @@
-"""Runs the consumer's work: on threads of its own, or on the caller's when it asks for it.
+"""Runs the consumer's tasks on threads of its own, or on the caller's thread.
 
-Work may be put off to a time of the consumer's clock, which need not be the machine's: `release_due` lets go what is
-due and is called in every round of the consumer.
+A task may be delayed until a time of the consumer's clock, which may differ from the machine's. The consumer calls
+`release_due` in every round; it makes the due tasks ready.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ class Executor:
         self._stopped = False
 
     def submit(self, task: Task) -> None:
-        """Run the task as soon as somebody is free. After `stop` it is dropped."""
+        """Run the task as soon as a thread is free. After `stop` the task is dropped."""
         with self._condition:
             if not self._stopped:
                 self._ready.append(task)
                 self._wake_one()
 
     def submit_later(self, task: Task, delay_ms: int) -> None:
-        """Run the task when the clock has moved on by `delay_ms`."""
+        """Run the task when the clock has advanced by `delay_ms`."""
         with self._condition:
             if not self._stopped:
                 heapq.heappush(self._later, (self._clock() + delay_ms, next(self._numbers), task))
 
     def release_due(self) -> None:
-        """Make ready what was put off to now or earlier, in the order of its times."""
+        """Make the delayed tasks ready that are due now, in the order of their times."""
         with self._condition:
             now_ms = self._clock()
             while self._later and self._later[0][0] <= now_ms:
@@ -59,7 +59,9 @@ class Executor:
                 self._wake_one()
 
     def run_ready(self) -> int:
-        """Run on this thread what is ready, and what becomes so; returns how many tasks ran. Raises their error."""
+        """Run on this thread the tasks that are ready or become ready; returns how many tasks ran. Raises their
+        error.
+        """
         count = 0
         while True:
             with self._condition:
@@ -70,14 +72,16 @@ class Executor:
             task()
 
     def start(self, thread_count: int, name: str) -> None:
-        """Run tasks on threads of our own from now on."""
+        """Start the executor's own threads, which run the tasks from now on."""
         for number in range(thread_count):
             thread = Background(self._work, f"{name}_{number}")
             self._threads.append(thread)
             thread.start()
 
     def stop(self, wait_ms: int) -> bool:
-        """Drop what has not begun, and wait for what runs, at most `wait_ms` of real time; False if some still runs."""
+        """Drop the tasks that have not begun, and wait for running ones, at most `wait_ms` of real time; False if some
+        still run.
+        """
         with self._condition:
             self._stopped = True
             self._condition.notify_all()
@@ -89,8 +93,8 @@ class Executor:
         return not any(thread.is_alive() for thread in others)
 
     def _wake_one(self) -> None:
-        """One at a time, who wakes the next one if there is more to do when it has a task: until then, a thread that is
-        awake may have done all, and those that came for nothing only take the interpreter from it.
+        """Wake one thread. It wakes the next one if tasks remain. Waking all at once would only cause contention for
+        the interpreter lock.
         """
         if self._waiting and not self._is_waking:
             self._condition.notify()
@@ -98,7 +102,7 @@ class Executor:
 
     @property
     def _waiting(self) -> int:
-        """Threads that nobody has woken yet."""
+        """The number of waiting threads that were not notified yet."""
         return self._condition.waiting
 
     def _work(self) -> None:

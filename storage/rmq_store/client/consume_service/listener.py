@@ -38,8 +38,8 @@ class ConsumeOrderlyStatus(StrEnum):
 
 @dataclass(slots=True)
 class ConsumeConcurrentlyContext:
-    """A listener may set these. `ack_index`: with CONSUME_SUCCESS, messages behind this index of the batch failed all
-    the same. `delay_level_when_next_consume`: -1 straight to the dead letters, 0 the broker chooses, else a level.
+    """A listener may set these. `ack_index`: with CONSUME_SUCCESS, messages after this index of the batch still count
+    as failed. `delay_level_when_next_consume`: -1 straight to the dead letters, 0 the broker chooses, else a level.
     """
 
     message_queue: MessageQueue
@@ -59,16 +59,15 @@ class ConsumeOrderlyContext:
 
 
 class _Listener:
-    """The base of all listeners. `requires_clustering`: it shares the messages of its group with the other members, so
-    a
-    broadcasting consumer refuses it.
+    """The base of all listeners. `requires_clustering`: the listener shares the messages of its group with the other
+    members, so a broadcasting consumer refuses it.
     """
 
     requires_clustering: bool = False
 
 
 class MessageListenerConcurrently(_Listener):
-    """Gets batches of any queue in any order, on several threads: override `consume_message`, or give a function."""
+    """Gets batches of any queue in any order, on several threads. Override `consume_message`, or pass a function."""
 
     def __init__(
         self,
@@ -128,7 +127,7 @@ class MessageListenerArrow(_Listener):
 
 
 class MessageListenerOrderly(_Listener):
-    """Gets the batches of a queue one after the other: override `consume_message`, or give a function."""
+    """Gets the batches of a queue one after the other. Override `consume_message`, or pass a function."""
 
     def __init__(
         self,

@@ -12,8 +12,9 @@ from rmq_store.protocol.stored_messages import MessageRows
 
 
 class MessageBatch(Batch[Sequence[MessageExt]]):
-    """The rows [first, behind) of a pull, at least one, which become objects when somebody asks for them: what a
-    listener has holds no pull. Each is told in CONSUME_START_TIME when a listener gets it.
+    """The rows [first, behind) of a pull, at least one. `left` makes objects of them on the first call, so that a batch
+    at a listener keeps no pull in memory. Each object carries in CONSUME_START_TIME the time at which a listener gets
+    it.
     """
 
     __slots__ = ("_behind", "_first", "_lock", "_messages", "_rows")
@@ -28,7 +29,7 @@ class MessageBatch(Batch[Sequence[MessageExt]]):
         self._lock = Guard()
 
     def left(self, shown_ms: int | None = None) -> Sequence[MessageExt]:
-        """The messages that are not done, the same objects each time."""
+        """The unfinished messages, the same objects each time."""
         added = {} if shown_ms is None else {CONSUME_START_TIME: str(shown_ms)}
         with self._lock.entered():
             if self._rows is not None:
@@ -39,7 +40,7 @@ class MessageBatch(Batch[Sequence[MessageExt]]):
             return self._messages
 
     def keep(self, left: Sequence[MessageExt]) -> None:
-        """Only these are not done; they may be others than before, in the same places."""
+        """Keep only these messages as unfinished. They may be other objects than before, for the same positions."""
         with self._lock.entered():
             self._rows, self._messages = None, left
         self.count, self.size_bytes = len(left), sum(len(message.body) for message in left)

@@ -1,5 +1,6 @@
-"""The messages of one queue that were pulled and are not done yet, for those who want them in order: they are taken
-from the front, and committed or put back. Source: ProcessQueue.java.
+"""The messages of one queue that were pulled and are not done yet, for ordered consumption.
+
+The service takes messages from the front, and commits them or puts them back. Source: ProcessQueue.java.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ NOTHING = -1
 
 
 class OrderedProcessQueue(HeldQueue):
-    """Unfinished messages: those that wait, and those taken, by queue offset. Safe for threads."""
+    """Unfinished messages by queue offset: the waiting ones and the taken ones. Safe for threads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +25,7 @@ class OrderedProcessQueue(HeldQueue):
         self._consuming = False
 
     def put(self, messages: Sequence[MessageExt]) -> bool:
-        """Add messages, in queue order and behind all before; True if somebody must start to consume in order."""
+        """Add messages in queue order, after all others; True if the caller must start ordered consumption."""
         with self._lock.entered():
             self._waiting.extend(messages)
             self._size_bytes += sum(len(message.body) for message in messages)
@@ -47,7 +48,7 @@ class OrderedProcessQueue(HeldQueue):
             return self._waiting[-1].queue_offset - self._waiting[0].queue_offset if self._waiting else 0
 
     def take(self, count: int) -> list[MessageExt]:
-        """Take the next messages in order; none: consumption ends, and the next `put` says when to start again."""
+        """Take the next messages in order. If there are none, consumption ends, and the next `put` returns True."""
         with self._lock.entered():
             taken = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
             self._taken.update((message.queue_offset, message) for message in taken)
@@ -55,7 +56,7 @@ class OrderedProcessQueue(HeldQueue):
             return taken
 
     def commit(self) -> int:
-        """All taken messages are done; returns the offset to commit, NOTHING if none were taken."""
+        """Finish all taken messages; returns the offset to commit, NOTHING if none were taken."""
         with self._lock.entered():
             if not self._taken:
                 return NOTHING
@@ -65,7 +66,7 @@ class OrderedProcessQueue(HeldQueue):
             return offset
 
     def consume_again(self, messages: Iterable[MessageExt] | None = None) -> None:
-        """Put taken messages (None: all of them) back to the front, as they are given."""
+        """Put taken messages (None: all of them) back to the front, as given."""
         with self._lock.entered():
             back = sorted(self._taken.values() if messages is None else messages, key=lambda each: each.queue_offset)
             for message in reversed(back):
@@ -73,7 +74,7 @@ class OrderedProcessQueue(HeldQueue):
                 self._waiting.appendleft(message)
 
     def forget_taken(self, message: MessageExt) -> None:
-        """A taken message went elsewhere while others of its batch are consumed again."""
+        """Drop a taken message that was sent elsewhere, while others of its batch are consumed again."""
         with self._lock.entered():
             if self._taken.pop(message.queue_offset, None) is not None:
                 self._size_bytes -= len(message.body)

@@ -1,11 +1,11 @@
-"""The messages of one queue that were pulled and are not done yet: where the progress of a queue comes from.
+"""The messages of one queue that were pulled and are not done yet. They determine the progress of the queue.
 
-The offset that may be committed is the smallest one still in here, or the one behind the last message when all are
-done: one message that is stuck holds the progress back, however many behind it are done.
+The smallest unfinished offset may be committed, or the offset after the last message when all are done. So one stuck
+message holds the progress, however many later messages are done.
 
-Notes are kept for what a listener gets at once, not for each message. A batch stands for the messages of a range of
-offsets, perhaps with gaps; ranges are disjoint and ascend, so the first batch that is left has the smallest offset that
-is not done, in whatever order batches end. Source: ProcessQueue.java.
+The queue keeps one entry per batch for a listener, not one per message. A batch covers the messages of a range of
+offsets, perhaps with gaps. Ranges are disjoint and ascend. So the first remaining batch has the smallest unfinished
+offset, in whatever order batches end. Source: ProcessQueue.java.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Left = TypeVar("Left", bound=Messages)
 
 
 class Batch(ABC, Generic[Left]):
-    """Messages for one call of a listener, of which some are not done: a `Left`, objects or rows.
+    """Messages for one call of a listener, some of them unfinished: a `Left`, objects or rows.
 
-    `count` of them, with bodies of `size_bytes`, have queue offsets in [begin, end). `started_ms`: when a listener got
-    them.
+    `count` unfinished messages, with bodies of `size_bytes`, have queue offsets in [begin, end). `started_ms`: the time
+    at which a listener got them.
     """
 
     __slots__ = ("begin", "count", "end", "size_bytes", "started_ms")
@@ -42,14 +42,13 @@ class Batch(ABC, Generic[Left]):
 
     @abstractmethod
     def left(self, shown_ms: int | None = None) -> Left:
-        """Messages that are not done; empty if all are, or were sent back because they took too long. `shown_ms`: the
-        time at which
-        a listener gets it.
+        """The unfinished messages; empty if all are done, or were sent back because they took too long. `shown_ms`: the
+        time at which a listener gets the batch.
         """
 
     @abstractmethod
     def keep(self, left: Left) -> None:
-        """Only `left` is not done from now on, none or some of what was, perhaps changed."""
+        """From now on only `left` is unfinished: none or some of the earlier messages, perhaps changed."""
 
 
 class ProcessQueue(HeldQueue, Generic[Left]):
@@ -82,7 +81,7 @@ class ProcessQueue(HeldQueue, Generic[Left]):
             return next(reversed(self._batches)).end - 1 - self._first().begin
 
     def put(self, batch: Batch[Left]) -> None:
-        """Add a batch behind all before."""
+        """Add a batch after all others."""
         with self._lock.entered():
             self._batches[batch] = None
             self._count += batch.count
@@ -90,7 +89,7 @@ class ProcessQueue(HeldQueue, Generic[Left]):
             self._end = batch.end
 
     def settle(self, batch: Batch[Left], left: Left) -> int:
-        """Of an unfinished batch only `left` is not done; returns the offset to commit."""
+        """Keep only `left` of a batch as unfinished; returns the offset to commit."""
         with self._lock.entered():
             self._count -= batch.count
             self._size_bytes -= batch.size_bytes

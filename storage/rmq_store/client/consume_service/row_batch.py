@@ -9,7 +9,7 @@ from rmq_store.protocol.stored_messages import body_bytes
 
 
 class RowBatch(Batch[pa.RecordBatch]):
-    """Rows of MESSAGE_SCHEMA, at least one; nothing is added to them."""
+    """Rows of MESSAGE_SCHEMA, at least one. The client adds no properties to them."""
 
     __slots__ = ("_rows",)
 
@@ -18,11 +18,11 @@ class RowBatch(Batch[pa.RecordBatch]):
         self._rows = rows
 
     def left(self, shown_ms: int | None = None) -> pa.RecordBatch:
-        """The rows that are not done."""
+        """The unfinished rows."""
         return self._rows
 
     def keep(self, left: pa.RecordBatch) -> None:
-        """Only these are not done."""
+        """Keep only these rows as unfinished."""
         self._rows = left
         self.count, self.size_bytes = 0, 0
         if left.num_rows:
@@ -30,6 +30,6 @@ class RowBatch(Batch[pa.RecordBatch]):
 
 
 def _extent(rows: pa.RecordBatch) -> tuple[int, int, int, int]:
-    """The first queue offset, that behind the last, rows, and bytes of their bodies."""
+    """The first queue offset, the offset after the last one, the number of rows, and the bytes of their bodies."""
     offsets = rows.column("queueOffset")
     return offsets[0].as_py(), offsets[len(offsets) - 1].as_py() + 1, rows.num_rows, body_bytes(rows)

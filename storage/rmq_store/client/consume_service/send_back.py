@@ -1,4 +1,4 @@
-"""Giving back a message that could not be consumed.
+"""Sending back a message that could not be consumed.
 
     CONSUMER_SEND_MSG_BACK to the broker of the message       it copies its own record
     if that fails: an ordinary message to %RETRY%group        at another broker, if there is one
@@ -42,7 +42,7 @@ class MessageSender:
         self._max_reconsume_times = max_reconsume_times
 
     def send_back(self, message: MessageExt, delay_level: int) -> bool:
-        """Give the message back for a later retry or the dead letters; False if no broker took it."""
+        """Send the message back for a later retry or to the dead letters; False if no broker took it."""
         broker = self._backend.brokers().get(message.broker_name)
         if broker is not None:
             try:
@@ -55,8 +55,8 @@ class MessageSender:
         return self.send_as_normal_message(message)
 
     def send_rows_back(self, rows: pa.RecordBatch, broker_name: str, delay_level: int) -> pa.RecordBatch:
-        """Give the rows of a batch back, as a listener saw them: together if their broker takes them all, else one by
-        one as `send_back`. Returns those that no broker took.
+        """Send the rows of a batch back, as a listener saw them. If their broker does not take them together, each row
+        is sent by `send_back`. Returns the rows that no broker took.
         """
         broker = self._backend.brokers().get(broker_name)
         if broker is not None:
@@ -71,7 +71,7 @@ class MessageSender:
         return rows.filter(pc.invert(pa.array(taken, pa.bool_())))
 
     def send_as_normal_message(self, message: MessageExt) -> bool:
-        """Send a copy to the group's retry topic, or to its dead letters if the times are used up; False if no broker
+        """Send a copy to the group's retry topic, or to its dead letters if the retries are used up; False if no broker
         took it.
         """
         copy = self._copy(message)
@@ -97,7 +97,7 @@ class MessageSender:
         return Message(message.topic, message.body, properties=properties, flag=message.flag)
 
     def _brokers_from(self, last: str) -> list[str]:
-        """All brokers, that of the message last: it has just refused."""
+        """All brokers, the message's broker last: it has just refused."""
         return sorted(self._backend.brokers(), key=lambda name: (name == last, name))
 
 

@@ -1,16 +1,16 @@
-"""A consumer that asks for messages when it wants them: queues by subscription or by choice, seek, commit.
+"""A consumer that polls for messages: queues by subscription or by choice, seek, commit.
 
     with LitePullConsumer("cg_report", "/data/store") as consumer:
         consumer.subscribe("Orders")
         consumer.start()
         messages = consumer.poll(1000)
 
-`subscribe`: the queues are shared with the other members of the group, and move when members come and go. `assign`: the
-queues named, whoever else reads them. A message counts as consumed when `poll` is called again; what is consumed is
-stored by `commit`, or by `poll` itself every five seconds and by `shutdown`. There are no retry topics here: what fails
-is the caller's. Nothing is pulled ahead of `poll`, which Java's client does on threads of its own; its `shutdown` does
-not store what was consumed since the last five seconds were over.
-Sources: DefaultLitePullConsumer.java, DefaultLitePullConsumerImpl.java, AssignedMessageQueue.java.
+`subscribe`: the members of the group share the queues, which move when members come and go. `assign`: this consumer
+reads the named queues, even if others read them. A message counts as consumed when `poll` is called again. `commit`
+stores the consumed offsets; so do `poll` every five seconds, and `shutdown`. There are no retry topics here: the caller
+handles failures. Nothing is pulled ahead of `poll`; Java's client pulls ahead on its own threads. Java's `shutdown`
+does not store the offsets consumed after the last five-second commit. Sources: DefaultLitePullConsumer.java,
+DefaultLitePullConsumerImpl.java, AssignedMessageQueue.java.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _log = logging.getLogger(__name__)
 
 @checked_methods("seek", constructor=True)
 class LitePullConsumer:
-    """A consumer driven by `poll`. Safe for threads; a second `poll` waits for the first one's round. `backend`: as for
-    PushConsumer.
+    """A consumer driven by `poll`. Safe for threads; a second `poll` waits until the first one ends its round.
+    `backend`: as for PushConsumer.
 
     Raises (when constructed):
         UsageError: a bad group name or configuration.
@@ -130,7 +130,7 @@ class LitePullConsumer:
             self._subscribe({**self._subscriptions, topic: Subscription.of(topic, selector)})
 
     def unsubscribe(self, topic: str) -> None:
-        """Give a topic's queues back."""
+        """Release a topic's queues."""
         with self._guard.entered():
             self._subscriptions = {name: each for name, each in self._subscriptions.items() if name != topic}
             self._membership.hurry()
@@ -145,11 +145,11 @@ class LitePullConsumer:
             change()
 
     def assign(self, queues: Iterable[MessageQueue]) -> None:
-        """Read exactly these queues. Those that were assigned before go on where they are.
+        """Read exactly these queues. Queues that were assigned before continue at their position.
 
         Raises:
             UsageError: topics were subscribed to.
-            MQClientError: one of the queues does not exist; all is as before.
+            MQClientError: one of the queues does not exist; nothing has changed.
         """
         with self._guard.entered():
             if self._subscriptions and self._assigned is None:
@@ -184,7 +184,7 @@ class LitePullConsumer:
     # -- life -------------------------------------------------------------------------------------------------------
 
     def start(self, *, threads: bool = True) -> None:
-        """Join the group. A thread keeps us in it between polls; without `threads` only `poll` does.
+        """Join the group. A thread keeps this consumer in the group between polls; without `threads` only `poll` does.
 
         Raises:
             UsageError: started before.
@@ -200,8 +200,9 @@ class LitePullConsumer:
                 self._thread.start()
 
     def shutdown(self) -> None:
-        """Store what was committed, with `auto_commit` what was consumed, and leave the group; what the last `poll`
-        returned and was not committed comes again. Does nothing the second time. Raises ClientError.
+        """Store the committed offsets, with `auto_commit` also the consumed ones, and leave the group. Messages that
+        the last `poll` returned come again unless they were committed. Does nothing the second time. Raises
+        ClientError.
         """
         before = ""
         try:
@@ -238,7 +239,7 @@ class LitePullConsumer:
 
         Raises:
             UsageError: not running.
-            the error by which the thread that keeps us in the group ended.
+            the error that ended the thread of `start`.
         """
         wait_ms = self.config.poll_timeout_millis if timeout_millis is None else timeout_millis
         deadline = time.monotonic() + wait_ms / 1000
@@ -257,10 +258,11 @@ class LitePullConsumer:
             time.sleep(min(left_s, _WAIT_S))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at `offset` of a queue, which is also what the next commit stores.
+        """Continue at `offset` of a queue. The next commit stores this offset, too.
 
         Raises:
-            MQClientError: the queue is not ours (any more), or the offset is no number or outside of the queue.
+            MQClientError: the queue does not (or no longer) belong to this consumer; or the offset is no number, or
+                outside of the queue.
         """
         with self._guard.entered():
             assignment = self._find(queue)
@@ -274,11 +276,11 @@ class LitePullConsumer:
             self._let_go(queue)
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Go on at the first message that is left. Raises as `seek`."""
+        """Continue at the first message that still exists. Raises as `seek`."""
         self.seek(queue, broker_of(self._backend, queue).min_offset(queue))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
-        """Go on behind the last message. Raises as `seek`."""
+        """Continue after the last message. Raises as `seek`."""
         self.seek(queue, broker_of(self._backend, queue).max_offset(queue))
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
@@ -301,19 +303,19 @@ class LitePullConsumer:
     def commit(
         self, offsets: Mapping[MessageQueue, int] | Collection[MessageQueue] | None = None, *, persist: bool = True
     ) -> None:
-        """Commit what was polled: of all queues, of those given, or the offsets given. Durable on return, unless
+        """Commit the polled offsets of all queues, of the given queues, or the given offsets. Durable on return, unless
         `persist` is False: then with the next commit or at shutdown.
 
         Raises:
-            MQClientError: an offset that cannot be one, or of a queue that is not ours (any more); a broker that does
-                not exist. Nothing is committed, and this consumer knows what it knew before.
+            MQClientError: an impossible offset, a queue that does not (or no longer) belong to this consumer, or an
+                unknown broker. Nothing is committed, and the state of this consumer has not changed.
             ClientError: a broker did not answer; its part is committed with the next commit or at shutdown.
         """
         with self._guard.entered():
             self._commit(offsets, persist=persist)
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """The offset that was committed last; None: never. Raises ClientError, as for a queue that does not exist."""
+        """The last committed offset; None: never committed. Raises ClientError, as for a queue that does not exist."""
         self._check_exists(queue)
         return self._offsets.read(queue)
 
@@ -374,9 +376,7 @@ class LitePullConsumer:
             except ClientError as error:
                 _log.warning("group %s: progress is not stored yet: %s", self.consumer_group, error)
 
-    def _commit(
-        self, offsets: Mapping[MessageQueue, int] | Collection[MessageQueue] | None, *, persist: bool
-    ) -> None:
+    def _commit(self, offsets: Mapping[MessageQueue, int] | Collection[MessageQueue] | None, *, persist: bool) -> None:
         ours = self._queues() if offsets is None else list(offsets)
         for queue in ours:
             broker_of(self._backend, queue)
@@ -389,14 +389,16 @@ class LitePullConsumer:
             self._offsets.persist(chosen.keys())
 
     def _note(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Make these offsets what is stored next."""
+        """Set these offsets as the next ones to store."""
         for queue, offset in offsets.items():
             self._offsets.update(queue, offset, increase_only=False)
             self._moved.discard(queue)
             self._let_go(queue)
 
     def _consumed(self) -> dict[MessageQueue, int]:
-        """How far our queues were consumed since their last commit: without what the last `poll` has returned."""
+        """Consumed offsets of this consumer's queues since their last commit, without the messages that the last `poll`
+        returned.
+        """
         consumed = {queue: self._polled[queue] for queue in self._queues() if queue in self._moved}
         if self._in_hand is not None:
             queue, before = self._in_hand
@@ -422,7 +424,7 @@ class LitePullConsumer:
         raise MQClientError(f"{queue} is not assigned to this consumer, perhaps not any more")
 
     def _check_exists(self, queue: MessageQueue) -> None:
-        """MQClientError: there is no such broker, topic or queue."""
+        """Raise MQClientError if the broker, topic or queue does not exist."""
         broker_of(self._backend, queue)
         if queue not in self._backend.subscribe_queues(queue.topic):
             code = ClientErrorCode.NOT_FOUND_TOPIC_EXCEPTION

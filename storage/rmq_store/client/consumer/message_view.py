@@ -1,4 +1,4 @@
-"""A message as a SimpleConsumer gives it out. Source: MessageView.java, MessageViewImpl.java (5.x clients)."""
+"""A message as a SimpleConsumer returns it. Source: MessageView.java, MessageViewImpl.java (5.x clients)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rmq_store.protocol.messages import MessageExt, PoppedMessage
 
 
 class MessageView:
-    """One delivery of a message. Everything but the receipt handle stays as it is.
+    """One delivery of a message. Only the receipt handle can change.
 
     `message` is the whole record; a message that came back through the group's retry topic shows its original topic.
-    `received_from` and `broker_name` say where it lies.
+    `received_from` and `broker_name` are the topic and broker that hold the record.
     """
 
     def __init__(self, popped: PoppedMessage, group: str, broker_name: str) -> None:
@@ -25,7 +25,7 @@ class MessageView:
 
     @property
     def message_id(self) -> str:
-        """The id that its producer gave it."""
+        """The id that its producer assigned."""
         return self.message.msg_id
 
     @property
@@ -60,12 +60,12 @@ class MessageView:
 
     @property
     def born_timestamp_ms(self) -> int:
-        """When it was made, ms since 1970."""
+        """The time at which its producer created it, ms since 1970."""
         return self.message.born_timestamp_ms
 
     @property
     def born_host(self) -> str:
-        """The host that made it."""
+        """The host that created it."""
         return self.message.born_host
 
     def __repr__(self) -> str:

@@ -1,12 +1,12 @@
-"""Pulls the queues that a consumer has, each once per round, as long as what is not done yet stays within bounds.
+"""Pulls the consumer's queues, each once per round, while the unfinished messages stay within limits.
 
     more than 1000 messages or 100 MiB of a queue pulled and not done     not pulled in this round
     more than 2000 offsets from first to last (concurrent only)           not pulled in this round
     ordered, and not locked                                               not pulled in this round
     the broker refuses                                                    not pulled for 3 s (flow control: 20 ms)
 
-A pull is of pullBatchSize messages. A store answers with more, up to these bounds, because a read of it costs nearly
-the same for a row and for two thousand; listeners get them as they would from so many pulls.
+A pull requests pullBatchSize messages. A store answers with more, up to these limits, because reading two thousand rows
+costs nearly the same as reading one. Listeners get batches as if each pull had been separate.
 
 Source: DefaultMQPushConsumerImpl.java (pullMessage). A round comes every 50 ms, which is Java's pause for flow control.
 """
@@ -50,12 +50,12 @@ class ConsumeService(Protocol[Held, Wanted]):
     """The receiver of pulled messages."""
 
     def submit(self, assignment: Assignment[Held], messages: list[Wanted]) -> None:
-        """Take messages of a queue, in its order."""
+        """Take messages of a queue, in queue order."""
 
 
 class PullService(Generic[Held, Wanted]):
-    """The pull loop's work. `fetch` is `pull_messages`, `pull_rows` or `pull_batches`, as the service wants it.
-    `on_removed` is called when a queue was given up and should be taken anew.
+    """The work of the pull loop. `fetch` is `pull_messages`, `pull_rows` or `pull_batches`, as the service needs it.
+    The loop calls `on_removed` after it gave up a queue that should be acquired again.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class PullService(Generic[Held, Wanted]):
         self._on_removed = on_removed
 
     def pull_all(self, subscriptions: Mapping[str, Subscription]) -> bool:
-        """Pull each queue once; True if one of them moved on."""
+        """Pull each queue once; True if the position of one of them changed."""
         moved = False
         assignments = self._rebalance.assignments()
         for assignment in assignments:
@@ -95,7 +95,7 @@ class PullService(Generic[Held, Wanted]):
         return moved
 
     def _room(self, assignment: Assignment[Held], queue_count: int) -> int:
-        """How many more messages the bounds allow, at most ROOM_MAX; below 0: the queue is not pulled."""
+        """How many more messages the limits allow, at most ROOM_MAX; below 0: the queue is not pulled."""
         config, process_queue, now_ms = self._config, assignment.process_queue, self._backend.clock()
         if process_queue.dropped or now_ms < assignment.not_before_ms:
             return _NO_PULL
@@ -140,7 +140,9 @@ class PullService(Generic[Held, Wanted]):
         return result.next_begin_offset != offset
 
     def _start_anew(self, assignment: Assignment[Held], offset: int) -> None:
-        """The queue does not have the offset, after retention or in another store: go on where it has messages."""
+        """Continue at an offset that has messages. The queue no longer has the requested one, after retention or in
+        another store.
+        """
         queue, old = assignment.queue, assignment.next_offset
         _log.warning("group %s: %s has no offset %d; going on at %d", self._group, queue, old, offset)
         self._offsets.update(queue, offset, increase_only=False)
@@ -159,7 +161,7 @@ def pull_messages(
 def pull_rows(
     broker: Broker, group: str, queue: MessageQueue, offset: int, max_count: int, room: int, subscription: Subscription
 ) -> tuple[Pulled, list[MessageRows]]:
-    """Pull rows of which the messages are made when a listener is called, as it is to see them."""
+    """Pull rows. The service makes messages of them when it calls a listener, as the listener sees them."""
     result = broker.pull_batch(group, queue, offset, max_count, subscription.tags, room=room)
     wanted = (subscription.select(batch) for batch in result.batches)
     shown = (reset_retry_topics(batch, queue.topic, group) for batch in wanted if batch.num_rows)
@@ -169,8 +171,8 @@ def pull_rows(
 def pull_batches(
     broker: Broker, group: str, queue: MessageQueue, offset: int, max_count: int, room: int, subscription: Subscription
 ) -> tuple[Pulled, list[pa.RecordBatch]]:
-    """Pull messages as rows, whatever `room` is: a batch for the listener is of one pull. A client's MIN_OFFSET and
-    MAX_OFFSET are not among their properties.
+    """Pull messages as rows. `room` is ignored: a batch for the listener comes from one pull. The properties do not
+    include a client's MIN_OFFSET and MAX_OFFSET.
     """
     result = broker.pull_batch(group, queue, offset, max_count, subscription.tags)
     wanted = (subscription.select(batch) for batch in result.batches)
@@ -178,7 +180,9 @@ def pull_batches(
 
 
 def with_bounds(messages: Iterable[MessageExt], result: PullResult) -> list[MessageExt]:
-    """Messages with the queue's bounds at the time of the pull, which the client adds to their properties."""
+    """Messages with the properties that a client adds: MIN_OFFSET and MAX_OFFSET, the queue's bounds at the time of the
+    pull.
+    """
     bounds = _bounds(result)
     bounded = list(messages)
     for message in bounded:

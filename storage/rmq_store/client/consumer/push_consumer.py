@@ -9,11 +9,10 @@
 
 A MessageListenerArrow gets rows instead of objects, a MessageListenerOrderly the messages of a queue in order.
 
-One thread pulls, one does what is due every so often, and `consume_thread_nums` threads call the listener. With
-`start(threads=False)` nothing runs by itself: each `run_once` is one round of everything, on the caller's thread.
-Delivery is at least once: what is not done when a consumer dies is delivered again, and so is what it had done behind
-the smallest unfinished message of its queue.
-Sources: DefaultMQPushConsumerImpl.java, MQClientInstance.java.
+One thread pulls, one runs the timers, and `consume_thread_nums` threads call the listener. With `start(threads=False)`
+no thread runs: each `run_once` is one round of everything, on the caller's thread. Delivery is at least once. If a
+consumer dies, its unfinished messages are delivered again. So are the finished ones after the smallest unfinished
+message of their queue. Sources: DefaultMQPushConsumerImpl.java, MQClientInstance.java.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ _log = logging.getLogger(__name__)
 
 @checked_methods("register_message_listener", constructor=True)
 class PushConsumer:
-    """A member of a consumer group. `backend`: a cluster, or what `LocalBackend` takes: a path, an open Store, several
-    of them; a cluster made from that is closed by `shutdown`. `client_id` None: made up, see
+    """A member of a consumer group. `backend`: a cluster, or an argument of `LocalBackend`: a path, an open Store,
+    several of them. `shutdown` closes a cluster made from such an argument. `client_id` None: generated, see
     `PushConsumerConfig.instance_name`.
 
     Raises (when constructed):
@@ -67,9 +66,7 @@ class PushConsumer:
         self.consumer_group = consumer_group
         self._backend, self._close_own = backend_of(backend)
         self._is_clustering = self.config.message_model is MessageModel.CLUSTERING
-        self.client_id = client_id or make_client_id(
-            self.config.instance_name, is_broadcasting=not self._is_clustering
-        )
+        self.client_id = client_id or make_client_id(self.config.instance_name, is_broadcasting=not self._is_clustering)
         self._subscriptions: dict[str, Subscription] = {}
         self._listener: MessageListener | None = None
         self._state = "new"
@@ -113,14 +110,14 @@ class PushConsumer:
             change()
 
     def unsubscribe(self, topic: str) -> None:
-        """Do not consume the topic any more; its queues go at the next rebalance, which comes at once."""
+        """Stop consuming the topic. A rebalance follows at once, and releases its queues."""
         self._subscriptions = {name: each for name, each in self._subscriptions.items() if name != topic}
         if self._state == "running":
             self._membership.hurry()
 
     def register_message_listener(self, listener: MessageListener) -> None:
-        """Say who gets the messages, and by its class whether as rows, and whether in order. UsageError for anything
-        else, and for a listener that a broadcasting consumer cannot have.
+        """Set the listener. Its class decides whether it gets rows, and whether in order. UsageError for anything else,
+        and for a listener that a broadcasting consumer cannot have.
         """
         if not isinstance(listener, MessageListener):
             raise UsageError(
@@ -137,7 +134,7 @@ class PushConsumer:
         self._listener = listener
 
     def start(self, *, threads: bool = True) -> None:
-        """Join the group and take over queues; messages come from now on (without `threads`: by `run_once`).
+        """Join the group and acquire queues; messages come from now on (without `threads`: by `run_once`).
 
         Raises:
             UsageError: no listener, no subscription, or started before.
@@ -177,12 +174,12 @@ class PushConsumer:
     # -- while it runs ----------------------------------------------------------------------------------------------
 
     def run_once(self) -> bool:
-        """One round on this thread: timers, delivery of what is due, a pull of each queue, and the listener for what
-        came. True if anything moved on; until it is False there may be more at this moment.
+        """One round on this thread: timers, delivery of due messages, a pull of each queue, and the listener for pulled
+        messages. True if anything progressed; until it is False there may be more to do now.
 
         Raises:
-            UsageError: not started, or with threads, which do the same; or a signal handler has come in the middle of
-                such a round of its own thread.
+            UsageError: not started; or started with threads, which do the same work; or called by a signal handler
+                during such a round of its own thread.
         """
         self._check_running()
         if self._loops:
@@ -194,11 +191,11 @@ class PushConsumer:
 
     @property
     def failure(self) -> BaseException | None:
-        """The error by which a thread of this consumer ended; it consumes nothing any more. `shutdown` raises it."""
+        """The error that ended a thread of this consumer, which then consumes no more. `shutdown` raises it."""
         return self._failure or self._executor.failure
 
     def suspend(self) -> None:
-        """Pull nothing until `resume`; what was pulled is still consumed."""
+        """Pull nothing until `resume`; messages already pulled are still consumed."""
         self._suspended = True
 
     def resume(self) -> None:
@@ -280,7 +277,7 @@ class PushConsumer:
         return False
 
     def _pull_round(self) -> bool:
-        """Deliver what is due and pull each queue once; True if one of them moved on."""
+        """Deliver due messages and pull each queue once; True if the position of one of them changed."""
         self._executor.release_due()
         for _, broker in sorted(self._backend.brokers().items()):
             try:
@@ -300,7 +297,7 @@ class PushConsumer:
     # -- parts ------------------------------------------------------------------------------------------------------
 
     def _publish_max_reconsume_times(self) -> None:
-        """Make our maximum that of the group, for members that do not give their own; the last one wins."""
+        """Make this consumer's maximum the group's, for members that set none themselves; the last one wins."""
         times = self.config.max_reconsume_times
         if self._is_clustering and times != -1 and not isinstance(self._listener, MessageListenerOrderly):
             for _, broker in sorted(self._backend.brokers().items()):
@@ -309,4 +306,3 @@ class PushConsumer:
     def _check_running(self) -> None:
         if self._state != "running":
             raise UsageError(f"consumer group {self.consumer_group!r}: this consumer is not running")
-

@@ -1,4 +1,4 @@
-"""The parts of a push consumer: which of them go together is decided by the kind of its listener.
+"""The parts of a push consumer. The kind of its listener decides their classes.
 
     MessageListenerConcurrently   objects, any order          ProcessQueue          ConsumeMessagesService
     MessageListenerArrow          batches, any order          ProcessQueue          ConsumeArrowService
@@ -49,7 +49,7 @@ def make_parts(
     executor: Executor,
     subscriptions: Callable[[], Mapping[str, Subscription]],
 ) -> PushParts:
-    """Parts that know each other; nothing runs yet, and no broker is asked."""
+    """Make parts that are connected to each other. Nothing runs yet, and no broker is called."""
     ordered = isinstance(listener, MessageListenerOrderly)
     make_queue: type[HeldQueue] = ProcessQueue
     fetch: Fetch[Any] = pull_rows

@@ -1,14 +1,14 @@
-"""A consumer that asks for messages and says of each one that it is done: RocketMQ 5.x's SimpleConsumer.
+"""A consumer that receives messages on request and acknowledges each one: RocketMQ 5.x's SimpleConsumer.
 
     consumer = SimpleConsumer("cg_orders", "/data/store", {"Orders": FilterExpression("TagA || TagB")})
     for view in consumer.receive(16, timedelta(seconds=30)):
         handle(view.body)
         consumer.ack(view)
 
-A message that is not acknowledged within its invisible duration comes again, at once when that is over, and after too
-many deliveries becomes a dead letter. There is no rebalance: members of a group, in any number of processes, share
-every queue. No stream of the group can read what they receive from until they are closed. Sources:
-SimpleConsumerImpl.java, FilterExpression.java (rocketmq-clients).
+A message that is not acknowledged within its invisible duration comes again as soon as that ends. After too many
+deliveries it becomes a dead letter. There is no rebalance: members of a group, in any number of processes, share every
+queue. No stream of the group can read their topics until they are closed. Sources: SimpleConsumerImpl.java,
+FilterExpression.java (rocketmq-clients).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class FilterExpressionType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FilterExpression:
-    """The wanted messages of a topic: tags ("TagA || TagB", `*` for all), or an SQL92 condition on properties."""
+    """Selects messages of a topic: by tags ("TagA || TagB", `*` for all), or by an SQL92 condition on properties."""
 
     expression: str = "*"
     type: FilterExpressionType = FilterExpressionType.TAG
@@ -134,7 +134,7 @@ class SimpleConsumer:
             self._subscriptions = wanted
 
     def unsubscribe(self, topic: str) -> None:
-        """Receive nothing from `topic` any more; messages in hand can still be acknowledged."""
+        """Receive nothing from `topic` any more; messages already received can still be acknowledged."""
         with self._guard.entered():
             self._subscriptions = {name: each for name, each in self._subscriptions.items() if name != topic}
             if not self._closed:
@@ -180,10 +180,11 @@ class SimpleConsumer:
         return self._submit(lambda: self.receive(max_message_num, invisible_duration))
 
     def ack(self, message_view: MessageView) -> None:
-        """Say that a message is done with.
+        """Acknowledge a message.
 
         Raises:
-            InvalidReceiptHandleError: its time was over, or it is acknowledged already: it comes, or came, again.
+            InvalidReceiptHandleError: its invisible duration is over, or it is acknowledged already: it comes, or came,
+                again.
             ClientError: a broker's answer; whether it is acknowledged is unknown.
         """
         self._check_open()
@@ -196,8 +197,8 @@ class SimpleConsumer:
         return self._submit(lambda: self.ack(message_view))
 
     def change_invisible_duration(self, message_view: MessageView, invisible_duration: timedelta) -> None:
-        """Hide a message for `invisible_duration` from now on, zero to have it come again at once. The view gets the
-        new receipt handle; the old one is void. Raises as `ack`.
+        """Hide a message for `invisible_duration` from now on; with zero it comes again at once. The view gets the new
+        receipt handle; the old one is void. Raises as `ack`.
         """
         self._check_open()
         message_view.receipt_handle = self._broker(message_view).change_invisible_duration(
@@ -214,7 +215,9 @@ class SimpleConsumer:
     # -- life -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stop; calls that run on other threads are waited for. Messages in hand come again when their time is over."""
+        """Close the consumer, and wait for calls that run on other threads. Unacknowledged messages come again when
+        their invisible duration ends.
+        """
         with self._guard.entered():
             self._closed = True
             threads = self._threads
@@ -232,7 +235,7 @@ class SimpleConsumer:
         self.close()
 
     def _look(self, max_message_num: int, invisible_ms: int) -> list[MessageView]:
-        """One round over topics and brokers; ends at the first that has something."""
+        """Poll topics and brokers once; stop at the first that has messages."""
         self._check_open()
         with self._guard.entered():
             if not self._subscriptions:

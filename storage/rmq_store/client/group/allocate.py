@@ -34,7 +34,7 @@ class AllocateMessageQueueStrategy(Protocol):
 
 
 class AllocateMessageQueueAveragely:
-    """Neighbouring queues together; the first members get one more if it does not come out even."""
+    """Consecutive queues for each member; the first members get one more if the division leaves a remainder."""
 
     name = "AVG"
 
@@ -51,7 +51,7 @@ class AllocateMessageQueueAveragely:
 
 
 class AllocateMessageQueueAveragelyByCircle:
-    """Queues are dealt out like cards."""
+    """Queues are assigned one by one to the members in turn."""
 
     name = "AVG_BY_CIRCLE"
 
@@ -94,7 +94,7 @@ class AllocateMessageQueueConsistentHash:
 
 
 class AllocateMessageQueueByConfig:
-    """A fixed list, whoever else is there."""
+    """A fixed list of queues, independent of the other members."""
 
     name = "CONFIG"
 
@@ -110,8 +110,8 @@ class AllocateMessageQueueByConfig:
 
 
 class AllocateMessageQueueByMachineRoom:
-    """Only queues of brokers named `room@broker` whose room is one of `rooms`, divided evenly; what is left over when
-    it does not come out even goes to the first members.
+    """Only queues of brokers named `room@broker` whose room is one of `rooms`, divided evenly. The first members get
+    the remainder, one queue each.
     """
 
     name = "MACHINE_ROOM"
@@ -135,7 +135,7 @@ class AllocateMessageQueueByMachineRoom:
 class AllocateMachineRoomNearby:
     """Queues go to members of their own room, divided by `strategy`; queues of rooms without a member to all members.
 
-    `broker_room(queue)` and `consumer_room(client_id)` say where somebody is.
+    `broker_room(queue)` and `consumer_room(client_id)` return the room of a broker and of a member.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class AllocateMachineRoomNearby:
 
 
 def ring_hash(key: str) -> int:
-    """The place of a key on the ring: the first four bytes of its MD5, big-endian (ConsistentHashRouter.MD5Hash)."""
+    """The position of a key on the ring: the first four bytes of its MD5, big-endian (ConsistentHashRouter.MD5Hash)."""
     return int.from_bytes(hashlib.md5(key.encode(), usedforsecurity=False).digest()[:4], "big")
 
 

@@ -11,8 +11,8 @@ _ANYWHERE = ("192.0.2.1", 9)
 
 
 def make_client_id(instance_name: str | None, *, is_broadcasting: bool = False, suffix: str = "") -> str:
-    """`instance_name` None: made up of the process and the time, or DEFAULT for a broadcasting consumer, whose offsets
-    must be found again.
+    """The id. `instance_name` None: generated from the process and the time, or DEFAULT for a broadcasting consumer,
+    which must find its offsets again.
     """
     made_up = "DEFAULT" if is_broadcasting else f"{os.getpid()}#{time.monotonic_ns()}"
     return f"{_local_ip()}@{instance_name or made_up}{suffix}"

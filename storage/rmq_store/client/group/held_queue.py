@@ -14,9 +14,9 @@ LOCK_LIVE_MS = 30_000  # rocketmq.client.rebalance.lockMaxLiveTime
 
 
 class HeldQueue(ABC):
-    """A queue that is ours, and how much of it was pulled and is not done.
+    """A queue of this consumer, and the amount of pulled messages that are not done.
 
-    `dropped` is set once and for good when the queue goes to another member: what comes of its messages then is void.
+    `dropped` is set once, and for good, when the queue moves to another member. Later results of its messages are void.
     """
 
     def __init__(self) -> None:
@@ -47,13 +47,13 @@ class HeldQueue(ABC):
     # -- the lock of an ordered queue -------------------------------------------------------------------------------
 
     def lock_granted(self, now_ms: int) -> None:
-        """The broker has locked the queue for us, or renewed the lock."""
+        """Record that the broker has granted or renewed this consumer's lock of the queue."""
         self._locked_at_ms = now_ms
 
     def lock_lost(self) -> None:
-        """The broker did not renew the lock."""
+        """Record that the broker did not renew the lock."""
         self._locked_at_ms = None
 
     def is_locked(self, now_ms: int) -> bool:
-        """Whether we hold the queue; a lock that was not renewed for LOCK_LIVE_MS does not count."""
+        """Whether this consumer holds the lock; a lock that was not renewed for LOCK_LIVE_MS does not count."""
         return self._locked_at_ms is not None and now_ms - self._locked_at_ms <= LOCK_LIVE_MS

@@ -1,11 +1,11 @@
-"""A consumer's life in its group: it joins, says that it lives, looks who else is there, and leaves.
+"""A consumer's membership in its group: it joins, sends heartbeats, polls for changes of members, and leaves.
 
     heartbeat     every 30 s, and at once when the subscriptions change
     look          every second: are members and queues still those of the last rebalance? Otherwise one comes at once
     rebalance     every 20 s, and one second after one that could not do everything
 
-Java's brokers tell the members of a change; here nobody can, so everybody looks.
-Sources: MQClientInstance.java, RebalanceService.java.
+Java's brokers notify the members of a change. Here no broker process can, so every member polls. Sources:
+MQClientInstance.java, RebalanceService.java.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _log = logging.getLogger(__name__)
 
 
 class Membership:
-    """The member `client_id` of a group; `topics` are those that it has subscribed to now. Safe for threads.
+    """The member `client_id` of a group; `topics` are its subscribed topics now. Safe for threads.
 
-    `shares`: whether it shares their queues with the group, so that no stream of the group can read them. `guard` is
-    held during all work, so that a caller can keep it out. `join`, `change_topics` and `run_due` raise UsageError if a
-    signal handler calls them in the middle of one of them on its own thread; nothing was done then.
+    `shares`: whether it shares their queues with the group, so that no stream of the group can read them. All work
+    holds `guard`, so that a caller can exclude it. `join`, `change_topics` and `run_due` raise UsageError if a signal
+    handler calls them while one of them runs on its own thread; nothing was done then.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class Membership:
         ]
 
     def join(self) -> None:
-        """Become a member and take over queues.
+        """Become a member and acquire queues.
 
         Raises:
             LeaseHeldError: another live member has this client id, or a stream of the group reads one of the topics.
-            ClientError: a broker cannot be reached; we are a member nowhere.
+            ClientError: a broker cannot be reached; the consumer is a member at no broker.
         """
         joined: list[Broker] = []
         with self._caller_guard, self._guard.entered():
@@ -92,7 +92,7 @@ class Membership:
             self._rebalance_now()
 
     def leave(self) -> None:
-        """Be a member no more; queue locks go with it. A broker that cannot be told finds out by itself."""
+        """Leave the group and release its queue locks. A broker that cannot be reached detects this by itself."""
         self._leave(self._brokers())
 
     def _leave(self, brokers: Iterable[Broker]) -> None:
@@ -103,11 +103,11 @@ class Membership:
                 _log.warning("group %s: %s does not know that we left: %s", self._group, broker.name, error)
 
     def every(self, interval_ms: int, work: Callable[[], None], *, first_ms: int | None = None) -> None:
-        """Do something else every so often, too."""
+        """Add other periodic work."""
         self._timers.append(Timer(work, interval_ms, self._clock(), first_ms=first_ms))
 
     def change_topics(self, topics: Collection[str], change: Callable[[], None]) -> None:
-        """`change` what is subscribed to, after every broker was told that these topics are; a rebalance follows.
+        """Register the new topics at every broker, then call `change` to change the subscriptions; a rebalance follows.
 
         Raises:
             LeaseHeldError: a stream of the group reads one of them; nothing was changed.
@@ -124,12 +124,12 @@ class Membership:
             self.hurry()
 
     def hurry(self) -> None:
-        """Tell the brokers what is subscribed to now, and rebalance, when `run_due` is called next."""
+        """At the next `run_due`, send the subscriptions to the brokers, and rebalance."""
         self._heartbeat_timer.hurry(0)
         self._rebalance_timer.hurry(0)
 
     def run_due(self) -> None:
-        """Do what is due by now."""
+        """Do the work that is due now."""
         with self._caller_guard, self._guard.entered():
             now_ms = self._clock()
             for timer in self._timers:
@@ -162,7 +162,9 @@ class Membership:
             self._rebalance_timer.hurry(self._clock() + UNBALANCED_MS)
 
     def _topics_in_use(self) -> set[str]:
-        """What is subscribed to, and what was, as long as we have queues of it: a stream would read them, too."""
+        """The subscribed topics, and earlier ones while this member has queues of them: a stream would read
+        those, too.
+        """
         return {*self._topics(), *(queue.topic for queue in self._rebalance.queues())}
 
     def _tell(self, broker: Broker, topics: Collection[str], *, joins: bool = False) -> None:

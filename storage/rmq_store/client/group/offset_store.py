@@ -1,4 +1,4 @@
-"""How far a consumer is in its queues: in memory first, and from time to time where it survives the consumer.
+"""The progress of a consumer in its queues. It is first in memory, and from time to time stored durably.
 
 Clustering: the broker keeps the offsets of the group. Broadcasting: every consumer has its own, in a file:
 
@@ -35,32 +35,34 @@ class OffsetStore(Protocol):
     """The progress of one consumer. Safe for threads."""
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool) -> None:
-        """Note in memory that everything before `offset` is done."""
+        """Record in memory that everything before `offset` is done."""
 
     def read(self, queue: MessageQueue) -> int | None:
         """The progress: from memory, else the stored one; None if there is none."""
 
     def read_stored(self, queue: MessageQueue) -> int | None:
-        """The stored progress, whatever the memory says."""
+        """The stored progress, without regard to memory."""
 
     def persist(self, queues: Collection[MessageQueue]) -> None:
-        """Store what changed of these queues; durable on return. May raise ClientError: the change is kept."""
+        """Store the changed offsets of these queues; durable on return. May raise ClientError: then the changes stay in
+        memory.
+        """
 
     def forget(self, queue: MessageQueue) -> None:
-        """Drop the memory of a queue that is no longer ours."""
+        """Drop a queue from memory that no longer belongs to this consumer."""
 
 
 def open_offset_store(
     backend: Backend, group: str, client_id: str, config: ConsumerConfig, *, lock_owner: str | None = None
 ) -> OffsetStore:
-    """The store that goes with the message model. `lock_owner`: see RemoteBrokerOffsetStore."""
+    """The store for the message model. `lock_owner`: see RemoteBrokerOffsetStore."""
     if config.message_model is MessageModel.CLUSTERING:
         return RemoteBrokerOffsetStore(backend, group, lock_owner=lock_owner)
     return LocalFileOffsetStore(Path(config.offset_store_directory).expanduser(), client_id, group)
 
 
 def checked_offset(queue: MessageQueue, offset: Any) -> int:
-    """A caller's offset for a queue, as int. MessageIllegalError: no broker would take it."""
+    """A caller's offset for a queue, as int. MessageIllegalError: no broker would accept it."""
     try:
         return offset_number(offset)
     except UsageError as error:
@@ -68,7 +70,7 @@ def checked_offset(queue: MessageQueue, offset: Any) -> int:
 
 
 class _Memory:
-    """Offsets by queue, and which of them are not stored yet."""
+    """Offsets by queue, and the queues whose offset is not stored yet."""
 
     def __init__(self) -> None:
         self._lock = Guard()
@@ -133,10 +135,10 @@ class RemoteBrokerOffsetStore(_Memory):
         return broker_of(self._backend, queue).query_consumer_offset(self._group, queue)
 
     def persist(self, queues: Collection[MessageQueue]) -> None:
-        """Commit what changed at each broker; durable on return.
+        """Commit the changed offsets at each broker; durable on return.
 
         Raises:
-            ClientError: a broker did not answer; what was for it is kept for the next time. The others have theirs.
+            ClientError: a broker did not answer; its offsets are kept for the next call. The other brokers have theirs.
         """
         changes = self._take_changes(queues)
         by_broker: dict[str, dict[MessageQueue, int]] = {}
@@ -182,8 +184,8 @@ class LocalFileOffsetStore(_Memory):
         return self._stored.get(queue)
 
     def persist(self, queues: Collection[MessageQueue]) -> None:
-        """Write the file anew if something changed; durable on return. MQClientError: what changed is kept for the next
-        time.
+        """Rewrite the file if an offset changed; durable on return. MQClientError: the changes are kept for the next
+        call.
         """
         changes = self._take_changes(queues)
         if not changes:
@@ -226,7 +228,7 @@ def dump_offsets(offsets: Mapping[MessageQueue, int]) -> str:
 
 
 def load_offsets(text: bytes, path: str) -> dict[MessageQueue, int]:
-    """Read an offsets.json, ours or Java's. CorruptConfigError names `path`."""
+    """Read an offsets.json, written by this engine or by Java. CorruptConfigError names `path`."""
 
     def corrupt(reason: str) -> CorruptConfigError:
         return CorruptConfigError(path, 0, f"not an offset table: {reason}")

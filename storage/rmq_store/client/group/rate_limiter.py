@@ -33,7 +33,7 @@ class RateLimiter:
         self._lock = Guard()
 
     def reserve(self, permits: int = 1) -> int:
-        """Take permits now and return the time in ms from which on they may be used."""
+        """Take permits now and return the time in ms at which they become valid."""
         if permits < 1:
             raise UsageError(f"permits {permits!r}: at least one")
         with self._lock.entered():

@@ -1,14 +1,15 @@
 """The queues that this member of a group has now, and the steps when they change.
 
-Every member divides the same queues among the same members and takes its part. A queue that goes: its progress is
-stored, its unfinished messages are left to the next member; an ordered queue is unlocked when the listener has come
-back. A queue that comes: an ordered one must be locked first, then it is pulled from where the group is. One without a
-lock is left alone for two seconds if another member may have it, so that this one can see the change and store its
-progress; Java's members do not wait, and consume again what was done since it was stored last.
+Every member divides the same queues among the same members, and takes its share. When a member loses a queue, it stores
+its progress, and leaves the unfinished messages to the next member. It unlocks an ordered queue after the listener has
+returned. When a member gains a queue, it must first lock an ordered one. Then it pulls from the group's offset. A queue
+that needs no lock may still belong to another member. Then the new member waits two seconds, so that the other one can
+detect the change and store its progress. Java's members do not wait, and consume again the messages done since the last
+stored offset.
 
-Java re-creates a queue that was not pulled for two minutes, because a pull request can get lost; here every round
-visits every queue, so nothing can. A broker tells Java's members of a change; ours look for one (`changed`).
-Sources: RebalanceImpl.java, RebalancePushImpl.java.
+Java re-creates a queue that was not pulled for two minutes, because a pull request can get lost. Here every round
+visits every queue, so no request can get lost. A broker notifies Java's members of a change; the members here poll for
+it (`changed`). Sources: RebalanceImpl.java, RebalancePushImpl.java.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Sight = tuple[tuple[str, ...], tuple[tuple[MessageQueue, ...], ...]]
 
 @dataclass(slots=True)
 class Assignment(Generic[Held]):
-    """A queue that is ours. `next_offset`: what to pull next; nothing is pulled before `not_before_ms`."""
+    """A queue of this member. `next_offset`: the next offset to pull; nothing is pulled before `not_before_ms`."""
 
     queue: MessageQueue
     process_queue: Held
@@ -50,8 +51,8 @@ class Assignment(Generic[Held]):
 
 
 class Rebalance(Generic[Held]):
-    """The queues of one consumer, each with what `make_queue` makes. Safe for threads; `on_removed` is called for a
-    queue that went.
+    """The queues of one consumer, each with the result of `make_queue`. Safe for threads. It calls `on_removed` for
+    each queue that it released.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Rebalance(Generic[Held]):
         self._wanted_since_ms: dict[MessageQueue, int] = {}
 
     def assignments(self) -> list[Assignment[Held]]:
-        """The queues that are ours now."""
+        """The queues of this member now."""
         return list(self._table.values())
 
     def queues(self) -> list[MessageQueue]:
@@ -92,14 +93,14 @@ class Rebalance(Generic[Held]):
     # -- changes ----------------------------------------------------------------------------------------------------
 
     def changed(self, topics: Iterable[str]) -> bool:
-        """Whether members or queues are others than at the last rebalance. Raises ClientError."""
+        """Whether members or queues differ from those at the last rebalance. Raises ClientError."""
         return self._look(sorted(topics)) != self._seen
 
     def rebalance(self, topics: Iterable[str]) -> bool:
-        """Take over what is ours now and let go of the rest; False if something could not be done yet.
+        """Acquire the queues of this member's share and release the others; False if a step could not be done yet.
 
         Raises:
-            ClientError: members or queues cannot be asked for; nothing was changed.
+            ClientError: the brokers did not return members or queues; nothing was changed.
             UsageError: as `remove`.
         """
         with self._guard.entered():
@@ -124,16 +125,16 @@ class Rebalance(Generic[Held]):
             return is_balanced
 
     def remove(self, queue: MessageQueue) -> bool:
-        """Let go of a queue; False if its listener still runs in order, or its progress could not be stored.
+        """Release a queue; False if its listener still runs in order, or its progress could not be stored.
 
         Raises:
-            UsageError: a signal handler has come in the middle of a change on its own thread; nothing was done.
+            UsageError: a signal handler called this during a change on its own thread; nothing was done.
         """
         with self._guard.entered():
             return self._remove(queue)
 
     def remove_all(self) -> bool:
-        """Let go of every queue; False if some is kept."""
+        """Release every queue; False if some are kept."""
         with self._guard.entered():
             kept = [queue for queue in list(self._table) if not self._remove(queue)]
             return not kept
@@ -141,12 +142,14 @@ class Rebalance(Generic[Held]):
     # -- locks of ordered queues --------------------------------------------------------------------------------------
 
     def lock(self, queue: MessageQueue) -> bool:
-        """Lock one of our queues, or renew its lock."""
+        """Lock a queue of this member, or renew its lock."""
         assignment = self._table.get(queue)
         return assignment is not None and self._lock(queue, assignment.process_queue)
 
     def lock_all(self) -> None:
-        """Renew the locks of our queues; one that cannot be renewed is not consumed until it can."""
+        """Renew the locks of this member's queues. A queue without a renewed lock is not consumed until the lock is
+        renewed.
+        """
         if self._locks_queues:
             for assignment in self.assignments():
                 self._lock(assignment.queue, assignment.process_queue)
@@ -171,7 +174,7 @@ class Rebalance(Generic[Held]):
         return tuple(self._members()) if self._is_clustering else (), queues
 
     def _members(self) -> list[str]:
-        """The members, as the first broker that answers knows them: the same one for all members."""
+        """The members by the first broker that answers: the same broker for all members."""
         failure: ClientError | None = None
         for _, broker in sorted(self._backend.brokers().items()):
             try:
@@ -191,7 +194,7 @@ class Rebalance(Generic[Held]):
         return strategy.allocate(self._group, self._client_id, queues, members)
 
     def _since(self, missing: Collection[MessageQueue], members: Collection[str]) -> dict[MessageQueue, int]:
-        """Since when each queue is to be ours; long ago for those that nobody else can have."""
+        """The time from which each queue belongs to this member; long ago for queues that no other member can have."""
         if self._locks_queues or not self._is_clustering or len(members) == 1:
             return dict.fromkeys(missing, -HANDOVER_MS)
         now_ms = self._backend.clock()

@@ -1,4 +1,4 @@
-"""Work that is due every so often by a consumer's clock."""
+"""Periodic work by a consumer's clock."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from rmq_store.files.locks.guard import Guard
 
 
 class SteadyClock:
-    """A clock for intervals, where Java has System.nanoTime: when the given one is set back, it goes on from where it
-    was. Safe for threads.
+    """A clock for intervals, where Java has System.nanoTime. If the given clock is set back, this one continues from
+    its last time. Safe for threads.
     """
 
     def __init__(self, clock: Callable[[], int]) -> None:
@@ -28,7 +28,7 @@ class SteadyClock:
 
 
 class Timer:
-    """Calls `work` at most once per `interval_ms`, first after `first_ms`; looked at by `fire_if_due`."""
+    """Calls `work` at most once per `interval_ms`, first after `first_ms`. The consumer polls it by `fire_if_due`."""
 
     def __init__(self, work: Callable[[], None], interval_ms: int, now_ms: int, *, first_ms: int | None = None) -> None:
         self._work = work
@@ -36,11 +36,11 @@ class Timer:
         self._due_ms = now_ms + (interval_ms if first_ms is None else first_ms)
 
     def fire_if_due(self, now_ms: int) -> None:
-        """Do the work if its time has come; the interval counts from now on."""
+        """Do the work if it is due; the next interval begins now."""
         if now_ms >= self._due_ms:
             self._due_ms = now_ms + self._interval_ms
             self._work()
 
     def hurry(self, due_ms: int) -> None:
-        """Let the work be due at `due_ms` if that is earlier than it would be."""
+        """Make the work due at `due_ms` if that is earlier than planned."""
         self._due_ms = min(self._due_ms, due_ms)

@@ -1,4 +1,4 @@
-"""Sends in the background: a few threads, a future and callbacks for each, and limits on what waits.
+"""Sends in the background: a few threads, a future and callbacks for each send, and limits on waiting sends.
 
 Sources: DefaultMQProducerImpl.java (asyncSenderExecutor, executeAsyncMessageSend), SendCallback.java.
 """
@@ -23,7 +23,9 @@ OnException = Callable[[BaseException], None]
 
 
 class Limit:
-    """A number of units that may be under way; who wants more waits. A wish over the limit counts as the limit."""
+    """The number of units that may be in progress; a caller that requests more waits. A request above the limit counts
+    as the limit.
+    """
 
     def __init__(self, units: int) -> None:
         self._units = units
@@ -31,7 +33,7 @@ class Limit:
         self._changed = Condition()
 
     def acquire(self, units: int, timeout_ms: float) -> bool:
-        """Take units; False if they were not free in time."""
+        """Take units; False if they did not become free in time."""
         units = min(units, self._units)
         with self._changed:
             if not self._changed.wait_for(lambda: self._free >= units, max(0.0, timeout_ms) / 1000):
@@ -40,14 +42,14 @@ class Limit:
             return True
 
     def release(self, units: int) -> None:
-        """Give units back."""
+        """Return units."""
         with self._changed:
             self._free += min(units, self._units)
             self._changed.notify_all()
 
 
 class AsyncSender:
-    """The background threads of one producer. `messages` and `body_bytes`: limits on what is under way, or None."""
+    """The background threads of one producer. `messages` and `body_bytes`: limits on sends in progress, or None."""
 
     def __init__(self, threads: int, messages: Limit | None, body_bytes: Limit | None) -> None:
         self._pool = Pool(threads, "AsyncSenderExecutor")
@@ -63,11 +65,11 @@ class AsyncSender:
         on_success: OnSuccess | None,
         on_exception: OnException | None,
     ) -> Future[SendResult]:
-        """Run `send` in a thread; one of the callbacks is called there before the future is done.
+        """Run `send` in a thread, which calls one of the callbacks before the future is done.
 
-        Blocks while the limits are reached, at most for `remaining_ms()`; then the outcome is an error
-        (RemotingTooMuchRequestError), as it is if too many sends wait already (MQClientError). Such a refusal is told
-        to the callback in the caller's own thread.
+        Blocks while the limits are reached, at most for `remaining_ms()`. Then the outcome is a
+        RemotingTooMuchRequestError. If too many sends wait already, it is an MQClientError. The callback gets such a
+        refusal in the caller's own thread.
         """
         done: Future[SendResult] = Outcome()
         done.set_running_or_notify_cancel()
@@ -120,5 +122,5 @@ class AsyncSender:
         return done
 
     def shutdown(self) -> None:
-        """Wait for the sends under way."""
+        """Wait for the sends in progress."""
         self._pool.shutdown()

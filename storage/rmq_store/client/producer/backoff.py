@@ -55,7 +55,7 @@ SERVER_POLICY: Final = BackoffPolicy(10, 2, 0, 1_000, 0)
 
 
 class Backoff:
-    """The state of one row of tries; `deadline_ms` is when the next try may begin."""
+    """The state of one series of tries; `deadline_ms` is the time at which the next try may begin."""
 
     def __init__(self, policy: BackoffPolicy, now_ms: float, uniform: Uniform = random.uniform) -> None:
         self._policy = policy
@@ -64,15 +64,15 @@ class Backoff:
         self.deadline_ms = now_ms + policy.initial_backoff_ms
 
     def try_until_ms(self, now_ms: float) -> float:
-        """When the try that begins now must have succeeded."""
+        """The time by which a try that begins now must have succeeded."""
         return max(self.deadline_ms, now_ms + self._policy.min_connect_timeout_ms)
 
     def wait_ms(self, now_ms: float) -> float:
-        """How long to sleep after a try that failed now; call `advance` behind it."""
+        """How long to sleep after a try that failed now; call `advance` after the sleep."""
         return max(0.0, self.deadline_ms - now_ms)
 
     def advance(self, now_ms: float) -> None:
-        """Set the next deadline; `now_ms` is the time behind the sleep."""
+        """Set the next deadline; `now_ms` is the time after the sleep."""
         self._backoff_ms = min(self._backoff_ms * self._policy.multiplier, self._policy.max_backoff_ms)
         spread = self._policy.jitter * self._backoff_ms
         self.deadline_ms = now_ms + self._backoff_ms + self._uniform(-spread, spread)
@@ -86,7 +86,7 @@ def connect_with_backoff(
     sleep: Callable[[float], None],
     uniform: Uniform = random.uniform,
 ) -> None:
-    """Call `try_connect(until_ms)` until it says True; `sleep` takes ms."""
+    """Call `try_connect(until_ms)` until it returns True; `sleep` takes ms."""
     backoff = Backoff(policy, now(), uniform)
     while not try_connect(backoff.try_until_ms(now())):
         sleep(backoff.wait_ms(now()))

@@ -39,7 +39,7 @@ class LatencyTable:
     isolation_latency_ms: int
 
     def not_available_duration_ms(self, latency_ms: float) -> int:
-        """How long a broker is avoided after a send that took so long."""
+        """How long a broker is avoided after a send of this latency."""
         for limit, duration in zip(reversed(self.latency_max_ms), reversed(self.not_available_ms), strict=True):
             if latency_ms >= limit:
                 return duration
@@ -47,9 +47,7 @@ class LatencyTable:
 
 
 LATENCY_TABLES: Final[dict[LatencyPreset, LatencyTable]] = {
-    "4.x": LatencyTable(
-        (50, 100, 550, 1000, 2000, 3000, 15000), (0, 0, 30000, 60000, 120000, 180000, 600000), 30000
-    ),
+    "4.x": LatencyTable((50, 100, 550, 1000, 2000, 3000, 15000), (0, 0, 30000, 60000, 120000, 180000, 600000), 30000),
     "5.x": LatencyTable((50, 100, 550, 1800, 3000, 5000, 15000), (0, 0, 2000, 5000, 6000, 10000, 30000), 10000),
 }
 
@@ -61,7 +59,7 @@ class _FaultItem:
 
 
 class MQFaultStrategy:
-    """Remembers how brokers did, and chooses queues by it. Safe for threads. `timer` gives ms."""
+    """Records the latency of brokers, and chooses queues by it. Safe for threads. `timer` gives ms."""
 
     def __init__(
         self,
@@ -80,7 +78,7 @@ class MQFaultStrategy:
         self._guard = Guard()
 
     def update_fault_item(self, broker_name: str, latency_ms: float, *, isolation: bool) -> None:
-        """Note how a try went; `isolation`: it failed, in a way that speaks against the broker."""
+        """Record the latency of a try. `isolation`: the try failed in a way that counts against the broker."""
         if not self.send_latency_fault_enable:
             return
         counted_ms = self._table.isolation_latency_ms if isolation else latency_ms
@@ -96,14 +94,14 @@ class MQFaultStrategy:
                 item.available_from_ms = max(item.available_from_ms, now_ms + duration_ms)
 
     def is_available(self, broker_name: str) -> bool:
-        """False while the broker is to be avoided."""
+        """False while the broker must be avoided."""
         item = self._items.get(broker_name)
         return item is None or self._timer() >= item.available_from_ms
 
     def select_one_message_queue(
         self, queues: Sequence[MessageQueue], index: ThreadLocalIndex, last_broker_name: str | None = None
     ) -> MessageQueue:
-        """The queue for the next try; `last_broker_name` had the try before, None: this is the first."""
+        """The queue for the next try. `last_broker_name`: the broker of the previous try, None for the first try."""
         if self.send_latency_fault_enable:
             chosen = (
                 self._select_4x(queues, index)
@@ -137,8 +135,8 @@ class MQFaultStrategy:
         return None
 
     def _pick_one_at_least(self) -> str | None:
-        """A broker of the better half of those that sends went to, in turn: available first, then fast, then free
-        soon.
+        """A broker of the better half of those that got sends, in turn. Better means: available, then faster, then
+        available sooner.
         """
         now_ms = self._timer()
         with self._guard.entered():

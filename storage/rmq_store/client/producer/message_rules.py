@@ -1,4 +1,4 @@
-"""Rules for messages that a producer sends, and how it prepares them.
+"""Rules for messages, and the preparation of a message for a send.
 
 Sources: Validators.java, MessageBatch.java, MessageDecoder.java (encodeMessage), DefaultMQProducerImpl.java
 (tryToCompressMessage, sendKernelImpl), MessageClientIDSetter.java.
@@ -32,7 +32,7 @@ _NO_CODE = -1
 
 
 class MessagePreparer:
-    """Checks messages of one producer and makes them ready. Safe for threads, not across fork."""
+    """Checks messages of one producer and prepares them for a send. Safe for threads, not across fork."""
 
     def __init__(self, config: ProducerConfig) -> None:
         self._config = config
@@ -77,9 +77,7 @@ class MessagePreparer:
         if len({message.properties.get(names.WAIT_STORE_MSG_OK, "true") for message in messages}) > 1:
             raise MessageIllegalError("the messages of a batch must all wait for the store, or none of them", _NO_CODE)
         ready = [self._with_unique_key(message, now_ms) for message in messages]
-        size = sum(
-            _BATCH_MEMBER_BYTES + len(message.body) + len(_encoded_properties(message)) for message in ready
-        )
+        size = sum(_BATCH_MEMBER_BYTES + len(message.body) + len(_encoded_properties(message)) for message in ready)
         if size > self._config.max_message_size:
             raise MessageIllegalError(
                 f"the batch has {size} bytes, more than max_message_size={self._config.max_message_size}"
@@ -114,7 +112,7 @@ class MessagePreparer:
 
 
 def check_producer_group(group: str) -> None:
-    """Refuse what is no group name, and the name that RocketMQ keeps for itself.
+    """Refuse an invalid group name, and the name that RocketMQ reserves.
 
     Raises:
         MessageIllegalError: says what is wrong.
@@ -128,7 +126,7 @@ def check_producer_group(group: str) -> None:
 
 
 def check_topic(topic: str) -> None:
-    """Refuse what is no topic name, and topics that belong to the broker.
+    """Refuse an invalid topic name, and topics that belong to the broker.
 
     Raises:
         MessageIllegalError: says what is wrong.

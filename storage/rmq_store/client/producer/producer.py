@@ -41,13 +41,13 @@ from rmq_store.protocol.results import SendResult
 class Producer:
     """A producer of one group, for all topics. Safe for threads, not across fork.
 
-    `backend` is a cluster, or what `LocalBackend` takes: a path, an open Store, several of them; a cluster made from
-    that is closed by `shutdown`. `config` has the settings. `timer` (ms, never back) and `sleep` (ms) measure the time
-    budget and the waits; `rng` gives the queue to start with, and the jitter.
+    `backend` is a cluster, or an argument of `LocalBackend`: a path, an open Store, several of them. `shutdown` closes
+    a cluster made from such an argument. `config` has the settings. `timer` (ms, never goes back) and `sleep` (ms)
+    measure the time budget and the waits. `rng` chooses the first queue, and the jitter.
 
-    A message without a wish goes to the queues in turn, and is tried again after failures. One with a `sharding_key`,
-    a `selector` or an explicit queue is ordered: it goes there and nowhere else, in one try. Retries carry the same
-    UNIQ_KEY, so that consumers can tell duplicates.
+    The producer sends a message without a chosen queue to the queues in turn, and tries again after failures. A message
+    with a `sharding_key`, a `selector` or an explicit queue is ordered: the producer sends it to that queue only, in
+    one try. Retries carry the same UNIQ_KEY, so that consumers can detect duplicates.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Producer:
         self._state = "RUNNING"
 
     def shutdown(self) -> None:
-        """Wait for asynchronous sends, and let go of everything. Does nothing the second time, unless an interrupt
+        """Wait for asynchronous sends, and release all resources. Does nothing the second time, unless an interrupt
         (Ctrl-C) ended the first.
         """
         if self._state == "RUNNING":
@@ -129,7 +129,7 @@ class Producer:
         return self._route(topic)
 
     def check(self, message: Message) -> None:
-        """Refuse what `send` would refuse whatever the cluster is like, so that nobody keeps it for later.
+        """Refuse a message that `send` would refuse at any cluster, so that the caller does not keep it for later.
 
         Raises:
             MessageIllegalError: the message breaks a rule.
@@ -193,7 +193,7 @@ class Producer:
         selector: MessageQueueSelector | None = None,
         arg: Any = None,
     ) -> None:
-        """Send without an answer: in one try, and what the broker answers is logged, not raised.
+        """Send without an answer, in one try. The broker's answer is logged, not raised.
 
         Raises:
             MessageIllegalError, MQClientError, RemotingTooMuchRequestError: as `send`.
@@ -212,9 +212,9 @@ class Producer:
         selector: MessageQueueSelector | None = None,
         arg: Any = None,
     ) -> Future[SendResult]:
-        """Send in the background. Every outcome, a bad message's too, comes by the future, and before that by the
-        callback, which runs in a thread of the producer (a refusal by back-pressure: in the caller's). Blocks only for
-        back-pressure. MQClientError: not started.
+        """Send in the background. The callback gets every outcome, then the future; also for a message that breaks a
+        rule. The callback runs in a thread of the producer (after a refusal by back-pressure: in the caller's). Blocks
+        only for back-pressure. MQClientError: not started.
         """
         begin = self._begin(timeout)
         assert self._async is not None
@@ -305,14 +305,14 @@ class Producer:
 
 
 class _Begin(NamedTuple):
-    """When a send began by the producer's timer, and how long it may take."""
+    """The time at which a send began, by the producer's timer, and its time limit."""
 
     at_ms: float
     timeout_ms: int
 
 
 class _Wish(NamedTuple):
-    """The queue that the caller wants for the message."""
+    """The caller's choice of a queue for the message."""
 
     queue: MessageQueue | None
     selector: MessageQueueSelector | None
@@ -320,7 +320,7 @@ class _Wish(NamedTuple):
 
 
 def _fixed_queue(queues: Sequence[MessageQueue], message: Message, wish: _Wish) -> MessageQueue | None:
-    """The one queue that an ordered message must go to; None for an ordinary one."""
+    """The one queue of an ordered message; None for an ordinary one."""
     if wish.selector is not None:
         try:
             chosen = wish.selector(queues, message, wish.arg)

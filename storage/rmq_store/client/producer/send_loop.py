@@ -52,8 +52,8 @@ _CLIENT_CODES: tuple[tuple[type[Exception], int], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One send: where it may go (`fixed_queue`: only there), how to try it, and since when and how long (ms of the
-    loop's timer).
+    """One send. `fixed_queue`: the only queue allowed. The other fields say how to try it, since when, and for how long
+    (ms of the loop's timer).
     """
 
     topic: str
@@ -92,7 +92,7 @@ class SendLoop:
         Raises:
             MQClientError: the last try failed too; `response_code` says how, its cause is the last error.
             MQBrokerError: an answer that is not retried.
-            RemotingTooMuchRequestError: the budget was used up before a try.
+            RemotingTooMuchRequestError: the time budget was used up before a try.
         """
         backoff = Backoff(self._config.backoff, request.begin_ms, self._uniform)
         result: SendResult | None = None
@@ -130,10 +130,10 @@ class SendLoop:
         raise self._gives_up(request, brokers, error) from error
 
     def send_once(self, request: Request) -> SendResult:
-        """One try at the fixed queue; its error is raised as it is.
+        """One try at the fixed queue; its error is raised unchanged.
 
         Raises:
-            RemotingTooMuchRequestError: the budget was used up before.
+            RemotingTooMuchRequestError: the time budget was used up before.
         """
         assert request.fixed_queue is not None
         remaining_ms = self._remaining(request)
@@ -142,7 +142,7 @@ class SendLoop:
         return request.attempt(request.fixed_queue, remaining_ms)
 
     def send_oneway(self, request: Request) -> None:
-        """One try; what the broker answers is logged only, since a real one does not answer. Raises as `send`."""
+        """One try. The broker's answer is only logged, since a real broker does not answer. Raises as `send`."""
         try:
             if request.fixed_queue is not None:
                 self.send_once(request)
@@ -159,10 +159,10 @@ class SendLoop:
             _LOG.warning("a oneway message to %s was refused: %s", request.topic, error)
 
     def send_async(self, request: Request) -> SendResult:
-        """The work of a thread for an asynchronous send; the last try's error is raised as it is.
+        """An asynchronous send, run by a background thread; the last try's error is raised unchanged.
 
         Raises:
-            RemotingTooMuchRequestError: the budget was used up before the first try.
+            RemotingTooMuchRequestError: the time budget was used up before the first try.
         """
         retry_times = self._config.retry_times_when_send_async_failed
         backoff = Backoff(self._config.backoff, request.begin_ms, self._uniform)
@@ -183,7 +183,7 @@ class SendLoop:
         raise AssertionError("the last try returns or raises")
 
     def _try(self, request: Request, queue: MessageQueue, timeout_ms: int) -> SendResult:
-        """One try, and what it says about the broker."""
+        """One try; it also updates the fault strategy about the broker."""
         started_ms = self._timer()
         strict = self._strategy.preset == "4.x"
         isolation = strict  # what no branch below knows
@@ -205,7 +205,7 @@ class SendLoop:
         return int(request.timeout_ms - (self._timer() - request.begin_ms))
 
     def _wait_if_asked(self, failure: Exception, backoff: Backoff, request: Request) -> bool:
-        """Wait if the broker asked for it; False, without a wait, if the budget does not reach so far."""
+        """Wait if the broker's answer requires it. False, without a wait, if the time budget is too small for it."""
         if not isinstance(failure, MQBrokerError) or failure.response_code not in FLOW_CONTROL_CODES:
             return True
         wait_ms = backoff.wait_ms(self._timer())
@@ -225,7 +225,9 @@ class SendLoop:
         return not isinstance(failure, RemotingTooMuchRequestError)
 
     def _next_async(self, request: Request, queue: MessageQueue) -> MessageQueue:
-        """The same queue; with async_retry_other_broker that of the same number elsewhere, if there is one."""
+        """The queue for the next asynchronous try: the same queue. With async_retry_other_broker the strategy chooses
+        the broker; there it is the queue of the same number, or the chosen one if that does not exist.
+        """
         if not self._config.async_retry_other_broker:
             return queue
         chosen = self._strategy.select_one_message_queue(request.queues, request.index, queue.broker_name)
