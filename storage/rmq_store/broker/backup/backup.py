@@ -6,12 +6,12 @@ Each step leaves out the files that the next ones must not see (docs/operations.
     B2  the end; the segments below it pinned the end always lies between two appends, so a unit is in or out as a whole
     B3  topics and groups                     after it: every message of the copy has its topic
     B4  the log, segment by segment           each record is checked in the copy, and put into new queues and index
-    B5  queues whose messages retention took  their next offset stays what it is
+    B5  queues whose messages retention took  their next offset does not change
     B6  opened and closed, renamed            before this the target does not exist
 
 Files of others in the store (timers, RocksDB, unknown ones) are copied between B1 and B2, byte for byte. A store that a
-broker wrote last, or of a kind that is not written here, is copied file by file instead, and only while nobody uses it:
-a broker gives no end that a copy could trust.
+broker wrote last, or of a kind that is not written here, is copied file by file. That is done only while nobody uses
+it: a broker publishes no end that a copy could trust.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ __all__ = ["BackupReport", "backup"]
 
 @checked
 def backup(path: str | Path, target: str | Path, *, progress: Progress | None = None) -> BackupReport:
-    """Copy the store at `path` to `target`, a new directory, while other processes of ours go on writing it.
+    """Copy the store at `path` to `target`, a new directory, while other processes of this engine continue to write it.
 
-    The copy is a cleanly stopped store: every message that was acknowledged before the call, later ones up to one
-    moment, units as a whole, the same queue offsets, topics, groups, group offsets and identity. On return it is on
-    disk; until then `target` does not exist. Nothing at `path` is changed. `progress` is called after every file.
+    The copy is a cleanly stopped store. It has every message acknowledged before the call, and later ones up to one
+    moment; units as a whole. Queue offsets, topics, groups, group offsets and identity are the same. On return the copy
+    is on disk; until then `target` does not exist. Nothing at `path` is changed. `progress` is called after every file.
 
     Raises:
         UsageError: `target` exists, or cannot be made.
         NotAStoreError: no store at `path`.
-        StoreLockedError: a RocketMQ broker runs on the store (its pid is named), or somebody opens a store that a
-            broker wrote last.
+        StoreLockedError: a RocketMQ broker runs on the store (its pid is named), or another process opens a store that
+            a broker wrote last.
         CorruptRecordError: a record of the store is damaged; repair it first.
         OffsetOutOfRangeError: retention removed a segment by force while it waited to be copied; run it again.
         StoreFullError, StoreFailedError: the copy could not be written.
@@ -98,7 +98,9 @@ def _rename(made: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def _workshop(target: Path) -> Iterator[Path]:
-    """A directory beside `target` to build the copy in, gone afterwards; what killed backups left goes, too."""
+    """A directory beside `target` to build the copy in. It is removed afterwards; so are the directories of killed
+    backups.
+    """
     prefix, suffix = f".{target.name}.", ".partial"
     for leftover in target.parent.iterdir():
         if leftover.name.startswith(prefix) and leftover.name.endswith(suffix):

@@ -21,7 +21,9 @@ from rmq_store.format.text.names import LOCK_FILE
 
 
 def copy_at_rest(store: Store, made: Path, target: Path, tell: Progress) -> BackupReport:
-    """Copy all files of `store` to the directory `made`. StoreLockedError: somebody uses it. NotAStoreError: a link."""
+    """Copy all files of `store` to the directory `made`. StoreLockedError: another process uses it. NotAStoreError: a
+    link.
+    """
     log = log_of(store.path, store.config, writable=False)
     guard = None
     try:
@@ -60,7 +62,7 @@ def _stamps(root: Path) -> dict[str, tuple[int, int, int]]:
     """{path below root: (size, time of the last change in ns, inode)} of all files.
 
     Raises:
-        NotAStoreError: a directory is a link: it might lead anywhere, and the copy with it.
+        NotAStoreError: a directory is a link: it might lead anywhere, and the copy would follow it.
     """
     found = {}
 

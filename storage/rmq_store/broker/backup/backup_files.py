@@ -17,8 +17,8 @@ Progress = Callable[[int, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class BackupReport:
-    """The copied parts: the log [start, end), its records (those of our system topics, too), and the bytes of it; of a
-    broker's store, which is copied as it is, no records are counted. `identity`: that of the store, "" if it has none.
+    """The copied parts: the log [start, end), its records (system topics of this engine included), and its bytes. For a
+    broker's store, which is copied file by file, no records are counted. `identity`: the store's, "" if it has none.
     """
 
     source: str
@@ -31,11 +31,11 @@ class BackupReport:
 
 
 def copy_tree(source: Path, target: Path, wanted: Callable[[PurePath], bool]) -> None:
-    """Copy the files of a directory that are `wanted` (asked for directories, too). A file that vanishes on the way
-    was somebody's temporary one.
+    """Copy the files of a directory that are `wanted` (a predicate that is also called for directories). A file that
+    vanishes during the copy was a temporary one.
 
     Raises:
-        NotAStoreError: a symbolic link: a store from somewhere else must not make us copy what lies outside of it.
+        NotAStoreError: a symbolic link: a store of unknown origin must not cause a copy of files outside of it.
     """
     try:
         entries = sorted(os.scandir(source), key=lambda entry: entry.name)
@@ -53,7 +53,7 @@ def copy_tree(source: Path, target: Path, wanted: Callable[[PurePath], bool]) ->
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy one file, durably but for its name. FileNotFoundError; raises as `copy_start`."""
+    """Copy one file. On return its content is durable, its name is not. FileNotFoundError; raises as `copy_start`."""
     fd = durable.open_nofollow(source, os.O_RDONLY)
     try:
         size = os.fstat(fd).st_size

@@ -1,7 +1,7 @@
-"""Copying a store of ours while other processes write it; the steps are in `backup`.
+"""Copying a store of this engine while other processes write it; the steps are in `backup`.
 
-The views of the copy are built from its log, right after each segment was copied. So every record is checked, and the
-views of the source, which change during the backup, are not copied.
+The backup builds the views of the copy from its log, right after it has copied each segment. So every record is
+checked. The views of the source change during the backup, and are not copied.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Entries = npt.NDArray[np.void]
 
 
 class LiveBackup:
-    """One copy of a store of ours."""
+    """One copy of a store of this engine."""
 
     def __init__(self, store: Store, made: Path, tell: Progress) -> None:
         self._store = store
@@ -73,7 +73,7 @@ class LiveBackup:
         self._timestamp = 0
 
     def run(self, target: Path) -> BackupReport:
-        """Make the copy, and close it; `target` is the name that it will have. Raises as `backup`."""
+        """Make the copy, and close it; `target` is its final name. Raises as `backup`."""
         if (pid := self._source.store_lock.posix_holder()) is not None:
             raise StoreLockedError(f"{self._store.path}: a RocketMQ broker (process {pid}) runs on the store", pid)
         try:
@@ -118,7 +118,9 @@ class LiveBackup:
         return start, end
 
     def _pinned(self, end: int) -> tuple[Iterator[tuple[int, OpenFile]], int]:
-        """The segments below `end`, pinned, and where the log begins: that is settled once the first one is pinned."""
+        """The segments below `end`, pinned, and the begin of the log. The begin is fixed once the first segment is
+        pinned.
+        """
         run = self._source.segments
         while True:
             bases = [base for base in run.bases() if base < end]
@@ -187,7 +189,7 @@ class LiveBackup:
         return CorruptRecordError(path, offset, f"{reason}. There is no backup: `rmq repair` the store first")
 
     def _take(self, stretch: scan.Stretch) -> None:
-        """Put the records of a stretch into the copy's views."""
+        """Add the records of a range to the copy's views."""
         offsets = stretch.base + stretch.positions
         self._records += len(offsets)
         if self._accepted:
@@ -201,9 +203,10 @@ class LiveBackup:
         self._timestamp = int(columns.store_timestamp[-1])
 
     def _vouch(self, start: int, end: int) -> None:
-        """Say that the log is complete, and so are the views unless they are still to be made, and whose store this is.
+        """Record that the log is complete, that the views are (unless they must still be built), and whose store this
+        is.
 
-        All of it gets onto the disk when the copy is opened, and before it has its name.
+        The opening of the copy makes all of it durable, before the copy gets its name.
         """
         index, last, done = self._copy.views.index_state(), self._last_record, start if self._accepted else end
         self._copy.progress.write(
@@ -216,7 +219,7 @@ class LiveBackup:
 
 
 def _is_of_others(root: Path, path: PurePath) -> bool:
-    """Whether it is something that a broker, or somebody else, keeps in the store: nobody of us writes there."""
+    """Whether a broker, or somebody else, keeps this in the store: no process of this engine writes there."""
     name = path.relative_to(root).parts[0]
     return name not in _MADE_ANEW and not (name.startswith("checkpoint.") and name.endswith(".tmp"))
 
