@@ -1,1 +1,1 @@
-"""Processors answer the requests of clients, as RocketMQ's do: in-process clients call them, and a server can."""
+"""Processors answer the requests of clients, as RocketMQ's do. In-process clients call them; a server could, too."""

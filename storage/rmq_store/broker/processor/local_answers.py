@@ -1,4 +1,4 @@
-"""A store's errors as the answers of a broker. Source: the processors' use of ResponseCode.java."""
+"""Converts a store's errors to the answers of a broker. Source: the processors' use of ResponseCode.java."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Answers:
 
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
-        """Turn the store's errors into a broker's answers."""
+        """Convert the store's errors to a broker's answers."""
         try:
             yield
         except InvalidReceiptHandleError:
@@ -54,8 +54,8 @@ class Answers:
 
     @contextlib.contextmanager
     def trying(self) -> Iterator[None]:
-        """Turn what may pass by itself (no file descriptors left, say) into a broker's answer, so that a consumer asks
-        again. A store that was closed, or is damaged, ends it.
+        """Convert temporary errors (no file descriptors left, say) to a broker's answer, so that a consumer retries.
+        The error of a closed or damaged store ends the consumer.
         """
         refused: UsageError | None = None
         with self.answering():

@@ -31,7 +31,7 @@ PAGE_CACHE_BUSY_MS = 1_000  # osPageCacheBusyTimeOutMills
 class LocalBroker:
     """A store as a Broker (`client/backend/backend.py`).
 
-    `strict_last_offset`: a group without a committed offset never starts at 0 by the broker's own decision.
+    `strict_last_offset`: the broker never lets a group without a committed offset start at 0.
     """
 
     def __init__(self, name: str, store: Store, *, strict_last_offset: bool = False) -> None:
@@ -277,9 +277,7 @@ class LocalBroker:
         with self._answers.answering():
             self.store.pop.ack(group, topic, receipt_handle)
 
-    def change_invisible_duration(
-        self, group: str, topic: str, receipt_handle: str, invisible_duration_ms: int
-    ) -> str:
+    def change_invisible_duration(self, group: str, topic: str, receipt_handle: str, invisible_duration_ms: int) -> str:
         """See `Broker.change_invisible_duration`."""
         with self._answers.answering():
             return self.store.pop.change_invisible_duration(group, topic, receipt_handle, invisible_duration_ms)
@@ -289,7 +287,7 @@ class LocalBroker:
         self._groups.close()
 
     def _check_send(self, topic: str, queue_id: int) -> None:
-        """SendMessageProcessor's checks before it looks at the message; a missing topic is the store's matter."""
+        """SendMessageProcessor's checks before it reads the message. The store itself handles a missing topic."""
         known = self.store.topics().get(topic)
         if known is None:
             return

@@ -9,9 +9,9 @@ Members and queue locks are leases (`broker/metadata/leases.py`), so that a kill
 A member that shares a topic's queues holds the topic, too, so that no stream of the group reads it
 (`broker/metadata/topic_use.py`).
 
-A member without a heartbeat for 120 s is left out of the list, as a broker does (ConsumerManager.java). A queue lock
-goes only when its holder gives it back or dies: unlike a broker (60 s, RebalanceLockManager.java) we never take one
-from a process that is merely slow, because it may still commit.
+The list leaves out a member without a heartbeat for 120 s, as a broker does (ConsumerManager.java). A queue lock ends
+only when its holder releases it or dies. A broker takes a lock away after 60 s (RebalanceLockManager.java). This engine
+never takes a lock from a slow process, because that process may still commit.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class LocalGroups:
                     del self._locks[group, queue]
 
     def holds(self, group: str, client_id: str, queue: MessageQueue) -> bool:
-        """Whether the client has the lock of the queue at this moment."""
+        """Whether the client holds the lock of the queue now."""
         with self._turn.entered():
             return self._owner(group, queue) == client_id and self._locks[group, queue][1].held()
 
@@ -144,7 +144,9 @@ class LocalGroups:
                 held.clear()
 
     def _share(self, lease: Lease, client_id: str, topics: Collection[str], *, shares: bool) -> None:
-        """Hold exactly these topics, and say so. LeaseHeldError: a stream has one of them; nothing has changed."""
+        """Hold exactly these topics, and publish that. LeaseHeldError: a stream has one of them; nothing has
+        changed.
+        """
         known = self._uses.get((lease.group, client_id), {})
         fresh: dict[str, TopicUse] = {}
         try:

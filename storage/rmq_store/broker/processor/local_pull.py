@@ -27,7 +27,7 @@ _BROKER_NAME = MESSAGE_SCHEMA.get_field_index("brokerName")
 
 
 class LocalPull:
-    """Pulls from one store in the name of a broker; `answers` is that broker's voice."""
+    """Pulls from one store on behalf of a broker; `answers` makes that broker's answers."""
 
     def __init__(self, name: str, store: Store, answers: Answers) -> None:
         self._name = name
@@ -70,8 +70,8 @@ class LocalPull:
     def _read(
         self, queue: MessageQueue, offset: int, last: int, count: int, most: int, tags: str | None, bytes_max: int
     ) -> tuple[list[pa.RecordBatch], int]:
-        """Messages from `offset` on, and where to go on. `count` are looked for, and up to `most` taken along: without
-        a filter by reading on, as long as the bodies, decompressed, are less than `bytes_max`.
+        """Messages from `offset` on, and the next offset. It looks for `count` messages and adds more, up to `most`.
+        Without a filter it reads on while the decompressed bodies are smaller than `bytes_max`.
         """
         place = (queue.topic, queue.queue_id)
         found: list[pa.RecordBatch] = []
@@ -103,7 +103,7 @@ class LocalPull:
         return _joined(found, size_bytes), at
 
     def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch with the name that the cluster has for the store, whatever it was called when it was opened."""
+        """The batch with the cluster's name for the store, which may differ from the name at its opening."""
         if self._name == self._store.broker_name:
             return batch
         return batch.set_column(_BROKER_NAME, MESSAGE_SCHEMA.field(_BROKER_NAME), repeated(self._name, batch.num_rows))
@@ -128,7 +128,7 @@ class LocalPull:
 
 
 def _first_rows(batches: list[pa.RecordBatch], count: int) -> list[pa.RecordBatch]:
-    """The batches without what is behind the first `count` rows."""
+    """The batches, cut after the first `count` rows."""
     kept = []
     for batch in batches:
         if count > 0:
@@ -138,8 +138,8 @@ def _first_rows(batches: list[pa.RecordBatch], count: int) -> list[pa.RecordBatc
 
 
 def _joined(batches: list[pa.RecordBatch], size_bytes: int) -> list[pa.RecordBatch]:
-    """Pieces of a few rows each (a selective filter, the end of a segment) as one batch. Bodies that were decompressed
-    to more than was asked for stay apart: one column cannot address them all.
+    """Batches of a few rows each (a selective filter, the end of a segment) joined to one. Batches with more than 2 *
+    PULL_BATCH_BYTES_MAX of decompressed bodies stay separate: one column cannot address them all.
     """
     if len(batches) < 2 or size_bytes > 2 * PULL_BATCH_BYTES_MAX:
         return batches
