@@ -64,7 +64,7 @@ PUT_OFF_QUEUE = timer_queue_id(PUT_OFF_MS)
 
 @dataclass(frozen=True, slots=True)
 class DueRows:
-    """Messages of one parking queue: queue offset, commit-log offset and frame size of each, int64 (n,)."""
+    """Messages of one delay queue: queue offset, commit-log offset and frame size of each, int64 (n,)."""
 
     topic: str
     queue_id: int
@@ -99,7 +99,7 @@ class DueRows:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Messages of one parking queue that are due and become one unit, which follows the value `expect` of its key."""
+    """Due messages of one delay queue that become one unit, which follows the value `expect` of its key."""
 
     rows: DueRows
     unit: UnitRecord
@@ -130,7 +130,7 @@ class _Copied(NamedTuple):
 
 
 class DueCopyReader:
-    """Reads parked records of one log. The caller knows where the log ends."""
+    """Reads delayed records of one log. The caller knows the end of the log."""
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
@@ -216,9 +216,7 @@ class DueCopyReader:
                 if base >= self._log.start():  # else retention took it
                     _LOG.error("%s: %d parked messages are gone with segment %d", self._log.root, len(place), base)
 
-    def _headers(
-        self, buffer: pa.Buffer, base: int, rows: DueRows, crc_from: int | None
-    ) -> tuple[Rows, FrameHeaders]:
+    def _headers(self, buffer: pa.Buffer, base: int, rows: DueRows, crc_from: int | None) -> tuple[Rows, FrameHeaders]:
         """Which of the rows of one segment are whole records of their queue, and the headers of these."""
         positions, sizes = rows.log_offsets - base, rows.sizes.astype(np.int32)
         good = np.arange(len(rows))

@@ -53,7 +53,7 @@ class Copies:
     def scan(
         self, unique_keys: Sequence[str], origins: Sequence[str], topic: str | None, begin_ms: int
     ) -> tuple[list[StoredMessage], bool]:
-        """The copies in parking, retry and dead-letter topics (and in `topic`), and the originals that they name."""
+        """The copies in delay, retry and dead-letter topics (and in `topic`), and the originals that they name."""
         copying = [name for name in self._topics if name.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX))]
         found: set[int] = set()
         left = self._scan_max
