@@ -1,7 +1,7 @@
 """Small files that survive a crash: atomic replacement, fsync, and opens that follow no symbolic link.
 
-Files that root makes in a store belong to the owner of the store's directory: the service that runs as another user has
-to open it afterwards.
+Files that root makes in a store get the owner of the store's directory. Otherwise a service that runs as another user
+could not open the store afterwards.
 
 Every operation that can fail or lose data calls `hook(operation, path)` first, so that a test can make exactly the k-th
 one fail. Operations: "open", "read", "write", "allocate", "fsync" (of a file; fdatasync too), "rename", "link",
@@ -49,13 +49,13 @@ _temporary_numbers = itertools.count()
 
 
 def before(operation: str, path: str | Path) -> None:
-    """Tell `hook` what is about to happen; other modules of this layer call it for their own operations."""
+    """Call `hook` before an operation. The other modules of this layer call it for their own operations."""
     if hook is not None:
         hook(operation, str(path))
 
 
 def translate(error: OSError, path: str | Path) -> StoreError:
-    """Return the typed error for a failed write to `path`: full, not allowed, replaced, or failed."""
+    """Return the typed error for a failed write to `path`: disk full, no permission, store replaced, or I/O error."""
     if (replaced := gone_from(path, error)) is not None:
         return replaced
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -68,10 +68,11 @@ def translate(error: OSError, path: str | Path) -> StoreError:
 
 
 class typed:
-    """Translate what the operating system refuses in the block (`translate`); FileNotFoundError stays, unless it is the
-    store that is gone.
+    """Raise typed errors (`translate`) for the OSErrors of the block. FileNotFoundError stays, unless the store itself
+    is gone.
 
-    No generator: it stands in the way of every single message, and one costs more than what it guards.
+    A class instead of a generator: every message passes through it, and a generator costs more than the block that it
+    guards.
     """
 
     __slots__ = ("_path",)
@@ -93,7 +94,7 @@ class typed:
 
 @contextlib.contextmanager
 def permitted() -> Iterator[None]:
-    """UsageError, with the name of the file, for what this user may not do to it in the block."""
+    """Raise UsageError, with the name of the file, if this user lacks the permission for an operation of the block."""
     try:
         yield
     except PermissionError as error:
@@ -102,8 +103,9 @@ def permitted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def typed_reading(path: str | Path) -> Iterator[None]:
-    """Typed errors, with the name of the file, for what cannot be read in the block, or is gone while it is read: who
-    lists a directory and then reads its files was overtaken by somebody. `path` is named if the error names none.
+    """Raise typed errors, with the name of the file, if the block cannot read a file or another process removes it
+    meanwhile. A process that lists a directory and then reads its files can be overtaken. `path` is named if the error
+    names none.
 
     Raises:
         UsageError: no permission, or somebody removes files.
@@ -122,7 +124,8 @@ def typed_reading(path: str | Path) -> Iterator[None]:
 def open_nofollow(path: str | Path, flags: int, mode: int = FILE_MODE) -> int:
     """Open a regular file and return its descriptor, close-on-exec.
 
-    Only the last component of `path` is guarded: whoever owns the root may put it or `config/` on another disk.
+    Only the last component of `path` must not be a symbolic link. The owner of the root may put it or `config/` on
+    another disk.
 
     Raises:
         FileNotFoundError: no such file and no O_CREAT in `flags`.
@@ -187,8 +190,7 @@ WRITE_BYTES = 512 << 10
 
 
 def write_fully(fd: int, data: bytes | bytearray | memoryview, offset: int, path: str | Path = "") -> None:
-    """`pwrite` all of `data` at byte `offset`, WRITE_BYTES at a time; a short write is continued. OSError as
-    pwrite(2).
+    """`pwrite` all of `data` at byte `offset`, WRITE_BYTES at a time; a short write is continued. OSError as pwrite(2).
     """
     before("write", path)
     if len(data) <= WRITE_BYTES:
@@ -203,19 +205,25 @@ def write_fully(fd: int, data: bytes | bytearray | memoryview, offset: int, path
 
 
 def fsync_file(fd: int, path: str | Path = "") -> None:
-    """Make the bytes and the size of an open file durable. OSError as fsync(2): after one the content is unknown."""
+    """Make the bytes and the size of an open file durable. OSError as fsync(2): afterwards the content on disk is
+    unknown.
+    """
     before("fsync", path)
     os.fsync(fd)
 
 
 def fsync_data(fd: int, path: str | Path = "") -> None:
-    """Make the bytes of an open file durable whose size does not change. OSError as fdatasync(2), see above."""
+    """Make the bytes of an open file durable if its size does not change. OSError as fdatasync(2), with the same
+    meaning as in `fsync_file`.
+    """
     before("fsync", path)
     os.fdatasync(fd)
 
 
 def open_directory(path: str | Path) -> int:
-    """Open a directory, to sync it later: that this may fail says nothing about what is on disk. OSError as open(2)."""
+    """Open a directory, to fsync it later. A failure to open it says nothing about the disk's content. OSError as
+    open(2).
+    """
     before("open", path)
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
@@ -267,7 +275,7 @@ def _give_directory_away(path: Path) -> None:
 
 
 def warn_of_shared_directory(path: Path) -> None:
-    """Log a warning if others than its owner may write a store's directory: they own the store, then."""
+    """Log a warning if users other than its owner may write to a store's directory: they control the store, then."""
     mode = path.stat().st_mode
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         who = "everybody" if mode & stat.S_IWOTH else "a group"
@@ -282,8 +290,8 @@ def refuse_links(*directories: Path) -> None:
 
 
 def refuse_inside(path: str | Path, root: Path) -> None:
-    """Raise UsageError if `path`, which need not exist, is the store at `root` or lies in it, links followed: what is
-    written there would be in the way of the store's own files.
+    """Raise UsageError if `path` is the store at `root` or lies in it, links followed. `path` need not exist. A file
+    written there would collide with the store's own files.
     """
     if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
         raise UsageError(f"{path} lies in the store itself ({root}): choose a directory outside of it")
@@ -332,7 +340,8 @@ def write_atomically(
 
     On return the new content is durable. `path` names a whole file at every moment. With `backup`, that name (same
     directory) holds the replaced content afterwards. Concurrent writers do not harm each other, but the last one wins:
-    who merges must hold a lock. A symbolic link at `path` is replaced, not followed.
+    a caller that merges its change into the old content must hold a lock. A symbolic link at `path` is replaced, not
+    followed.
 
     Raises:
         FileNotFoundError: the directory does not exist.
@@ -395,7 +404,8 @@ def _keep_as(path: Path, backup: Path) -> None:
 def remove_leftovers(path: str | Path) -> int:
     """Unlink temporary files that killed processes left of writes to `path`; returns how many.
 
-    The caller holds the lock that serialises the writers of `path`: a temporary file of a live one would be lost too.
+    The caller holds the lock that serialises the writers of `path`. Without it, the temporary file of a live writer
+    would be removed too.
     """
     path = as_path(path)
     count = 0

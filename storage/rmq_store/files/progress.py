@@ -1,4 +1,4 @@
-"""Up to where everything is on disk: the progress record in `<root>/pyrmq/progress`.
+"""The progress record in `<root>/pyrmq/progress`: the offset below which log, queues and index are on disk.
 
     bytes    field         meaning
     0-7      magic         "pyrmqpr2"
@@ -94,8 +94,7 @@ class Progress:
             return None
 
     def write(self, record: ProgressRecord) -> None:
-        """Write the record durably. The bytes that it promises must be on disk already. StoreFullError,
-        StoreFailedError.
+        """Write the record durably. The bytes below its ends must be on disk already. StoreFullError, StoreFailedError.
         """
         try:
             fd = durable.open_nofollow(self.path, os.O_RDWR | os.O_CREAT)

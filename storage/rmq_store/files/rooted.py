@@ -1,11 +1,11 @@
-"""The directory of a store that is open for writing, held by its descriptor: what this process writes comes into the
-directory that it has opened, whatever stands at the path meanwhile.
+"""The directory of a store that is open for writing, held by its descriptor. All files that this process writes go into
+the directory that it has opened, even if another directory takes that path meanwhile.
 
-    str(path)          /data/store/config/topics.json           what logs and errors say
-    os.fspath(path)    /proc/self/fd/7/config/topics.json       what the kernel is asked for
+    str(path)          /data/store/config/topics.json           shown in logs and errors
+    os.fspath(path)    /proc/self/fd/7/config/topics.json       passed to the kernel
 
-A `RootedPath` is both. The kernel resolves the second name from the descriptor on, so a file is made, replaced or
-removed there and nowhere else. `Root.is_in_place` tells whether the path still leads there.
+A `RootedPath` is both. The kernel resolves the second name from the descriptor, so a file is made, replaced or
+removed there and nowhere else. `Root.is_in_place` checks whether the path still leads there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _names: dict[int, str] = {}
 
 
 class Root:
-    """`path`: the directory. `close` lets go of it; from then on its paths are plain ones."""
+    """`path`: the directory. `close` releases it; from then on its paths are plain ones."""
 
     fd = -1
     _log_fd = -1
@@ -62,10 +62,10 @@ class Root:
         return RootedPath.of(Path(self._text), self)
 
     def watch(self) -> None:
-        """Remember the log's directory, if it is there now: `is_in_place` looks for it. Errors as `durable.translate`.
+        """Remember the log's directory, if it exists now: `is_in_place` checks it. Errors as `durable.translate`.
 
-        Not the root's: where something is mounted, all files can be deleted, and the root cannot. It stays open, so
-        that no other directory can get its inode.
+        The root alone is not enough: if it is a mount point, all files can be deleted, but not the root itself. The
+        log's directory stays open, so that no other directory can get its inode.
         """
         from rmq_store.files import durable
 
@@ -76,7 +76,7 @@ class Root:
             self._log_identity = status.st_ino, status.st_dev
 
     def is_in_place(self) -> bool:
-        """Whether the path still leads to the store that is held, and to its log: one call of stat(2)."""
+        """True if the path still leads to the store that is held, and to its log. Costs one call of stat(2)."""
         try:
             status = os.stat(self._log_name)  # noqa: PTH116 - for every append: no Path object each time
         except OSError:
@@ -84,16 +84,16 @@ class Root:
         return (status.st_ino, status.st_dev) == self._log_identity or self._log_identity is None
 
     def refuse_if_replaced(self) -> None:
-        """StoreReplacedError, unless `is_in_place`."""
+        """Raise StoreReplacedError unless `is_in_place`."""
         if not self.is_in_place():
             raise self.replaced()
 
     def is_deleted(self) -> bool:
-        """Whether the store is not in its place because it was deleted: what is missing is gone with it."""
+        """True if the store is not in its place because it was deleted: then a missing file was deleted with it."""
         return not self.is_in_place() and _path_of(self._log_fd) == ""
 
     def replaced(self) -> StoreReplacedError:
-        """The error for a store that is not in its place; says where it is now."""
+        """The error for a store that is not in its place; it names the store's present path."""
         place = _path_of(self._log_fd)
         moved_to = None if place is None else place.removesuffix(f"/{_COMMIT_LOG}")
         if moved_to:
@@ -109,8 +109,8 @@ class Root:
         )
 
     def reach(self, path: str) -> str:
-        """The name by which the kernel reaches `path` from the descriptor on; `path` if it lies outside, or nothing is
-        held any more.
+        """The name by which the kernel reaches `path` from the descriptor. Returns `path` itself if it lies outside, or
+        after `close`.
         """
         if self.fd >= 0:
             if path.startswith(self._below):
@@ -120,7 +120,7 @@ class Root:
         return path
 
     def close(self) -> None:
-        """Let go of the directory; can be repeated."""
+        """Release the directory; can be repeated."""
         fds = self.fd, self._log_fd
         self.fd = self._log_fd = -1
         for fd in fds:
@@ -140,7 +140,7 @@ def _path_of(fd: int) -> str | None:
 
 
 def plain_name(error: OSError, otherwise: object = "") -> str:
-    """The file that an error names, as its user knows it; `otherwise` if it names none."""
+    """The file that an error names, as its user knows it; `otherwise` if the error names none."""
     name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename or otherwise)
     found = _HELD_NAME.match(name)
     text = _names.get(int(found[1])) if found else None
@@ -149,7 +149,7 @@ def plain_name(error: OSError, otherwise: object = "") -> str:
 
 class RootedPath(type(Path())):  # type: ignore[misc]
     """A path in a directory that is held. Paths derived from it by `/`, `parent`, `with_name`, `iterdir` and `glob` are
-    such paths, too; a pickled one is plain.
+    such paths too; a pickled one is plain.
     """
 
     _reached_through: Root | None = None
@@ -163,7 +163,7 @@ class RootedPath(type(Path())):  # type: ignore[misc]
 
     @property
     def root_held(self) -> Root | None:
-        """The directory that it is reached through."""
+        """The held directory that the kernel resolves the path from."""
         return self._reached_through
 
     def _derived(self, path: PurePath) -> Self:
@@ -213,28 +213,28 @@ class RootedPath(type(Path())):  # type: ignore[misc]
             yield self / found.relative_to(near)
 
     def absolute(self) -> Self:
-        """It is."""
+        """Returns the path itself: it is absolute already."""
         return self
 
 
 def as_path(path: str | Path) -> Path:
-    """`path` as a Path; a rooted one stays what it is, which `Path(path)` would make a plain one."""
+    """`path` as a Path. A rooted path stays rooted, while `Path(path)` would make it plain."""
     return path if isinstance(path, Path) else Path(path)
 
 
 def root_of(path: object) -> Root | None:
-    """The directory that is held, if `path` is reached through one."""
+    """The held directory that `path` is resolved from, or None for a plain path."""
     return path.root_held if isinstance(path, RootedPath) else None
 
 
 def refuse_if_replaced(path: object) -> None:
-    """StoreReplacedError if `path` lies in a store that is open for writing, and is not in its place any more."""
+    """Raise StoreReplacedError if `path` lies in a store that is open for writing and no longer in its place."""
     root = root_of(path)
     if root is not None:
         root.refuse_if_replaced()
 
 
 def gone_from(path: object, error: OSError) -> StoreReplacedError | None:
-    """The error instead of `error` if `path` was not found because the store that it lies in was deleted."""
+    """The error to raise instead of `error` if `path` is missing because its store was deleted."""
     root = root_of(path) if isinstance(error, FileNotFoundError) else None
     return root.replaced() if root is not None and root.is_deleted() else None

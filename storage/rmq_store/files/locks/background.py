@@ -63,7 +63,9 @@ class Background:
         self._begun.get()
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait until it has ended, at most `timeout_s`; False if it has not. A thread not started yet never starts."""
+        """Wait until the thread has ended, at most `timeout_s`; False if it has not. A thread not started yet never
+        starts.
+        """
         if os.getpid() != self._pid or (not self._is_started and self._claim.take(None) is None):
             return True
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
@@ -81,12 +83,12 @@ class Background:
         return True
 
     def is_alive(self) -> bool:
-        """Whether it was started and has not ended."""
+        """True if the thread was started and has not ended."""
         is_started = self._is_started or self._claim.holder() is self
         return is_started and not self._is_ended and os.getpid() == self._pid
 
     def is_current(self) -> bool:
-        """Whether the caller is this thread."""
+        """True if the caller is this thread."""
         return self._ident == threading.get_ident()
 
     def _begin(self) -> None:

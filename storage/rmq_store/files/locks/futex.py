@@ -36,8 +36,8 @@ _syscall.argtypes = [ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_int,
 
 
 class Futex:
-    """`words` and `looked` are views of a shared map, two int64 words and the third one; they keep the map alive.
-    `wake_all`: all waiters may go on at once.
+    """`words` (two int64) and `looked` (the third word) are views of a shared map; they keep the map alive. `wake_all`:
+    all waiters may continue at once, so a release wakes all of them.
     """
 
     def __init__(self, words: np.ndarray, looked: np.ndarray, *, wake_all: bool) -> None:
@@ -53,7 +53,7 @@ class Futex:
 
     @property
     def looked_ns(self) -> int:
-        """See `pace.Shared`."""
+        """Time of the last poll by a waiter; see `pace.Shared`."""
         return int(self._looked[0])
 
     @looked_ns.setter

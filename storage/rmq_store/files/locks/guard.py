@@ -1,13 +1,13 @@
-"""Locks between threads of one process that a signal handler can come across at any instruction of the main thread.
+"""Locks between threads of one process that stay usable when a signal handler interrupts the main thread anywhere.
 
-    Guard        for short steps: a handler that wants to enter it in the middle of a step of its own thread is refused
+    Guard        for short steps; refuses a signal handler that interrupts a step of its own thread and wants to enter
     Condition    as threading.Condition
     Event        as threading.Event
 
-The standard ones do not survive that. Their `__enter__` and `__exit__` are Python functions, and Python runs handlers
-at the first instruction of a function and behind each call: what Ctrl-C raises there leaves an inner lock taken for
-ever, and a handler that calls `set` in the middle of `wait` waits for its own thread. Here a lock is only taken and
-given back by a C function that is itself the `__enter__` or `__exit__` of the block.
+The standard classes do not survive that. Their `__enter__` and `__exit__` are Python functions, and Python runs signal
+handlers at the first instruction of a function and after each call. An exception raised there (Ctrl-C) leaves an inner
+lock taken for ever. A handler that calls `set` in the middle of `wait` waits for its own thread. Here only C functions
+take and release a lock: they are themselves the `__enter__` and `__exit__` of the block.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Guard(_Lock):  # type: ignore[misc]
     """A lock for steps that do not call back; `with guard.entered():`."""
 
     def entered(self) -> Guard:
-        """For a `with` statement: hold the lock for its block.
+        """Hold the lock for the block of a `with` statement.
 
         Raises:
-            UsageError: a signal handler has come in the middle of a block of its own thread; nothing was done.
+            UsageError: a signal handler has interrupted a block of its own thread; nothing was done.
         """
         if self._is_own():
             raise UsageError(
@@ -46,7 +46,7 @@ class Guard(_Lock):  # type: ignore[misc]
 
 
 class Condition(_Lock):  # type: ignore[misc]
-    """As threading.Condition, with a lock that its thread may take again; `notify` returns how many it woke."""
+    """As threading.Condition, with a lock that its thread may take again. `notify` returns how many waiters it woke."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,11 +54,11 @@ class Condition(_Lock):  # type: ignore[misc]
 
     @property
     def waiting(self) -> int:
-        """How many wait that nobody has woken."""
+        """Number of waiters that were not notified yet."""
         return len(self._waiters)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Let go of the lock until somebody notifies, at most for so long; False if nobody did in time. The lock is
+        """Release the lock and wait for a notification, at most for so long; False if none came in time. The lock is
         held again on return, also if a signal handler raises meanwhile.
         """
         woken: SimpleQueue[None] = SimpleQueue()
@@ -85,7 +85,7 @@ class Condition(_Lock):  # type: ignore[misc]
         return was_notified
 
     def wait_for(self, predicate: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Wait until `predicate` says so, at most for so long; what it says at last."""
+        """Wait until `predicate` is true, at most for so long. Returns the predicate's last value."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while not (found := predicate()):
             left_s = None if deadline_s is None else deadline_s - time.monotonic()
@@ -95,7 +95,7 @@ class Condition(_Lock):  # type: ignore[misc]
         return found
 
     def notify(self, count: int = 1) -> int:
-        """Wake up to `count` of those that wait, who waits longest first; the caller has the lock."""
+        """Wake up to `count` waiters, the longest waiting first. The caller holds the lock."""
         waiters = list(self._waiters.values())[:count]
         for waiter in waiters:
             waiter.put(None)  # first: one that is woken and still in the table takes itself out
@@ -103,33 +103,33 @@ class Condition(_Lock):  # type: ignore[misc]
         return len(waiters)
 
     def notify_all(self) -> int:
-        """Wake all that wait."""
+        """Wake all waiters."""
         return self.notify(len(self._waiters))
 
 
 class Event:
-    """As threading.Event. No lock at all: each step is one operation on a dict or a queue."""
+    """As threading.Event, without a lock: each step is one operation on a dict or a queue."""
 
     def __init__(self) -> None:
         self._is_set = False
         self._waiters: dict[SimpleQueue[None], SimpleQueue[None]] = {}
 
     def is_set(self) -> bool:
-        """Whether it is set."""
+        """True if the event is set."""
         return self._is_set
 
     def set(self) -> None:
-        """Set it, and wake all that wait. If that is interrupted, set it again."""
+        """Set the event and wake all waiters. After an interrupt, call it again."""
         self._is_set = True
         for waiter in list(self._waiters):
             waiter.put(None)
 
     def clear(self) -> None:
-        """Take it back."""
+        """Reset the event to unset."""
         self._is_set = False
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is set, at most for so long; whether it is."""
+        """Wait until the event is set, at most for so long. True if it is set."""
         if self._is_set:
             return True
         woken: SimpleQueue[None] = SimpleQueue()

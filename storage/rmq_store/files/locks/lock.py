@@ -7,13 +7,13 @@ The kernel knows two kinds of record locks on byte ranges of a file, and they ex
     OFD locks (F_OFD_SETLK)  what we take; owned by an open file description; gone when its last descriptor is closed,
                              so a killed holder frees them at once
 
-RocketMQ holds byte 0 of `<root>/lock` exclusively while a broker runs (DefaultMessageStore#start: tryLock(0, 1)); a
-process of ours holds it shared, so brokers and we keep each other out. Layout of a lock file:
+RocketMQ holds byte 0 of `<root>/lock` exclusively while a broker runs (DefaultMessageStore#start: tryLock(0, 1)). Our
+processes hold it shared, so a broker and our processes exclude each other. Layout of a lock file:
 
-    0-3    "lock", written by Java; not read by anybody
+    0-3    "lock", written by Java; never read
     16-23  pid of the newest holder of byte 0, decimal, padded with spaces; meaningful only while byte 0 is locked,
            because the kernel names no process for OFD locks
-    24-31  when somebody who waits for byte 0 looked last, of those that wait without a futex; see `pace`
+    24-31  time of the last poll by a process that waits for byte 0 without a futex; see `pace`
 
 Locks are never broken: a dead holder has none, and a live one may still write.
 """
@@ -67,7 +67,7 @@ class LockState(NamedTuple):
 
 
 def process_is_alive(pid: int) -> bool:
-    """Say whether a process of this pid (> 0) exists; not necessarily the one that wrote the pid down."""
+    """True if a process with this pid (> 0) exists. It need not be the one that wrote the pid down."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -78,19 +78,19 @@ def process_is_alive(pid: int) -> bool:
 
 
 def process_text(pid: int | None) -> str:
-    """How a text names the holder of a lock, who may not be known."""
+    """Text that names the holder of a lock, also if the holder is unknown."""
     return "another process" if pid is None else f"process {pid}"
 
 
 class OfdLock:
-    """A lock on one byte of a file; one object is one holder, whichever thread uses it.
+    """A lock on one byte of a file. One object is one holder, whichever thread uses it.
 
-    Taking a lock that this object already holds does not succeed: `try_*` say False, `acquire_exclusive` waits. So two
-    threads sharing an object exclude each other, although the kernel would not separate them. Any thread may release a
-    lock that was taken without a `with` block.
+    An object cannot take a lock that it holds already: `try_*` return False, `acquire_exclusive` waits. So two threads
+    that share an object exclude each other, although the kernel would not separate them. Any thread may release a lock
+    that was taken without a `with` block.
 
-    The file is created (0600) when a lock is first taken, never by `who`. A forked child holds nothing: its copy of
-    the object is free, and opens the file anew when it takes the lock itself.
+    The file is created (0600) when a lock is first taken, never by `who`. A forked child holds nothing: its copy of the
+    object is free, and opens the file anew when it takes the lock itself.
     """
 
     futex: Futex | None = None
@@ -116,7 +116,7 @@ class OfdLock:
         return self._kind
 
     def is_current(self) -> bool:
-        """Say whether this object holds a lock that others can see: the path still names the file that is locked."""
+        """True if this object holds a lock that other processes can see: the path still names the locked file."""
         if self._kind == "free":
             return False
         try:
@@ -125,22 +125,25 @@ class OfdLock:
             return False
 
     def try_shared(self) -> bool:
-        """Take the lock beside other shared holders; False if somebody holds it exclusively, or this object does."""
+        """Take the lock together with other shared holders. False if anybody holds it exclusively, or this object holds
+        it.
+        """
         return self._try("shared")
 
     def try_exclusive(self) -> bool:
-        """Take the lock alone; False if anybody holds it."""
+        """Take the lock exclusively; False if anybody holds it."""
         return self._try("exclusive")
 
     def acquire_exclusive(
         self, timeout_ms: int, unless: Callable[[], bool] | None = None, own: _Holder | None = None
     ) -> bool:
-        """Take the lock alone, waiting for it; False, and it is not taken, once `unless` says that there is no need.
+        """Wait for the lock and take it exclusively. False, without the lock, as soon as `unless` says that it is not
+        needed.
 
-        `own`: of whose block; None: for no block.
+        `own`: the block that the lock belongs to; None: no block.
 
         Raises:
-            StoreLockedError: somebody still held it after `timeout_ms`; names a holder's pid where that is known.
+            StoreLockedError: another holder still had it after `timeout_ms`; names that holder's pid if it is known.
         """
         if self._try("exclusive", own):
             return True
@@ -167,7 +170,7 @@ class OfdLock:
 
     @property
     def looked_ns(self) -> int:
-        """See `pace.Shared`."""
+        """Time of the last poll by a waiter; see `pace.Shared`."""
         found = os.pread(self._fd, _LOOKED.size, _LOOKED_START) if self._fd >= 0 and self.byte == 0 else b""
         return int(_LOOKED.unpack(found)[0]) if len(found) == _LOOKED.size else 0
 
@@ -179,23 +182,25 @@ class OfdLock:
                 os.pwrite(self._fd, _LOOKED.pack(value), _LOOKED_START)
 
     def exclusive(self, timeout_ms: int, unless: Callable[[], bool] | None = None) -> Exclusive:
-        """Hold the lock alone for a `with` block, which gets whether it does; as `acquire_exclusive`. Blocks do not
-        nest: UsageError for one that a signal handler begins in the middle of another one of its thread.
+        """Hold the lock exclusively for a `with` block. The block gets whether the lock is held; as
+        `acquire_exclusive`. Blocks do not nest: UsageError if a signal handler begins one in the middle of another
+        block of its thread.
 
-        An exception from a signal handler (Ctrl-C) may come on the way in or out, where no `finally` sees it. A lock
-        that a thread then still holds is released when the thread takes it again, or by `release_left`.
+        An exception from a signal handler (Ctrl-C) may come on entry or exit, where no `finally` sees it. A lock that a
+        thread still holds after that is released when the thread takes it again, or by `release_left`.
         """
         return Exclusive(self, timeout_ms, unless)
 
     def exclusive_if_free(self) -> Exclusive:
-        """As `exclusive`, without waiting: the block gets False if somebody else holds the lock."""
+        """As `exclusive`, without waiting: the block gets False if another holder has the lock."""
         return Exclusive(self, 0, lambda: True)
 
     def release_left(self) -> bool:
-        """Release what this thread has left of a block that was interrupted; False if its block is not through yet, and
-        nothing happens: a signal handler has come in the middle of it.
+        """Release a lock that an interrupted block of this thread left held. False, and nothing happens, if that block
+        has not ended: a signal handler has interrupted it.
 
-        The stack tells which of the two it is. A mark would be left behind by the same interrupt that leaves the lock.
+        The lock is *abandoned* if the function that took it has left the stack, otherwise *in use*. A flag could not
+        tell: the interrupt that leaves the lock held would leave the flag set too.
         """
         holder = self._claim.holder()
         if holder is not None and holder[0] == threading.get_ident():
@@ -205,12 +210,12 @@ class OfdLock:
         return True
 
     def refuse_reentry(self) -> None:
-        """As `release_left`; UsageError in the middle of a block of this thread."""
+        """As `release_left`, but raises UsageError in the middle of a block of this thread."""
         if self._claim and not self.release_left():
             raise reentered(self.path)
 
     def try_upgrade(self) -> bool:
-        """Turn this shared lock into an exclusive one; False, and still shared, if there are other holders."""
+        """Turn this shared lock into an exclusive one. False, and still shared, if there are other holders."""
         assert self._kind == "shared"
         return self._take("exclusive")
 
@@ -221,7 +226,7 @@ class OfdLock:
         assert taken
 
     def release(self) -> None:
-        """Give the lock up, whichever thread took it; does nothing if this object holds none."""
+        """Release the lock, whichever thread took it. Does nothing if this object holds none."""
         if self._claim:
             # Unlocked by name, not by closing: a child that is being forked right now may have the description too.
             held = self._kind == "exclusive"
@@ -235,12 +240,12 @@ class OfdLock:
                 self.futex.wake()
 
     def close(self, timeout_ms: int = 0) -> None:
-        """Release, and close the file; the object can be used again. A block of another thread is waited for. The
-        function whose block it was may call this behind the block: what an interrupt has left of it is given up.
+        """Release the lock and close the file; the object can be used again. Waits for a block of another thread. The
+        function that owns the block may call this after the block: a lock that an interrupt left held is released.
 
         Raises:
             StoreLockedError: that block did not end within `timeout_ms`; it keeps the lock, and the file is open.
-            UsageError: as `exclusive`; nothing was let go of.
+            UsageError: as `exclusive`; nothing was released.
         """
         left = self._claim.holder()
         if left is not None and left[1] is sys._getframe(1):
@@ -265,7 +270,7 @@ class OfdLock:
                 self._claim.give_up()
 
     def who(self) -> LockState:
-        """Look who holds the byte now, this object included; touches nothing, also where the file does not exist."""
+        """Query the holder of the byte, this object included. Changes nothing, also if the file does not exist."""
         kind, pid, text = self._ask()
         if kind == fcntl.F_UNLCK:
             return LockState("free", None)
@@ -276,7 +281,7 @@ class OfdLock:
         return LockState("shared" if kind == fcntl.F_RDLCK else "exclusive", pid if pid > 0 else None)
 
     def posix_holder(self) -> int | None:
-        """The pid of a process that holds the byte with a POSIX lock, so one that is not ours; None if none does."""
+        """Pid of a process that holds the byte with a POSIX lock, so not one of ours; None if there is none."""
         kind, pid, _ = self._ask()
         return pid if kind != fcntl.F_UNLCK and pid > 0 else None
 
@@ -395,7 +400,7 @@ class Exclusive:
 
 
 def reentered(what: object) -> UsageError:
-    """The error for a signal handler that calls what its own thread is in the middle of."""
+    """The error for a signal handler whose call would enter a block that its own thread has not left."""
     return UsageError(
         f"{what}: called by a signal handler, while the same thread is inside an operation under this lock: "
         "nothing was done. Call it after the handler has returned"
@@ -403,8 +408,8 @@ def reentered(what: object) -> UsageError:
 
 
 def is_running(function: FrameType | None) -> bool:
-    """Whether this thread is in the middle of that call of a function, which is no generator: a suspended one is not on
-    the stack.
+    """True if this thread is executing that call of a function. Not for generators: a suspended one is not on the
+    stack.
     """
     caller = sys._getframe() if function is not None else None
     while caller is not None and caller is not function:
@@ -445,15 +450,15 @@ os.register_at_fork(
 
 
 def lock_shared_quietly(fd: int) -> None:
-    """Share byte 0 of an open file with everybody who does the same, for as long as the descriptor is open.
+    """Share byte 0 of an open file with all other shared holders, until the descriptor is closed.
 
-    Nothing happens if somebody holds it exclusively, or the file system has no record locks: the caller reads anyway.
+    Nothing happens if it is held exclusively, or the file system has no record locks: the caller reads anyway.
     """
     with contextlib.suppress(OSError):
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 1, 0))
 
 
 def unlock_quietly(fd: int) -> None:
-    """Give back what `lock_shared_quietly` took."""
+    """Release the lock that `lock_shared_quietly` took."""
     with contextlib.suppress(OSError):
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 1, 0))

@@ -1,7 +1,7 @@
-"""A lock that is made for one call, and closed behind it.
+"""A lock that is made for one call, and closed after it.
 
 An exception from a signal handler (Ctrl-C) can come at the first instruction of an `__exit__`, which is then skipped.
-So the lock is closed by a `finally` around the block: of the two, one interrupt can skip only one.
+So a `finally` around the block closes the lock: one interrupt can skip the `__exit__` or the `finally`, not both.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ _calls: dict[tuple[int, str, int], FrameType] = {}
 
 
 def call_locked(lock: OfdLock, timeout_ms: int, work: Callable[[], T]) -> T:
-    """Call `work` while `lock`, which nobody else uses, is held alone; it is closed on return, however the call ends.
+    """Call `work` while `lock` is held exclusively. Nobody else may use `lock`: it is closed on return, however the
+    call ends.
 
     Raises:
         StoreLockedError: not free in time.
-        UsageError: a signal handler has come while its thread was in such a call with a lock on the same byte; it would
+        UsageError: a signal handler has interrupted such a call of its own thread with a lock on the same byte. It
+            would
             wait for itself. Nothing was done.
     """
     key = threading.get_ident(), str(lock.path), lock.byte

@@ -1,9 +1,9 @@
-"""How often those who wait for one lock look for it: together about a thousand times a second, however many they are.
+"""How often the waiters of one lock poll it: together about a thousand times a second, however many they are.
 
-The kernel says nothing to a waiter when a holder is killed, and a ring may be lost with the waiter that it woke. So
-each of them looks by itself now and then. If each did so every few milliseconds, hundreds would take all processors,
-and the holder would not get on. They share one word, the time at which one of them looked last, and need not be
-counted: who comes too soon behind another one sleeps twice as long from then on, who comes late half as long.
+The kernel does not notify a waiter when a holder is killed, and a wake-up is lost if the woken waiter is killed. So
+each waiter also polls. If each polled every few milliseconds, hundreds of them would use all processors, and the holder
+would not proceed. The waiters share one word, the time of the last poll, and need not be counted. A waiter that comes
+too soon after another one doubles its sleep; one that comes late halves it.
 """
 
 from __future__ import annotations
@@ -25,24 +25,26 @@ FIRST_S = 50e-6
 
 
 class Shared(Protocol):
-    """The counter that all waiters of a lock share."""
+    """The word that all waiters of a lock share."""
 
     looked_ns: int
-    """When one of them looked last (`time.monotonic_ns`)."""
+    """Time of the last poll by any waiter (`time.monotonic_ns`)."""
 
 
 class Pace:
-    """Of one waiter, for one wait. `first_s`: its first sleep, from which it comes to SHORT_S by doubling."""
+    """The pace of one waiter, for one wait. `first_s`: its first sleep; the next ones double until they reach SHORT_S.
+    """
 
     def __init__(self, first_s: float = SHORT_S) -> None:
         self._sleep_s = first_s
 
     def sleep_s(self) -> float:
-        """How long to sleep now. At random: those who were woken together do not come again together."""
+        """The next sleep in seconds, at random, so that waiters which were woken together do not poll together again.
+        """
         return self._sleep_s * random.uniform(0.5, 1.5) if self._sleep_s >= SHORT_S else self._sleep_s
 
     def is_due(self, shared: Shared) -> bool:
-        """Behind a sleep that nobody ended: whether to look now. False if another one has just done so."""
+        """After a sleep that no wake-up ended: True if this waiter polls now, False if another one has just polled."""
         if self._sleep_s < SHORT_S:
             self._sleep_s = min(2 * self._sleep_s, SHORT_S)
             return True

@@ -8,8 +8,8 @@
     4     inode            another inode
     5     appended_end     the log is complete, and its views are, below it
     6     flushed_end      the log is on disk below it; stored only after an fsync
-    7     flushing         1 while an fsync runs: whoever finds it set comes after one that failed or died. 2 while
-                           syncfs runs behind that, or in a recovery: of an error it tells once, and for all
+    7     flushing         1 while an fsync runs: a process that finds it set follows one that failed or died. 2 while
+                           syncfs runs after that, or in a recovery: the kernel reports an error of it only once
     8     poison           not 0: a flush failed, writes are refused
     9     intent_start     where the append under way begins
     10    intent_end       where it ends; the intent counts only while intent_end > appended_end
@@ -21,19 +21,19 @@
     16    index_header_4
     17    last_record      offset of the newest record; -1: none
     18    store_timestamp  storeTimestamp of the newest record, ms
-    19    append_waiting   1: somebody waits for the append lock and must be woken
-    20    append_holder    pid of who holds the append lock; 0: nobody
+    19    append_waiting   1: a process waits for the append lock and must be woken
+    20    append_holder    pid of the holder of the append lock; 0: none
     21    flush_waiting    the same two for the flush lock
     22    flush_holder
-    23    append_looked    when somebody who waits for the append lock looked last by himself, ns of the monotonic clock
+    23    append_looked    time of the last poll by a waiter for the append lock, ns of the monotonic clock
     24    flush_looked     the same for the flush lock
-    25    open_waiting     1: somebody waits to open the store, for byte 0 of `lock`, and must be woken
+    25    open_waiting     1: a process waits to open the store, for byte 0 of `lock`, and must be woken
     26    open_holder      0
-    27    open_looked      as append_looked, of those
+    27    open_looked      as append_looked, for waiters of byte 0
 
 Words are little-endian int64. Each is written by one aligned 8-byte store through a numpy view: `struct.pack_into`
-writes byte by byte, and another process could read half a value. Nobody waits for this page to reach the disk: after
-a reboot its flushed end says something, and whether a flush had failed, or was under way.
+writes byte by byte, and another process could read half a value. This page is never fsynced. After a reboot only its
+flushed end counts, and whether a flush had failed or was running.
 """
 
 from __future__ import annotations
@@ -129,9 +129,9 @@ class StatePage:
         self._boot = np.frombuffer(boot_id(), _WORD)
 
     def belongs_here(self) -> bool:
-        """Whether a first opener finished writing this page for this file: not a copy, not half-recovered, not rotten.
+        """True if a first opener finished writing this page for this file: no copy, no half recovery, no damaged words.
 
-        Its flushed end is then a lower bound of what is on disk, in any later boot, unless a broker wrote since.
+        Its flushed end is then a lower bound of the bytes on disk, in any later boot, unless a broker wrote since.
         """
         words = self._words
         if words[0] != STATE_MAGIC or (int(words[3]), int(words[4])) != self._identity:
@@ -139,8 +139,8 @@ class StatePage:
         return self._is_possible()
 
     def is_copied(self) -> bool:
-        """Whether a first opener wrote this page for another file, of which this is a copy: its words say how far that
-        store went, not what of it is here.
+        """True if a first opener wrote this page for another file, and this is a copy of it. Its words describe that
+        other store, not how much of the log this copy has.
         """
         return self._words[0] == STATE_MAGIC and not self.belongs_here() and self._is_possible()
 
@@ -156,15 +156,15 @@ class StatePage:
         return 0 <= flushed_end <= appended_end and (intent_end <= appended_end or intent_start == appended_end)
 
     def counts(self) -> bool:
-        """Whether `belongs_here`, and in this boot: then every word is true as long as no broker wrote since."""
+        """True if `belongs_here`, in this boot: then every word is true as long as no broker wrote since."""
         return self.belongs_here() and bool((self._words[1:3] == self._boot).all())
 
     def is_of_another_boot(self) -> bool:
-        """Whether `belongs_here`, and the machine was started again since the last writer, of whom no flush failed nor
-        was under way: what the files hold now was read from the disk.
+        """True if `belongs_here` and the machine was restarted since the last writer, while no flush had failed or was
+        running. The content of the files was then read from the disk.
 
-        A container may have a boot id of its own while kernel and page cache live on: so the page must be older than
-        the kernel, too.
+        A container may have a boot id of its own while kernel and page cache live on. So the page must also be older
+        than the kernel.
         """
         other = bool((self._words[1:3] != self._boot).any())
         is_older = self._written_s < time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -172,26 +172,29 @@ class StatePage:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether a flush failed in this boot, or somebody behind a killed writer was killed while he synced: perhaps
-        after a failure.
+        """True if a flush failed in this boot, or a process that called syncfs after a killed writer was itself killed:
+        perhaps after a failure.
 
-        Also so after a clean stop, when nothing is in doubt: the caller knows.
+        Also true after a clean stop, when nothing is in doubt: the caller knows that case.
         """
         return bool((self._words[1:3] == self._boot).all()) and bool(self.poison or self.flushing == _SYNCING_ALL)
 
     def doubt(self) -> None:
-        """Somebody is about to call syncfs: `is_doubtful` until he clears `flushing`, whatever happens to him."""
+        """Mark the page before a call of syncfs: `is_doubtful` is true until the caller clears `flushing`, even if it
+        is killed.
+        """
         self._words[1:3] = self._boot
         self.flushing = _SYNCING_ALL
 
     def retract(self) -> None:
-        """Nobody may believe the page from here on: a first opener recovers, or the last closer leaves."""
+        """Make the page invalid for every process: a first opener begins to recover, or the last closer leaves."""
         self._words[0] = 0
 
     def publish(self, appended_end: int, flushed_end: int, last_record: int, store_timestamp: int) -> None:
-        """A first opener has recovered: write every word, the magic last.
+        """Write every word after the recovery of a first opener, the magic last.
 
-        A word that keeps its value is not changed in between: a reader that outlived all writers may be looking.
+        A word that keeps its value is not changed in between: a reader that outlived all writers may read it at that
+        moment.
         """
         known = dict(zip(("boot_high", "boot_low"), self._boot.tolist(), strict=True))
         known |= dict(zip(("device", "inode"), self._identity, strict=True))
@@ -203,15 +206,15 @@ class StatePage:
         self._words[0] = STATE_MAGIC
 
     def append_futex(self) -> Futex:
-        """The futex of the append lock: one waiter at a time can go on."""
+        """The futex of the append lock. One waiter at a time can continue."""
         return Futex(self._words[_APPEND_FUTEX], self._words[_APPEND_LOOKED], wake_all=False)
 
     def flush_futex(self) -> Futex:
-        """The futex of the flush lock: one fsync serves many."""
+        """The futex of the flush lock. One fsync serves many waiters."""
         return Futex(self._words[_FLUSH_FUTEX], self._words[_FLUSH_LOOKED], wake_all=True)
 
     def open_futex(self) -> Futex:
-        """The futex of byte 0 of `lock`: a closer that held it alone wakes one, the next first opener."""
+        """The futex of byte 0 of `lock`. A closer that held it exclusively wakes one waiter, the next first opener."""
         return Futex(self._words[_OPEN_FUTEX], self._words[_OPEN_LOOKED], wake_all=False)
 
     @property

@@ -1,7 +1,8 @@
-"""Disk blocks of files that are there, by fallocate(2): Python has only the call that makes a file longer.
+"""Reserves and releases disk blocks of existing files, by fallocate(2). Python only has the call that makes a file
+longer.
 
-Neither is needed for anything: where the kernel or the file system cannot do it, or the disk has no room, nothing
-happens, and the writes that follow say what is wrong.
+Both functions are optional. If the kernel or the file system cannot do it, or the disk has no room, nothing happens,
+and the writes that follow report the error.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 
 
 def reserve(fd: int, start: int, size_bytes: int) -> None:
-    """Reserve blocks for the bytes [start, start + size_bytes), also behind the end; neither size nor content change.
+    """Reserve blocks for the bytes [start, start + size_bytes), also beyond the end; neither size nor content change.
 
     Large writes there are then faster by a quarter: the kernel need not look for blocks for each page.
     """
@@ -23,5 +24,5 @@ def reserve(fd: int, start: int, size_bytes: int) -> None:
 
 
 def give_back(fd: int, start: int, size_bytes: int) -> None:
-    """Punch a hole there, which reads as zeros; whole pages only."""
+    """Punch a hole, which reads as zeros; whole pages only."""
     _libc.fallocate(fd, _KEEP_SIZE | _PUNCH_HOLE, start, size_bytes)

@@ -1,7 +1,7 @@
 """Copying files without reading them into memory: the kernel moves the bytes, or shares the blocks where the file
 system can (copy_file_range(2): reflinks on XFS and Btrfs).
 
-Holes stay holes. A copy never reads beyond the end that was asked for: somebody may be writing it.
+Holes stay holes. A copy never reads beyond the given end, because a process may be writing there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _CANNOT = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPER
 
 
 def copy_start(source_fd: int, target: Path, end: int, size_bytes: int) -> None:
-    """Make `target`, a new file of `size_bytes`: bytes [0, end) of an open file, then zeros. Durable but for its name.
+    """Make `target`, a new file of `size_bytes`: bytes [0, end) of an open file, then zeros. The content is durable on
+    return, the name is not.
 
     Raises:
         StoreFullError, StoreFailedError, UsageError: as `durable.translate`.

@@ -1,8 +1,9 @@
-"""Whether an open file still has a name: asked of every file that a message is written to, every time.
+"""Checks whether an open file still has a name. Each write of a message makes this check for each file that it writes
+to.
 
-Not by fstat(2): who has asked for the times of a file makes the kernel (from 6.13 on, ext4 and others) give the next
-write a time that differs, and put down the whole inode for that, which takes longer than the write itself. statx(2)
-asks for nothing but the number of names.
+fstat(2) would be slow. It reads the times of the file; the kernel (from 6.13 on, ext4 and others) must then give the
+next write a different time and write the whole inode, which takes longer than the write itself. statx(2) reads only
+the number of names.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _statx = getattr(ctypes.PyDLL(None), "statx", None)
 
 
 class LinkCount:
-    """How many names the file of one descriptor has; 0: it was unlinked. Any thread may ask."""
+    """Number of names of one descriptor's file; 0: it was unlinked. Thread-safe."""
 
     __slots__ = ("_arguments", "_fd", "_words")
 

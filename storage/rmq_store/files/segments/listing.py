@@ -17,7 +17,7 @@ _SETTLED_NS = 3_000_000_000
 
 
 class Listing:
-    """One directory. `parse` makes the numbers that are asked for out of the names in it."""
+    """The listing of one directory. `parse` turns the file names into the numbers that `get` returns."""
 
     def __init__(self, directory: str, parse: Callable[[list[str]], Sequence[int]]) -> None:
         self._directory = directory
@@ -25,8 +25,8 @@ class Listing:
         self._known: tuple[tuple[int, ...], Sequence[int]] | None = None
 
     def get(self, root: Root | None = None) -> Sequence[int]:
-        """The parsed names that are there now; in the directory that is reached through `root`, if there
-        is one. OSError as listdir(3).
+        """The parsed names that exist now. If `root` is given, the directory is reached through it. OSError as
+        listdir(3).
         """
         directory = self._directory if root is None else root.reach(self._directory)
         now_ns = time.time_ns()  # first: what changes from here on has a later time than the one that is compared
@@ -43,7 +43,7 @@ class Listing:
 
 @functools.lru_cache(maxsize=16)
 def shared_listing(directory: str, parse: Callable[[list[str]], Sequence[int]]) -> Listing:
-    """The listing of this directory that the whole process shares. Opening a store lists its segments several times,
+    """The listing of this directory that the whole process shares. An opening store lists its segments several times,
     before and after their size is known, and Spark tasks open one store after another.
     """
     return Listing(directory, parse)

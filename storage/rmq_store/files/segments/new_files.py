@@ -1,9 +1,9 @@
-"""Files that have their full size before they get their names, the next ones of a long append made ahead of it.
+"""Makes files at full size before they get their names. A long append has its next files made ahead.
 
     <root>/pyrmq/new-<pid>-<n>      being made, or ready: rename(2) gives it its name
 
-A thread makes files ahead for who fills one after the other. On a disk that is busy with what he wrote before, each of
-them would take as long as a tenth of a second. Source: AllocateMappedFileService.java, which makes the next two of a
+A thread makes files ahead for a writer that fills one file after another. On a disk that is busy with earlier writes,
+making one file can take a tenth of a second. Source: AllocateMappedFileService.java, which makes the next two of a
 broker's log.
 """
 
@@ -28,7 +28,7 @@ class NewFiles:
     """Files for one directory, `size_bytes` each, filled with zeros; thread-safe.
 
     `sparse` leaves holes in them; otherwise their blocks are allocated (posix_fallocate). The next first opener removes
-    files that a killed process has not used.
+    unused files of a killed process.
     """
 
     def __init__(self, directory: Path, size_bytes: int, *, sparse: bool) -> None:
@@ -39,18 +39,18 @@ class NewFiles:
         self._maker: Background | None = None
 
     def take(self, path: Path) -> Path:
-        """A file that is the caller's, to be renamed to `path`; durable, but for its name.
+        """A file for the caller alone, which renames it to `path`. The content is durable on return, the name is not.
 
         Raises:
-            StoreFullError, StoreFailedError, UsageError: as `durable.translate`; nothing is left of it.
+            StoreFullError, StoreFailedError, UsageError: as `durable.translate`; no file is left.
         """
         with contextlib.suppress(IndexError):
             return self._ready.popleft()
         return self._made(1, path)[0]
 
     def make_ahead(self) -> None:
-        """Have the thread make those that are missing to AHEAD. If no thread can be started, or the disk is full,
-        `take` meets the same obstacle, and raises.
+        """Let the thread make files until AHEAD of them are ready. If no thread can be started, or the disk is full,
+        nothing is raised here: `take` meets the same obstacle, and raises.
         """
         if len(self._ready) < AHEAD and (self._maker is None or not self._maker.is_alive()):
             maker = Background(self._make_ahead, "rmq-files")
@@ -59,7 +59,7 @@ class NewFiles:
                 maker.start()
 
     def close(self) -> None:
-        """Wait for the thread, and remove what nobody took; can be repeated. OSError as unlink(2)."""
+        """Wait for the thread, and remove unused files; can be repeated. OSError as unlink(2)."""
         if self._maker is not None:
             self._maker.join()
         while self._ready:

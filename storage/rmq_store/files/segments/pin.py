@@ -1,8 +1,9 @@
-"""Pins of segments: shared locks on byte 0 of its file, which a cleaner asks for alone before it unlinks the file.
+"""Pins of segments. A pin is a shared lock on byte 0 of a segment's file; retention must get that lock exclusively
+before it unlinks the file.
 
-A reader takes the lock on every segment that it has open (`OpenFile.pin`); a `Pin` takes it for a range of the log that
-somebody is going to read, perhaps in another process. The locks are open-file-description locks: they end with the
-descriptor, so a killed reader keeps nothing. A process that has mapped a file reads on in it after it was unlinked.
+A reader takes the lock on every segment that it has open (`OpenFile.pin`). A `Pin` takes it for a range of the log
+that will be read later, perhaps in another process. The locks are open-file-description locks: they end with the
+descriptor, so a killed reader pins nothing. A process that has mapped a file can still read it after it was unlinked.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ _FILES_MAX = 16
 class Pin:
     """Keeps the segments of a range of the log from being deleted, until `release` or the end of the `with` block.
 
-    `start` is the first byte that it keeps: behind what was asked for if retention was faster. A cleaner whose patience
-    (destroyMapedFileIntervalForcibly) ends deletes the segments nevertheless; what is mapped then can be read to its
-    end.
+    `start` is the first pinned byte: later than the requested one if retention was faster. When the patience of
+    retention ends (destroyMapedFileIntervalForcibly), it deletes the segments nevertheless. A segment that is mapped by
+    then can be read to its end.
     """
 
     def __init__(self, segments: SegmentRun, start: int, end: int) -> None:
@@ -51,7 +52,7 @@ class Pin:
             self._fds.append(fd)
 
     def release(self) -> None:
-        """Give the segments free; may be called again."""
+        """Unpin the segments; can be repeated."""
         while self._fds:
             fd = self._fds.pop()
             # Unlocked by name: a process that was forked meanwhile has the description, too.
@@ -72,9 +73,9 @@ class Pin:
 
 @contextlib.contextmanager
 def alone(path: Path) -> Iterator[bool]:
-    """Whether nobody keeps the file; if so, nobody can begin to for the length of the `with` block.
+    """Yield True if no process has pinned the file. If so, none can pin it for the length of the `with` block.
 
-    A file that is gone is kept by nobody. OSError as open(2).
+    A missing file counts as not pinned. OSError as open(2).
     """
     try:
         fd = durable.open_nofollow(path, os.O_RDWR)
@@ -88,7 +89,7 @@ def alone(path: Path) -> Iterator[bool]:
 
 
 def is_pinned(path: Path) -> bool:
-    """Whether somebody keeps the file at this moment."""
+    """True if a process pins the file at this moment."""
     try:
         fd = durable.open_nofollow(path, os.O_RDONLY)
     except FileNotFoundError:

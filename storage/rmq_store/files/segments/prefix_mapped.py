@@ -54,15 +54,15 @@ class PrefixMappedFile:
             os.close(fd)
 
     def exists(self) -> bool:
-        """Whether nobody unlinked the file since it was opened."""
+        """True if the file has not been unlinked since it was opened."""
         return self._links.get() > 0
 
     def read(self, position: int, size_bytes: int) -> bytes:
-        """Bytes behind the mapped part; fewer at the end of the file."""
+        """Bytes beyond the mapped part; fewer at the end of the file."""
         return os.pread(self._fd, size_bytes, position)
 
     def write(self, data: bytes | bytearray | memoryview, position: int) -> None:
-        """Write bytes; who looks at the mapped part sees them. StoreFullError, StoreFailedError."""
+        """Write bytes; readers of the mapped part see them. StoreFullError, StoreFailedError."""
         try:
             durable.write_fully(self._fd, data, position, self.path)
         except OSError as error:
@@ -73,7 +73,7 @@ class PrefixMappedFile:
         blocks.reserve(self._fd, start, min(size_bytes, self.size_bytes - start))
 
     def zero_from(self, start: int) -> None:
-        """Write zeros over everything from `start` on that is not a hole."""
+        """Write zeros over all data from `start` on; holes stay holes."""
         for low, high in data_ranges(self._fd, start, self.size_bytes):
             for position in range(low, high, _ZERO_STEP):
                 self.write(bytes(min(_ZERO_STEP, high - position)), position)

@@ -4,8 +4,8 @@
                | 000...0         | 000...size     | ...        20 decimal digits
                +-----------------+----------------+
 
-Files are created at full size and never change it while they live: growing or shrinking a file that somebody has mapped
-would kill that process with SIGBUS. They are zeroed in place, or unlinked. Bulk bytes are written with pwrite(2), which
+Files are created at full size and never change it while they live: to shrink a file that a process has mapped would
+kill that process with SIGBUS. They are zeroed in place, or unlinked. Bulk bytes are written with pwrite(2), which
 is coherent with mapped reads on Linux and reports a full disk as an error.
 """
 
@@ -50,14 +50,14 @@ _SYNC_FILE_RANGE_WRITE = 2
 
 
 class FsyncError(Exception):
-    """An fsync failed. The kernel reports that once, and takes the pages for clean afterwards."""
+    """An fsync failed. The kernel reports that once, and afterwards treats the unwritten pages as clean."""
 
 
 class OpenFile:
-    """One file of a run: a descriptor and, once somebody reads, a read-only map of all of it.
+    """One file of a run: a descriptor and, from the first read on, a read-only map of the whole file.
 
-    Arrays and buffers over the map keep it alive after this object is gone. The descriptor is closed with the
-    object, so that a thread which still uses it never sees it reused.
+    Arrays and buffers over the map keep it alive after this object is gone. The descriptor is closed with the object,
+    so that a thread which still uses it never sees it reused.
     """
 
     def __init__(self, path: str | Path, size_bytes: int, *, writable: bool) -> None:
@@ -81,7 +81,7 @@ class OpenFile:
             os.close(fd)
 
     def exists(self) -> bool:
-        """Whether nobody unlinked the file since it was opened: one of the same name may have taken its place."""
+        """True if the file has not been unlinked since it was opened. Another file may have its name now."""
         return self._links.get() > 0
 
     @property
@@ -93,8 +93,8 @@ class OpenFile:
         return self._map
 
     def read(self, position: int, size_bytes: int) -> bytes:
-        """Bytes that may lie in a hole: to look at one through the map takes a page of some file systems (tmpfs), and
-        kills the process if there is none left. StoreFailedError.
+        """Read bytes that may lie in a hole. Through the map, some file systems (tmpfs) would allocate a page for the
+        hole, and kill the process if none is left. StoreFailedError.
         """
         try:
             return os.pread(self.fd, size_bytes, position)
@@ -102,7 +102,7 @@ class OpenFile:
             raise durable.translate(error, self.path) from error
 
     def data_ranges(self, start: int, end: int) -> list[tuple[int, int]]:
-        """As the function of that name. StoreFailedError."""
+        """As the module's function `data_ranges`. StoreFailedError."""
         with durable.typed(self.path):
             return data_ranges(self.fd, start, end)
 
@@ -112,10 +112,10 @@ class OpenFile:
         return pa.py_buffer(self.map)
 
     def start_writing_back(self, position: int, size_bytes: int) -> None:
-        """Let the disk begin with these bytes: a later fsync has less to wait for. Nothing is durable on return.
+        """Start write-back of these bytes, so that a later fsync is shorter. Nothing is durable on return.
 
-        Waits where the disk has more to do than it takes. Whether the kernel takes the hint is not looked at: an error
-        of the disk is told by that fsync, as one of the kernel's own writing back is.
+        Blocks if the disk's queue is full. The result of the system call is ignored: a later fsync reports disk errors,
+        as it does for the kernel's own write-back.
         """
         _libc.sync_file_range(self.fd, position, size_bytes, _SYNC_FILE_RANGE_WRITE)
 
@@ -126,17 +126,17 @@ class OpenFile:
             self._pinned = True  # behind it: after an interrupt in between it is locked once more
 
     def unpin(self) -> None:
-        """Let retention have it."""
+        """Allow retention to delete the file."""
         if self._pinned:
             self._pinned = False
             unlock_quietly(self.fd)
 
 
 class OpenFiles:
-    """Of the open files of a store those that nobody was given for longest are forgotten first; thread-safe.
+    """The open files of a store. Above the limit, the least recently used ones are forgotten; thread-safe.
 
-    No lock: a signal handler may read or send in the middle of a look of its own thread. Each step is one operation on
-    a dict. Two threads may open one file at the same time; the table then has one of the two.
+    No lock: a signal handler may read or send while it interrupts a lookup of its own thread. Each step is one
+    operation on a dict. Two threads may open one file at the same time; the table then keeps one of the two.
     """
 
     def __init__(self, limit: int = OPEN_FILES_MAX) -> None:
@@ -147,11 +147,11 @@ class OpenFiles:
     def get(
         self, path: str, size_bytes: int, *, writable: bool, pin: bool, directory: Path | None = None
     ) -> OpenFile:
-        """Return the open file; FileNotFoundError if there is none (any more). `directory`: the file's, where it is not
-        reached by its path (`rooted`).
+        """Return the open file; FileNotFoundError if it does not exist (any more). `directory`: the file's directory,
+        if the file is not reached by its path (`rooted`).
 
-        A file that another process unlinked is not returned, even if it is still mapped here: one of the same name may
-        have taken its place.
+        A file that another process unlinked is not returned, even if it is still mapped here: another file may have its
+        name.
         """
         file = self._files.get(path)
         if file is not None and file.exists():
@@ -191,7 +191,7 @@ class OpenFiles:
         self._files.pop(path, None)
 
     def unpin(self) -> None:
-        """Let retention have all files; those that are asked for again are kept from it again."""
+        """Allow retention to delete all files. A file that is opened again is pinned again."""
         for file in list(self._files.values()):
             file.unpin()
 
@@ -203,10 +203,10 @@ class OpenFiles:
 class SegmentRun:
     """The files of one directory; `size_bytes` each.
 
-    `sparse=True` (consume queues) leaves holes in new files; otherwise their blocks are allocated, so that a full disk
-    shows at creation, and who creates one behind the other has the next ones made ahead. `pin=True` (commit log) makes
-    retention pass over files that are mapped here. `keep_names`: what the directory holds is known to the next run over
-    it in this process, too (`shared_listing`).
+    `sparse=True` (consume queues) leaves holes in new files. Otherwise their blocks are allocated, so that a full disk
+    shows at creation, and a writer that creates one file after another has the next ones made ahead. `pin=True` (commit
+    log): retention passes over files that are mapped here. `keep_names`: the next run over the directory in this
+    process reuses its listing (`shared_listing`).
     """
 
     def __init__(
@@ -257,18 +257,18 @@ class SegmentRun:
         return f"{self._prefix}{base:020d}"
 
     def base_of(self, offset: int) -> int:
-        """The beginning of the file that holds `offset`."""
+        """The first offset of the file that holds `offset`."""
         return offset - offset % self.size_bytes
 
     def exists(self, base: int) -> bool:
-        """Whether the file that begins at `base` is there."""
+        """True if the file that begins at `base` exists."""
         return self.path(base).exists()
 
     def open(self, base: int) -> OpenFile:
         """Open the file that begins at `base`.
 
         Raises:
-            FileNotFoundError: it is not there.
+            FileNotFoundError: it does not exist.
             CorruptionError: its size is wrong.
             StoreFailedError: it cannot be opened; nothing is known to be wrong with it.
         """
@@ -291,10 +291,11 @@ class SegmentRun:
         return file
 
     def create(self, base: int) -> None:
-        """Create the file that begins at `base`, filled with zeros, unless it is there; the file durably, its name only
-        if it is the first of a run of files that are not sparse, and `sync` the others.
+        """Create the file that begins at `base`, filled with zeros, unless it exists.
 
-        The file appears under its name at full size. StoreFullError: nothing is left of it.
+        The file's content is durable on return. Its name is durable only for the first of a run of files that are not
+        sparse; `sync` makes the other names durable. The file appears under its name at full size. StoreFullError: no
+        file is left.
         """
         path = self.path(base)
         if os.access(path, os.F_OK):
@@ -335,7 +336,7 @@ class SegmentRun:
             raise durable.translate(error, file.path) from error
 
     def put(self, offset: int, data: bytes | bytearray) -> None:
-        """As `write`, but a missing file is created first: that there is one is found out by opening it."""
+        """As `write`, but creates a missing file first. A failed open shows that the file is missing."""
         try:
             self.write(offset, data)
         except FileNotFoundError:
@@ -366,7 +367,7 @@ class SegmentRun:
         return changed
 
     def data_beyond(self, start: int) -> bool:
-        """Whether any byte at or above `start` is not zero."""
+        """True if any byte at or above `start` is not zero."""
         for base in self.bases():
             low = max(start, base) - base
             if low >= self.size_bytes:
@@ -380,7 +381,8 @@ class SegmentRun:
         return False
 
     def data_end(self, base: int, start: int) -> int:
-        """The offset behind the last non-zero byte of one file, from position `start` on; base + start if none."""
+        """The offset after the last non-zero byte of one file, from position `start` on; base + start if there is none.
+        """
         file = self.open(base)
         for low, high in reversed(file.data_ranges(start, self.size_bytes)):
             for position in range(high, low, -len(_ZEROS)):
@@ -435,7 +437,7 @@ class SegmentRun:
     def rewrite(self, start: int, end: int) -> None:
         """Write the bytes of [start, end) over themselves.
 
-        After a failed fsync the kernel takes pages for clean that never reached the disk; this makes them dirty again.
+        After a failed fsync the kernel treats pages as clean that never reached the disk. This makes them dirty again.
         """
         for base in self.bases():
             low, high = max(start, base), min(end, base + self.size_bytes)
@@ -443,13 +445,13 @@ class SegmentRun:
                 self.write(position, self.open(base).read(position - base, min(len(_ZEROS), high - position)))
 
     def drop_empty_newest(self) -> None:
-        """Unlink a newest file of zero length: what a dying broker leaves (MappedFileQueue#doLoad)."""
+        """Unlink a newest file of zero length, which a killed broker can leave (MappedFileQueue#doLoad)."""
         bases = self.bases()
         if bases and self.path(bases[-1]).stat().st_size == 0:
             self.remove(bases[-1])
 
     def stop_making_ahead(self) -> None:
-        """Remove the files that were made ahead and are not needed. StoreFailedError."""
+        """Remove the unused files that were made ahead. StoreFailedError."""
         with durable.typed(self.directory):
             self._new_files.close()
 
@@ -469,9 +471,9 @@ def parsed_names(names: list[str]) -> tuple[int, ...]:
 
 
 def data_ranges(fd: int, start: int, end: int) -> list[tuple[int, int]]:
-    """The parts of [start, end) that are not holes (SEEK_DATA), so that zeroed sparse files cost nothing to look at.
+    """The parts of [start, end) that are not holes (SEEK_DATA), so that zeroed sparse files cost nothing to scan.
 
-    OSError as lseek(2): where the data are is unknown, and nothing may be taken for a hole.
+    OSError as lseek(2): the position of the data is unknown then, and no byte may be treated as a hole.
     """
     ranges = []
     position = start

@@ -1,7 +1,7 @@
 """A log whose segments lie in several directories: storePathCommitLog=/a,/b of a broker, for reading only.
 
-A broker makes each new segment in the next of its directories. So none of them has a log of its own: what counts is the
-union, by the numbers that the files are named after. A gap in it is a directory that was not named, or is not mounted.
+A broker makes each new segment in the next of its directories. So no directory holds a whole log: the log is the union
+of their files, ordered by the numbers in the names. A gap means that a directory was not named, or is not mounted.
 Source: MultiPathMappedFileQueue.java.
 """
 
@@ -18,7 +18,7 @@ from rmq_store.files.segments.segments import OpenFile, OpenFiles, SegmentRun, p
 
 
 class SpreadRun(SegmentRun):
-    """The files of `directories`, each in one of them, as one run. Nothing is written."""
+    """The files of `directories` as one run; each file lies in one of them. Nothing is written."""
 
     def __init__(self, directories: Sequence[Path], size_bytes: int, files: OpenFiles) -> None:
         super().__init__(directories[0], size_bytes, files, writable=False, sparse=False, pin=True)
@@ -64,7 +64,7 @@ class SpreadRun(SegmentRun):
         return places
 
     def path(self, base: int) -> Path:
-        """As in `SegmentRun`; of a file that is not there, in the first directory."""
+        """As in `SegmentRun`; for a missing file, the path in the first directory."""
         self._bases()
         return self._places.get(base, self.directory) / f"{base:020d}"
 
@@ -83,12 +83,12 @@ class SpreadRun(SegmentRun):
             raise durable.translate(error, path.parent) from error
 
     def create(self, base: int) -> None:
-        """Nothing is created. ReadOnlyError."""
+        """Always raises ReadOnlyError."""
         raise ReadOnlyError(f"{self.directory}: a log in several directories is only read")
 
 
 def parse_paths(text: str) -> tuple[Path, ...]:
-    """The directories of storePathCommitLog, which commas separate. UsageError: one is no absolute path, or is there
+    """The directories of storePathCommitLog, separated by commas. UsageError: one is not an absolute path, or comes
     twice.
     """
     paths = tuple(Path(part.strip()) for part in text.split(",") if part.strip())
