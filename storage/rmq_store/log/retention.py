@@ -1,13 +1,13 @@
-"""Taking the oldest segments out of the log, and what hangs on them: which may go, and in which order.
+"""Retention deletes the oldest segments of the log, then the queue and index files that point only at them.
 
     all files        s0 | s1 | s2 | s3 | s4
-    may go           -- | -- | --            below the flushed end and the progress record, never the newest record's
+    removable        -- | -- | --            below the flushed end and the progress record, never the newest record's
     order            unlink s0, fsync the directory, unlink s1, fsync, ...; then queue files, then index files;
-                     which queue files will be the first ones is written down before others are unlinked
+                     the new first file of each queue is saved before older ones are unlinked
 
-A power cut between two steps leaves a log that begins later and views that begin earlier: what they say about gone
-records does not count. In another order it could leave a hole in the log, or records without queue entries. A segment
-is unlinked under the append lock, so who appends or looks units up never loses a file under his hands.
+A power cut between two steps leaves a log that begins later and views that begin earlier; entries of deleted records do
+not count. Another order could leave a hole in the log, or records without queue entries. A segment is unlinked under
+the append lock, so a process that appends or searches for units never loses a file in the middle.
 
 Source: MappedFileQueue#deleteExpiredFileByTime, ConsumeQueueStore.CleanConsumeQueueService,
 IndexService#deleteExpiredFile.
@@ -38,8 +38,8 @@ def removable(log: CommitLog, end: int) -> list[int]:
 
 
 def make_removable(log: CommitLog, end: int) -> None:
-    """Make the log durable, and see to it that the progress record is at `end` at least: a scan after a power cut then
-    does not begin in what is going to be deleted.
+    """Make the log durable, and the progress record reach `end` at least. A scan after a power cut then never begins in
+    a deleted segment.
 
     Raises:
         StoreFailedError, StoreFullError, StoreLockedError: nothing may be deleted.
@@ -51,7 +51,7 @@ def make_removable(log: CommitLog, end: int) -> None:
 
 
 def remove_segment(log: CommitLog, base: int, *, forced: bool) -> bool:
-    """Delete the oldest segment, durably; False, and nothing is changed, if somebody keeps it and not `forced`.
+    """Delete the oldest segment, durably. False, and nothing is changed, if a process pins it and not `forced`.
 
     `base` is one of `removable`, and `make_removable` was called for its end. StoreFailedError, StoreLockedError.
     """
@@ -70,7 +70,7 @@ def remove_segment(log: CommitLog, base: int, *, forced: bool) -> bool:
 
 
 def remove_queue_files(log: CommitLog) -> int:
-    """Delete the queue files that know only records below the log's first one, durably; never a queue's last file.
+    """Delete the queue files whose entries all point below the log's first record, durably; never a queue's last file.
     Returns how many. StoreFailedError, StoreLockedError.
     """
     old = {key: files for key in log.views.keys() if (files := log.old_queue_files(*key))}
@@ -93,8 +93,8 @@ def _remove_old_files(log: CommitLog, queue: ConsumeQueue, files: list[int]) -> 
 
 
 def remove_index_files(log: CommitLog) -> int:
-    """Delete the index files that know only records below the log's first one, durably; never the newest, nor one that
-    the progress record names: recovery would take the index for lost. Returns how many. StoreFailedError,
+    """Delete the index files whose entries all point below the log's first record, durably. Never the newest file, nor
+    one that the progress record names: recovery would take the index for lost. Returns how many. StoreFailedError,
     StoreLockedError, CorruptIndexError.
     """
     start = log.start()

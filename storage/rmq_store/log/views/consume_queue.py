@@ -1,9 +1,9 @@
-"""A consume queue: for each message of one queue its place in the log, 20 bytes each (a view of the log).
+"""A consume queue (a view of the log): for each message of one queue an entry of 20 bytes with its commit-log offset.
 
     <root>/consumequeue/<topic>/<queue id>/<20 digits>      entry N at byte 20 * N of the run of files
 
-Zero entries lie behind the last one. `size == 0x7FFFFFFF` marks a pre-blank slot: there never was a message (Java
-writes them when a queue begins at an offset > 0); it is passed over, never returned.
+Zero entries follow the last one. `size == 0x7FFFFFFF` is a pre-blank entry: there never was a message (Java writes
+them when a queue begins at an offset > 0). Readers pass over it and never return it.
 Source: ConsumeQueue (putMessagePositionInfo, fillPreBlank); docs/formats.md.
 """
 
@@ -36,7 +36,7 @@ _BLANK = bytes(2 * _LOOK * ENTRY_BYTES)
 
 
 class ConsumeQueue:
-    """The files of one queue. Nothing is cached but a hint of the last end, which is proved against the files."""
+    """The files of one queue. Only a hint of the last end is cached, and it is checked against the files before use."""
 
     def __init__(self, run: SegmentRun, topic: str, queue_id: int) -> None:
         self.run = run
@@ -48,10 +48,10 @@ class ConsumeQueue:
         """Whether entries were put into it here."""
 
     def max_offset(self, end: int, confirm: Confirm, is_record: Confirm) -> int:
-        """The queue offset behind the last message whose record ends at or below `end`; 0 if there is none.
+        """The queue offset after the last message whose record ends at or below `end`; 0 if there is none.
 
-        An entry that a writer is writing at this moment may look as if it counted: `confirm` asks the record. A damaged
-        one may look like the end: it is none if a record behind it says itself that it is the queue's (`is_record`).
+        An entry that a writer is just writing may look valid: `confirm` checks its record. A damaged entry may look
+        like the end. It is not the end if a later record says that it belongs to this queue (`is_record`).
         """
         hint = self._hint  # read once: another thread may have another end, and leaves another hint meanwhile
         found = self._end_near(hint, end, confirm)
@@ -66,10 +66,10 @@ class ConsumeQueue:
     def min_offset(self, log_start: int, max_offset: int, log_end: int, confirm: Confirm) -> int:
         """The first queue offset whose record lies at or above `log_start`, or `max_offset` if there is none.
 
-        Nothing is checksummed, and an entry that was zeroed points below `log_start`, too. So what cannot be an entry
-        of a log that ends at or below `log_end` says nothing, and its neighbours are asked; damage between what
-        retention took and what it left counts as left, so that its readers learn of it. `confirm` is asked where an
-        entry says that its record is there, and a later one that retention took its own.
+        Entries have no checksum, and a zeroed entry points below `log_start` too. So an entry that is impossible in a
+        log which ends at or below `log_end` is ignored, and its neighbours decide. Damage between the messages that
+        retention deleted and those that are left counts as left, so that readers learn of it. `confirm` checks the
+        record where an entry says that its record exists, while a later entry says that retention deleted its own.
         """
         bases = self._bases()
         if not bases:
@@ -145,7 +145,7 @@ class ConsumeQueue:
         return start - 1
 
     def entries(self, start: int, stop: int) -> np.ndarray:
-        """Entries of [start, stop), dtype ENTRY, a copy; FileNotFoundError if retention took a file."""
+        """Entries of [start, stop), dtype ENTRY, a copy; FileNotFoundError if retention deleted a file."""
         parts = []
         while start < stop:
             base = start - start % self._per_file
@@ -178,7 +178,7 @@ class ConsumeQueue:
     def put(self, start: int, entries: np.ndarray) -> None:
         """Write `entries` (dtype ENTRY) at queue offsets [start, start + n), creating files.
 
-        The same entries at the same place again change nothing. StoreFullError, StoreFailedError.
+        Writing the same entries at the same offsets again changes nothing. StoreFullError, StoreFailedError.
         """
         if start:
             bases = self._bases()
@@ -195,20 +195,20 @@ class ConsumeQueue:
         self._hint, self.is_written = start, True
 
     def impossible(self, start: int, stop: int, log_end: int) -> np.ndarray:
-        """The queue offsets of [start, stop), int64 ascending, whose entries no message of a log has that ends at or
-        below `log_end`; raises as `entries`.
+        """The queue offsets in [start, stop) of impossible entries, int64 ascending. No message of a log that ends at
+        or below `log_end` can have such an entry. Raises as `entries`.
         """
         entries = self.entries(start, stop)
         return start + np.flatnonzero(~_is_possible(entries["commit_log_offset"], entries["frame_size"], log_end))
 
     def last_possible(self, base: int, log_end: int) -> int:
-        """The last queue offset of the file that begins at `base` whose entry a message can have of a log that ends at
-        or below `log_end`; `base` - 1 without one.
+        """The last queue offset, in the file that begins at `base`, whose entry is possible in a log that ends at or
+        below `log_end`; `base` - 1 without one.
         """
         return self._last_possible(base, base + self._per_file, log_end)
 
     def has_entry(self, queue_offset: int) -> bool:
-        """Whether something is written at this queue offset, in a file that is there (still)."""
+        """True if the entry at this queue offset is not empty, and its file (still) exists."""
         try:
             _, size, _ = self.entry(queue_offset)
         except FileNotFoundError:
@@ -223,11 +223,11 @@ class ConsumeQueue:
         self._hint, self.is_written = queue_offset + 1, True
 
     def cut(self, log_offset: int, is_record: Confirm, confirm: Confirm | None = None) -> int:
-        """Take back the entries of records at or above `log_offset`; returns the queue offset where the queue ends now.
+        """Remove the entries of records at or above `log_offset`; returns the queue's new end.
 
-        Works over holes and stale entries behind the first bad one, as a power cut leaves them, but not over damage as
-        `max_offset` knows it. With `confirm`, a last entry that its record does not own up to goes too: torn across a
-        sector it may point below `log_offset`.
+        Passes over holes, and over old entries after the first invalid one, as a power cut leaves them. It does not
+        pass over damage as `max_offset` defines it. With `confirm`, a last entry that its record does not confirm is
+        removed too: an entry torn across a sector may point below `log_offset`.
         """
         bases = self._bases()
         if not bases:
@@ -241,7 +241,7 @@ class ConsumeQueue:
         return boundary
 
     def begin_again(self, queue_offset: int) -> None:
-        """Take back all entries from `queue_offset` on, wherever they point, and the files without any other."""
+        """Remove all entries from `queue_offset` on, wherever they point, and the files that hold no others."""
         bases = self._bases()
         if not bases:
             return
@@ -252,11 +252,11 @@ class ConsumeQueue:
         self._hint = 0
 
     def old_files(self, log_start: int, log_end: int, is_record: Confirm) -> list[int]:
-        """First queue offsets of the files that know only records below `log_start`, oldest first; never the last file
+        """First queue offsets of the files whose entries all point below `log_start`, oldest first; never the last file
         (ConsumeQueue#deleteExpiredFile).
 
-        The last entry of a file tells, if it follows the one before it: of a damaged one the next files tell. The first
-        record that is there (`is_record`) ends the search.
+        The last entry of a file decides, if its offset is not below that of the entry before it. If it is damaged, the
+        next files decide. The first record that exists (`is_record`) ends the search.
         """
         bases = self._bases()
         count = 0
@@ -274,11 +274,11 @@ class ConsumeQueue:
         return bases[:count]
 
     def first_after(self, base: int) -> int:
-        """The first queue offset of the next file behind that of `old_files` which begins at `base`."""
+        """The first queue offset of the file after the one that begins at `base`; `base` is one of `old_files`."""
         return next(other for other in self._bases() if other > base)
 
     def remove_oldest(self, base: int) -> bool:
-        """Unlink the oldest file; False if `base` is not its first queue offset, or it is the only one. The caller
+        """Unlink the oldest file. False if `base` is not its first queue offset, or it is the only file. The caller
         holds the append lock, and fsyncs the directory.
         """
         bases = self._bases()
@@ -303,7 +303,7 @@ class ConsumeQueue:
         return [base // ENTRY_BYTES for base in self.run.bases()]
 
     def entry(self, queue_offset: int) -> tuple[int, int, int]:
-        """(commit-log offset, size, tags code) as they stand in the file; FileNotFoundError."""
+        """(commit-log offset, size, tags code) as stored in the file; FileNotFoundError."""
         base = queue_offset - queue_offset % self._per_file
         file = self.run.open(base * ENTRY_BYTES)
         offset, size, tags_code = _ENTRY.unpack(file.read((queue_offset - base) * ENTRY_BYTES, ENTRY_BYTES))

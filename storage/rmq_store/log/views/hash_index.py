@@ -1,4 +1,4 @@
-"""The hash index: from `topic#key` to places in the log (a view of the log).
+"""The hash index: from `topic#key` to commit-log offsets (a view of the log).
 
     <root>/index/<yyyyMMddHHmmssSSS>      header 40 | slots 4 each | entries 20 each, number 0 unused
 
@@ -32,7 +32,7 @@ _MANY_SHARE = 16
 class IndexState(NamedTuple):
     """The end of the index: the newest file's name as a number (NO_FILE: there is none) and its 40 header bytes.
 
-    UNKNOWN: written down by a process that keeps no index (messageIndexEnable=false), and therefore did not change it.
+    UNKNOWN: saved by a process that keeps no index (messageIndexEnable=false), and therefore did not change it.
     """
 
     file: int
@@ -57,8 +57,8 @@ class HashIndex:
         self._listing = Listing(str(directory), _numbers)
 
     def names(self) -> Sequence[int]:
-        """File names as numbers, ascending; foreign names are passed over. The same object says that no file came or
-        went since.
+        """File names as numbers, ascending; other names are passed over. If the same object is returned again, no file
+        was added or removed since.
         """
         try:
             return self._listing.get(self._root)
@@ -79,7 +79,7 @@ class HashIndex:
         return IndexState(newest.number, newest.header_bytes) if newest else EMPTY
 
     def restore(self, state: IndexState) -> None:
-        """Go back to `state`: newer files unlinked, the newest one cut."""
+        """Go back to `state`: newer files are unlinked, the newest remaining one is cut."""
         if state.file == UNKNOWN:
             return
         self._newest, self._many = None, 0  # also after an interrupt on the way out of `putting`
@@ -92,13 +92,13 @@ class HashIndex:
             newest.cut(state.header)
 
     def make_room(self, timestamp: int) -> None:
-        """Have the file there that `put` begins with, if its first entry has this timestamp (ms)."""
+        """Create the file that `put` begins with, unless it exists; its first entry has this timestamp (ms)."""
         self._file_for(timestamp)
 
     @contextlib.contextmanager
     def putting(self, key_count: int) -> Iterator[None]:
-        """For a block that puts so many entries, or none: if they are many, slots are written when it ends, or a file
-        is full. If the block fails, `restore` is needed.
+        """A block that puts `key_count` entries or none. If they are many, the slots are written when the block ends,
+        or a file is full. If the block fails, the caller must call `restore`.
         """
         self._many = key_count if key_count >= self.slot_count // _MANY_SHARE else 0
         try:
@@ -120,7 +120,9 @@ class HashIndex:
             done += file.put(key_hashes[done:], log_offsets[done:], left)
 
     def put_one(self, key_hashes: Sequence[int], log_offset: int, timestamp: int) -> None:
-        """As `put`, for the keys of one record; `state` was asked for under the same lock, and looked at the files."""
+        """As `put`, for the keys of one record. The caller has read `state` under the same lock, which checked the
+        files.
+        """
         file = self._newest or self.newest()
         done = 0
         while done < len(key_hashes):
@@ -135,7 +137,7 @@ class HashIndex:
         return newest.header.end_phy_offset if newest else -1
 
     def newest_full_timestamp(self) -> int:
-        """endTimestamp of the newest full file, what RocketMQ's checkpoint holds; 0 if no file is full."""
+        """endTimestamp of the newest full file, as in RocketMQ's checkpoint; 0 if no file is full."""
         for name in reversed(self.names()):
             header = IndexFile(self.path(name), self.slot_count, self.entry_max, writable=False).header
             if header.index_count >= self.entry_max:
@@ -155,8 +157,8 @@ class HashIndex:
         return file.header.end_phy_offset
 
     def remove_oldest(self, name: int) -> bool:
-        """Unlink the oldest file; False if `name` is not it, or it is the only one. The caller holds the append lock,
-        and fsyncs the directory.
+        """Unlink the oldest file. False if `name` is another file, or it is the only one. The caller holds the append
+        lock, and fsyncs the directory.
         """
         names = self.names()
         if len(names) < 2 or names[0] != name:
@@ -166,7 +168,7 @@ class HashIndex:
         return True
 
     def look_at_newest(self) -> IndexFile | None:
-        """The newest file for reading, nothing on disk is touched; None without files."""
+        """The newest file, for reading; changes nothing on disk. None without files."""
         names = self.names()
         return IndexFile(self.path(names[-1]), self.slot_count, self.entry_max, writable=False) if names else None
 

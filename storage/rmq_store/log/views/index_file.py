@@ -1,7 +1,7 @@
 """One file of the hash index, and how entries get into it (a view of the log; `hash_index` has them all).
 
-Entries are written first, then slots, then the header, whose indexCount is the next free number: a reader takes an
-entry for true if its record lies below its end of the log. Source: IndexFile#putKey; docs/formats.md.
+Entries are written first, then slots, then the header, whose indexCount is the next free number. A reader uses an
+entry only if its record lies below the reader's end of the log. Source: IndexFile#putKey; docs/formats.md.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class IndexFile:
         return bool((newest["previous"] != 0).any())
 
     def exists(self) -> bool:
-        """Whether nobody unlinked the file since it was opened."""
+        """True if the file has not been unlinked since it was opened."""
         return self._file.exists()
 
     def is_current(self) -> bool:
-        """Whether it is the newest file for certain: nobody starts another one while this one has room."""
+        """True if it is certainly the newest file: no process starts another one while this one has room."""
         return self.exists() and int.from_bytes(self._file.map[_INDEX_COUNT]) < self.entry_max
 
     @property
@@ -73,11 +73,11 @@ class IndexFile:
         self._file.write(entries.view(np.uint8).data, layout.entry_position(self.slot_count, first_number))
 
     def hold_slots(self, entry_count: int) -> None:
-        """From now on `put` leaves the slots alone, and changes a copy in memory, until `write_slots`; so many entries
-        will come, or as many as there is room for. Nothing happens if they are held already.
+        """Until `write_slots`, let `put` change a copy of the slots in memory instead of the file. The caller expects
+        `entry_count` entries, or as many as there is room for. Nothing happens if the slots are held already.
 
-        Many entries reach nearly every page of the slots: it is faster to write all of them, once. That is behind the
-        header then, and a reader who looks in between does not find the new entries, which nobody is to see yet.
+        Many entries touch nearly every page of the slots, so it is faster to write all slots once. The slots then come
+        after the header. A reader in between does not find the new entries, which are not visible yet.
         """
         if self._held_slots is None:
             self._held_slots = _slots_in_memory(self.slot_count)
@@ -86,13 +86,13 @@ class IndexFile:
             self._file.reserve(position, entry_count * layout.ENTRY_BYTES)
 
     def write_slots(self) -> None:
-        """Write what `hold_slots` made and `put` changed, if anything; StoreFullError, StoreFailedError."""
+        """Write the held slots that `put` changed, if any; StoreFullError, StoreFailedError."""
         if self._held_slots is not None:
             self._file.write(self._held_slots.view(np.uint8).data, layout.slot_position(0))
             self._held_slots = None
 
     def put(self, key_hashes: np.ndarray, log_offsets: np.ndarray, timestamps: np.ndarray) -> int:
-        """Add entries as `HashIndex.put`, the first ones, as many as there is room for; returns how many."""
+        """Add entries as `HashIndex.put`, from the first one on, as many as there is room for; returns how many."""
         header = self.header
         count = min(len(key_hashes), self.entry_max - header.index_count, _PUT_ENTRIES)
         key_hashes, log_offsets, timestamps = key_hashes[:count], log_offsets[:count], timestamps[:count]
@@ -134,9 +134,9 @@ class IndexFile:
         return np.frombuffer(data, dtype=layout.ENTRY)
 
     def cut(self, header: bytes) -> None:
-        """Go back to the state that `header` describes: later entries zeroed, slots recomputed from the others.
+        """Go back to the state that `header` describes: later entries are zeroed, slots recomputed from the others.
 
-        Does not rely on what the slots hold now: after a power cut any part of the file may be old or new.
+        The present values of the slots are not used: after a power cut any part of the file may be old or new.
         """
         count = layout.IndexHeader.unpack(header).index_count
         slots = _slots_in_memory(self.slot_count)

@@ -1,9 +1,9 @@
 """One index file, mapped: its header, and the chains of its slots, each from the newest entry to the oldest (data
 plane).
 
-It is read at a few places: the header if times were asked for, the slot, and one entry for each step of the slot's
-chain. Nothing is believed: a chain has to stay in its slot and in the file, and to go back with every step. The inner
-loops have twins in native/chains.c, and one of its functions walks through all files (`newest_entries`).
+A search reads little of it: the header if the caller gives times, the slot, and one entry per step of the slot's chain.
+Each step is checked: a chain must stay in its slot and in the file, and go to an older entry. The inner loops have
+twins in native/chains.c, and one of its functions walks through all files (`newest_entries`).
 
 Source: IndexFile.java (selectPhyOffset).
 """
@@ -34,7 +34,7 @@ _BLOCK_ENTRIES = 1 << 18
 
 
 class BrokenChainError(Exception):
-    """Entry `number` does not belong to the chain that led to it."""
+    """Entry `number` does not belong to the chain that points to it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -90,8 +90,8 @@ class IndexMap:
             above, number = number, previous
 
     def chains(self, key_hashes: Int32, log_range: tuple[int, int]) -> Iterator[Int64]:
-        """Log offsets in [start, end) of all entries with one of these hashes, (n,) int64 each: all chains one step at
-        a time. Times are not looked at. BrokenChainError.
+        """Log offsets in [start, end) of all entries with one of these hashes, (n,) int64 each. Each step advances all
+        chains. Times are ignored. BrokenChainError.
         """
         first, step = (self._native_first, self._native_step) if native.LOADED else (self._first, self._step)
         key_hashes, numbers = first(key_hashes)
@@ -162,9 +162,9 @@ def newest_entries(
     window: tuple[int, int],
     log_range: tuple[int, int],
 ) -> list[int] | None:
-    """Log offsets in [start, end) of the entries with this hash in all files, newest file first, as `IndexSearch`'s
-    `newest_first`: one call for one key of few messages in sound files. None: ask file by file; there is no extension,
-    a chain is broken, or a key has more than a few messages.
+    """Log offsets in [start, end) of the entries with this hash in all files, newest file first, as
+    `IndexSearch.newest_first`. One call serves one key of few messages in sound files. None: the caller must search
+    file by file, because there is no extension, a chain is broken, or the key has more than a few messages.
 
     `geometry`: slots and `entry_max` of each file. `window`: (begin ms, end ms).
     """

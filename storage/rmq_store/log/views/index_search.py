@@ -1,8 +1,8 @@
-"""Finding places in the log by key hash, newest first: one key as RocketMQ walks, thousands at once with arrays.
+"""Finds commit-log offsets by key hash, newest first: one key as RocketMQ walks, thousands at once with arrays.
 
-The files there are, each mapped whole (`IndexMap`), newest file first. While somebody appends, or takes an append back,
-a slot may lead for a moment to an entry that another one has taken; then the slot is read again. A search finds
-candidates, because other keys have the same hash: the caller compares the records.
+A search walks all files, newest first, each mapped whole (`IndexMap`). While a writer appends or undoes an append, a
+slot may briefly point at an entry that belongs to another slot now; then the slot is read again. A search finds only
+candidates, because other keys can have the same hash: the caller compares the records.
 
 Source: IndexService.java (queryOffset), IndexFile.java (isTimeMatched).
 """
@@ -35,7 +35,7 @@ _TRIES = 5
 
 
 class IndexSearch:
-    """Reads the files of one index; whatever lies at or above the caller's end of the log is passed over."""
+    """Reads the files of one index. Entries at or above the caller's end of the log are passed over."""
 
     def __init__(self, index: HashIndex, files: OpenFiles) -> None:
         self.index = index
@@ -45,11 +45,11 @@ class IndexSearch:
         self._known: tuple[Sequence[int], list[weakref.ref[OpenFile]]] | None = None
 
     def newest_first(self, key_hash: int, begin_ms: int, end_ms: int, log_range: tuple[int, int]) -> Iterator[int]:
-        """Log offsets in [start, end) of the entries with this hash that RocketMQ takes for stored in [begin_ms,
-        end_ms], newest first; an offset may come again.
+        """Log offsets in [start, end) of the entries with this hash whose store time, by RocketMQ's rule, lies in
+        [begin_ms, end_ms]; newest first. An offset may come twice.
 
-        The time of an entry is known to a second only, counted from the file's first: of a message less than a second
-        younger than `begin_ms` RocketMQ may find that it is too old. Raises as `candidates`.
+        The time of an entry is exact to a second only, counted from the file's first. So RocketMQ may count a message
+        as too old if it is less than a second younger than `begin_ms`. Raises as `candidates`.
         """
         begin_ms, end_ms = (min(max(time_ms, -1), UNBOUNDED_MS) for time_ms in (begin_ms, end_ms))
         maps = self._known_maps()
@@ -75,7 +75,7 @@ class IndexSearch:
 
     def candidates(self, key_hashes: Int32, log_range: tuple[int, int]) -> Iterator[Int64]:
         """Log offsets in [start, end) of all entries with one of these hashes, (n,) int64 each; an offset may come
-        again. Times are not looked at: those in the files do not tell if a clock was ever set back.
+        twice. Times are ignored: those in the files are wrong if a clock was ever set back.
 
         Raises:
             CorruptIndexError: a file is damaged.
@@ -91,7 +91,7 @@ class IndexSearch:
     def covered(self) -> list[tuple[int, int]]:
         """The log offsets of the first and of the last record that have entries, of each file; newest file first.
 
-        The begin in a file's header does not help: Java writes the end of the file before there. Raises as
+        The begin offset in a file's header does not help: Java writes the end of the previous file there. Raises as
         `candidates`.
         """
         return [
@@ -144,7 +144,7 @@ class IndexSearch:
 
 
 def damaged_index(path: str, offset: int, reason: str) -> CorruptIndexError:
-    """The error for an index that is not true; it says what helps."""
+    """The error for a damaged index, with the command that repairs it."""
     return CorruptIndexError(path, offset, f"{reason}; `rmq repair --index` builds the index again")
 
 

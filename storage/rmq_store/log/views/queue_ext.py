@@ -1,6 +1,6 @@
 """Units of consumequeue_ext: where a broker with enableConsumeQueueExt=true keeps the tags codes of its queue entries.
 
-    <root>/consumequeue_ext/<topic>/<queue id>/<20 digits>     units one behind the other, of different sizes
+    <root>/consumequeue_ext/<topic>/<queue id>/<20 digits>     units one after another, of different sizes
 
     bytes  field        meaning
     0-1    size         int16, bytes, the whole unit: 20 + bit_map_size; -1: the next unit begins in the next file
@@ -8,8 +8,8 @@
     10-17  store_time   int64, ms, storeTimestamp of the message
     18-19  bit_map_size int16, bytes; the bit map of SQL filters follows
 
-The entry then holds an address: the byte of the unit in its queue's units, minus 2^63. Any tags code that no int32 can
-be on the negative side is such an address; whoever replaces one takes the unit from its message. Nothing here writes.
+The entry then holds an address: the byte of the unit in its queue's units, minus 2^63. Any tags code below the smallest
+int32 is such an address. A process that replaces an address cuts the message off from its unit. Nothing here writes.
 Source: ConsumeQueueExt.java (isExtAddr, unDecorate, CqExtUnit), ConsumeQueue.java (CqUnit of an iterator).
 """
 
@@ -36,15 +36,16 @@ NO_TIME = -1
 
 
 def has_units(root: Path) -> bool:
-    """Whether a broker ever wrote any: else no tags code of the store is an address."""
+    """True if a broker ever wrote units. Otherwise no tags code of the store is an address."""
     return (root / DIRECTORY).is_dir()
 
 
 def read_units(root: Path, topic: str, queue_id: int, addresses: Int64) -> tuple[Int64, Int64]:
-    """Tags code and store time (ms) of the units at `addresses` (n,), (n,) each. The time is NO_TIME where no unit is.
+    """Tags code and store time (ms) of the units at `addresses` (n,), (n,) each. The time is NO_TIME where there is no
+    unit.
 
     Raises:
-        NotAStoreError: a directory on the way is a symbolic link.
+        NotAStoreError: a directory of the path is a symbolic link.
         StoreFailedError, UsageError: a file cannot be read.
     """
     codes, times = addresses.copy(), np.full(len(addresses), NO_TIME, np.int64)
@@ -66,7 +67,7 @@ def read_units(root: Path, topic: str, queue_id: int, addresses: Int64) -> tuple
 
 
 def tags_codes(root: Path, topic: str, queue_id: int, entries: np.ndarray) -> Int64:
-    """The tags codes of queue entries (dtype ENTRY), (n,): an address stays where its unit is not to be had."""
+    """The tags codes of queue entries (dtype ENTRY), (n,). An address stays if its unit cannot be found."""
     codes: Int64 = entries["tags_code"].astype(np.int64)
     rows = np.flatnonzero(is_extension_address(codes))
     if len(rows):

@@ -1,7 +1,7 @@
-"""The views of the log: all consume queues, and the index. Dispatch puts records into them, `cut` takes them back.
+"""The views of the log: all consume queues, and the index. Dispatch puts records into them, `cut` removes them.
 
-The same records always give the same bytes: an entry's place is its queue offset, index entries follow log order. So
-dispatching again what is already there changes nothing in the queues; the index must be put back first.
+The same records always give the same bytes: a queue entry lies at its queue offset, index entries follow log order. So
+dispatching the same records again changes nothing in the queues; the index must be restored first.
 Source: DefaultMessageStore.ReputMessageService.
 """
 
@@ -51,7 +51,7 @@ class Views:
         """
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, whether or not it has files yet. `topic` must be a valid name: it becomes a path.
+        """The queue, with or without files yet. `topic` must be a valid name: it becomes a path.
 
         Raises:
             NotAStoreError: one of its directories is a symbolic link: a store's queues lie in the store.
@@ -76,15 +76,15 @@ class Views:
         return queue
 
     def keys(self) -> list[QueueKey]:
-        """Every queue that has a directory, sorted; names that are no queue ids are passed over, as Java does."""
+        """Every queue that has a directory, sorted; names that are no queue ids are passed over, as in Java."""
         return sorted((topic, queue_id) for topic in self.topic_names() for queue_id in self.queue_ids(topic))
 
     def topic_names(self) -> list[str]:
-        """Every name that stands where topics have their queues."""
+        """Every name in the directory of the topics' queues."""
         return _names(self.directory)
 
     def queue_ids(self, topic: str) -> list[int]:
-        """The queues of one topic that have a directory, in no order."""
+        """The ids of one topic's queues that have a directory, in no order."""
         directory = os.fspath(self.directory / topic)
         try:
             # Not scandir: an interrupt between it and its `with` block leaves it open.
@@ -98,28 +98,30 @@ class Views:
         ]
 
     def written_keys(self) -> list[QueueKey]:
-        """The queues that this process has put entries into."""
+        """The queues that this process has written entries of."""
         return [key for key, queue in self._queues.items() if queue.is_written]
 
     def make_room(self, queues: Iterable[tuple[QueueKey, int, int]]) -> None:
-        """Create files that will be needed: for (key, first queue offset, messages) of each of `queues`."""
+        """Create the files that will be needed. `queues`: (key, first queue offset, messages) each."""
         for key, first, count in queues:
             self.queue(*key).make_room(first, count)
 
     def make_room_for_keys(self, timestamp: int) -> None:
-        """Create the file that `put_keys` begins with, if its first record has this timestamp (ms)."""
+        """Create the file that `put_keys` begins with, unless it exists; its first record has this timestamp (ms)."""
         if self.index is not None:
             self.index.make_room(timestamp)
 
     def putting_keys(self, key_count: int) -> AbstractContextManager[None]:
-        """For a block that calls `put_keys` with so many keys in all; if it fails, `restore_index` is needed."""
+        """A block that calls `put_keys` with `key_count` keys in all. If it fails, the caller must call
+        `restore_index`.
+        """
         return self.index.putting(key_count) if self.index is not None else nullcontext()
 
     def put_keys(
         self, key_hashes: np.ndarray, key_counts: np.ndarray, log_offsets: np.ndarray, timestamps: np.ndarray
     ) -> None:
-        """Index records in log order: `key_counts` (n,) says how many of the flat `key_hashes` belong to each.
-        `timestamps` (ms) are of each, or one of all.
+        """Index records in log order. `key_counts` (n,): how many of the flat `key_hashes` belong to each record.
+        `timestamps` (ms): one for each record, or one for all.
         """
         if self.index is not None and len(key_hashes):
             times = np.repeat(timestamps, key_counts) if len(timestamps) > 1 else timestamps
@@ -130,7 +132,7 @@ class Views:
         return self.index.state() if self.index is not None else NOT_KEPT
 
     def restore_index(self, state: IndexState) -> None:
-        """Put the index back to `state`."""
+        """Restore the index to `state`."""
         if self.index is not None:
             self.index.restore(state)
 
@@ -141,7 +143,7 @@ class Views:
         is_record: ConfirmRecord,
         confirm: ConfirmRecord | None = None,
     ) -> None:
-        """Take back entries of records at or above `log_offset` in the given queues; `is_record` and `confirm` as
+        """Remove the entries of records at or above `log_offset` from the given queues; `is_record` and `confirm` as
         `ConsumeQueue.cut`.
         """
         for key in keys:
