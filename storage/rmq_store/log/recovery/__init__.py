@@ -1,1 +1,1 @@
-"""Opening a log: where it ends after a crash, what is damaged, and which views are built again."""
+"""Opening a log: where it ends after a crash, which records are damaged, and which views are built again."""

@@ -43,8 +43,8 @@ _HASH_MAX = (1 << 31) - 1  # of a tag; a time is greater
 
 
 def due_codes(log: CommitLog, queue_id: int, entries: np.ndarray) -> tuple[Int64, Int64]:
-    """Of entries of SCHEDULE_TOPIC_XXXX when they say that their messages are due, and when these were stored: ms, (n,)
-    each; NO_TIME for a record that is not there. An address is looked up; it stays if no unit of the message is there.
+    """For entries of SCHEDULE_TOPIC_XXXX: their due times as stored, and the store times of their messages; ms, (n,)
+    each. NO_TIME for a missing record. An address is resolved; it stays if the message has no unit there.
     """
     codes: Int64 = entries["tags_code"].astype(np.int64)
     stored_ms = store_times(log, entries["commit_log_offset"].astype(np.int64))
@@ -57,8 +57,8 @@ def due_codes(log: CommitLog, queue_id: int, entries: np.ndarray) -> tuple[Int64
 
 
 def due_times(log: CommitLog, queue_id: int, entries: np.ndarray) -> Int64:
-    """When messages of SCHEDULE_TOPIC_XXXX are due by their entries (dtype ENTRY), (n,) ms. Where a unit is missing
-    that an entry needs, the delay of the level decides, as in a broker (ScheduleMessageService#executeOnTimeUp).
+    """The due times of messages of SCHEDULE_TOPIC_XXXX by their entries (dtype ENTRY), (n,) ms. If the unit of an entry
+    is missing, the delay of the level decides, as in a broker (ScheduleMessageService#executeOnTimeUp).
     """
     codes: Int64 = entries["tags_code"].astype(np.int64)
     if is_extension_address(codes).any():
@@ -70,15 +70,15 @@ def due_times(log: CommitLog, queue_id: int, entries: np.ndarray) -> Int64:
 
 
 def can_be_due(stored_ms: Int64, due_ms: Int64) -> Mask:
-    """Those times, (n,) each, that are times of delivery: all delays are whole seconds, at least one."""
+    """Which of these times, (n,) each, are possible delivery times: all delays are whole seconds, at least one."""
     waits_ms = due_ms - np.maximum(stored_ms, 0)
     found: Mask = (stored_ms > 0) & (due_ms > stored_ms) & (waits_ms % 1000 == 0)
     return found
 
 
 def store_times(log: CommitLog, offsets: Int64) -> Int64:
-    """storeTimestamp of the records at offsets of the log (n,), ms; NO_TIME where none can be. The records there are
-    not checked: ask `is_record_of`.
+    """storeTimestamp of the records at offsets of the log (n,), ms; NO_TIME where no record is possible. The records
+    are not checked; `is_record_of` does that.
     """
     found = np.full(len(offsets), NO_TIME, np.int64)
     size_bytes = log.segments.size_bytes
@@ -138,8 +138,8 @@ def _standing(log: CommitLog, key: QueueKey, first: int, count: int) -> np.ndarr
 
 
 def schedule_files(root: Path, copies: Mapping[Path, Path]) -> dict[str, str]:
-    """Those of the `copies` of queue files of the store at `root` that tell when messages are due: {"<queue id>/<20
-    digits>": where the copy is}, from `root` on if it lies there: the store may be moved before they are needed.
+    """The `copies` of queue files of the store at `root` that hold due times: {"<queue id>/<20 digits>": path of the
+    copy}. A path within `root` is relative to it: the store may be moved before the copies are needed.
     """
     directory = root / "consumequeue" / SCHEDULE_TOPIC
     return {path.relative_to(directory).as_posix(): _place(root.resolve(), place.resolve())
@@ -147,8 +147,8 @@ def schedule_files(root: Path, copies: Mapping[Path, Path]) -> dict[str, str]:
 
 
 def copy_schedule(log: CommitLog) -> dict[str, str]:
-    """Copy the files that tell when messages are due, durably; what they are as `schedule_files`. The caller holds byte
-    0 of `lock` exclusively. StoreFullError, StoreFailedError.
+    """Copy the files that hold due times, durably; returns the copies as `schedule_files`. The caller holds byte 0 of
+    `lock` exclusively. StoreFullError, StoreFailedError.
     """
     drop_copies(log)
     copies = {}
@@ -170,7 +170,7 @@ def copy_schedule(log: CommitLog) -> dict[str, str]:
 
 
 def drop_copies(log: CommitLog) -> None:
-    """Remove what `copy_schedule` has made. StoreFailedError."""
+    """Remove the copies that `copy_schedule` has made. StoreFailedError."""
     directory = log.own / COPIES
     if os.path.lexists(directory):
         with durable.typed(directory):
@@ -188,7 +188,7 @@ def restore_delivery_times(log: CommitLog, copies: Mapping[str, str]) -> int:
 
 
 def delays_in_copies(log: CommitLog, copies: Mapping[str, str]) -> dict[int, int]:
-    """The delay (ms) of each level that `copies` tell, by its newest message there."""
+    """The delay (ms) of each level, by its newest message in `copies`."""
     found: dict[int, int] = {}
     for name in sorted(copies):
         queue_id, _, digits = name.partition("/")

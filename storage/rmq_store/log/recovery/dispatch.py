@@ -35,8 +35,8 @@ class CorruptQueueError(Exception):
 
 
 class Dispatch:
-    """Of one scan, for a `with` block. A second thread writes, one thing behind the other, while the walk is at the
-    records that come next: all that is written comes in the same order as without it.
+    """Dispatch of one scan, for a `with` block. A second thread writes, one task after another, while the walk reads
+    the next records. The order of the writes is the same as without it.
 
     From the commit-log offset `index_from` on records are indexed. `believes_views`: entries of the records before the
     scan are on disk.
@@ -67,20 +67,20 @@ class Dispatch:
         self._second.__exit__(kind, error, trace)
 
     def restore_index(self, state: IndexState) -> None:
-        """Put the index back to `state` before anything is put into it. Raises as `put`."""
+        """Restore the index to `state` before any entry is put into it. Raises as `put`."""
         self._begin(partial(self._log.views.restore_index, state))
 
     def put(self, stretch: scan.Stretch, columns: DispatchColumns) -> None:
-        """Put the records of a stretch, of which there are some, into the views, behind what was begun before.
+        """Put the records of a stretch (at least one) into the views, after the tasks that were begun before.
 
-        Raises, of this or of what was begun before:
-            CorruptQueueError: there is nothing to put the entries of one queue behind.
+        Raises, for this task or an earlier one:
+            CorruptQueueError: the queue lacks the entry that the new ones must follow.
             StoreFullError, StoreFailedError
         """
         self._begin(partial(self._put, stretch, columns))
 
     def end(self) -> None:
-        """Wait for all that was begun. Raises as `put`."""
+        """Wait for all tasks. Raises as `put`."""
         while self._begun:
             self._begun.popleft().result()
 

@@ -75,9 +75,10 @@ def _keep(log: CommitLog, file: IndexFile, offsets: np.ndarray, count: int) -> b
 
 
 def indexes_tags(log: CommitLog) -> bool:
-    """Whether the broker that wrote this store puts tags into its index.
+    """True if the broker that wrote this store puts tags into its index.
 
-    Its index tells; without one, the checkpoint does: brokers that index tags (5.5.0) also keep a sixth field there.
+    The index shows it. Without one, the checkpoint does: brokers that index tags (5.5.0) also write a sixth field
+    there.
     """
     found = _tags_in(log)
     return load_checkpoint(log).logics_physical_offset > 0 if found is None else found

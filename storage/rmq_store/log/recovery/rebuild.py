@@ -1,17 +1,17 @@
-"""A rebuild of the queues that was begun: what is there of them is no whole view until it was carried to its end.
+"""The record of a rebuild of the queues. While it exists, the queues are incomplete.
 
     pyrmq/rebuild.json    {"crc": c, "format": 1, "queues": [["<topic>", queue id, end], ...],
                            "schedule": {"<queue id>/<20 digits>": "<path>", ...}}
 
-Written before the first file of a queue is moved away or removed, and removed when all entries are there again. If the
-process that began is killed or meets a full disk, the next one that opens the store for writing scans the whole log and
-writes every view again; reading only is refused.
+The file is written before the first queue file is moved away or removed. It is removed when all entries exist again.
+If the rebuilding process is killed or the disk is full, the next process that opens the store for writing scans the
+whole log and writes every view again. Opening read-only is refused until then.
 
-`end` is the next queue offset of each queue, at least, as far as its entries and its groups' offsets told before. It
-matters for a queue of which retention has taken all messages: the log cannot make it again, and without it the queue
-would begin at offset 0, and give out offsets that groups have committed. `schedule`: where a repair has put copies of
-the files of SCHEDULE_TOPIC_XXXX, which tell when messages are due (`rmq_store.log.recovery.delivery_times`); paths from
-the store's root, or absolute ones of what lies elsewhere. `crc` is the CRC-32 of the JSON without it.
+`end`: a lower bound of the next queue offset of each queue, from its entries and its groups' offsets before the
+rebuild. It matters for a queue whose messages retention has all deleted, because the log does not show its end. Without
+it the queue would begin at offset 0, and reuse offsets that groups have committed. `schedule`: the copies that a repair
+made of the files of SCHEDULE_TOPIC_XXXX, which hold due times (`rmq_store.log.recovery.delivery_times`). Paths are
+relative to the store's root, or absolute for copies elsewhere. `crc` is the CRC-32 of the JSON without it.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _PAGE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """The content of the file: the next queue offset of each queue, at least, and the copies of queue files that tell
-    when delayed messages are due.
+    """The content of the file: a lower bound of each queue's next offset, and the copies of queue files that hold the
+    due times of delayed messages.
     """
 
     ends: Mapping[QueueKey, int] = field(default_factory=dict)
@@ -57,8 +57,8 @@ class Rebuild:
 
     @classmethod
     def load(cls, root: Path) -> Rebuild | None:
-        """The rebuild that was begun in the store at `root`; None if none was. A damaged file says that much, but no
-        ends.
+        """The unfinished rebuild of the store at `root`; None if there is none. A damaged file still means a rebuild,
+        but without ends.
 
         Raises:
             NotAStoreError: no regular file, or one of a newer version.
@@ -81,7 +81,7 @@ class Rebuild:
             return cls()
 
     def save(self, root: Path) -> None:
-        """Write it durably. StoreFullError, StoreFailedError."""
+        """Write the file durably. StoreFullError, StoreFailedError."""
         queues = [[topic, queue_id, end] for (topic, queue_id), end in sorted(self.ends.items())]
         data: dict[str, Any] = {"format": _FORMAT, "queues": queues}
         if self.schedule:
@@ -90,7 +90,7 @@ class Rebuild:
 
 
 def is_begun(root: Path) -> bool:
-    """Whether a rebuild was begun, and not ended."""
+    """True if a rebuild was begun and has not ended."""
     return os.path.lexists(root / REBUILD_FILE)
 
 
@@ -99,9 +99,10 @@ def begin_rebuild(
     committed: Mapping[QueueKey, Iterable[int]] = MappingProxyType({}),
     schedule: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Write down that the queues are built again, and how far each went: as far as its newest plausible entry says, or
-    a group has committed, or was written down before. Of several `schedule` the first is kept: what was copied later
-    was built by us. The caller holds byte 0 of `lock` exclusively, and has not yet changed a queue.
+    """Record that the queues are built again, with the end of each queue. The end is the highest of three: its newest
+    plausible entry, the groups' committed offsets, and an earlier record. Of several `schedule` the first is kept:
+    later copies are of files that we built. The caller holds byte 0 of `lock` exclusively, and has not yet changed a
+    queue.
 
     Raises:
         NotAStoreError: as `Rebuild.load`.
@@ -118,7 +119,7 @@ def begin_rebuild(
 
 
 def end_rebuild(root: Path) -> None:
-    """All views are whole, and on disk. StoreFailedError."""
+    """Remove the record, durably. The caller has made all views complete and durable. StoreFailedError."""
     path = root / REBUILD_FILE
     if is_begun(root):
         with durable.typed(path):
@@ -128,7 +129,7 @@ def end_rebuild(root: Path) -> None:
 
 
 def go_on(log: CommitLog) -> None:
-    """After all records were dispatched: a queue of which no message is left goes on where it was."""
+    """After all records were dispatched: let a queue without messages continue at its recorded end."""
     begun, noted = Rebuild.load(log.root), QueueEnds.load(log.own)
     for key, end in begun.ends.items() if begun is not None and log.start() > 0 else ():
         end = max(end, noted.ends.get(key, 0) if noted is not None else 0)

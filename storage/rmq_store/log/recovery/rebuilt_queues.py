@@ -1,13 +1,13 @@
-"""Queues that are read from the log alone: of a store whose queues lie where we cannot read them (RocksDB).
+"""Queues that are built from the log alone, for a store whose queues we cannot read (RocksDB).
 
-Each record holds its topic, queue and queue offset, so the records in log order tell all queues. Nothing is written
-into the store. While the log is walked over, entries go to a file without a name in the directory for temporary
-files, 20 bytes each, in log order (`Spool`). Then each queue's entries are put together in a second such file, which is
-mapped: the process holds a few numbers per queue and per stretch of the log, and the kernel what is read.
+Each record holds its topic, queue and queue offset, so the log alone determines all queues. Nothing is written into the
+store. During the walk over the log, entries go to an unnamed file in the directory for temporary files, 20 bytes each,
+in log order (`Spool`). Then each queue's entries are gathered in a second such file, which is mapped. The process holds
+a few numbers per queue and per stretch of the log; the kernel caches the pages that are read.
 
     offset follows the queue's end    the usual case
-    offset falls back                 the topic was deleted and made again, or another replica went on: the last one
-                                      counts, and older entries at or above its offset go
+    offset falls back                 the topic was deleted and created again, or another replica continued: the last
+                                      one counts, and older entries at or above its offset are dropped
     offset leaves some out            there are no messages of theirs: pre-blank entries, which readers pass over (an
                                       inner batch takes several offsets, and has an entry at the first one); or they
                                       were lost with damaged bytes of the log, and to read one is an error
@@ -47,7 +47,9 @@ _NONE = np.empty(0, ENTRY)
 
 
 class RebuiltQueue(ConsumeQueue):
-    """One queue: entries from `first` on, (n,) ENTRY, whose places in the log ascend; and those that came later."""
+    """One queue: entries from `first` on, (n,) ENTRY, whose commit-log offsets ascend; and the entries that were added
+    later.
+    """
 
     def __init__(self, run: SegmentRun, key: QueueKey, first: int, entries: np.ndarray) -> None:
         super().__init__(run, *key)
@@ -57,11 +59,11 @@ class RebuiltQueue(ConsumeQueue):
 
     @property
     def end(self) -> int:
-        """The queue offset behind the last entry."""
+        """The queue offset after the last entry."""
         return self.first + len(self._old) + len(self._new)
 
     def add(self, first: int, entries: np.ndarray, accepted: AcceptedDamage) -> None:
-        """Add entries of records that lie behind all others, by the rules of this module."""
+        """Add entries of records that follow all others in the log, by the rules of this module."""
         if not self.first <= first <= self.end + GAP_MAX or self.first == self.end:
             self.first, self._old, self._new = first, _NONE, entries
             return
@@ -118,7 +120,7 @@ class RebuiltQueue(ConsumeQueue):
         return self.entry(self.end - 1) if self.first < self.end else None
 
     def old_files(self, log_start: int, log_end: int, is_record: Confirm) -> list[int]:
-        """See `ConsumeQueue.old_files`: there are none."""
+        """See `ConsumeQueue.old_files`: always empty, there are no files."""
         return []
 
 
@@ -140,7 +142,7 @@ class Spool:
         self._file.close()
 
     def add(self, key: QueueKey, first: int, entries: np.ndarray) -> None:
-        """Add entries of records that lie behind all others. StoreFullError, StoreFailedError."""
+        """Add entries of records that follow all others in the log. StoreFullError, StoreFailedError."""
         runs = self._runs.setdefault(key, array("q"))
         while runs and runs[-3] >= first:
             del runs[-3:]
@@ -159,8 +161,8 @@ class Spool:
         self._count += len(entries)
 
     def put_together(self, accepted: AcceptedDamage) -> tuple[np.ndarray, dict[QueueKey, tuple[int, int, int]]]:
-        """All entries, (n,) ENTRY, queue by queue; and of each queue its first queue offset, where its entries begin,
-        and how many there are. Raises as `add`.
+        """All entries, (n,) ENTRY, queue by queue; and for each queue its first queue offset, the position of its first
+        entry, and its number of entries. Raises as `add`.
         """
         places: dict[QueueKey, tuple[int, int, int]] = {}
         done = 0
@@ -190,8 +192,8 @@ class Spool:
 
 
 class RebuiltViews(Views):
-    """The views of such a store: its queues as the log tells them, and its index, which lies in files. `fill` and `add`
-    are called by who walks over the log.
+    """The views of such a store: its queues as built from the log, and its index, which lies in files. The code that
+    walks over the log calls `fill` and `add`.
     """
 
     def __init__(self, log: CommitLog) -> None:
@@ -203,14 +205,14 @@ class RebuiltViews(Views):
         self._ids: dict[str, list[int]] = {}
 
     def fill(self, spool: Spool, accepted: AcceptedDamage) -> None:
-        """Take what was spooled, in the place of all that was known. StoreFullError, StoreFailedError."""
+        """Replace all known queues by the spooled entries. StoreFullError, StoreFailedError."""
         self._entries, self._places = spool.put_together(accepted)
         self._grown, self._ids = {}, {}
         for topic, queue_id in self._places:
             self._ids.setdefault(topic, []).append(queue_id)
 
     def add(self, key: QueueKey, first: int, entries: np.ndarray, accepted: AcceptedDamage) -> None:
-        """Add entries of records that lie behind all others."""
+        """Add entries of records that follow all others in the log."""
         queue = self.queue(*key)
         queue.add(first, entries, accepted)
         if key not in self._places and key not in self._grown:

@@ -1,8 +1,8 @@
-"""Recovery by a first opener: find the end of the log, remove what lies behind it, bring the views up to date.
+"""Recovery by a first opener: find the end of the log, remove the bytes after it, bring the views up to date.
 
-One pass over the records from the starting point on; every queue entry written again is the same bytes at the same
-place. Units whose end was not reached are dropped. docs/design.md section 8; CommitLog#recoverNormally,
-#recoverAbnormally.
+Recovery passes once over the records from the starting point on. Every queue entry that it writes again has the same
+bytes at the same offset. Units whose end was not reached are dropped. docs/design.md section 8;
+CommitLog#recoverNormally, #recoverAbnormally.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _LOG = logging.getLogger(__name__)
 class RecoveryReport:
     """Findings and actions of a recovery; sizes in bytes, `case` as in RECOVERY_TABLE.
 
-    `bad_ranges`: all damage of records that were on disk and that is kept, by this recovery or an earlier one.
-    `delivery_times`: of how many delayed messages the time when they are due was taken from copies of the queues.
+    `bad_ranges`: all kept damage of records that were on disk, from this recovery or an earlier one. `delivery_times`:
+    number of delayed messages whose due time was restored from copies of the queues.
     """
 
     trust: str
@@ -73,8 +73,8 @@ class RecoveryOptions:
 
     `keep`: damage of records that were on disk is kept and passed over, instead of refused. `rebuild`: the whole log is
     scanned and every view written again. `committed()`: offsets up to which queues were certainly used. `describe()`
-    makes the store.json of a store that has none: nothing says that a store is ours before it is there. `progress` is
-    told (records so far, bytes so far, bytes in all).
+    makes the store.json of a store that has none: until it exists, nothing says that a store is ours. `progress` is
+    called with (records so far, bytes so far, bytes in all).
     """
 
     keep: bool = False
@@ -88,10 +88,11 @@ REFUSE = RecoveryOptions()
 
 
 def recover(log: CommitLog, begin: Callable[[], None], options: RecoveryOptions = REFUSE) -> RecoveryReport:
-    """Recover and publish the state page; everything is on disk then. The caller holds byte 0 of `lock` exclusively.
+    """Recover and publish the state page; everything is on disk on return. The caller holds byte 0 of `lock`
+    exclusively.
 
-    `begin`, and then `options.describe`, is called once it is known how the store was left, and before anything
-    is changed.
+    `begin`, and then `options.describe`, is called when the state of the store is known, and before anything is
+    changed.
 
     Raises:
         CorruptRecordError: records below the durable point are damaged or missing; nothing was changed. Not with
@@ -362,7 +363,7 @@ def _remove(log: CommitLog, end: int) -> int:
 
 
 def free_name(path: Path) -> Path:
-    """`path`, or `path` with a number, so that nothing kept earlier is overwritten."""
+    """`path`, or `path` with a number, so that no earlier copy is overwritten."""
     return next(free for n in count(1) if not (free := path.with_name(f"{path.name}-{n}") if n > 1 else path).exists())
 
 

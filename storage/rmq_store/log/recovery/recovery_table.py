@@ -38,7 +38,7 @@ class Action(Enum):
 
 
 class Case(NamedTuple):
-    """One row; `in_unit` None: either value."""
+    """One row; `in_unit` None: applies to either value."""
 
     name: str
     follows: frozenset[Follows]

@@ -34,8 +34,8 @@ _PIECE_BYTES = ENTRY_BYTES << 16
 
 
 def renew(log: CommitLog) -> None:
-    """Replace every file of log, queues and index that the progress record does not vouch for by a copy of what can be
-    read of it. The caller has the store alone.
+    """Replace files of log, queues and index by copies of their readable content, unless the progress record vouches
+    for them. The caller holds the store exclusively.
 
     Raises:
         StoreFullError, StoreFailedError: some are replaced, all are whole; call again.
