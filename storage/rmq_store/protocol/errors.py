@@ -23,7 +23,7 @@ from rmq_store.errors import ResponseError, StoreError, UsageError
 
 
 class ResponseCode:
-    """The answers of a broker that clients of this package give or tell apart (ResponseCode.java)."""
+    """The response codes that clients of this package return or distinguish (ResponseCode.java)."""
 
     SUCCESS: Final = 0
     SYSTEM_ERROR: Final = 1
@@ -73,13 +73,13 @@ class ClientError(StoreError):
 
 
 class RemotingError(ClientError):
-    """The request or its answer was lost; whether the broker has carried it out is unknown."""
+    """The request or its answer was lost. It is unknown whether the broker has carried the request out."""
 
     retryable = True
 
 
 class RemotingConnectError(RemotingError):
-    """No connection to the broker: it has never seen the request."""
+    """No connection to the broker, which has never seen the request."""
 
 
 class RemotingTimeoutError(RemotingError):
@@ -91,7 +91,7 @@ class RemotingTooMuchRequestError(RemotingError):
 
 
 class MQBrokerError(ClientError, ResponseError):
-    """A broker answered with an error: `response_code` (see ResponseCode), `remark`, and who it was if known."""
+    """A broker answered with an error: `response_code` (see ResponseCode), `remark`, and the broker's name if known."""
 
     def __init__(self, response_code: int, remark: str, broker_name: str = "") -> None:
         ResponseError.__init__(self, response_code, remark)

@@ -17,7 +17,7 @@ from rmq_store.format.properties.property_string import KEYS, TAGS
 
 @dataclass(frozen=True, slots=True, order=True)
 class MessageQueue:
-    """A queue of a topic at a broker; they sort by topic, broker and queue id, and read as in Java."""
+    """A queue of a topic at a broker. Queues sort by topic, broker and queue id; their text is the same as in Java."""
 
     topic: str
     broker_name: str
@@ -32,8 +32,8 @@ class MessageQueue:
 class MessageExt:
     """A stored message as consumers see it, its body decompressed.
 
-    `msg_id` is what getMsgId() of the Java client shows: UNIQ_KEY, else the offset id. `topic` is the stored one; a
-    consumer puts the original one of a retried message back.
+    `msg_id` is the id that getMsgId() of the Java client shows: UNIQ_KEY, else the offset id. `topic` is the stored
+    one; a consumer restores the original one of a retried message.
     """
 
     topic: str
@@ -65,14 +65,15 @@ class MessageExt:
 
 
 def add_properties(message: MessageExt, added: Mapping[str, str]) -> None:
-    """Write into a message that a broker has answered with: it belongs to its client (MessageAccessor.java)."""
+    """Add properties to a message that a broker has returned: the message belongs to its client (MessageAccessor.java).
+    """
     assert isinstance(message.properties, dict)
     message.properties.update(added)
 
 
 class PullStatus(StrEnum):
-    """FOUND: there are messages. NO_NEW_MSG: at the end. NO_MATCHED_MSG: all were filtered out, go on at once.
-    OFFSET_ILLEGAL: the queue does not have this offset (any more).
+    """FOUND: there are messages. NO_NEW_MSG: the end was reached. NO_MATCHED_MSG: all were filtered out, pull again at
+    once. OFFSET_ILLEGAL: the queue does not have this offset (any more).
     """
 
     FOUND = "FOUND"
@@ -83,8 +84,9 @@ class PullStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """The answer to a pull from an offset, whatever form its messages have. `next_begin_offset` is where to go on: past
-    filtered messages too, and inside the queue again after OFFSET_ILLEGAL. The queue holds [min_offset, max_offset).
+    """The answer to a pull from an offset, whatever form its messages have. `next_begin_offset` is the offset of the
+    next pull: past filtered messages too, and inside the queue again after OFFSET_ILLEGAL. The queue holds [min_offset,
+    max_offset).
     """
 
     status: PullStatus
@@ -110,7 +112,9 @@ class PullBatchResult(Pulled):
 
 @dataclass(frozen=True, slots=True)
 class PoppedMessage:
-    """A message that is hidden from its group until its time is over; the handle acknowledges it or hides it anew."""
+    """A message that is hidden from its group until its invisible time ends. The handle acknowledges it or hides it
+    again.
+    """
 
     message: MessageExt
     receipt_handle: str

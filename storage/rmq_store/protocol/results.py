@@ -15,8 +15,8 @@ class QueueRange(NamedTuple):
 
 
 class SendStatus(Enum):
-    """As in RocketMQ's client. The others than SEND_OK: stored and visible, but perhaps not on disk, or at the master
-    only; a store without slaves answers FLUSH_DISK_TIMEOUT at worst.
+    """As in RocketMQ's client. Any status but SEND_OK: stored and visible, but perhaps not on disk, or only at the
+    master. A store without slaves answers FLUSH_DISK_TIMEOUT at worst.
     """
 
     SEND_OK = "SEND_OK"
@@ -27,9 +27,8 @@ class SendStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """The queue and offset of one message. `msg_id` is its UNIQ_KEY, `offset_msg_id` names its place in this store;
-    `broker_name`
-    is set by a producer, who may have several.
+    """The queue and offset of one message. `msg_id` is its UNIQ_KEY, `offset_msg_id` encodes its commit-log offset in
+    this store. A producer sets `broker_name`, because it may have several brokers.
     """
 
     topic: str
@@ -44,7 +43,7 @@ class SendResult:
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """Where a batch went: `row_count` messages in bytes [start_offset, end_offset) of the log."""
+    """The result of a batch append: `row_count` messages in bytes [start_offset, end_offset) of the log."""
 
     row_count: int
     start_offset: int

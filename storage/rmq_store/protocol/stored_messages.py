@@ -1,8 +1,8 @@
 """Rows of a store as the messages that consumers see (control plane).
 
-A `MessageRows` is what a pull has found. The extension makes objects of some of its rows when they are asked for: of
-messages that wait for a listener there are none, which Python's garbage collector would visit again and again. Python
-alone makes them all at once, for columns cost it about as much for a few rows as for many.
+A `MessageRows` is the result of a pull. The extension makes objects of rows only on request. So messages that wait for
+a listener have no objects, which Python's garbage collector would visit again and again. Without the extension, Python
+makes all objects at once, because converting columns costs about as much for a few rows as for many.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ NATIVE_ROWS_MIN = 64
 
 
 class MessageRows:
-    """The rows of a batch of MESSAGE_SCHEMA. `broker_name`: what the cluster calls the store, whatever it was called
-    when it was opened. `added` are properties that each message gets.
+    """The rows of a batch of MESSAGE_SCHEMA. `broker_name`: the cluster's name of the store, whatever name it was
+    opened with. `added` are properties that each message gets.
 
-    Holds the columns of all rows as long as it is held itself; a pull bounds their size, and no message refers to them.
+    It holds the columns of all rows as long as it is held itself. A pull bounds their size, and no message refers to
+    them.
     """
 
     def __init__(self, batch: pa.RecordBatch, broker_name: str, added: Mapping[str, str] = _NOTHING) -> None:
@@ -62,8 +63,8 @@ class MessageRows:
         return self._body_ends[behind] - self._body_ends[first]
 
     def take(self, first: int, behind: int, added: Mapping[str, str] = _NOTHING) -> list[MessageExt]:
-        """Objects for the rows [first, behind), with more properties `added`. They are the caller's: a row is taken
-        once.
+        """Objects for the rows [first, behind), with further properties `added`. They belong to the caller: a row is
+        taken once.
         """
         added = {**self._added, **added}
         if self._columns is None:
