@@ -29,7 +29,7 @@ C = TypeVar("C")
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, with its arguments checked first."""
+    """Decorate a function so that its arguments are checked first."""
     names = list(inspect.signature(function).parameters)
     converters: dict[str, Converter] = {}
 
@@ -50,8 +50,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def checked_methods(*left_out: str, constructor: bool = False) -> Callable[[type[C]], type[C]]:
-    """A class whose public methods check their arguments, but for those that look themselves. `constructor`: it is
-    called by users, and checks its arguments too.
+    """Decorate a class so that its public methods check their arguments, except the named ones, which check their own.
+    `constructor`: users call it, and its arguments are checked too.
     """
 
     def decorate(cls: type[C]) -> type[C]:
@@ -69,8 +69,8 @@ def checked_methods(*left_out: str, constructor: bool = False) -> Callable[[type
 
 
 def check_fields(made: object, *left_out: str) -> None:
-    """For the `__post_init__` of a frozen dataclass: its fields, but for those that it looks at itself, against their
-    types. UsageError.
+    """Check the fields of a frozen dataclass against their types, in its `__post_init__`. Fields that it checks itself
+    are left out. UsageError.
     """
     for name, convert in _field_converters(type(made)).items():
         if name not in left_out:
@@ -81,17 +81,17 @@ def check_fields(made: object, *left_out: str) -> None:
 
 
 def integer(name: str, value: object) -> int:
-    """An argument that must be an integer of 64 bits. UsageError."""
+    """Check that an argument is an integer of 64 bits. UsageError."""
     return int(_converted(name, value, an_integer))
 
 
 def path_text(name: str, value: object) -> str:
-    """An argument that must be a path, as text. UsageError."""
+    """Check that an argument is a path, and return it as text. UsageError."""
     return os.fspath(_converted(name, value, a_path))  # type: ignore[no-any-return]
 
 
 def instance(name: str, value: object, kind: type[R]) -> R:
-    """An argument that must be of a class. UsageError."""
+    """Check that an argument is an instance of a class. UsageError."""
     if isinstance(value, kind):
         return value
     raise _refusal(name, value, f"a {kind.__name__}")

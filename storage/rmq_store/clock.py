@@ -1,6 +1,6 @@
-"""Where the engine takes the time from: milliseconds since 1970-01-01 UTC, as a function without arguments.
+"""The clocks of the engine: functions without arguments that return milliseconds since 1970-01-01 UTC.
 
-A clock file lets a test turn the time of every process that uses a store, Spark's workers included: 8 bytes, int64
+A clock file lets a test move the time of every process that uses a store, Spark's workers included: 8 bytes, int64
 little-endian, milliseconds, mapped by all of them. It never goes backwards. RocketMQ has no such file.
 """
 
@@ -33,7 +33,7 @@ def system_clock() -> int:
 
 @checked_methods(constructor=True)
 class ClockFile:
-    """A clock that stands still until somebody, in whatever process, moves it forward. Call it to read it.
+    """A clock that stands still until a process moves it forward. Call it to read it.
 
     Raises (when constructed):
         FileNotFoundError: no clock file at `path`; `create` makes one.

@@ -1,7 +1,7 @@
-"""A pool of memory for record batches: released areas are used again, with their pages already in place.
+"""A pool of memory for record batches: released areas are used again, with their pages already mapped.
 
-Memory from the heap would come on pages that the kernel clears first, and a heap keeps several times of what it gave
-out.
+Fresh heap memory would cost time, because the kernel clears each new page first. And a heap keeps several times the
+memory that it handed out.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _LINE_BYTES = 64
 
 
 class BatchMemory:
-    """Areas for batches, one each. Any thread may ask for them, and be the one that has a batch last."""
+    """Areas for batches, one each. Any thread may ask for an area, and any thread may be the last to hold its batch."""
 
     def __init__(self) -> None:
         self._free: list[mmap.mmap] = []
 
     def carve(self, sizes_bytes: Mapping[str, int]) -> dict[str, Area]:
-        """A new area in pieces of these sizes, (size,) uint8 each, whatever is in them. It may be given out again when
-        no array or buffer over any of its pieces is left. MemoryError.
+        """A new area in pieces of these sizes, (size,) uint8 each, with undefined content. It may be handed out again
+        when no array or buffer over any of its pieces is left. MemoryError.
         """
         return _in_pieces(self._area, sizes_bytes)
 
@@ -60,7 +60,7 @@ class BatchMemory:
 
 
 def from_heap(sizes_bytes: Mapping[str, int]) -> dict[str, Area]:
-    """As `BatchMemory.carve`, of memory that goes back at once."""
+    """As `BatchMemory.carve`, but the memory returns to the heap at once when it is released."""
     return _in_pieces(lambda size_bytes: np.empty(size_bytes, np.uint8), sizes_bytes)
 
 

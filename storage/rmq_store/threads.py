@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 class Claim(dict[int, T]):
-    """Held by one at a time; true as long as somebody holds it.
+    """A claim that one owner holds at a time. Its truth value is True while it is held.
 
     Taking it and recording the holder is one step of a dict: neither another thread nor a signal handler comes between.
     A caller that was interrupted asks `holder` whether it has the claim.
