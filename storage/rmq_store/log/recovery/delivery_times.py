@@ -70,7 +70,7 @@ def due_times(log: CommitLog, queue_id: int, entries: np.ndarray) -> Int64:
 
 
 def can_be_due(stored_ms: Int64, due_ms: Int64) -> Mask:
-    """Which of these times, (n,) each, are possible delivery times: all delays are whole seconds, at least one."""
+    """Those times, (n,) each, that can be delivery times: all delays are whole seconds, at least one."""
     waits_ms = due_ms - np.maximum(stored_ms, 0)
     found: Mask = (stored_ms > 0) & (due_ms > stored_ms) & (waits_ms % 1000 == 0)
     return found
