@@ -22,7 +22,9 @@ CALLS = {"eval", "exec", "compile", "__import__", "breakpoint", "input"}
 ATTRIBUTES = {("os", "system"), ("os", "popen"), ("pickle", "loads"), ("os", "startfile"), ("importlib", "reload")}
 OS_PREFIXES = ("exec", "spawn", "posix_spawn")
 # The only import by name: of the attribute that somebody asked the package for, out of a table.
-IMPORTS_BY_NAME = {"connector/pyspark_rmq/__init__.py", "storage/rmq_store/__init__.py"}
+IMPORTS_BY_NAME = {
+    "connector/pyspark_rmq/__init__.py", "storage/rmq_store/__init__.py", "storage/rmq_store/cli/plugin.py",
+}  # fmt: skip
 
 # Other programs: the one that the caller of `rmq consume --exec` names, and the Python that Spark would start.
 PROGRAMS = {"storage/rmq_store/cli/messages/consume.py", "storage/rmq_store/cli/checks/spark.py"}
