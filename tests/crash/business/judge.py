@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from crash.business.setting import MAX_SEND_COUNT, STEPS, Group, Setting, effects, orders
+from crash.business.setting import STEPS, Group, Setting, effects, orders
 from crash.part import Counters
 
 Pair = tuple[str, str]
@@ -53,13 +53,6 @@ class Found:
             for order_id, row in self.orders.items()
             if row.kills and self.status.get(order_id) != "void" and order_id not in self.manual_stubs
         ]
-
-    def kills_in_excess(self, kills: int) -> int:
-        """How many of `kills` by messages are more than their counted sends allow.
-
-        Each send of such a message kills once. Three times the maximum leaves room for sends that overlap.
-        """
-        return max(0, kills - 3 * MAX_SEND_COUNT * sum(bool(row.kills) for row in self.orders.values()))
 
     def _kills(self, order_id: str) -> bool:
         return order_id in self.orders and bool(self.orders[order_id].kills)
@@ -125,9 +118,6 @@ def judge(setting: Setting, found: Found, counters: Counters) -> None:
         broken(f"the stub of {order_id} is never confirmed")
     for order_id in found.orders.keys() ^ found.status.keys():
         broken(f"{order_id} has a row without a stub, or a stub without a row")
-    kills = len(setting.notes("kills by a message"))
-    if excess := found.kills_in_excess(kills):
-        broken(f"messages killed {kills} senders, {excess} more than they may be sent")
     for order_id in found.untold_killers():
         broken(f"{order_id} kills its senders, and nobody is told")
     _judge_order(setting, found, counters)

@@ -68,7 +68,7 @@ class Life:
             ends.callback(crew.bury)
             crew.arm(planned)
             crew.start()
-            self._work(setting, crew, stubs, other, tick)
+            self._work(setting, crew, tick)
             setting.words[Word.SENDERS_END] = 1
             found = self._come_to_rest(setting, crew, stubs, other)
             crew.end()
@@ -114,20 +114,12 @@ class Life:
 
     # -- while they die ----------------------------------------------------------------------------------------------
 
-    def _work(
-        self, setting: Setting, crew: Crew, stubs: sa.Engine, other: sa.Engine, tick: Callable[[int], None]
-    ) -> None:
+    def _work(self, setting: Setting, crew: Crew, tick: Callable[[int], None]) -> None:
         deadline_s = time.monotonic() + KILLS_IN_S
         calamities = self._calamities(setting)
         until = _EVERY_KILLS
-        next_judged = 1
         while crew.is_armed and not crew.failures and time.monotonic() < deadline_s:
             kills = crew.look()
-            by_messages = len(setting.notes("kills by a message"))
-            if by_messages >= next_judged:
-                next_judged = by_messages + _EVERY_KILLS
-                if judge.look(setting, stubs, other).kills_in_excess(by_messages):
-                    return  # a violation already: hardly anybody reaches the point of its own kill
             if kills:
                 tick(kills)
             if crew.kills >= until and calamities:
@@ -165,12 +157,9 @@ class Life:
         while True:
             crew.look()
             found = judge.look(setting, stubs, other)
-            kills = len(setting.notes("kills by a message"))
-            open_now = (len(found.missing()), len(found.unconfirmed()), kills)
+            open_now = (len(found.missing()), len(found.unconfirmed()), len(setting.notes("kills by a message")))
             now_s = time.monotonic()
             if (open_now[:2] == (0, 0) and not found.untold_killers()) or crew.failures or now_s - begun_s > QUIET_S:
-                return found
-            if found.kills_in_excess(kills):  # a violation already: it would kill until QUIET_S is over
                 return found
             if open_now != before:
                 before, still_s = open_now, now_s
