@@ -236,7 +236,7 @@ def _take(key: _Key) -> _Open[Poolable] | None:
 
 
 def _return_to_pool(key: _Key, opened: _Open[K], pool_s: float | None, close_wait_s: float) -> None:
-    """Close it in a moment, unless somebody takes it before. What was done with it is done: nothing is raised."""
+    """Close the store in a moment, unless a task takes it first. Errors are logged: the task has ended."""
     if pool_s is None:
         opened.close_quietly(key[1])
         return

@@ -291,8 +291,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _OpenStore(store, identity, None if group is None else GroupMember(store, group, owner))
 
     def _forget(self) -> None:
-        """Let go of a store that is not at its path any more. What is there now, if anything, is looked at as after a
-        restart: whether the position fits it is found out again.
+        """Close a store that is not at its path any more. The next call opens the store that is there now, and checks
+        the position against it, as after a restart.
         """
         _log.warning("%s was moved, deleted or replaced: it is opened again", self._options.path)
         try:
