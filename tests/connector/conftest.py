@@ -336,9 +336,16 @@ def stream_reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any
     yield make
 
 
+CONNECT_TIMEOUT = pytest.mark.timeout(1800)
+"""Five tests take turns at the port, and each ends its program after 300 s at the latest."""
+
+
 @contextlib.contextmanager
 def connect_port() -> Iterator[None]:
-    """Be the only test with a local server of Spark Connect: all of them listen on the same port."""
+    """Be the only test with a local server of Spark Connect: all of them listen on the same port.
+
+    The wait counts for pytest-timeout: a test needs `CONNECT_TIMEOUT`, and a bound of its own for its program.
+    """
     with (Path(tempfile.gettempdir()) / "pyspark-rmq-connect-port").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from .conftest import ROOT, connect_port, worker_environment
+from .conftest import CONNECT_TIMEOUT, ROOT, connect_port, worker_environment
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, CONNECT_TIMEOUT]
 
 ORDERS = ["Orders-0", "Orders-1", "Orders-2"]
 

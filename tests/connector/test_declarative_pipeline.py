@@ -12,7 +12,7 @@ import pytest
 
 from rmq_store import Message, Store
 
-from .conftest import SMALL, connect_port
+from .conftest import CONNECT_TIMEOUT, SMALL, connect_port
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = Path(sys.executable).parent / "spark-pipelines"
@@ -29,14 +29,14 @@ def run(project: Path, scratch: Path) -> None:
     }
     command = [COMMAND, "run", "--spec", project / "spark-pipeline.yml"]
     with connect_port():
-        done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     assert "Run is COMPLETED" in done.stdout + done.stderr
 
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@CONNECT_TIMEOUT
 def test_a_declarative_pipeline_reads_as_a_group_and_writes_each_bill_once(tmp_path: Path) -> None:
     project = shutil.copytree(ROOT / "examples" / "pipeline", tmp_path / "pipeline")
     spec = project / "spark-pipeline.yml"

@@ -10,7 +10,7 @@ import pytest
 
 from rmq_store import Message, Store, StoreConfig
 
-from ..conftest import connect_port
+from ..conftest import CONNECT_TIMEOUT, connect_port
 
 PROGRAM = """
 import json, sys, warnings
@@ -79,7 +79,7 @@ print(json.dumps(said))
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@CONNECT_TIMEOUT
 def test_the_whole_way_of_retries_works_on_spark_connect(tmp_path: Path, run_program: Callable[..., str]) -> None:
     """It asked the batch for a SparkContext, which a session of Connect does not have: each query failed at once."""
     path = tmp_path / "store"

@@ -15,7 +15,7 @@ from pyspark_rmq import SparkIdempotency
 from rmq_store import ClockFile, UsageError
 from rmq_store.reliable import Tables, open_engine
 
-from ..conftest import connect_port
+from ..conftest import CONNECT_TIMEOUT, connect_port
 
 pytestmark = [
     pytest.mark.spark,
@@ -175,6 +175,7 @@ spark.stop()
 
 
 @pytest.mark.slow
+@CONNECT_TIMEOUT
 def test_it_works_on_spark_connect(
     make_store: Make, database: str, tmp_path: Path, run_program: Callable[..., str]
 ) -> None:

@@ -15,6 +15,8 @@ import pyspark_rmq
 from rmq_store import Store, StoreConfig, UsageError
 from rmq_store.reliable import Tables, open_engine
 
+from ..conftest import CONNECT_TIMEOUT, connect_port
+
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.timeout(400),  # each has several queries, or a Spark of its own
@@ -335,12 +337,11 @@ print(json.dumps(ids))
 
 @on_sqlite
 @pytest.mark.slow
+@CONNECT_TIMEOUT
 def test_write_once_works_on_spark_connect(
     make_store: Make, database: str, database_url: str, tmp_path: Path, run_program: Callable[..., str]
 ) -> None:
     import json
-
-    from ..conftest import connect_port
 
     path = make_store(Orders=10)
     with connect_port():

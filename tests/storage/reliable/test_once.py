@@ -323,8 +323,11 @@ def test_lease_expiry_with_the_first_worker_alive_leaves_one_effect(cg: Consumer
             raise RuntimeError("boom")
 
     with other.once:
-        assert cg.consume(message(), handler=slow) == (1 if first_commits else 0)
+        acknowledged = cg.consume(message(), handler=slow)
         assert seconds[0].outcome() == 1
+    # A worker that fails finds the message done if the other one has committed before the failure is written (E1).
+    assert acknowledged == 1 or not first_commits
+    assert cg.once.counts().failed == 1 - acknowledged
     assert cg.effects() == (["1"] if first_commits else ["2"])
     assert cg.log() == []
 
