@@ -29,7 +29,9 @@ def run(project: Path, scratch: Path) -> None:
     }
     command = [COMMAND, "run", "--spec", project / "spark-pipeline.yml"]
     with connect_port():
-        done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False, timeout=300)
+        done = subprocess.run(
+            command, cwd=project, env=environment, capture_output=True, text=True, check=False, timeout=300
+        )
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     assert "Run is COMPLETED" in done.stdout + done.stderr
 
