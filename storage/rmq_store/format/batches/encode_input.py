@@ -1,5 +1,5 @@
-"""The input of an encoder: the columns of a batch, found by name and cast to one type each, and the values that all its
-messages share (data plane).
+"""The input of an encoder (data plane): the columns of a batch and the values that all its messages share. Columns are
+found by name and cast to one type each.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class EncodeOptions:
 
     `now_ms` is the born time of rows without one. `crc_property` reserves the 20 bytes of the CRC property. With
     `unique_ids`, rows without a UNIQ_KEY among their kept properties get one. Bodies of at least `compress_over_bytes`
-    are compressed, unless they are already or do not get shorter; None: never. Properties named in `drop_properties`
-    are left out. `index_tags`: tags get index entries, as brokers from 5.4.0 on give them. `in_threads`: on all
-    processors; for who is alone on them.
+    are compressed, unless they are compressed already or would not get shorter; None: never. Properties named in
+    `drop_properties` are left out. `index_tags`: tags get index entries, as in brokers from 5.4.0 on. `in_threads`: use
+    all processors; for a caller that has them to itself.
     """
 
     store_host: Host
@@ -51,7 +51,7 @@ class EncodeOptions:
 
 @dataclass(frozen=True, slots=True)
 class RowFields:
-    """Fixed fields of n frames, each (n,). `sys_flags` say of which family the hosts are."""
+    """Fixed fields of n frames, each (n,). `sys_flags` hold the address family of the hosts."""
 
     queue_ids: npt.NDArray[np.int32]
     flags: npt.NDArray[np.int32]
@@ -61,7 +61,7 @@ class RowFields:
 
 
 class EncodeInput:
-    """Typed access to the columns of `batch`; UsageError, naming the row, for whatever cannot be stored."""
+    """Typed access to the columns of `batch`. UsageError, naming the row, for a value that cannot be stored."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.row_count: int = batch.num_rows
@@ -96,7 +96,7 @@ class EncodeInput:
         return bodies
 
     def texts(self) -> dict[str, pa.StringArray]:
-        """Those of NAMED_COLUMNS that the batch has, as string; whether it is valid UTF-8, nobody has looked yet."""
+        """Those of NAMED_COLUMNS that the batch has, as string. They are not checked yet for valid UTF-8."""
         return {name: self._text(name, self._columns[name]) for name in NAMED_COLUMNS if name in self._columns}
 
     def properties(self) -> pa.MapArray | None:

@@ -1,7 +1,7 @@
-"""Stored messages as new frames for another place, all at once (data plane): what delivery of delayed messages,
-send-back and redrive are made of.
+"""Copies stored messages to new frames for another queue, all at once (data plane). The delivery of delayed messages,
+send-back and redrive use it.
 
-Body, born time and born host, flag and, unless told otherwise, everything else are the stored message's own.
+A copy keeps body, born time, born host and flag of the stored message, and every other field that no argument replaces.
 Source: ScheduleMessageService.java (messageTimeUp), AbstractSendMessageProcessor.java (consumerSendMsgBack).
 """
 
@@ -44,8 +44,8 @@ _PROPERTY_SEPARATOR = 2
 class CopyOptions:
     """Values that all copies share.
 
-    `crc_property`: each ends with a new CRC property; without, it has none. `index_tags`: tags get index entries, as
-    brokers from 5.4.0 on give them.
+    `crc_property`: each copy ends with a new CRC property; otherwise it has none. `index_tags`: tags get index entries,
+    as in brokers from 5.4.0 on.
     """
 
     crc_property: bool
@@ -66,11 +66,11 @@ def copy_frames(
 ) -> pa.RecordBatch:
     """Copy n checked frames, whose bytes are still mapped: an ENCODED_SCHEMA batch, same order.
 
-    `topics` (n,) dictionary<int32, string> and `queue_ids` (n,) say where the copies go, `delay_ms` (n,) how long after
-    their storeTimestamp they are due there (0 and None: not delayed). Each other argument replaces the field in all
-    copies, None keeps it; of `sys_flags` (n,) the two V6 bits do not count, they follow from the hosts. `properties`
-    (n,) are whole property strings without nulls. A CRC property in them is left out, and made anew if `options` say
-    so. preparedTransactionOffset becomes 0.
+    `topics` (n,) dictionary<int32, string> and `queue_ids` (n,) are the targets of the copies. `delay_ms` (n,) is the
+    delay after their storeTimestamp (0 and None: not delayed). Each other argument replaces the field in all copies,
+    None keeps it. The two V6 bits of `sys_flags` (n,) are ignored, they follow from the hosts. `properties` (n,) are
+    whole property strings without nulls. A CRC property in them is left out, and made anew if `options` say so.
+    preparedTransactionOffset becomes 0.
 
     Raises:
         UsageError: a bad topic name, a negative queue id, or more than 32767 bytes of properties; names the row.

@@ -1,6 +1,6 @@
 """Frames of the commit log as Arrow columns, a whole batch at once (data plane).
 
-Only the columns that are wanted are made: the property string, hosts and bodies are not touched otherwise.
+Only the requested columns are made: the property string, hosts and bodies are not read otherwise.
 Source: MessageDecoder.java (decode), MessageClientExt.java (getMsgId), MessageExt.java.
 """
 
@@ -50,12 +50,12 @@ _TIMESTAMP_MS_MAX = 253_402_300_799_999
 
 
 class BatchTooLargeError(UsageError):
-    """These frames do not fit one batch; halves of them may."""
+    """These frames do not fit into one batch. The caller may retry with half of them."""
 
 
 class Owner(NamedTuple):
-    """Whose messages the frames must be: those of a queue, at the queue offsets (n,). Those of a light queue
-    (`light_queues`) have another topic, queue id and queue offset of their own.
+    """The queue that the frames must belong to, with their queue offsets (n,). Frames of a light queue (`light_queues`)
+    have a topic, queue id and queue offset other than the light queue's.
     """
 
     topic: str
@@ -87,10 +87,10 @@ def decode_frames(
 ) -> pa.RecordBatch:
     """The messages at `positions` (n,) of a mapped segment, each of `sizes` (n,) bytes; any order, repeats allowed.
 
-    `columns` are names of READABLE_SCHEMA and the columns of the answer, in that order. `base_offset` is the commit-log
-    offset of the buffer's first byte. Compressed bodies are decompressed, and the COMPRESSED bit of their `sysFlag`
-    cleared as 5.x clients do, unless `raw_body`. Timestamps outside the years 1..9999 become the nearest inside.
-    The batch owns its memory: the segment may be unmapped. It comes from `memory`, if that is given.
+    `columns` are names of READABLE_SCHEMA and the columns of the result, in that order. `base_offset` is the commit-log
+    offset of the buffer's first byte. Unless `raw_body`, compressed bodies are decompressed, and the COMPRESSED bit of
+    their `sysFlag` is cleared as 5.x clients do. Timestamps outside the years 1..9999 become the nearest inside. The
+    batch owns its memory: the segment may be unmapped. The memory comes from `memory`, if given.
 
     Raises:
         CorruptRecordError: a frame is not what its entry says, is not at its physicalOffset, or its body cannot be

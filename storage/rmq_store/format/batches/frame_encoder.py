@@ -1,7 +1,7 @@
 """Batches of messages as frames, all at once (data plane).
 
-Everything that does not depend on where a message will lie is done here, by anybody, without a lock; `patch_frames`
-writes the rest when positions are known.
+The encoder makes every field that does not depend on the message's offset, in any thread, without a lock.
+`patch_frames` writes the other fields when the offsets are known.
 Source: MessageExtEncoder.java (encode), CommitLog.java (the CRC property).
 """
 
@@ -48,10 +48,10 @@ _COMBINED_BODY_BYTES_MIN = 2048
 def encode_batch(batch: pa.RecordBatch, *, queue_ids: Int32, options: EncodeOptions) -> pa.RecordBatch:
     """Encode every row as a frame: an ENCODED_SCHEMA batch with as many rows, in their order.
 
-    Columns used: `topic` and `body` (both required); `tags`, `keys`, `shardingKey` (string); `properties`
-    (map<string, string>, entries with a null value are left out); `flag`, `reconsumeTimes`, `sysFlag` (integer, null is
-    0); `bornTimestamp` (timestamp). All others are ignored. A tag, key or sharding key that is null or empty leaves the
-    property of that name as it is in the map. Bodies of rows whose sysFlag says COMPRESSED are stored as they are.
+    Columns used: `topic` and `body` (both required); `tags`, `keys`, `shardingKey` (string); `properties` (map<string,
+    string>, entries with a null value are left out); `flag`, `reconsumeTimes`, `sysFlag` (integer, null is 0);
+    `bornTimestamp` (timestamp). All others are ignored. A tag, key or sharding key that is null or empty leaves the
+    property of that name as it is in the map. Bodies of rows with the COMPRESSED bit in `sysFlag` are stored unchanged.
     `queue_ids` (n,). The tags code is the tag's hash for scheduled messages too: only the append knows their time.
 
     Raises:

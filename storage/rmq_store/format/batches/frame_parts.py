@@ -1,4 +1,4 @@
-"""Pieces of frames that are joined row by row: what a batch encoder and a copier of frames have in common (data plane).
+"""Pieces of frames that are joined row by row, used by the batch encoder and by the copier of frames (data plane).
 
 Source: MessageExtEncoder.java (encode), CommitLog.java (the CRC property).
 """
@@ -56,7 +56,7 @@ def encoded_rows(
     tags_codes: npt.NDArray[np.int64],
     key_hashes: pa.ListArray,
 ) -> pa.RecordBatch:
-    """An ENCODED_SCHEMA batch of frames that do not wait for their time; every argument has one item for each."""
+    """An ENCODED_SCHEMA batch of frames that are not delayed; every argument has one item for each frame."""
     transaction = sys_flags & np.int32(TRANSACTION_MASK)
     dispatchable = (transaction == 0) | (transaction == int(SysFlag.TRANSACTION_COMMIT))
     return pa.RecordBatch.from_arrays(

@@ -1,5 +1,5 @@
-"""Fields of encoded frames that are known only when the append knows their offsets. It fills them in under the append
-lock, so they are few.
+"""Fields of encoded frames that depend on the offsets, which only the append knows. The append fills them in under the
+append lock, so they are few.
 
 Source: CommitLog.java (DefaultAppendMessageCallback.doAppend; the CRC property).
 """
@@ -35,7 +35,7 @@ def patch_frames(
     store_timestamp_ms: int,
     crc0: npt.NDArray[np.uint32] | None,
 ) -> None:
-    """Fill in, in place, what `encode_batch` left zero.
+    """Fill in, in place, the fields that `encode_batch` left zero.
 
     `frames` is writable and contiguous; frame i is `frames[starts[i]:starts[i] + sizes[i]]`. All other arrays are (n,).
     `crc0` is the `crc` column of the encoded batch if its frames end with a CRC property, else None.

@@ -1,6 +1,6 @@
-"""One column that a caller gives in the type that is stored: exactly, or refused by row and value.
+"""Casts one column of a caller's batch to the stored type: exactly, or with an error that names row and value.
 
-Arrow's own casts would make text of numbers, numbers of text, and another time of one that is too far away.
+Arrow's own casts would turn numbers into text, text into numbers, and a time that is too far away into another time.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def as_type(name: str, column: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether values of this type are UTF-8 text."""
+    """True if values of this type are UTF-8 text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Whether values of this type are bytes."""
+    """True if values of this type are bytes."""
     return bool(
         pa.types.is_binary(kind)
         or pa.types.is_large_binary(kind)

@@ -1,9 +1,8 @@
-"""Copies of stored frames in one pass, by the extension (data plane): what `frame_copy` does with Arrow.
+"""Copies stored frames in one pass, by the extension (data plane). `frame_copy` does the same with Arrow.
 
-Each frame is checked, copied and changed while its bytes are at hand, and its property string is looked at where it
-lies. The extension knows the good case only. Rows that it refuses (IPv6 hosts, malformed UTF-8, more than 64
-properties, too many bytes of them) are left to `frame_copy`, which says what is wrong with it, or finds it in order
-after all.
+Each frame is checked, copied and changed while its bytes are in the cache, and its property string is read in place.
+The extension handles only ordinary rows. It refuses others (IPv6 hosts, malformed UTF-8, more than 64 properties,
+too many bytes of them). `frame_copy` then handles them, and raises the error if they are really wrong.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ def copy_natively(
     crc_property: bool,
     index_tags: bool,
 ) -> pa.RecordBatch | None:
-    """The answer of `frame_copy.copy_frames` for messages that are not delayed, or None: refused. Topics and queue ids
-    are in order, `sys_flags` (n,) those that the copies get. The extension must be there.
+    """The result of `frame_copy.copy_frames` for messages that are not delayed, or None: refused. Topics and queue ids
+    are checked already, `sys_flags` (n,) are those of the copies. The extension must be loaded.
     """
     if store_host is not None and store_host.is_ipv6:
         return None

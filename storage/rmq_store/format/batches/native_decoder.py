@@ -1,9 +1,9 @@
-"""Messages as columns in one pass, by the extension (data plane): the same answers as `frame_decoder`.
+"""Decodes messages to columns in one pass, by the extension (data plane), with the same results as `frame_decoder`.
 
-Each frame is checked, taken apart and copied while its bytes are at hand, where the twin goes through all frames once
-for every column. Frames that are not ordinary are left to the twin, which also says what is wrong with a frame:
-compressed bodies, IPv6 hosts, several topics, malformed UTF-8, a message without UNIQ_KEY, times outside of the years 1
-to 9999.
+Each frame is checked, parsed and copied while its bytes are in the cache. `frame_decoder` passes over all frames once
+for every column. It handles the frames that are not ordinary, and raises the error for a wrong one. Not ordinary are
+compressed bodies, IPv6 hosts, several topics, malformed UTF-8, a message without UNIQ_KEY, and times outside of the
+years 1 to 9999.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def decode_ordinary(
     owner: tuple[str, int, Positions] | None,
     memory: BatchMemory,
 ) -> pa.RecordBatch | None:
-    """The answer of `decode_frames`, or None: a frame is not ordinary, or wrong."""
+    """The result of `decode_frames`, or None if a frame is not ordinary, or wrong."""
     count, frames_bytes = len(positions), int(sizes.sum())
     if count == 0 or not 0 < frames_bytes <= _FRAMES_BYTES_MAX:
         return None

@@ -1,9 +1,10 @@
-"""Batches of messages as frames, by the extension (data plane): what `frame_encoder` does with Arrow, in a pass or two.
+"""Encodes batches of messages to frames by the extension (data plane), in one or two passes. `frame_encoder` does the
+same with Arrow.
 
 Each frame is written whole while it is in the processor's cache: body, properties, both CRCs, and the hashes for queues
-and index. For several threads a pass before that measures the rows; it is also needed where only some rows get a new
-unique key, because these are counted without a gap. The extension knows the good case only. A batch that it refuses is
-left to `frame_encoder`, which says what is wrong with it, or finds it in order after all.
+and index. For several threads an earlier pass measures the rows. That pass is also needed if only some rows get a new
+unique key, because these are numbered without a gap. The extension handles only ordinary batches. `frame_encoder`
+handles a batch that it refuses, and raises the error if the batch is really wrong.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def encode_natively(
     fields: RowFields,
     options: EncodeOptions,
 ) -> pa.RecordBatch | None:
-    """The answer of `frame_encoder.encode_batch`, or None: refused. `bodies` (n,) are those to be stored. The extension
-    must be there.
+    """The result of `frame_encoder.encode_batch`, or None: refused. `bodies` (n,) are stored as given. The extension
+    must be loaded.
     """
     rows = columns_of(given, topics, bodies, fields, options)
     if rows is None:
@@ -163,7 +164,7 @@ def columns_of(
     fields: RowFields,
     options: EncodeOptions,
 ) -> Rows | None:
-    """The rows as the extension takes them (native/rows.h); None: it does not take them."""
+    """The rows in the form that the extension reads (native/rows.h); None: it does not accept them."""
     entries = None
     if (properties := given.properties()) is not None:
         if _has_entries_under_null(properties):

@@ -1,1 +1,1 @@
-"""Pieces of buffers: gathered many at once, as text, by the C extension where it was built."""
+"""Pieces of buffers: many gathered at once, read as text, or processed by the C extension if it was built."""

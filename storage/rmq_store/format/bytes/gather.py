@@ -43,7 +43,7 @@ def sum_words(data: Bytes, positions: Positions) -> int:
 
 
 def leading_words(data: Bytes, positions: Positions) -> npt.NDArray[np.uint64]:
-    """The 8 bytes from each position on, (n,), the first one lowest; zeros behind the end of the data."""
+    """The 8 bytes from each position on, (n,), the first byte lowest; zeros beyond the end of the data."""
     if len(data) < _WORD_BYTES:
         data = np.append(data, np.zeros(_WORD_BYTES, np.uint8))
     places = np.minimum(positions, len(data) - _WORD_BYTES)
@@ -55,9 +55,10 @@ def leading_words(data: Bytes, positions: Positions) -> npt.NDArray[np.uint64]:
 def begins_with(
     data: Bytes, positions: Positions, text: bytes, words: npt.NDArray[np.uint64] | None = None
 ) -> npt.NDArray[np.bool_]:
-    """Where `text` stands at the positions, (n,). `words`: their `leading_words`, if the caller has them already.
+    """True for the positions at which `text` begins, (n,) bool. `words`: their `leading_words`, if the caller has them
+    already.
 
-    Bytes after a slice are read, too: the caller compares lengths.
+    The compared bytes may extend beyond the end of a slice, so the caller must compare lengths.
     """
     found = _is_word(leading_words(data, positions) if words is None else words, text[:_WORD_BYTES])
     for at in range(_WORD_BYTES, len(text), _WORD_BYTES):
@@ -127,7 +128,7 @@ def repeated(text: str, count: int) -> pa.StringArray:
 
 
 def all_are(values: pa.StringArray, raw: bytes) -> bool:
-    """Whether every row is the text of these bytes."""
+    """True if every row is the text of these bytes."""
     offsets, data = value_bytes(values)
     if values.null_count or not bool((np.diff(offsets) == len(raw)).all()):
         return False

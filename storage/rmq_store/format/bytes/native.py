@@ -1,10 +1,10 @@
-"""The optional C extension, where it was built: the inner loops that cost most (data plane).
+"""The optional C extension with the most expensive inner loops, if it was built (data plane).
 
     if native.LOADED:
         native.functions.slice_crcs(...)
 
-Whatever it does, Python does here as well, next to each call: that is the reference, and all that a machine without a
-C compiler has. The extension is not loaded either with RMQ_PURE=1 in the environment. Sources: rmq_store/native/.
+Next to each call there is a Python version of the same code. It is the reference, and it runs on a machine without a
+C compiler. RMQ_PURE=1 in the environment keeps the extension from being loaded. Sources: rmq_store/native/.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ Texts = tuple[npt.NDArray[np.signedinteger], pa.Buffer | bytes, pa.Buffer | None
 
 
 class Rows(NamedTuple):
-    """The rows of a batch, n, as the extension takes them (native/rows.h).
+    """The rows of a batch, n, in the form that the extension reads (native/rows.h).
 
-    `topic_codes` (n,) are places among the topics, of which `topic_hashes` are the hashes with "#" behind them.
+    `topic_codes` (n,) are indexes into the topics; `topic_hashes` are the hashes of the topics, each followed by "#".
     `named`: columns that become properties, name and texts. `entries` of the maps: offsets (n + 1,), names, values.
-    `left_out`: names of entries that are not stored. `header`: the bytes before the body, as far as all have the same.
+    `left_out`: names of entries that are not stored. `header`: the bytes before the body that are the same for all
+    frames.
     """
 
     body_offsets: Int64

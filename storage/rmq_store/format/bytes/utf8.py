@@ -1,4 +1,4 @@
-"""Bytes as the text that Java makes of them."""
+"""Decodes bytes to the same text as Java."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _REPLACEMENT = "�".encode()
 
 
 def decode_utf8(raw: bytes) -> str:
-    """The text that Java's `new String(raw, UTF_8)` gives: malformed bytes become U+FFFD, nothing is ever refused."""
+    """The text that Java's `new String(raw, UTF_8)` gives: malformed bytes become U+FFFD, no bytes are refused."""
     try:
         return raw.decode()
     except UnicodeDecodeError:

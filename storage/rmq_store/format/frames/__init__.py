@@ -1,1 +1,1 @@
-"""One frame of the commit log: layout, checks, checksums, and what queues and index need of it."""
+"""One frame of the commit log: layout, checks, checksums, and the fields that queues and index need."""

@@ -1,6 +1,6 @@
-"""Compressed bodies: zlib, LZ4 frame, Zstandard, told apart by bits 8-10 of sysFlag (control plane, one body a call).
+"""Compressed bodies: zlib, LZ4 frame or Zstandard, by bits 8-10 of sysFlag (control plane, one body a call).
 
-Source: CompressionType.java, Compressor implementations of the client; the store itself never looks into a body.
+Source: CompressionType.java, Compressor implementations of the client; the store itself never reads a body.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _ZLIB_FLAGS = (0, int(SysFlag.COMPRESSION_ZLIB))  # 0: clients before 5.0
 
 
 class DecompressionError(ValueError):
-    """The body is not what its sysFlag says, or larger than the caller allows."""
+    """The body contradicts its sysFlag, or is larger than the caller allows."""
 
 
 def decompress(body: bytes, sys_flag: int, limit_bytes: int) -> bytes:
-    """The body as it was sent; `body` itself if sysFlag does not say COMPRESSED.
+    """The decompressed body; `body` itself if sysFlag has no COMPRESSED bit.
 
     Memory stays near `limit_bytes`, plus the window of a Zstandard frame (at most 128 MiB), whatever the body claims.
-    Bytes behind the end of a zlib stream are ignored.
+    Bytes after the end of a zlib stream are ignored.
 
     Raises:
         DecompressionError: broken or cut data, an unknown compression type, or more than `limit_bytes`.
@@ -78,7 +78,7 @@ def _read_stream(body: bytes, codec: str, limit_bytes: int) -> bytes:
 
 
 def compress(body: bytes, kind: CompressionKind, level: int = 5) -> tuple[bytes, int]:
-    """The compressed body, and the sysFlag bits that say how: COMPRESSED and the type, as 5.x clients set them."""
+    """The compressed body, and its sysFlag bits: COMPRESSED and the type, as 5.x clients set them."""
     if kind == "zlib":
         packed = zlib.compress(body, level)
     else:

@@ -1,8 +1,8 @@
 """CRC-32 of bodies and frames, many at a time (data plane), and how to fill fields in without reading a frame again.
 
-CRC-32 is affine: for two texts of one length, crc(a) ^ crc(b) depends only on a ^ b, and a run of zero bytes behind a
-text is a linear map of its CRC. So the CRC of a frame can be taken before the append lock is held, with queueOffset,
-physicalOffset and storeTimestamp zero, and what these 24 bytes add is xored in when they are known.
+CRC-32 is affine: for two texts of one length, crc(a) ^ crc(b) depends only on a ^ b. To append a run of zero bytes to
+a text is a linear map of its CRC. So the encoder computes the CRC of a frame before it holds the append lock, with
+queueOffset, physicalOffset and storeTimestamp zero. The contribution of these 24 bytes is xored in when they are known.
 
     remainder(d)        CRC register after the bytes d, starting from 0, without the final complement: linear in d
     crc(a + b)          = shift(crc(a), len(b)) ^ crc(b)         shift(c, n) = the register c after n more zero bytes
@@ -47,13 +47,13 @@ def body_crcs(bodies: pa.Array) -> Int32:
 
 
 def array_crcs(values: pa.Array) -> UInt32:
-    """CRC-32 (n,) of each row of a binary or large_binary array; of a null row whatever bytes lie under it."""
+    """CRC-32 (n,) of each row of a binary or large_binary array. For a null row, of the bytes that its offsets span."""
     offsets, data = value_bytes(values)
     return slice_crcs(data, offsets[:-1], offsets[1:])
 
 
 def extend_crc(crc: int, data: bytes | memoryview) -> int:
-    """The CRC-32 of what `crc` is the CRC of, followed by `data`, which is contiguous."""
+    """The CRC-32 of a text followed by `data`, which is contiguous; `crc` is the CRC-32 of that text."""
     if not native.LOADED or len(data) < _SHORT_BYTES:
         return zlib.crc32(data, crc)
     text, seed, found = np.frombuffer(data, np.uint8), np.array([crc], np.uint32), np.empty(1, np.uint32)
@@ -62,7 +62,7 @@ def extend_crc(crc: int, data: bytes | memoryview) -> int:
 
 
 def slice_crcs(data: Bytes, starts: Int64, ends: Int64, seeds: UInt32 | None = None) -> UInt32:
-    """CRC-32 (n,) of `data[starts[i]:ends[i]]`; `seeds` (n,) are CRCs of what comes before each of them."""
+    """CRC-32 (n,) of `data[starts[i]:ends[i]]`; `seeds` (n,) are the CRCs of the bytes before each slice."""
     if native.LOADED:
         crcs = np.empty(len(starts), np.uint32)
         native.functions.slice_crcs(data, starts, ends, seeds, crcs)

@@ -109,11 +109,12 @@ def check_frame(
     check_crc: bool,
     force_prop_crc: bool = False,
 ) -> FrameCheck:
-    """Judge the frame at `view[position:limit]` (bytes, or a view of format "B"); never raises.
+    """Check the frame at `view[position:limit]` (bytes, or a view of format "B"); never raises.
 
-    Stricter than Java where that loses nothing: the physical offset must be `expect_offset` (None: not compared), the
-    queue id and offset must not be negative. With `check_crc` the body's CRC must fit, and that of the whole frame if
-    it ends with one; `force_prop_crc` is forceVerifyPropCRC: the latter instead of the former, and required.
+    Stricter than Java where that loses no message: the physical offset must be `expect_offset` (None: not compared).
+    The queue id and offset must not be negative. With `check_crc` the body's CRC must match, and that of the whole
+    frame if it ends with one. `force_prop_crc` is forceVerifyPropCRC: the frame's CRC is checked instead of the body's,
+    and is required.
     """
     available = min(limit, len(view)) - position
     if position < 0 or available < BLANK_BYTES_MIN:

@@ -1,8 +1,8 @@
-"""Whether many frames are as they were written, by their checksums (data plane).
+"""Checks many frames for damage, by their checksums (data plane).
 
-A copy gets checksums of its own, which would vouch for whatever was damaged before: who copies frames asks here first.
-A frame that ends with a CRC property is judged by that, which covers all before it; of any other one only the body can
-be checked. Nothing is accepted of which `check_frame`, told that the CRC property is there, says that it is bad.
+A copy gets new checksums, which would hide damage of the original. So code that copies frames checks them here first.
+For a frame that ends with a CRC property that checksum decides: it covers all bytes before it. For any other frame only
+the body can be checked. A frame that `check_frame`, with the CRC property required, calls bad is never accepted here.
 Source: CommitLog.java (checkMessageAndReturnSize); UtilAll.java (crc32).
 """
 
@@ -27,7 +27,7 @@ _NAME, _EQUALS, _END = np.uint64(int.from_bytes(CRC_PROPERTY_PREFIX[:8], "little
 
 
 def damaged_frames(headers: FrameHeaders, crc_from: int | None) -> Mask:
-    """Damaged ones of n frames whose lengths were all checked; bool (n,).
+    """True for damaged frames, of n; bool (n,). All their lengths must be checked already.
 
     From the commit-log offset `crc_from` on a frame must end with a CRC property; None: none must.
     """
@@ -61,7 +61,7 @@ def damaged_frames(headers: FrameHeaders, crc_from: int | None) -> Mask:
 
 
 def damage_of(headers: FrameHeaders, row: int, crc_from: int | None) -> str:
-    """The defect of one of the frames that `damaged_frames` has found."""
+    """The defect of a frame that `damaged_frames` has found."""
     must_have_crc = crc_from is not None and int(headers.physical_offset[row]) >= crc_from
     start, end = int(headers.positions[row]), int(headers.properties_end[row])
     return check_frame(

@@ -33,10 +33,11 @@ _INT32_MAX = (1 << 31) - 1
 
 @dataclass(frozen=True)
 class DispatchColumns:
-    """Of n frames: `topic` dictionary<int32, string>; the other arrays (n,), except `key_hashes` (sum of key_counts,).
+    """Dispatch fields of n frames: `topic` dictionary<int32, string>; the other arrays (n,), except `key_hashes` (sum
+    of key_counts,).
 
     `dispatchable` says which frames get a queue entry; `tags_code` is that entry's. `key_hashes` are the index hashes
-    of all frames one behind another, in the order of their index entries.
+    of all frames one after another, in the order of their index entries.
     """
 
     topic: pa.DictionaryArray
@@ -49,7 +50,7 @@ class DispatchColumns:
     key_hashes: Int32
 
     def parts(self, cuts: Sequence[int]) -> Iterator[DispatchColumns]:
-        """Those of the frames between each two of `cuts`, ascending; nothing is copied."""
+        """The columns of the frames from each of `cuts` (row numbers, ascending) to the next one; nothing is copied."""
         hashes = np.concatenate([[0], np.cumsum(self.key_counts)])[list(cuts)].tolist()
         for (low, high), (first, behind) in zip(pairwise(cuts), pairwise(hashes), strict=True):
             yield DispatchColumns(
@@ -73,11 +74,11 @@ def dispatch_columns(
     *,
     index_tags: bool = True,
 ) -> DispatchColumns:
-    """Read what queues and index get of the frames at `positions` (n,), `sizes` (n,) of a mapped segment.
+    """Read the fields that queues and index need from the frames at `positions` (n,), `sizes` (n,) of a mapped segment.
 
     `base_offset` is the commit-log offset of the buffer's first byte. `delay_level_ms[k]` is the delay of level k + 1:
-    the tags code of a message in SCHEDULE_TOPIC_XXXX with a level above 0 is when it is to be delivered. `index_tags`:
-    whether tags get index entries, as brokers from 5.4.0 on give them.
+    a message in SCHEDULE_TOPIC_XXXX with a level above 0 has its due time as tags code. `index_tags`: tags get index
+    entries, as in brokers from 5.4.0 on.
 
     Raises:
         CorruptRecordError: a frame is not what its entry says; `.offset` is the frame's in the log, `.path` is empty.

@@ -96,7 +96,7 @@ class FrameHeaders:
     properties_end: Positions
 
     def take(self, rows: npt.NDArray[np.intp]) -> FrameHeaders:
-        """Those of some of the frames, in that order."""
+        """The headers of some of the frames, in that order."""
         arrays = (field.name for field in fields(self) if field.name not in ("data", "one_topic"))
         return replace(self, **{name: getattr(self, name)[rows] for name in arrays})
 
@@ -107,13 +107,13 @@ class FrameHeaders:
 
     @property
     def dispatchable(self) -> Mask:
-        """Frames that get a queue entry: all but PREPARED and ROLLBACK."""
+        """True for frames that get a queue entry: all but PREPARED and ROLLBACK."""
         kind = self.transaction_type
         dispatchable: Mask = (kind == 0) | (kind == int(SysFlag.TRANSACTION_COMMIT))
         return dispatchable
 
     def flagged(self, bits: SysFlag) -> Mask:
-        """Frames that have any of `bits` in sys_flag."""
+        """True for frames that have any of `bits` in sys_flag."""
         return _flagged(self.sys_flag, bits)
 
     @property

@@ -1,6 +1,6 @@
-"""Whether messages begin where somebody says that they do, many at once (data plane).
+"""Checks whether messages begin at given positions, many at once (data plane).
 
-The places come from an index, or from a caller: nothing there is believed before magic, physical offset and size agree.
+The positions come from an index, or from a caller. A message counts only if magic, physical offset and size agree.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Int32 = npt.NDArray[np.int32]
 
 
 def message_sizes(data: Bytes, positions: Int64, base_offset: int, stop: int) -> Int32:
-    """Total sizes, (n,), of the messages that begin at `positions` (n,) and end before `stop`; 0 where none does.
+    """Total sizes, (n,), of the messages that begin at `positions` (n,) and end before `stop`; 0 where there is none.
 
     `data` is a segment whose first byte has the commit-log offset `base_offset`.
     """

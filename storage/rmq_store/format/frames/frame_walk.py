@@ -1,4 +1,4 @@
-"""Sound frames one behind another, each found by the size of the one before it (data plane of recovery).
+"""Walks over sound frames, each found by the size of the one before it (data plane of recovery).
 
 `check_frame` decides which frames are sound. The caller handles the others, and frames that are no messages. Source:
 CommitLog.java (recoverNormally, recoverAbnormally; checkMessageAndReturnSize).
@@ -20,10 +20,10 @@ _NEVER = (1 << 63) - 1
 def sound_frames(
     view: memoryview, start: int, stop: int, base_offset: int, crc_from: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Positions and sizes, (n,) int64 both, of the messages from `start` up to `stop`, or up to the first frame that is
-    no sound message, but of FRAMES_MAX at most. The last one may end behind `stop`.
+    """Positions and sizes, (n,) int64 both, of the messages from `start` up to `stop`; at most FRAMES_MAX. The walk
+    ends earlier at the first frame that is no sound message. The last message may end after `stop`.
 
-    `view` is a segment whose first byte has the commit-log offset `base_offset`; every frame must know its own offset.
+    `view` is a segment whose first byte has the commit-log offset `base_offset`. Every frame must hold its own offset.
     From the offset `crc_from` on it must have a CRC property; None: none must.
     """
     crc_position = _NEVER if crc_from is None else crc_from - base_offset

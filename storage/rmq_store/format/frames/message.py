@@ -113,9 +113,9 @@ class Message:
 
 
 def check_message(message: object) -> None:
-    """Refuse what is no Message, and one that holds a value of another type than its field has.
+    """Refuse any value that is no Message, and a Message with a field of another type than declared.
 
-    Once for every message that is sent: what is right is seen at one glance, and what is wrong is looked for.
+    It runs once for every message that is sent: one quick test accepts a right one, and only a wrong one is searched.
 
     Raises:
         UsageError: names the field.
@@ -199,17 +199,18 @@ class StoredMessage:
 
     @property
     def msg_id(self) -> str:
-        """UNIQ_KEY, of several the first one, else the offset id."""
+        """UNIQ_KEY (the first, if there are several), else the offset id."""
         return self.properties.get(names.UNIQUE_KEY) or self.offset_msg_id
 
     @property
     def java_unique_key(self) -> str | None:
-        """UNIQ_KEY, of several the last one: of a message in a batch of a 5.x Java client that of the batch."""
+        """UNIQ_KEY (the last, if there are several). For a member of a 5.x Java client's batch it is that of the batch.
+        """
         return names.last_unique_key(self.properties_raw)
 
     @property
     def java_msg_id(self) -> str:
-        """The id that the Java client shows as getMsgId(); of several UNIQ_KEYs the last one, else as `msg_id`."""
+        """The id that the Java client shows as getMsgId(): the last UNIQ_KEY if there are several, else as `msg_id`."""
         return self.java_unique_key or self.offset_msg_id
 
     @property
@@ -224,7 +225,7 @@ class StoredMessage:
 
     @property
     def is_dispatchable(self) -> bool:
-        """Whether the message has a consume-queue entry: all but the transaction types PREPARED and ROLLBACK."""
+        """True if the message has a consume-queue entry: all but the transaction types PREPARED and ROLLBACK."""
         return self.sys_flag & TRANSACTION_MASK in (0, SysFlag.TRANSACTION_COMMIT)
 
     def encode(self, *, crc_property: bool = False) -> bytes:
@@ -331,7 +332,8 @@ def _without_crc(properties: bytes) -> bytes:
 def complete_frame(
     frame: bytearray, queue_offset: int, commit_log_offset: int, store_timestamp_ms: int, *, crc_property: bool
 ) -> None:
-    """Fill in, in place, what `encode_frame` wrote as 0 because it was not known; `crc_property` as there."""
+    """Fill in, in place, the fields that `encode_frame` wrote as 0 because they were unknown; `crc_property` as there.
+    """
     if native.LOADED:
         native.functions.place_message(frame, queue_offset, commit_log_offset, store_timestamp_ms, crc_property)
         return
@@ -362,7 +364,7 @@ def decode_frame(view: memoryview, position: int, limit: int) -> StoredMessage:
 
 
 def decode_checked(view: bytes | memoryview, position: int) -> StoredMessage:
-    """As `decode_frame`, of a frame that `check_frame` has taken for a message."""
+    """As `decode_frame`, for a frame that `check_frame` has accepted as a message."""
     header = _HEADERS[view[position + _SYS_FLAG_LAST_BYTE] >> 4 & 3]
     (
         total_size,

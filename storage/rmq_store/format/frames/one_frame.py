@@ -1,5 +1,5 @@
-"""One message as a frame without its place, and what its queue and the index need: in Python, and in one call of the C
-extension where it is there (control plane). The same rules, and the same bytes, as the batch encoder.
+"""Encodes one message to a frame without its offsets, with the values for its queue and the index (control plane).
+Python does it, or one call of the C extension if it is loaded. Rules and bytes are the same as in the batch encoder.
 
 Source: MessageExtEncoder.java (encode); IndexService.java (buildIndex).
 """
@@ -26,7 +26,7 @@ class OneFrame(NamedTuple):
 
 
 class Hosts:
-    """The hosts that made messages and that store them, packed once for all uses."""
+    """The born host and the store host of messages, packed once for all uses."""
 
     def __init__(self, born: Host, store: Host) -> None:
         self.born = born

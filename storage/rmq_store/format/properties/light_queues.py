@@ -26,12 +26,12 @@ _SEPARATOR = ","
 
 
 def is_light(topic: str) -> bool:
-    """Whether it is the name of such a queue."""
+    """True if it is the name of a light queue."""
     return topic.startswith(LMQ_PREFIX)
 
 
 def is_dispatched(properties: Mapping[str, str], topic: str, queue_offset: int) -> bool:
-    """Whether a message with these properties is that one of a light queue."""
+    """True if a message with these properties is the one at this offset of a light queue."""
     queues = properties.get(names.INNER_MULTI_DISPATCH, "").split(_SEPARATOR)
     offsets = properties.get(names.INNER_MULTI_QUEUE_OFFSET, "").split(_SEPARATOR)
     return (topic, str(queue_offset)) in zip(queues, offsets, strict=False)
@@ -40,7 +40,7 @@ def is_dispatched(properties: Mapping[str, str], topic: str, queue_offset: int) 
 def are_dispatched(
     pieces: PropertyPieces, topic: str, queue_offsets: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
-    """As `is_dispatched`, of many messages: (n,) bool."""
+    """As `is_dispatched`, for many messages: (n,) bool."""
     queues = pc.split_pattern(pieces.column(names.INNER_MULTI_DISPATCH).fill_null(""), _SEPARATOR)
     offsets = pc.split_pattern(pieces.column(names.INNER_MULTI_QUEUE_OFFSET).fill_null(""), _SEPARATOR)
     rows = np.flatnonzero(pc.equal(pc.list_value_length(queues), pc.list_value_length(offsets)).to_numpy(False))

@@ -1,7 +1,7 @@
-"""Names of the properties that a mirror between RocketMQ and Kafka gives to what it copies (docs/kafka-design.md).
+"""Names of the properties that a mirror between RocketMQ and Kafka adds to its copies (docs/kafka-design.md).
 
-They belong to the record that a mirror made, and to no other: whoever sends a new message with the properties of a
-mirrored one leaves them out, or a mirror would take it for its own copy.
+They belong to the copied record only. Code that sends a new message with the properties of a mirrored one must leave
+them out. Otherwise a mirror would take the new message for its own copy.
 """
 
 from __future__ import annotations

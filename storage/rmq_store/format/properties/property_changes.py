@@ -1,7 +1,7 @@
-r"""Change some properties of many property strings at once, and leave every other byte as it is (data plane).
+r"""Changes some properties of many property strings at once, and leaves every other byte as it is (data plane).
 
-A piece is what ends with %x02, or with the string. Pieces that are not touched stay byte for byte and in their order,
-also those that `parse_properties` would drop; so the copy of a message says what the message said.
+A piece ends with %x02, or with the string. Other pieces stay byte for byte and in their order, also those that
+`parse_properties` would drop. So the copy of a message has the same properties as the message.
 Source: MessageDecoder.java (messageProperties2String), MessageAccessor.java (putProperty, clearProperty).
 """
 
@@ -30,8 +30,8 @@ def set_properties(strings: pa.Array, changes: Mapping[str, pa.StringArray | str
     r"""The property strings `strings` (n,) binary or large_binary without nulls, with other values for some names.
 
     `changes`: by name the new value, one for all rows or (n,). None, and a null in a row, removes the name. A value
-    takes the place of the first piece of that name, further ones go; without one it is appended, in the order of
-    `changes`. A CRC property at the end is left out. The lengths of the results are for the caller to check.
+    replaces the first piece of that name, and further pieces of it are removed. Without such a piece it is appended,
+    in the order of `changes`. A CRC property at the end is left out. The caller checks the lengths of the results.
 
     Raises:
         UsageError: an empty name or value, or one that holds a separator (%x01, %x02).
@@ -53,7 +53,7 @@ def set_properties(strings: pa.Array, changes: Mapping[str, pa.StringArray | str
 
 
 def without_crc(strings: pa.Array) -> pa.Array:
-    """The same strings without the CRC property at their end; of the type that was given."""
+    """The same strings without the CRC property at their end; the type stays."""
     offsets, data = value_bytes(strings)
     starts, ends = offsets[:-1], offsets[1:]
     more = crc_property_bytes(data, starts, ends)
@@ -63,7 +63,7 @@ def without_crc(strings: pa.Array) -> pa.Array:
 
 
 def crc_property_bytes(data: Bytes, starts: Positions, ends: Positions) -> Int64:
-    """Of the property strings `data[starts[i]:ends[i]]`: 20 where a CRC property stands at the end, else 0; (n,)."""
+    """For the property strings `data[starts[i]:ends[i]]`: 20 if a CRC property ends the string, else 0; (n,)."""
     tails = ends - CRC_PROPERTY_BYTES
     found = tails >= starts
     if bool(found.any()):

@@ -34,7 +34,7 @@ LAST_WINS = names.NAME_VALUE_SEPARATOR
 
 
 class PropertyColumns(NamedTuple):
-    """The answer of `parse_property_column`; n rows each, `tags`, `keys` and `uniq_key` null where absent."""
+    """The result of `parse_property_column`; n rows each, `tags`, `keys` and `uniq_key` null where absent."""
 
     properties: pa.MapArray
     tags: pa.StringArray
@@ -66,10 +66,10 @@ def split_property_slices(
     *,
     first_wins: str = names.UNIQUE_KEY,
 ) -> PropertyPieces:
-    """As `split_properties`, of the property strings `data[starts[i]:ends[i]]`. The answer may refer to `data`.
+    """As `split_properties`, for the property strings `data[starts[i]:ends[i]]`. The result may refer to `data`.
 
-    `noted`: up to 8 names whose columns will be asked for; these cost least. `first_wins`: the name of which, of
-    several in a row, the first one counts; LAST_WINS for none, as in Java.
+    `noted`: up to 8 names whose columns will be requested; these cost least. `first_wins`: the name whose first value
+    counts if a row has several; LAST_WINS for none, as in Java.
     """
     if native.LOADED:
         pieces = _split_natively(data, starts, ends, noted, first_wins)

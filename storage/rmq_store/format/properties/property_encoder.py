@@ -1,7 +1,8 @@
-r"""The property strings of many messages at once (data plane), as `Message.stored_properties` and `encode_properties`.
+r"""Makes the property strings of many messages at once (data plane), as `Message.stored_properties` and
+`encode_properties` do for one.
 
-Order: UNIQ_KEY, KEYS, TAGS, __SHARDINGKEY from their columns where these are not empty, then the entries of the map,
-without the names that a column has given already. `__CRC32#` is a checksum and never taken from a caller.
+Order: UNIQ_KEY, KEYS, TAGS, __SHARDINGKEY from their columns where these are not empty, then the entries of the map.
+An entry is left out if a column has given its name already. `__CRC32#` is a checksum and never taken from a caller.
 Source: MessageDecoder.java (messageProperties2String), MessageConst.java.
 """
 
@@ -39,10 +40,10 @@ def no_separator() -> pa.Scalar:
 
 
 class PropertyParts(NamedTuple):
-    """The property strings of n messages in parts that make them when joined row by row, nulls skipped.
+    """The property strings of n messages in parts. Joined row by row, nulls skipped, the parts make the strings.
 
-    A part is a large_binary array (n,) or scalar. `tags`, `keys` and `unique_keys` (n,) string are what the strings
-    hold under these names, null where absent.
+    A part is a large_binary array (n,) or scalar. `tags`, `keys` and `unique_keys` (n,) string are the values of these
+    names in the strings, null where absent.
     """
 
     parts: list[pa.Array | pa.Scalar]
@@ -52,7 +53,7 @@ class PropertyParts(NamedTuple):
 
 
 class MapEntries:
-    """The entries of a map<string, string> column that are to be stored, and which row each belongs to.
+    """The entries of a map<string, string> column that are to be stored, and the row that each belongs to.
 
     Raises:
         UsageError: an empty name or value, or one that holds a separator. Entries with a null value are skipped, as in
@@ -179,7 +180,7 @@ def property_parts(
 
 
 def checked_text(values: pa.StringArray, column: str) -> pa.StringArray:
-    """`values` if they are valid UTF-8; Arrow itself does not look, and Spark's strings can hold any bytes."""
+    """`values` if they are valid UTF-8. Arrow itself does not check, and Spark's strings can hold any bytes."""
     try:
         values.validate(full=True)
     except pa.ArrowInvalid as error:

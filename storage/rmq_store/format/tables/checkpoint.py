@@ -1,4 +1,4 @@
-"""The checkpoint file: how far each part of the store was durable; 4096 bytes, zeros behind the fields (control plane).
+"""The checkpoint file: how far each part of the store was durable; 4096 bytes, zeros after the fields (control plane).
 
     bytes  field                   meaning
     0-7    physic_msg_timestamp    int64, ms, store time of the newest flushed message of the commit log
@@ -52,7 +52,7 @@ class Checkpoint:
 
     @classmethod
     def unpack(cls, raw: bytes, path: str = "checkpoint") -> Checkpoint:
-        """Read the fields; what is behind them is ignored.
+        """Read the fields; bytes after them are ignored.
 
         Raises:
             CorruptConfigError: the file at `path` is shorter than the fields.

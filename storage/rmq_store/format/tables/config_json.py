@@ -52,7 +52,7 @@ class ConfigJsonError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Verbatim:
-    """A number, as value or key, that Java's types do not hold or that is spelled as nobody of us writes it."""
+    """A number, as value or key, that Java's types cannot hold, or whose spelling we would not write."""
 
     text: str
 
@@ -61,7 +61,7 @@ class Verbatim:
 
 
 class Spelled(str):
-    """A string whose escapes are not those that we would write; `token` is what stands in the file."""
+    """A string whose escapes we would not write; `token` is its text in the file."""
 
     __slots__ = ("token",)
     token: str
@@ -69,7 +69,7 @@ class Spelled(str):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shadowed:
-    """The key of a member whose key comes again in the same object. It equals nothing but itself."""
+    """The key of an earlier member whose key comes again in the same object. It equals only itself."""
 
     key: Hashable
 
@@ -78,15 +78,17 @@ class Shadowed:
 
 
 def remove(members: dict[Any, Any], key: Hashable) -> bool:
-    """Delete a member and those that it shadows, which would count once it is gone; False if there was none."""
+    """Delete a member and the earlier members that it shadows, which would count again without it. False if there was
+    none.
+    """
     for shadowed in [other for other in members if isinstance(other, Shadowed) and other.key == key]:
         del members[shadowed]
     return members.pop(key, _MISSING) is not _MISSING
 
 
 def as_json_value(value: Any) -> Any:
-    """A value that was read, in a form that any writer of JSON takes: without shadowed members, numbers that have no
-    value as text.
+    """A loaded value in a form that any JSON writer accepts: without shadowed members; numbers without a value become
+    text.
     """
     if isinstance(value, dict):
         return {
@@ -100,8 +102,7 @@ def as_json_value(value: Any) -> Any:
 
 
 def loads(text: str | bytes) -> dict[Any, Any]:
-    """Read one object; quoted keys come back as str, unquoted ones as int. For texts without such a value see the
-    module.
+    """Read one object; quoted keys become str, unquoted ones int. The module says how unusual values are kept.
 
     Raises:
         ConfigJsonError: not UTF-8, not such JSON, over 64 MiB, deeper than 64.
@@ -270,9 +271,9 @@ class _Reader:
 def dumps(value: dict[Any, Any], style: Style = "5.x") -> str:
     """Write `value` as a broker of that version does, without a newline at the end.
 
-    Both styles: a tab for each level, nothing behind colons, empty containers closed at once, keys in their order.
-    5.x: each element of a list and each integer key on its own line. 4.x: lists, and maps with integer keys and all
-    that is below them, in one line. compact: everything in one line (timermetrics, transactionMetrics).
+    Both styles: a tab for each level, no space after colons, empty containers closed at once, keys in their order. 5.x:
+    each element of a list and each integer key on its own line. 4.x: lists, and maps with integer keys and everything
+    below them, in one line. compact: everything in one line (timermetrics, transactionMetrics).
 
     Raises:
         ConfigJsonError: a key or a value that the files cannot hold.

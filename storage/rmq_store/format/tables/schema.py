@@ -1,11 +1,10 @@
 """The Arrow schemas that messages travel in: as read from the log, and encoded for it.
 
 MESSAGE_SCHEMA carries RocketMQ's own names (MessageExt.java, MessageQueue.java). `msgId` is UNIQ_KEY, else the offset
-id. Messages of a batch of a 5.x Java client have two UNIQ_KEYs, their own and behind it that of the batch: `msgId` is
-the first one, because the others are the same in the whole batch; `javaMsgId`, which is read only if it is asked for,
-is what getMsgId() of the Java client shows, the last one. `tags` and `keys` are null when absent; hosts are
-`1.2.3.4:10911` or `[fe80::1]:10911`; timestamps are in microseconds because Spark has no others, and RocketMQ counts
-whole milliseconds.
+id. Messages of a 5.x Java client's batch have two UNIQ_KEYs, their own and then that of the batch. `msgId` is the first
+one, because the second one is the same in the whole batch. `javaMsgId` is the last one, as getMsgId() of the Java
+client shows; it is read only on request. `tags` and `keys` are null when absent; hosts are `1.2.3.4:10911` or
+`[fe80::1]:10911`. Timestamps are in microseconds because Spark has no others; RocketMQ counts whole milliseconds.
 """
 
 from __future__ import annotations

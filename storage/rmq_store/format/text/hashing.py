@@ -26,7 +26,7 @@ _TAIL_UNITS = 12  # of a unique id: the digits of time and counter
 def java_hash(text: str, seed: int = 0) -> int:
     """`text.hashCode()` of Java, signed: -2^31 <= h < 2^31. Code points above U+FFFF count as two surrogates.
 
-    `seed`: the hash of what stands before `text`.
+    `seed`: the hash of the text before `text`.
     """
     units: bytes | memoryview
     units = text.encode() if text.isascii() else memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")

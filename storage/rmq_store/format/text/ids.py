@@ -48,7 +48,7 @@ def _host_hex(host: Host) -> str:
 
 
 def parse_offset_message_id(text: str) -> tuple[Host, int]:
-    """The inverse of `offset_message_id`; lower case is accepted. `text` may be a unique id: the two look alike.
+    """The inverse of `offset_message_id`; lower case is accepted. A unique id has the same form, and is parsed too.
 
     Raises:
         UsageError: not 32 or 56 hex digits, or a negative offset.
@@ -76,7 +76,9 @@ class UniqueId(NamedTuple):
     counter: int
 
     def time_ms(self, now_ms: int, month_start_ms: int, previous_month_start_ms: int) -> int:
-        """When the id was made: this month or, if that is not past, the previous one (getNearlyTimeFromID)."""
+        """The time when the id was made: in this month or, if that lies in the future, the previous one
+        (getNearlyTimeFromID).
+        """
         time_ms = month_start_ms + self.offset_ms
         return time_ms if time_ms < now_ms else previous_month_start_ms + self.offset_ms
 
@@ -97,12 +99,12 @@ claim that the following reservation holds: free until there is one."""
 
 
 class UniqueIdGenerator:
-    """Makes unique ids; thread-safe, and no id comes twice from one generator. No lock: a signal handler may send in
-    the middle of a reservation of its own thread.
+    """Makes unique ids; thread-safe, and no id comes twice from one generator. No lock: a signal handler may send while
+    it interrupts a reservation of its own thread.
 
-    ms and counter form one 48-bit number that only grows: more than 65536 ids in a ms, or a clock that goes back,
-    take ids of the following ms. In a new month the ms start again, so the loader hash is raised by one.
-    Two generators are told apart by `pid` and `loader_hash`: make one after a fork, never take it across.
+    ms and counter form one 48-bit number that only grows. More than 65536 ids in a ms, or a clock that goes back, use
+    ids of the following ms. In a new month the ms start again, so the loader hash is raised by one. `pid` and
+    `loader_hash` distinguish two generators: make one after a fork, never use one across it.
     """
 
     def __init__(self, ip: bytes, pid: int, loader_hash: int) -> None:
@@ -113,7 +115,7 @@ class UniqueIdGenerator:
 
     @property
     def text_bytes(self) -> int:
-        """How long each id is."""
+        """Length of each id in bytes."""
         return 2 * (len(self._newest[2]) + _SEQUENCE_BYTES)
 
     def next_ids(self, count: int, now_ms: int, month_start_ms: int) -> pa.StringArray:
@@ -131,8 +133,8 @@ class UniqueIdGenerator:
         return f"{prefix.hex().upper()}{start & _SEQUENCE_MASK:012X}"
 
     def reserve(self, count: int, now_ms: int, month_start_ms: int) -> tuple[bytes, int]:
-        """Reserve `count` ids: the bytes before their last 48 bits, and what these are in the first of them; each
-        further one adds 1 to them.
+        """Reserve `count` ids. Returns the bytes before their last 48 bits, and the last 48 bits of the first id as a
+        number; each further id adds 1 to it.
         """
         known = self._newest
         while True:
@@ -163,13 +165,13 @@ def month_start_ms(now_ms: int) -> int:
 
 
 def unique_id_window_ms(text: str, now_ms: int) -> tuple[int, int]:
-    """[begin, end], both included, in which a client looks for the message of a unique id at `now_ms`: from a second
-    before the id was made (of two possible months the later one), without an end. A text that is no unique id may be of
-    any time.
+    """[begin, end], both included: the window in which a client searches for the message of a unique id at `now_ms`. It
+    begins a second before the id was made (of two possible months the later one) and has no end. A text that is no
+    unique id may be of any time.
 
-    An id tells the time since the local start of *some* month: of a message older than a month a wrong time comes out,
-    and in another time zone one that is some hours off. mqadmin takes [0, UNBOUNDED_MS] instead.
-    Source: MQAdminImpl.java (queryMessageByUniqKey of 4.9.8).
+    An id holds the time since the local start of *some* month. For a message older than a month the result is wrong; in
+    another time zone it is some hours off. mqadmin uses [0, UNBOUNDED_MS] instead. Source: MQAdminImpl.java
+    (queryMessageByUniqKey of 4.9.8).
     """
     if not _HEX.fullmatch(text):
         return 0, UNBOUNDED_MS

@@ -123,17 +123,17 @@ def is_system_group(name: str) -> bool:
 
 
 def retry_topic(group: str) -> str:
-    """`%RETRY%group`, where a group's failed messages come back."""
+    """`%RETRY%group`, the topic for a group's failed messages, which it consumes again."""
     return RETRY_PREFIX + group
 
 
 def retry_group(topic: str) -> str:
-    """The group whose messages a retry topic takes; that before the + for a topic of POP."""
+    """The group of a retry topic; for a topic of POP, the part before the +."""
     return topic.removeprefix(RETRY_PREFIX).partition(_POP_RETRY_SEPARATOR)[0]
 
 
 def dlq_topic(group: str) -> str:
-    """`%DLQ%group`, where messages end that failed too often."""
+    """`%DLQ%group`, the topic for messages that failed too often."""
     return DLQ_PREFIX + group
 
 
@@ -154,7 +154,7 @@ def parse_segment_name(name: str) -> int | None:
 def index_file_name(time_ms: int, zone: tzinfo | None = None) -> str:
     """Name of an index file created at `time_ms`: yyyyMMddHHmmssSSS in `zone`, None = the process's time zone.
 
-    A time that no calendar has, out of a record that lies, becomes the nearest one that has 17 digits.
+    A damaged record can hold a time outside the calendar. It becomes the nearest time with 17 digits.
     """
     time_ms = min(max(time_ms, 0), _INDEX_TIME_MAX_MS)
     local = datetime.fromtimestamp(time_ms // 1000, UTC).astimezone(zone)

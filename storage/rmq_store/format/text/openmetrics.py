@@ -28,7 +28,7 @@ _ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric and what it means in one line (`help`). `name`: without the `_total` of a counter."""
+    """A metric and its meaning in one line (`help`). `name`: without the `_total` of a counter."""
 
     name: str
     kind: Literal["gauge", "counter"]
@@ -45,7 +45,7 @@ class Metric:
 
     @property
     def sample_name(self) -> str:
-        """The name of its samples, which a query asks for."""
+        """The name of its samples, which queries use."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 

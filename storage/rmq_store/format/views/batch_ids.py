@@ -1,9 +1,9 @@
-"""Under which ids a member of a batch may be indexed (data plane).
+"""The ids under which a member of a batch may be indexed (data plane).
 
-A 5.x Java client gives each message of a batch an id, and the batch itself one more, a moment later; the messages carry
-both, and brokers index the batch's. So the index does not know a member's own id, but the batch's is near: the same
-address, process and loader, a few more on the counter, the same time or a little later. All such ids are tried
-together. Sources: MessageClientIDSetter.java (createUniqID), DefaultMQProducer.java (batch).
+A 5.x Java client gives each message of a batch an id, and the batch itself one more, a moment later. The messages carry
+both, and brokers index that of the batch. So the index does not hold a member's own id, but the batch's id is near it.
+It has the same address, process and loader, a slightly higher counter, and the same time or a little later. A search
+tries all such ids together. Sources: MessageClientIDSetter.java (createUniqID), DefaultMQProducer.java (batch).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8).astype(np.uint32)
 
 
 def batch_id_hashes(topic: str, unique_key: str) -> Int32:
-    """The index hashes of the ids that a batch with the message `unique_key` may have, (n,), some perhaps twice; none
-    if that is no unique id.
+    """The index hashes of the possible ids of the batch that holds the message `unique_key`, (n,), some perhaps twice.
+    Empty if that is no unique id.
     """
     match = _TAIL.fullmatch(unique_key) if len(unique_key) in _ID_LENGTHS else None
     if match is None:

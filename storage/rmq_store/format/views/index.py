@@ -107,9 +107,10 @@ class IndexHeader(NamedTuple):
     def with_entries(
         self, entry_count: int, new_slots: int, *, first: tuple[int, int], last: tuple[int, int]
     ) -> IndexHeader:
-        """After `entry_count` more entries, `new_slots` of them in empty slots; `first`, `last`: (offset, store ms).
+        """The header after `entry_count` more entries, `new_slots` of them in empty slots; `first`, `last`: (offset,
+        store ms).
 
-        Nobody reads how many slots are in use: a damaged count that has no room for more is left at the greatest.
+        The number of slots in use is never read: a damaged count without room for more stays at the maximum.
         """
         begin_offset, begin_ms = first if self.index_count <= 1 else (self.begin_phy_offset, self.begin_timestamp)
         slots = min(self.hash_slot_count + new_slots, INT32_MAX)
@@ -117,10 +118,11 @@ class IndexHeader(NamedTuple):
 
 
 def time_diffs(store_timestamps_ms: Int64Array, header: IndexHeader) -> Int32Array:
-    """`time_diff` of entries that are put in this order behind `header`'s: (n,) int32, whole s, 0 .. 2^31 - 1.
+    """`time_diff` of entries that are added in this order after those of `header`: (n,) int32, whole s, 0 .. 2^31 - 1.
 
-    The first entry of a file counts from what the header holds *before* it: in the second and later files that is
-    the end of the file before (a quirk that queries live with), and only then from its own time.
+    The first entry of a file counts from the begin time that the header holds *before* it. In the second and later
+    files that is the end of the previous file (a quirk that queries allow for). The next entries count from the first
+    one's time.
     """
     begins = np.full(len(store_timestamps_ms), header.begin_timestamp, np.int64)
     if header.index_count <= 1:
@@ -149,10 +151,10 @@ def encode_entries(
 
 
 class Chain(NamedTuple):
-    """How new entries hang on the slots.
+    """The links between new entries and the slots.
 
-    `previous` (n,) int32 belongs into the entries; slot `slots[k]` gets the value `values[k]` ((u,) int64 ascending
-    and int32); `new_slots` of these were empty.
+    `previous` (n,) int32 belongs into the entries; slot `slots[k]` gets the value `values[k]` ((u,) int64 ascending and
+    int32); `new_slots` of these were empty.
     """
 
     previous: Int32Array
@@ -164,8 +166,9 @@ class Chain(NamedTuple):
 def build_chain(slot_numbers: IntArray, slot_values: IntArray, first_number: int) -> Chain:
     """Chain n new entries, numbered from `first_number`, into their slots.
 
-    `slot_numbers` (n,) is hash % slot_count of each new entry, `slot_values` (n,) what that slot holds now. A slot
-    value that is no number of an older entry counts as empty. One sort does the work that putKey does entry by entry.
+    `slot_numbers` (n,) is hash % slot_count of each new entry, `slot_values` (n,) the present values of those slots. A
+    slot value that is not the number of an older entry counts as empty. One sort replaces putKey's loop over the
+    entries.
     """
     assert len(slot_numbers) == len(slot_values)
     count = len(slot_numbers)
@@ -206,9 +209,10 @@ def chain_entries(
     slots: npt.NDArray[np.int32],
     first_number: int,
 ) -> NewEntries:
-    """The entries of n keys, numbered from `first_number`, none of whose hashes is negative; the first three are (n,).
+    """The entries of n keys, numbered from `first_number`. Hashes must not be negative; the first three arguments are
+    (n,).
 
-    `slots`: all slots of the file as they are now (SLOT); they are not changed.
+    `slots`: the present slots of the file (SLOT); they are not changed.
     """
     count = len(key_hashes)
     if native.LOADED:
@@ -237,8 +241,8 @@ def chain_and_point(
     slots: npt.NDArray[np.int32],
     first_number: int,
 ) -> tuple[npt.NDArray[np.void], int]:
-    """As `chain_entries`, and `slots`, which are not to be those of a file, then have the values that they get. Returns
-    `encoded` and `new_slots`. A value counts as empty if no entry has that number when its slot's turn comes.
+    """As `chain_entries`, but sets the new values in `slots`, which must not be those of a file. Returns `encoded` and
+    `new_slots`. A slot value counts as empty if no entry has that number when the slot is processed.
     """
     if native.LOADED:
         encoded = np.empty(len(key_hashes), ENTRY)
@@ -275,7 +279,7 @@ def chain_one(
     timestamp_ms: int,
     entry_max: int,
 ) -> OneRecordsEntries:
-    """The entries of a record with these keys, as many as there is room for; as `chain_entries`, without an array
+    """The entries of a record with these keys, as many as there is room for; as `chain_entries`, without arrays
     (IndexFile#putKey).
     """
     if native.LOADED:
@@ -306,8 +310,8 @@ def chain_one(
 
 
 def point_slots(slots: npt.NDArray[np.int32], entry_hashes: IntArray, first_number: int) -> None:
-    """Let slots (SLOT, big-endian as on disk) point at the newest of their entries: those with these key hashes, which
-    are numbered from `first_number` on, are newer than all that slots point at.
+    """Set slots (SLOT, big-endian as on disk) to the newest of their entries. The entries have these key hashes, are
+    numbered from `first_number` on, and are newer than all entries that the slots point at.
     """
     numbers = np.arange(first_number, first_number + len(entry_hashes))
     # With repeated slots numpy keeps the last value assigned: the newest entry.

@@ -25,7 +25,7 @@ _TAG_MARK_HASH = java_hash(_TAG_MARK)
 
 
 class IndexHashes(NamedTuple):
-    """`counts` (n,) hashes for each message, all of them one behind another in `hashes` (sum of counts,)."""
+    """`counts` (n,): number of hashes of each message; `hashes` (sum of counts,): all of them one after another."""
 
     counts: Int32
     hashes: Int32
