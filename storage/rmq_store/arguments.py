@@ -1,14 +1,14 @@
 """Arguments of public methods, checked against the types that the method declares.
 
-    @checked_methods("send")            every public method but those that are named; with `constructor`, that, too
+    @checked_methods("send")            every public method except the named ones; `constructor`: `__init__` too
     class Store: ...
 
     @checked
     def backup(source: str | Path, ...): ...
 
-A wrong value is a UsageError that names the argument, before anything is done; an integer of numpy becomes Python's.
-The method itself checks facts that only it knows, such as the queue ids of a topic. A method that is called once per
-message is left out and looks itself: this costs a microsecond.
+A wrong value raises a UsageError that names the argument, before anything is done. An integer of numpy becomes
+Python's. The method itself checks facts that only it knows, such as the queue ids of a topic. A method that is called
+once per message is left out and checks its own arguments, because this check costs a microsecond.
 """
 
 from __future__ import annotations

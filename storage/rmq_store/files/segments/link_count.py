@@ -1,9 +1,9 @@
 """Checks whether an open file still has a name. Each write of a message makes this check for each file that it writes
 to.
 
-fstat(2) would be slow. It reads the times of the file; the kernel (from 6.13 on, ext4 and others) must then give the
-next write a different time and write the whole inode, which takes longer than the write itself. statx(2) reads only
-the number of names.
+fstat(2) would be slow, because it reads the times of the file. The kernel (from 6.13 on, ext4 and others) must then
+give the next write a different time and update the whole inode. That takes longer than the write itself. statx(2)
+reads only the number of names.
 """
 
 from __future__ import annotations

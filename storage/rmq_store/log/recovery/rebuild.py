@@ -4,8 +4,8 @@
                            "schedule": {"<queue id>/<20 digits>": "<path>", ...}}
 
 The file is written before the first queue file is moved away or removed. It is removed when all entries exist again.
-If the rebuilding process is killed or the disk is full, the next process that opens the store for writing scans the
-whole log and writes every view again. Opening read-only is refused until then.
+If the rebuilding process is killed or the disk is full, the next opener for writing scans the whole log and writes
+every view again. Opening read-only is refused until then.
 
 `end`: a lower bound of the next queue offset of each queue, from its entries and its groups' offsets before the
 rebuild. It matters for a queue whose messages retention has all deleted, because the log does not show its end. Without

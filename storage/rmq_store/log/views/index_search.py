@@ -1,7 +1,7 @@
 """Finds commit-log offsets by key hash, newest first: one key as RocketMQ walks, thousands at once with arrays.
 
 A search walks all files, newest first, each mapped whole (`IndexMap`). While a writer appends or undoes an append, a
-slot may briefly point at an entry that belongs to another slot now; then the slot is read again. A search finds only
+slot may briefly point at an entry of another slot. The search then reads the slot again. A search finds only
 candidates, because other keys can have the same hash: the caller compares the records.
 
 Source: IndexService.java (queryOffset), IndexFile.java (isTimeMatched).
