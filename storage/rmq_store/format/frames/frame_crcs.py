@@ -1,8 +1,8 @@
 """Checks many frames for damage, by their checksums (data plane).
 
 A copy gets new checksums, which would hide damage of the original. So code that copies frames checks them here first.
-For a frame that ends with a CRC property that checksum decides: it covers all bytes before it. For any other frame only
-the body can be checked. A frame that `check_frame`, with the CRC property required, calls bad is never accepted here.
+If a frame ends with a CRC property, that checksum decides: it covers all bytes before it. For any other frame only the
+body can be checked. A frame that `check_frame`, with the CRC property required, calls bad is never accepted here.
 Source: CommitLog.java (checkMessageAndReturnSize); UtilAll.java (crc32).
 """
 
