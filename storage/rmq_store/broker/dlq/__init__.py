@@ -1,1 +1,1 @@
-"""Dead letters: redriven to their group, archived as Parquet, restored."""
+"""Dead letters: redrive to their group, archive as Parquet files, restore from an archive."""

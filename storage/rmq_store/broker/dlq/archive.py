@@ -75,23 +75,23 @@ class DeadLetterArchive:
     ) -> ArchiveReport:
         """Archive the dead letters (of some groups) whose records lie below `log_offset`, unless they are archived.
 
-        On return they are on disk, in files that are whole. A run that is killed leaves whole files, and the next one
-        goes on behind them; no dead letter is ever archived twice.
+        On return they are on disk, in complete files. A killed run leaves only complete files, and the next run
+        continues after them; no dead letter is archived twice.
 
         Raises:
             UsageError: a group has no topic of dead letters; the directory cannot be made, lies in the store, belongs
-                to another one, has files that overlap, or holds other dead letters at offsets of this store: it was set
-                back, or is a copy.
-            CorruptionError: a file that is looked at for that is damaged.
+                to another store, or has files that overlap. Or it holds other dead letters at offsets of this store:
+                the store was rolled back, or is a copy.
+            CorruptionError: a file that must be read for this check is damaged.
             StoreLockedError: another process is archiving there.
-            StoreFullError, StoreFailedError: nothing of the file under way is left.
+            StoreFullError, StoreFailedError: the unfinished file was removed.
         """
         return self._archive(lambda topic, queue_id: self._first_at(topic, queue_id, log_offset), groups, progress)
 
     def archive_older(
         self, before_ms: int, groups: Sequence[str] | None = None, *, progress: Progress | None = None
     ) -> ArchiveReport:
-        """As `archive_up_to`, for those that were stored before a time."""
+        """As `archive_up_to`, for dead letters that were stored before a time."""
 
         def stop(topic: str, queue_id: int) -> int:
             return self._queues.offset_by_time(topic, queue_id, before_ms, "lower")
@@ -119,9 +119,9 @@ class DeadLetterArchive:
         return ArchiveReport(tuple(run.files), run.row_count, run.damaged_count, run.written_bytes)
 
     def _require_same(self, archived: Sequence[ArchiveFile], topic: str, first: int, last: int) -> None:
-        """The newest dead letter of [first, last) that has been archived is still the same; then all before it are. A
-        store that was set back (a backup, a power cut), or went on as a copy, gives their offsets to others, which
-        must not be taken for archived.
+        """Check that the newest archived dead letter of [first, last) is still the same; then all before it are. A
+        store that was rolled back (a backup, a power cut), or went on as a copy, gives their offsets to other messages.
+        These must not count as archived.
         """
         file = next((file for file in reversed(archived) if file.start < last and file.end > first), None)
         if file is None:
@@ -202,7 +202,7 @@ class DeadLetterArchive:
     def _read(
         self, topic: str, queue_id: int, start: int, end: int, moved: OffsetRanges | None
     ) -> Iterator[pa.RecordBatch]:
-        """Rows of [start, end); those that cannot be read are found by halving."""
+        """Rows of [start, end). Halving the range finds the rows that cannot be read."""
         try:
             for batch in self._queues.read(ReadRequest(topic, queue_id, start, end)):
                 yield self._complete(batch, moved)
@@ -236,7 +236,7 @@ class DeadLetterArchive:
     def _damaged(
         self, topic: str, queue_id: int, queue_offset: int, moved: OffsetRanges | None, error: CorruptionError
     ) -> pa.RecordBatch:
-        """The row of a record that cannot be read, or whose body cannot."""
+        """The row of a record that cannot be read, or whose body cannot be read."""
         place = (topic, queue_id, queue_offset, queue_offset + 1)
         try:
             (batch,) = self._queues.read(ReadRequest(*place, raw_body=True))
@@ -253,7 +253,7 @@ class DeadLetterArchive:
             return pa.RecordBatch.from_pylist([known], ARCHIVE_SCHEMA)
 
     def _raw(self, offset: int, size: int) -> bytes | None:
-        """The bytes that a queue entry names, whatever they are; None if there are none."""
+        """The bytes that a queue entry points at, unchecked; None if there are none."""
         base = self._log.segments.base_of(offset)
         try:
             view = self._log.segments.open(base).map

@@ -4,9 +4,9 @@
     <directory>/<group>/<queue>-<start>-<end>.parquet    dead letters [start, end) of that queue of %DLQ%<group>
     <directory>/.lock                                    held by the process that archives
 
-Offsets have 20 digits. A name appears when the file is whole and on disk, so the names alone are the state of the
-archive: a killed run leaves nothing but a temporary file, which the next one removes. Spark, pandas and pyarrow pass
-over names that begin with a dot or an underscore when they read the directory.
+Offsets have 20 digits. A name appears when the file is complete and on disk, so the names alone are the state of the
+archive. A killed run leaves only a temporary file, which the next run removes. Spark, pandas and pyarrow skip names
+that begin with a dot or an underscore when they read the directory.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ROW_GROUP_BYTES_MAX = 1 << 30
 _BUFFER_BYTES = 1 << 20
 
 STORE_KEY = b"rmq.store"
-"""Metadata of each file: the identity of the store whose dead letters these are."""
+"""Metadata of each file: the identity of the store that the dead letters come from."""
 
 
 class ArchiveFile(NamedTuple):
@@ -61,17 +61,17 @@ class ArchiveFile(NamedTuple):
 
 
 class ArchiveFiles:
-    """The files in one directory, which is made when it is first written to."""
+    """The files in one directory, which the first write makes."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def write_alone(self, identity: str, root: Path, work: Callable[[], None]) -> None:
-        """Call `work` as the only one who writes the dead letters of the store at `root`.
+        """Call `work` under a lock, as the only writer of the dead letters of the store at `root`.
 
         Raises:
             UsageError: the directory cannot be made, lies in the store, or holds the dead letters of another store.
-            StoreLockedError: somebody else archives.
+            StoreLockedError: another process archives.
         """
         durable.refuse_inside(self.directory, root)
         if not self.directory.parent.is_dir():
@@ -92,7 +92,7 @@ class ArchiveFiles:
         call_locked(OfdLock(self.directory / ".lock"), _LOCK_TIMEOUT_MS, work_alone)
 
     def _remove_leftovers(self) -> None:
-        """Unlink what killed runs left half written, by the names that `write` gives: other files are not ours."""
+        """Unlink unfinished files of killed runs, by the names that `write` gives. Other files are not ours."""
         for group in self.groups():
             for path in (self.directory / group).iterdir():
                 if _TEMPORARY.fullmatch(path.name):
@@ -100,18 +100,19 @@ class ArchiveFiles:
                         path.unlink()
 
     def identity(self) -> str | None:
-        """Whose dead letters these are, "" if their store has no identity; None if there are none yet.
+        """Identity of the store that the dead letters come from, "" if it has none; None if nothing was archived yet.
         CorruptConfigError.
         """
         described = self._description()
         return described[0] if described else None
 
     def origin(self, file: ArchiveFile) -> str:
-        """As `identity`, but always another text for dead letters of another store. A file that was moved out of its
-        archive says itself of which store it is.
+        """As `identity`, but the text always differs for dead letters of another store. A file that was moved out of
+        its archive holds the identity of its store.
 
         Raises:
-            UsageError: there is no description, and the file does not say it: the store has no identity.
+            UsageError: there is no _archive.json, and the file does not name the store either, because the store has no
+                identity.
             CorruptionError: the file cannot be read.
         """
         described = self._description() or (_store_of(file), "")
@@ -207,7 +208,7 @@ def read(file: ArchiveFile, schema: pa.Schema, columns: list[str]) -> Iterator[p
     """The rows of one file, a row group at a time.
 
     Raises:
-        CorruptionError: not a file that we wrote, or one that was damaged.
+        CorruptionError: this engine did not write the file, or it is damaged.
     """
     with _opened(file) as parquet:
         for name in columns:
@@ -226,7 +227,7 @@ def read(file: ArchiveFile, schema: pa.Schema, columns: list[str]) -> Iterator[p
 
 
 def _store_of(file: ArchiveFile) -> str:
-    """The identity of the store whose dead letters these are; "" if the file does not say it. CorruptionError."""
+    """The identity of the store that the dead letters come from; "" if the file does not hold it. CorruptionError."""
     with _opened(file) as parquet:
         metadata: dict[bytes, bytes] = parquet.schema_arrow.metadata or {}
     return metadata.get(STORE_KEY, b"").decode(errors="replace")
@@ -234,7 +235,7 @@ def _store_of(file: ArchiveFile) -> str:
 
 @contextlib.contextmanager
 def _opened(file: ArchiveFile) -> Iterator[pq.ParquetFile]:
-    """The file for a `with` block; what Parquet cannot read in it is a CorruptionError."""
+    """The file for a `with` block. CorruptionError if Parquet cannot read it."""
     import pyarrow.parquet as pq
 
     try:
@@ -246,7 +247,7 @@ def _opened(file: ArchiveFile) -> Iterator[pq.ParquetFile]:
 
 
 class _Sink(io.RawIOBase):
-    """A new file; every write passes the file layer's hook."""
+    """A new file; every write calls the hook of the file layer (`durable.before`)."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -275,8 +276,8 @@ class _Sink(io.RawIOBase):
 
 
 def check_group(name: str) -> None:
-    """Refuse what cannot be the group of a dead-letter topic. Brokers of 4.9 took names of 255 characters, today's take
-    120, and a store may hold dead letters of either.
+    """Refuse a name that cannot be the group of a dead-letter topic. Brokers of 4.9 accept names of 255 characters,
+    those of 5.x 120, and a store may hold dead letters of both.
 
     Raises:
         UsageError: says what is wrong with the name.
@@ -287,7 +288,7 @@ def check_group(name: str) -> None:
 
 
 def is_group(name: str) -> bool:
-    """Whether `check_group` finds nothing wrong."""
+    """True if `check_group` accepts the name."""
     try:
         check_group(name)
     except UsageError:

@@ -41,8 +41,6 @@ from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.layout import BLANK_BYTES
 from rmq_store.log.core.units import UnitRecord
 
-"""Purpose of the units that hold restored dead letters; key: store and group, value: their number."""
-
 CHUNK_ROWS: Final = 10_000
 """Dead letters in a unit, at most."""
 
@@ -57,9 +55,9 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """Outcomes of the wanted rows: appended; left out because they still lie in this store, where they were
-    archived; because they were restored before; because they were archived damaged; or because this store cannot hold
-    them (a smaller segment, no room for its CRC property).
+    """Number of requested rows by outcome: appended; or left out, because they still lie in this store at the same
+    offset, were restored before, were archived damaged, or do not fit into this store (a smaller segment, no room for
+    its CRC property).
     """
 
     restored_count: int = 0
@@ -70,7 +68,7 @@ class RestoreReport:
 
 
 class ArchiveRestorer:
-    """Puts dead letters of archives into one store that is open for writing."""
+    """Restores dead letters of archives to one store that is open for writing."""
 
     def __init__(
         self, log: CommitLog, config: StoreConfig, topics: TopicTable, queues: Queues, writer: Writer
@@ -125,7 +123,9 @@ class ArchiveRestorer:
     def _restore_chunk(
         self, key: str, file: ArchiveFile, rows: pa.RecordBatch, again: bool
     ) -> tuple[RestoreReport, int]:
-        """Append what is left of a chunk as one unit; its report, and the bytes of its records."""
+        """Append the rows of a chunk that still must be restored, as one unit. Returns its report, and the bytes of its
+        records.
+        """
         whole = rows.filter(pc.is_null(rows.column("damage")))
         report = RestoreReport(damaged_count=rows.num_rows - whole.num_rows)
         fitting = whole.filter(pa.array(self._fits(file, whole)))
@@ -151,7 +151,8 @@ class ArchiveRestorer:
                 return report, int(missing.column("frame").nbytes)
 
     def _in_place(self, file: ArchiveFile, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """Which records lie in this very store where they were archived: restored, they would be there twice."""
+        """True for records that still lie in this store at their archived offset: restored, they would be there twice.
+        """
         name, queue_offsets = names.dlq_topic(file.group), rows.column("queueOffset").to_numpy()
         found = np.zeros(rows.num_rows, np.bool_)
         topic = self._topics.all().get(name)
@@ -183,7 +184,7 @@ class ArchiveRestorer:
         return view[offset - base : offset - base + len(frame)] == frame.tobytes()
 
     def _fits(self, file: ArchiveFile, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """Which frames this store can hold."""
+        """True for frames that this store can hold."""
         headers, sizes = self._check(file, rows)
         start, end = headers.properties_start, headers.properties_end
         own = end - start - crc_property_bytes(headers.data, start, end)
@@ -192,10 +193,11 @@ class ArchiveRestorer:
         return fits
 
     def _check(self, file: ArchiveFile, rows: pa.RecordBatch) -> tuple[FrameHeaders, npt.NDArray[np.int32]]:
-        """The frames' fields and sizes; they are of this group and queue, and whole: a copy gets checksums of its own.
+        """The frames' fields and sizes, after a check that they are undamaged and belong to this group and queue.
+        Without the check a copy of a damaged frame would get valid checksums.
 
         Raises:
-            CorruptionError: not what the archive's name and columns say.
+            CorruptionError: a frame contradicts the archive's name or columns.
         """
         frames = rows.column("frame")
         if frames.null_count:

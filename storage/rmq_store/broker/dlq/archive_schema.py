@@ -28,13 +28,15 @@ DEAD_LETTER_SCHEMA: Final = pa.schema(
         ("redriven", pa.bool_()),
     ]
 )
-"""MESSAGE_SCHEMA, reasons and origin as `pyspark_rmq` gives them (null where nobody kept them), and whether the message
-was moved on."""
+"""MESSAGE_SCHEMA, failure reasons and origin as in `pyspark_rmq` (null if the properties are missing), and whether the
+message was redriven.
+"""
 
 ARCHIVE_SCHEMA: Final = pa.schema([*DEAD_LETTER_SCHEMA, ("damage", pa.string()), ("frame", pa.binary())])
-"""A row of an archive. `redriven`: moved on before it was archived; null if that could not be told. `frame`: the record
-as it lay in the log. `body` is null if it could not be decompressed. `damage`: null, or why the record is not whole;
-then most columns are null, and it is not restored."""
+"""A row of an archive. `redriven`: redriven before it was archived; null if that is unknown. `frame`: the bytes of the
+record in the log. `body` is null if it could not be decompressed. `damage`: null, or the defect of the record; then
+most columns are null, and it is not restored.
+"""
 
 # Until the year 9999, which is where Python's times end. Longer numbers are none of ours.
 _TIME_MS_MAX = 253_402_300_799_999
@@ -42,7 +44,7 @@ _DIGITS_MAX = {pa.int32(): 9, pa.int64(): 18}
 
 
 def columns_of_properties(batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """The columns of DEAD_LETTER_SCHEMA that only properties know, null where they say nothing (that can be read)."""
+    """The columns of DEAD_LETTER_SCHEMA that come from properties, null if the property is missing or unreadable."""
     found = batch.column("properties")
     return {
         "originTopic": pc.coalesce(_text(found, failure.ORIGIN_TOPIC), _text(found, property_string.RETRY_TOPIC)),

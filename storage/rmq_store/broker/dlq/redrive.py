@@ -38,8 +38,6 @@ from rmq_store.log.core.units import UnitRecord
 
 __all__ = ["CHUNK_ROWS", "RESULT_SCHEMA", "ROWS_SCHEMA", "DeadLetters"]
 
-"""Purpose of the units that hold moved dead letters; key: the group, value: their number."""
-
 CHUNK_ROWS: Final = 10_000
 """Dead letters in a unit, at most."""
 
@@ -75,7 +73,7 @@ class DeadLetters:
         self._restorer = ArchiveRestorer(log, config, topics, queues, writer)
 
     def redriven(self, group: str) -> Mapping[int, Sequence[tuple[int, int]]]:
-        """Offsets of each queue of `%DLQ%group` that were moved: half-open ranges, ascending, merged."""
+        """Offsets of redriven dead letters, for each queue of `%DLQ%group`: half-open ranges, ascending, merged."""
         names.validate_group(group)
         return {queue_id: ranges.pairs() for queue_id, ranges in sorted(self._table.moved(group).items())}
 
@@ -92,16 +90,16 @@ class DeadLetters:
         """Append archived dead letters (of one group, or all) to their `%DLQ%group` again, where they get new offsets.
 
         `start`, `end`: only those whose offsets were in [start, end). Dead letters that still lie in this store, or
-        were restored into it before, are left out, unless `again`: so a run that was killed is simply repeated. Works
-        in units of at most 10,000 dead letters, each all or nothing, also across a power cut. `progress(rows, bytes)`
-        after each unit. Durable as `Store.send`.
+        were restored to it before, are left out, unless `again`. So after a killed run, make the same call again. Each
+        unit of at most 10,000 dead letters is all or nothing, across a power cut too. `progress(rows, bytes)` after
+        each unit. Durable as `Store.send`.
 
         A file that was moved out of its archive is restored from `<directory>/<group>/<its name>`.
 
         Raises:
-            UsageError: no archive there, none of this group, its files overlap, or they do not say of which store they
-                are and no _archive.json does.
-            CorruptionError: a file is damaged, or is not what its name says; units before it stay.
+            UsageError: no archive there, none of this group, its files overlap, or neither the files nor an
+                _archive.json name their store.
+            CorruptionError: a file is damaged, or contradicts its name; units before it stay.
             StoreFullError, StoreLockedError, StoreFailedError: as `Store.send`.
         """
         return self._restorer.restore(Path(archive), group, start, end, again, progress)
@@ -138,26 +136,27 @@ class DeadLetters:
         progress: Callable[[int, int], None] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> pa.RecordBatch:
-        """Copy dead letters (ROWS_SCHEMA) to where they are consumed again; RESULT_SCHEMA, in the order of the rows.
+        """Copy dead letters (ROWS_SCHEMA) to a topic where they are consumed again. Returns RESULT_SCHEMA, in the order
+        of the rows.
 
         By default they go to `%RETRY%group` with reconsumeTimes 0, at once: only the group that failed sees them again,
         with all its retries. `to_topic` names another topic. Body, tags, keys, the message's own properties, born time
-        and host stay; PYRMQ_REPLAYS counts, PYRMQ_DEAD_LETTER says "queue:offset". A message that was replayed
-        `max_replays` times goes to `parking_topic`, or is refused.
+        and host stay; PYRMQ_REPLAYS counts the redrives, PYRMQ_DEAD_LETTER holds "queue:offset" of the dead letter. A
+        message that was replayed `max_replays` times goes to `parking_topic`, or is refused.
 
-        At most `limit` rows are moved; what was moved before, is refused or gone does not count. Then the rows behind
-        the last one that moved are left out of the result: the same call again moves the next `limit` of them.
+        At most `limit` rows are moved; rows that were moved before, are refused or gone do not count. The rows after
+        the last moved one are then left out of the result: the same call again moves the next `limit` rows.
 
-        Works in units of CHUNK_ROWS rows: each is all or nothing, also across a power cut. After an error or a kill
-        those done stay done; run it again with the same rows, and only the rest moves. At most `rate_per_second` rows
-        are moved per second (`sleep` waits between units). `progress(rows, bytes)` is called after each unit with the
-        totals so far. Durable as `Store.send`.
+        Each unit of CHUNK_ROWS rows is all or nothing, across a power cut too. Units that are finished stay after an
+        error or a kill; the same call again moves only the other rows. At most `rate_per_second` rows are moved per
+        second (`sleep` waits between units). `progress(rows, bytes)` is called after each unit with the totals so far.
+        Durable as `Store.send`.
 
         Raises:
             UsageError: a row that the dead-letter topic never had; a target that would be a loop (a dead-letter topic),
                 does not exist or may not be written; bad arguments. Nothing was moved.
             ResponseError: the group does not exist, or its retry topic may not be written.
-            CorruptionError: a record of what was moved before is damaged.
+            CorruptionError: a record of the redrive ledger is damaged.
         """
         if rate_per_second is not None and not rate_per_second > 0:
             raise UsageError(f"rate_per_second={rate_per_second!r}: must be more than 0")
@@ -177,8 +176,9 @@ class DeadLetters:
         return job.result({})
 
     def note_moved(self, group: str, queue_id: int, queue_offsets: Sequence[int]) -> int:
-        """Remember that dead letters (offsets of a queue of `%DLQ%group`) were moved to where this store cannot see it;
-        how many were not known to be. As `redrive`, it may be repeated. Durable and raises as `Store.send`.
+        """Record that dead letters (offsets of a queue of `%DLQ%group`) were moved by another program, out of this
+        store's sight. Returns how many were new to the ledger. As `redrive`, it may be repeated. Durable and raises as
+        `Store.send`.
         """
         names.validate_group(group)
         host = self._host
@@ -248,7 +248,7 @@ class DeadLetters:
             raise UsageError(f"group {name!r} has no retry queues: name another topic")
 
     def _settle(self, job: RedriveRequest, queue_id: int, chunk: npt.NDArray[np.intp], *, writes: bool) -> int:
-        """Decide, and move, the first rows of a chunk of one queue; returns of how many."""
+        """Decide the first rows of a chunk of one queue, and move them if `writes`. Returns their number."""
         redriver = Redriver(self._log, self._queues, self._host, job.dlq)
         offsets = job.queue_offsets[chunk]
         ids = None if job.msg_ids is None else job.msg_ids.take(pa.array(chunk))
@@ -285,7 +285,7 @@ class DeadLetters:
         copies: Sequence[Copy],
         newest: int | None,
     ) -> bool:
-        """Append copies as the unit behind number `newest`; False if there is such a unit already."""
+        """Append copies as the unit that follows number `newest`; False if there is such a unit already."""
         topics = [pa.array(targets[copy.rows], pa.string()).dictionary_encode() for copy in copies]
         queue_ids = [self._route(job, where, copy) for where, copy in zip(topics, copies, strict=True)]
         batches = [redriver.encode(*what) for what in zip(copies, topics, queue_ids, strict=True)]
@@ -304,7 +304,7 @@ class DeadLetters:
         return True
 
     def _route(self, job: RedriveRequest, topics: pa.DictionaryArray, copy: Copy) -> npt.NDArray[np.int32]:
-        """Queues for copies; topics that are missing are made."""
+        """The queue of each copy; missing topics are made."""
         queue_ids = np.zeros(len(topics), np.int32)
         for code, topic in enumerate(topics.dictionary.to_pylist()):
             rows = np.flatnonzero(topics.indices.to_numpy() == code)

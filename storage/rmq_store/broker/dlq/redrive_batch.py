@@ -1,4 +1,4 @@
-"""Redriven dead letters as messages: which rows may go, and what their copies hold (data plane).
+"""Decides which dead letters may be redriven, and makes their copies (data plane).
 
 One chunk is some rows of one queue of the dead-letter topic. Each row gets an outcome; rows that move get a copy.
 """
@@ -70,7 +70,9 @@ _ONLY_FOR_RETRY = (keys.RETRY_TOPIC, keys.WAIT_STORE_MSG_OK)
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Targets of dead letters. `max_replays`: whoever was replayed so often goes to `parking_topic`, or nowhere."""
+    """Targets of dead letters. `max_replays`: a message that was replayed that often goes to `parking_topic`, or is
+    refused.
+    """
 
     target: str
     max_replays: int | None
@@ -81,7 +83,7 @@ class Policy:
 class Judged:
     """The outcomes of m rows, in their order: `outcomes` and `reasons` of object, `ids` of text or None, all (m,).
 
-    `offsets` and `sizes` (m,) say where the records lie; 0 bytes where there is none to copy.
+    `offsets` and `sizes` (m,): commit-log offset and size of each record; 0 bytes if there is none to copy.
     """
 
     outcomes: npt.NDArray[np.object_]
@@ -92,7 +94,7 @@ class Judged:
 
     @classmethod
     def undecided(cls, count: int) -> Judged:
-        """Nothing is known yet."""
+        """Rows without outcomes yet."""
         outcomes, reasons, ids = (np.full(count, None, object) for _ in range(3))
         return cls(outcomes, reasons, ids, np.zeros(count, np.int64), np.zeros(count, np.int32))
 
@@ -112,7 +114,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Copy:
-    """Frames of one segment with what their copies say: `rows` (n,) of the chunk, `properties` (n,)."""
+    """Frames of one segment and the properties of their copies: `rows` (n,) of the chunk, `properties` (n,)."""
 
     run: FrameRun
     kept: npt.NDArray[np.intp]
@@ -141,8 +143,8 @@ class Redriver:
         self, queue_id: int, queue_offsets: Int64, msg_ids: pa.StringArray | None, moved: OffsetRanges, policy: Policy
     ) -> tuple[Judged, list[Copy]]:
         """The outcomes of rows in ascending order of `queue_offsets` (m,), none beyond the queue's end, and the copies
-        of those that go. `msg_ids` (m,): what the caller takes the messages for. Rows for which CHUNK_BYTES have no
-        room get no outcome: they are the last ones.
+        of the rows that move. `msg_ids` (m,): the ids that the caller expects. The last rows get no outcome if
+        CHUNK_BYTES have no room for them.
         """
         for tries_left in reversed(range(_TRIES)):
             judged = Judged.undecided(len(queue_offsets))
@@ -172,7 +174,7 @@ class Redriver:
         )
 
     def _find(self, judged: Judged, queue_id: int, queue_offsets: Int64, moved: OffsetRanges) -> None:
-        """Decide what can be told from the queue alone; where the records of the others lie."""
+        """Decide the rows that the queue alone decides, and find the records of the others."""
         first, _ = self._queues.range(self._dlq, queue_id)
         judged.decide(np.append(False, queue_offsets[1:] == queue_offsets[:-1]), ALREADY_REDRIVEN, "named twice")
         judged.decide(moved.contains(queue_offsets), ALREADY_REDRIVEN, "moved before")
@@ -299,13 +301,13 @@ class Redriver:
         return changes
 
     def _fit(self, raw: bytes) -> bytes | None:
-        """The property string without reasons that there is no room for; None if that is not enough."""
+        """The property string without the reasons that do not fit; None if it is too long even so."""
         fitted = with_reasons(parse_properties(raw), {}, self._bytes_max)
         return None if fitted is None else property_string(fitted)
 
 
 def _counts(values: pa.StringArray) -> Int64:
-    """int64 (n,): what REPLAYS says; 0 without it, or if somebody else wrote it."""
+    """int64 (n,): the number in REPLAYS; 0 without it, or if it is not a number of ours."""
     is_number = pc.match_substring_regex(pc.fill_null(values, ""), "^[0-9]{1,9}$")
     counts: Int64 = pc.if_else(is_number, values, "0").cast(pa.int64()).to_numpy(zero_copy_only=False)
     return counts

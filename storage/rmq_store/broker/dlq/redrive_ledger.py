@@ -1,12 +1,13 @@
 """The redrive ledger names the dead letters that were redriven. So a redrive can resume, and a repetition is harmless.
 
-Each unit of a redrive ends with a record of the system topic REDRIVEN_TOPIC, queue 0, that names what the unit moved:
+Each unit of a redrive ends with a record of the system topic REDRIVEN_TOPIC, queue 0, that names the moved dead
+letters:
 
     {"group": g, "moved": {"<queue id of the dead-letter topic>": [[start, end], ...]}}          half-open, JSON
 
-It is the unit's last record but one: where it is, all copies before it are, also in a log of which a broker has kept
-half a unit. The table is read from the log when it is needed first, then on from there: there is one record for
-thousands of dead letters, so nothing is cached on disk that could be ahead of the log after a power cut.
+It is the unit's last record but one. If it is in the log, all copies before it are too, even if a broker has kept half
+a unit. The table is read from the log on first use, later only the new records. One record stands for thousands of dead
+letters, so no cache on disk is needed, which could be ahead of the log after a power cut.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ class OffsetRanges:
 
 
 class RedriveLedger:
-    """Looks up what was moved, up to an `end` of the log that is loaded for each look-up; by default that of what is
-    appended, not of what is flushed: what was moved must not be moved again. Safe for threads and processes.
+    """Looks up moved dead letters, up to an `end` of the log that each look-up loads. By default this is the appended
+    end, not the flushed one, because no dead letter may be moved twice. Safe for threads and processes.
 
     `topic`: another system topic with records of the same kind.
     """
@@ -99,10 +100,10 @@ class RedriveLedger:
         self._moved: dict[str, dict[int, list[OffsetRanges]]] = {}
 
     def moved(self, group: str) -> Mapping[int, OffsetRanges]:
-        """Of each queue of the group's dead-letter topic, what was moved by any process up to now.
+        """For each queue of the group's dead-letter topic, the offsets that any process has moved until now.
 
         Raises:
-            CorruptionError: a record of the table is damaged. Nothing can be moved then without moving it twice.
+            CorruptionError: a record of the table is damaged. A redrive could then move dead letters twice.
         """
         with self._guard.entered():
             self._catch_up()
@@ -114,12 +115,12 @@ class RedriveLedger:
             return merged
 
     def read_on(self) -> None:
-        """Read what any process has added up to now. Errors as `moved`."""
+        """Read the records that any process has added until now. Raises as `moved`."""
         with self._guard.entered():
             self._catch_up()
 
     def record(self, group: str, moved: Mapping[int, OffsetRanges], options: EncodeOptions) -> pa.RecordBatch:
-        """The record (one row of ENCODED_SCHEMA) that says that a unit moved these."""
+        """The record (one row of ENCODED_SCHEMA) that names the moved dead letters of a unit."""
         pairs = {str(queue_id): ranges.pairs() for queue_id, ranges in moved.items()}
         return self._encode({"group": group, "moved": pairs}, options)
 
@@ -154,7 +155,9 @@ class RedriveLedger:
                 self._next += 1
 
     def _note(self, content: Mapping[str, Any]) -> None:
-        """Remember what a record says. ValueError, KeyError, TypeError and their like: it is none of ours."""
+        """Add the content of a record to the table. ValueError, KeyError, TypeError or similar: the record is not one
+        of ours.
+        """
         group, moved = content["group"], content["moved"]
         if not isinstance(group, str):
             raise TypeError("the group is no text")

@@ -16,7 +16,7 @@ from rmq_store.format.text import names
 Rows = npt.NDArray[np.intp]
 
 ROWS_SCHEMA = pa.schema([("queueId", pa.int32()), ("queueOffset", pa.int64()), ("msgId", pa.string())])
-"""Rows to redrive: where they are in `%DLQ%group`. `msgId` may be left out; it must be the message's where it is given.
+"""Rows to redrive: their queue and offset in `%DLQ%group`. `msgId` may be left out; if given, it must be the message's.
 """
 
 RESULT_SCHEMA = pa.schema(
@@ -32,10 +32,10 @@ RESULT_SCHEMA = pa.schema(
         ("newCommitLogOffset", pa.int64()),
     ]
 )
-"""What became of each row. `outcome`: REDRIVEN, PARKED (it was replayed too often, and went to the parking topic),
+"""The outcome of each row. `outcome`: REDRIVEN, PARKED (it was replayed too often, and went to the parking topic),
 ALREADY_REDRIVEN, REFUSED (`reason` says why) or GONE (retention removed it); of a plan WOULD_REDRIVE and WOULD_PARK
-instead of the first two. `target` is null where nothing moves, the last three where nothing was moved, `msgId` where
-the message was not looked at.
+instead of the first two. `target` is null for a row that does not move, the last three for a row that was not moved,
+`msgId` if the message was not read.
 """
 
 
@@ -68,7 +68,7 @@ class RedriveRequest:
             yield int(self.queue_ids[rows[0]]), rows
 
     def note(self, rows: Rows, judged: Judged, targets: npt.NDArray[np.object_], moved_bytes: int) -> None:
-        """Keep the outcomes of `rows`, the first ones of those judged; `targets`: topic of what moves, else None."""
+        """Store the outcomes of `rows`, the first ones of `judged`; `targets`: topic of each moving row, else None."""
         count = len(rows)
         for name, values in (("msgId", judged.ids), ("outcome", judged.outcomes), ("reason", judged.reasons)):
             self._texts[name][rows] = values[:count]
@@ -86,13 +86,11 @@ class RedriveRequest:
         queue_offsets: npt.NDArray[np.int64],
         log_offsets: npt.NDArray[np.int64],
     ) -> None:
-        """Keep where rows were moved to; all (n,)."""
+        """Store the target queues and offsets of moved rows; all (n,)."""
         self._places[:, rows] = target_queue_ids, queue_offsets, log_offsets
 
     def result(self, renamed: Mapping[str, str]) -> pa.RecordBatch:
-        """RESULT_SCHEMA in the order of the rows, without those that were not looked at; `renamed`: other names for
-        outcomes.
-        """
+        """RESULT_SCHEMA in the order of the rows, without undecided rows; `renamed`: other names for outcomes."""
         outcomes = [renamed.get(outcome, outcome) for outcome in self._texts["outcome"]]
         absent = self._places[0] < 0
         target_queue_ids, *offsets = (pa.array(places, mask=absent) for places in self._places)

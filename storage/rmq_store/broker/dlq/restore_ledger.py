@@ -32,7 +32,7 @@ Digests = npt.NDArray[np.uint64]
 RESTORED_TOPIC: Final = f"{SYSTEM_PREFIX}pyrmq_restored"
 
 ROW_BYTES_MAX: Final = 96
-"""What a record needs for each dead letter that it names, at most: a range and a digest, as text."""
+"""The most bytes of a record for each dead letter that it names: a range and a digest, as text."""
 
 _DIGEST = np.dtype(">u8")
 
@@ -46,7 +46,7 @@ class _Unit(NamedTuple):
 
 
 def digests_of(frames: pa.BinaryArray) -> Digests:
-    """A number for each record as it lay in the log, (n,): the same only for the same bytes."""
+    """A digest of each record's bytes in the log, (n,): equal only for equal bytes."""
     offsets, data = value_bytes(frames)
     cuts, view = offsets.tolist(), data.data
     found = (blake2b(view[cuts[i] : cuts[i + 1]], digest_size=_DIGEST.itemsize).digest() for i in range(len(frames)))
@@ -54,15 +54,17 @@ def digests_of(frames: pa.BinaryArray) -> Digests:
 
 
 class RestoreLedger(RedriveLedger):
-    """Looks up what was restored into the store of `log`, by any process up to now. Safe for threads and processes."""
+    """Looks up dead letters that any process has restored to the store of `log` until now. Safe for threads and
+    processes.
+    """
 
     def __init__(self, log: CommitLog) -> None:
         super().__init__(log, topic=RESTORED_TOPIC)
         self._units: dict[tuple[str, int], list[_Unit]] = {}
 
     def contains(self, key: str, queue_id: int, offsets: Int64, digests: Digests) -> npt.NDArray[np.bool_]:
-        """Dead letters (n,) of an archived queue that were restored; bool. CorruptionError: a record of that is
-        damaged.
+        """True for dead letters of an archived queue that were restored; bool (n,). CorruptionError: a record of the
+        ledger is damaged.
         """
         self.read_on()
         found = np.zeros(len(offsets), np.bool_)
@@ -78,7 +80,7 @@ class RestoreLedger(RedriveLedger):
     def restored(
         self, key: str, queue_id: int, offsets: Int64, digests: Digests, options: EncodeOptions
     ) -> pa.RecordBatch:
-        """The record (one row of ENCODED_SCHEMA) that says that a unit restored these; offsets ascending."""
+        """The record (one row of ENCODED_SCHEMA) that names the restored dead letters of a unit; offsets ascending."""
         content = {
             "group": key,
             "moved": {str(queue_id): OffsetRanges.of(offsets).pairs()},

@@ -1,17 +1,18 @@
 """`store.pop`: invisible messages, the base of SimpleConsumer.
 
-A received message is invisible to its group for a time. If the consumer acknowledges it in time, it is done; otherwise
-it is given out again. The rules are in `pop_turn`, the states in `pop_state`, the file in `pop_journal`. Sources:
-PopConsumerService.java (5.x), PopMessageProcessor.java, AckMessageProcessor.java, ChangeInvisibleTimeProcessor.java;
-ConsumerProcessor.java and PopMessageResultFilterImpl.java (proxy) for dead letters and void handles. Unlike there:
+A received message is invisible to its group for a time. If the consumer acknowledges it in time, it is finished;
+otherwise it is given out again. The rules are in `pop_turn`, the states in `pop_state`, the file in `pop_journal`.
+Sources: PopConsumerService.java (5.x), PopMessageProcessor.java, AckMessageProcessor.java,
+ChangeInvisibleTimeProcessor.java; ConsumerProcessor.java and PopMessageResultFilterImpl.java (proxy) for dead letters
+and void handles. The differences to RocketMQ:
 
-    a message comes again from where it lies, at the very millisecond, and not as a copy in a retry topic
-    a dead letter is a copy of the message itself: its RETRY_TOPIC and ORIGIN_MESSAGE_ID say where that is
-    a message that the group was given once comes again whatever the filter of the consumer that asks
+    a message is given out again from its own queue, at the exact millisecond, and not as a copy in a retry topic
+    a dead letter is a copy of the message itself: RETRY_TOPIC and ORIGIN_MESSAGE_ID name that message
+    a message that the group was given once comes again, whatever filter the next consumer uses
 
 The group's committed offset of a queue follows the smallest unfinished message, every 5 s and when the store is closed,
-so that a consumer of another kind, or a broker, loses nothing. When somebody else moves it, the queue begins anew
-there. Losing pyrmq/pop/ has the same effect: messages since the committed offset come again.
+so that a consumer of another kind, or a broker, loses nothing. If another process moves that offset, the queue begins
+anew at the new offset. Losing pyrmq/pop/ has the same effect: messages since the committed offset come again.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ from rmq_store.format.text.names import validate_group, validate_topic
 from rmq_store.log.core.commit_log import CommitLog
 
 MESSAGES_MAX: Final = 32
-"""What one receive may ask for (PopMessageProcessor.java)."""
+"""The most messages that one receive may request (PopMessageProcessor.java)."""
 
 COMMIT_INTERVAL_MS: Final = 5000
-"""How often committed offsets follow (BrokerConfig.java flushConsumerOffsetInterval)."""
+"""Interval between two commits of offsets (BrokerConfig.java flushConsumerOffsetInterval)."""
 
 # Java's long; far beyond any sense, so that visible times fit into 63 bits.
 _INVISIBLE_MAX_MS = 1 << 50
@@ -62,7 +63,7 @@ class Popped:
 
 @dataclass(slots=True)
 class _Pops:
-    """One group on one topic, as this process knows it."""
+    """The state of one group on one topic in this process."""
 
     journal: PopJournal
     reader: TopicReader
@@ -111,24 +112,24 @@ class Pop:
         init_mode: ConsumeInitMode = ConsumeInitMode.MAX,
         max_delivery_attempts: int | None = None,
     ) -> list[Popped]:
-        """Give out up to `max_messages` (1 to 32) and hide them for `invisible_duration_ms` (1 ms and more); at once,
-        [] if there are none.
+        """Give out up to `max_messages` (1 to 32) and hide them for `invisible_duration_ms` (1 ms and more). Returns at
+        once, [] if there are none.
 
-        First what was not acknowledged in time, then new messages that `tags` ("TagA || TagB") and `accepts` (called
-        with the properties) let through; the others are passed. `init_mode`: where the group begins if it has no
-        offset. A message is given out `max_delivery_attempts` times at most, None: the group's retryMaxTimes + 1
-        (below 0: without end); then it is a dead letter with reconsumeTimes one above that, as RocketMQ's is.
+        First come messages that were not acknowledged in time, then new messages that match `tags` ("TagA || TagB") and
+        `accepts` (called with the properties); other new messages are skipped. `init_mode`: the start of a group that
+        has no offset. A message is given out `max_delivery_attempts` times at most, None: the group's retryMaxTimes + 1
+        (below 0: without limit). Then it becomes a dead letter with reconsumeTimes one above that, as in RocketMQ.
 
-        On return the state survives this process, and under SYNC_FLUSH the machine. A crash may give messages out
-        earlier or more often, never less.
+        On return the state survives this process, and under SYNC_FLUSH the machine. After a crash messages may be given
+        out earlier or more often, but never less often.
 
         Raises:
             UsageError: a number out of bounds, a bad name or expression. UnknownTopicError: no such topic.
             ResponseError: 26, no such group and none is made; 16, the group or the topic may not be read.
             StoreLockedError: another process has been busy with the group for seconds.
-            CorruptionError: a queue, or the state of the group, is damaged. A damaged message is not given out before
-                it can be read; the log tells of it, once, as an error.
-            StoreFullError, StoreFailedError: whether the messages are hidden is unknown; they come again.
+            CorruptionError: a queue, or the state of the group, is damaged. A damaged message is not given out while it
+                cannot be read; one error is logged for it.
+            StoreFullError, StoreFailedError: it is unknown whether the messages are hidden; they are given out again.
         """
         _check_number("max_messages", max_messages, 1, MESSAGES_MAX)
         _check_number("invisible_duration_ms", invisible_duration_ms, 1, _INVISIBLE_MAX_MS)
@@ -168,10 +169,11 @@ class Pop:
         ]
 
     def ack(self, group: str, topic: str, receipt_handle: str) -> None:
-        """Acknowledge one message: it is done with. Durable as `receive`.
+        """Acknowledge one message: it is not given out again. Durable as `receive`.
 
         Raises:
-            InvalidReceiptHandleError: it was acknowledged, hidden anew or given out again since, or its time is over.
+            InvalidReceiptHandleError: the message was acknowledged, hidden anew or given out again since, or its time
+                is over.
         """
         self._change(group, topic, receipt_handle, lambda given, now_ms: Gone(*given.key))
 

@@ -11,10 +11,10 @@
                                    position: store timestamp ms, committed before, committed
     56-59  version (given)         60-63  CRC-32 of bytes 0-59
 
-Little-endian. An append counts as a whole or not at all: what a killed writer left of one is cut off by the next who
-takes the lock. The file is replaced by a snapshot when most of it is history. Losing its end gives messages out once
-more, never less often; so it is forced to disk only where every acknowledgement is (SYNC_FLUSH). RocketMQ keeps the
-same table in a key-value store (PopConsumerRocksdbStore.java).
+Little-endian. An append counts as a whole or not at all: the next holder of the lock cuts off the unfinished append of
+a killed writer. The file is replaced by a snapshot when most of it is history. If its end is lost, messages are given
+out once more, never less often. So the file is fsynced only under SYNC_FLUSH. RocketMQ keeps the same table in a
+key-value store (PopConsumerRocksdbStore.java).
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ _COMPACT_FACTOR = 4
 
 
 class PopJournal:
-    """The journal in one directory, and the state that it leads to. Safe for threads; each process has its own."""
+    """The journal in one directory, and the state that its changes lead to. Safe for threads; each process has its own
+    object.
+    """
 
     def __init__(self, directory: Path, *, sync: bool) -> None:
         self.path = directory / "journal"
@@ -61,18 +63,18 @@ class PopJournal:
         self._end = 0
 
     def exists(self) -> bool:
-        """Whether anything was ever given out."""
+        """True if a message was ever given out."""
         return self.path.exists()
 
     def exclusive(self) -> JournalBlock:
-        """Hold the journal alone for a `with` block, which gets the state as all processes have left it.
+        """Lock the journal for a `with` block, which gets the newest state that any process has written.
 
         `release_left` gives up a lock that an interrupt (Ctrl-C) has left behind.
 
         Raises (on the way in):
             StoreLockedError: another process, or another thread, held it for LOCK_TIMEOUT_MS.
             CorruptConfigError: the file is no journal; nothing was changed.
-            UsageError: a signal handler has come in the middle of such a block of its own thread.
+            UsageError: a signal handler called this during such a block of its own thread.
             StoreReplacedError: the store is not in its place any more.
         """
         return JournalBlock(self)
@@ -82,9 +84,8 @@ class PopJournal:
         self._lock.release_left()
 
     def append(self, changes: Sequence[Change]) -> None:
-        """Write changes as one append and apply them; in an `exclusive` block.
-
-        After an error the state is what it was, or what the file says: the next block finds out.
+        """Write changes as one append and apply them; in an `exclusive` block. After an error the state may hold the
+        changes or not: the next block reads the file again.
 
         Raises:
             StoreFullError, StoreFailedError: as durable.translate.
@@ -109,8 +110,8 @@ class PopJournal:
             self.state.apply(change)
 
     def remove(self) -> None:
-        """Forget everything, in an `exclusive` block: the group starts again where it committed. Durable on return.
-        StoreFailedError.
+        """Delete the journal, in an `exclusive` block: the group starts again at its committed offsets. Durable on
+        return. StoreFailedError.
         """
         with durable.typed(self.path):
             durable.before("unlink", self.path)
@@ -119,11 +120,11 @@ class PopJournal:
         self.state, self._identity, self._end = PopState(), None, 0
 
     def close(self) -> None:
-        """Let go of the lock file."""
+        """Close the lock file."""
         self._lock.close()
 
     def _catch_up(self) -> None:
-        """Apply what others have appended, and cut off what a killed writer has left unfinished."""
+        """Apply appends of other processes, and cut off the unfinished append of a killed writer."""
         if not self._is_whole:
             self._identity = None  # a block ended in the middle of a change: read all of it again
         self._is_whole = False
@@ -140,7 +141,7 @@ class PopJournal:
             os.close(fd)
 
     def look(self) -> None:
-        """Apply what others have appended, without the lock and without changing the file. CorruptConfigError."""
+        """Apply appends of other processes, without the lock and without changing the file. CorruptConfigError."""
         try:
             fd = durable.open_nofollow(self.path, os.O_RDONLY)
         except FileNotFoundError:
@@ -151,7 +152,7 @@ class PopJournal:
             os.close(fd)
 
     def _read_on(self, fd: int) -> int:
-        """Apply what is new in the open file; returns its size."""
+        """Apply the new part of the open file; returns its size."""
         identity = self._read_identity(os.pread(fd, RECORD_BYTES, 0))
         size = os.fstat(fd).st_size
         if identity != self._identity or size < self._end:
@@ -217,7 +218,7 @@ class JournalBlock:
 
 def read_state(directory: Path) -> PopState:
     """The content of the journal in a directory, for readers: no lock is taken, nothing is changed. An empty state if
-    there is no journal. A record that is appended meanwhile counts as a whole or not at all. CorruptConfigError.
+    there is no journal. An append during the call counts as a whole or not at all. CorruptConfigError.
     """
     journal = PopJournal(directory, sync=False)
     journal.look()
@@ -247,7 +248,7 @@ def _fields(change: Change, left: int) -> tuple[int, ...]:
 
 
 def _decode(data: bytes) -> tuple[list[Change], int]:
-    """The changes of the whole appends at the beginning of `data`, and how many bytes they take."""
+    """The changes of the complete appends at the beginning of `data`, and their length in bytes."""
     whole: list[Change] = []
     batch: list[Change] = []
     end = 0

@@ -39,7 +39,7 @@ class ConsumeInitMode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoredRow:
-    """One message: a batch of one row of MESSAGE_SCHEMA, and what the pop needs of it."""
+    """One message: a batch of one row of MESSAGE_SCHEMA, and the fields that a pop needs."""
 
     row: pa.RecordBatch
     queue_id: int
@@ -99,10 +99,8 @@ class TopicReader:
     def scan(
         self, queue_id: int, start: int, end: int, count: int, tags: str | None, accepts: PropertyFilter | None
     ) -> tuple[list[StoredRow | Damaged], int]:
-        """Up to `count` messages of [start, end) that match or are damaged, and the offset behind the last one looked
-        at.
-
-        Looks at SCAN_MAX messages at most. OffsetOutOfRangeError; CorruptionError: the queue is damaged, which is more.
+        """Up to `count` messages of [start, end) that match or are damaged, and the offset after the last message read.
+        Reads SCAN_MAX messages at most. OffsetOutOfRangeError; CorruptionError: the queue itself is damaged.
         """
         found: list[StoredRow | Damaged] = []
         at, end = start, min(end, start + SCAN_MAX)

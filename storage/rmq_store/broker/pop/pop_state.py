@@ -1,13 +1,13 @@
 """The state machine of SimpleConsumer: the messages of a topic that a group has received, as values and changes.
 
-    Ready         at or behind the queue's `next_offset`
+    Ready         at or after the queue's `next_offset`
     Inflight      a Given whose visible time lies ahead
-    WaitingRetry  a Given whose visible time has come, and that may be given once more
+    WaitingRetry  a Given whose visible time has come, and that may be given out once more
     DLQ           a Given with all its attempts used up, then Dying, then Gone
     Commit        Gone: acknowledged
 
-Every change is a record of the journal (`pop_journal`); applying a prefix of them gives a state that once was. Sources:
-PopConsumerRecord.java, PopConsumerService.java (5.x).
+Every change is a record of the journal (`pop_journal`). Any prefix of the changes leads to a state that was valid once.
+Sources: PopConsumerRecord.java, PopConsumerService.java (5.x).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Key = tuple[int, int]  # queue id, queue offset
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A message was given out, or hidden anew. `attempt` counts deliveries from 1 on, those in other records of the
-    message included; `version` counts the handles of this record.
+    """A message was given out, or hidden anew. `attempt` counts deliveries from 1 on, including those under earlier
+    records of the message; `version` counts the handles of this record.
     """
 
     queue_id: int
@@ -40,13 +40,13 @@ class Given:
 
     @property
     def visible_at_ms(self) -> int:
-        """From this moment on the message may be given out again, and its handle is void."""
+        """The time from which the message may be given out again, and its handle is void."""
         return self.pop_time_ms + self.invisible_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A message is done with: acknowledged, dead, or removed by retention."""
+    """A message is finished: acknowledged, a dead letter, or removed by retention."""
 
     queue_id: int
     queue_offset: int
@@ -63,12 +63,12 @@ class Dying:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Messages below `next_offset` of a queue were given out or passed.
+    """Messages below `next_offset` of a queue were given out or skipped.
 
-    `commit_log_offset` and `store_timestamp_ms` are those of the last one (-1: there was none): another message there
-    means that a power cut took it. The group's committed offset is `committed_before` or `committed`, two values only
-    while it changes (-1: none): any other one was set by somebody else. `is_reset`: nothing of the queue is in flight
-    any more.
+    `commit_log_offset` and `store_timestamp_ms` are those of the last of them (-1: there was none). If another message
+    is there, a power cut took the last one. The group's committed offset is `committed_before` or `committed` (-1:
+    none); the two differ only during a commit. Any other committed offset was set by another program. `is_reset`: the
+    change drops the queue's messages in flight.
     """
 
     queue_id: int
@@ -95,11 +95,11 @@ class PopState:
         self._heap: list[tuple[int, int, int]] = []
 
     def __len__(self) -> int:
-        """How many changes `snapshot` yields."""
+        """The number of changes that `snapshot` yields."""
         return len(self.positions) + len(self._given) + len(self.dying)
 
     def apply(self, change: Change) -> None:
-        """Do what a change says."""
+        """Apply one change to the state."""
         if isinstance(change, Given):
             if change.key not in self._given:
                 self._counts[change.queue_id] = self.count(change.queue_id) + 1
@@ -122,22 +122,22 @@ class PopState:
         self.dying.pop(key, None)
 
     def snapshot(self) -> Iterator[Change]:
-        """Changes that lead from nothing to this state."""
+        """Changes that lead from the empty state to this state."""
         yield from self.positions.values()
         yield from self._given.values()
         for (queue_id, queue_offset), unit in self.dying.items():
             yield Dying(queue_id, queue_offset, unit)
 
     def count(self, queue_id: int) -> int:
-        """How many messages of the queue are in flight, waiting or dying."""
+        """The number of messages of the queue that are in flight, wait for a retry, or are dying."""
         return self._counts.get(queue_id, 0)
 
     def get(self, key: Key) -> Given | None:
-        """The newest Given of a message; None if it is not in the group's hands."""
+        """The newest Given of a message; None if the message was not given out, or is finished."""
         return self._given.get(key)
 
     def visible(self, now_ms: int, limit: int) -> list[Given]:
-        """Up to `limit` messages whose visible time has come, the earliest first; dying ones are none of them."""
+        """Up to `limit` messages whose visible time has come, the earliest first; without dying ones."""
         found: list[Given] = []
         taken = []
         while self._heap and self._heap[0][0] <= now_ms and len(found) < limit:

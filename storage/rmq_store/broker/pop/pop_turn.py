@@ -24,7 +24,7 @@ from rmq_store.protocol.results import QueueRange
 _LOG = logging.getLogger(__name__)
 
 IN_FLIGHT_MAX: Final = 10_000
-"""Messages of one queue that a group has in its hands (BrokerConfig.java popInflightMessageThreshold)."""
+"""The most messages of one queue that may be in flight for a group (BrokerConfig.java popInflightMessageThreshold)."""
 
 # Dead letters of one look.
 _DEAD_MAX = 256
@@ -48,10 +48,10 @@ class Services:
 
 
 class Turn:
-    """A look; valid in the `exclusive` block of its journal only. `named`: damaged messages that the log has named.
-
-    The time at which the receive began decides which messages are visible. A message is hidden from the time at which
-    the journal has it: dead letters and a filter may have taken long.
+    """One receive, or one commit of offsets; valid only in the `exclusive` block of its journal. `named`: damaged
+    messages for which an error was logged already. The time at which the receive began decides which messages are
+    visible. The invisible time of a message begins just before it is written to the journal, because dead letters and a
+    filter may have taken long.
     """
 
     def __init__(
@@ -78,9 +78,10 @@ class Turn:
     # -- positions --------------------------------------------------------------------------------------------------
 
     def settle(self, ranges: Mapping[int, QueueRange], mode: ConsumeInitMode, checked: set[int]) -> None:
-        """Give every queue a position that holds: a new one begins, one that somebody else has moved begins anew, and
-        one whose messages a power cut has taken goes back to the committed offset. `checked`: queues whose messages
-        this process need not look at again; while it has the store open, nobody cuts the log.
+        """Give every queue a valid position. A new queue begins. A queue whose committed offset another program moved
+        begins anew. A queue that lost messages in a power cut goes back to the committed offset. `checked`: queues
+        whose messages this process does not check again, because the log is never cut while a process has the store
+        open.
         """
         changes: list[Change] = []
         for queue_id, found in ranges.items():
@@ -108,7 +109,9 @@ class Turn:
         return offset == -1 or (offset == position.commit_log_offset and is_same_time)
 
     def commit(self) -> None:
-        """Tell the smallest unfinished offsets to other kinds of consumers; queues that one of them moved are left."""
+        """Commit the smallest unfinished offsets, for other kinds of consumers. Queues whose committed offset another
+        program moved are left out.
+        """
         begun: list[Change] = []
         done: list[Change] = []
         offsets = {}
@@ -145,8 +148,8 @@ class Turn:
         accepts: PropertyFilter | None,
     ) -> list[tuple[StoredRow, Given]]:
         """Give out up to `count` messages: first those whose time has come, then new ones, queue by queue in `order`.
-
-        Filters are for new messages: what the group was given once belongs to it. All of it is one append.
+        Filters apply only to new messages, not to messages that the group was given before. The journal gets one
+        append.
         """
         changes: list[Change] = []
         found: list[tuple[StoredRow, int, int]] = []  # with attempt and version
@@ -235,7 +238,7 @@ class Turn:
             self._die(exhausted, [1 + max([newest, *units])] * len(exhausted))
 
     def _die(self, keys: Sequence[Key], units: Sequence[int]) -> None:
-        """Note which messages become dead letters by which units, and see to it."""
+        """Write to the journal which unit makes each message a dead letter, and finish these units."""
         self._journal.append([Dying(*key, unit) for key, unit in zip(keys, units, strict=True)])
         for unit in dict.fromkeys(units):
             self._finish([key for key, own in zip(keys, units, strict=True) if own == unit], unit)

@@ -2,9 +2,9 @@
 
     ckOffset popTime invisibleTime reviveQid retryFlag brokerName queueId msgQueueOffset commitLogOffset
 
-Nine fields with single spaces. ckOffset is the queue offset again; reviveQid counts the handles of this delivery record
-and of none other, so that an old handle is told from a new one of the same moment; retryFlag is 0, because messages
-are given out again from where they lie. Sources: ExtraInfoUtil.java, ReceiptHandle.java.
+Nine fields with single spaces. ckOffset is the queue offset again; reviveQid counts the handles of this delivery
+record, so that an old handle differs from a new one of the same millisecond; retryFlag is 0, because messages are given
+out again from their own queue. Sources: ExtraInfoUtil.java, ReceiptHandle.java.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HANDLE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ReceiptHandle:
-    """A handle, taken apart."""
+    """The fields of a receipt handle."""
 
     broker_name: str
     queue_id: int
@@ -48,7 +48,7 @@ class ReceiptHandle:
 
     @classmethod
     def parse(cls, text: str) -> ReceiptHandle:
-        """Take a text apart. InvalidReceiptHandleError: it never was a handle."""
+        """Parse a handle. InvalidReceiptHandleError: the text is no handle."""
         match = _HANDLE.fullmatch(text) if isinstance(text, str) else None
         if match is None or match[1] != match[7]:
             raise InvalidReceiptHandleError(f"{str(text)[:100]!r} is no receipt handle")

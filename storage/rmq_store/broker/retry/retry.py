@@ -61,7 +61,7 @@ class SentBack:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it went to the dead letters."""
+        """True if the message went to the dead letters."""
         return self.topic.startswith(names.DLQ_PREFIX)
 
 
@@ -100,18 +100,20 @@ class Retry:
         msg_id: str | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> SentBack:
-        """Send one message back that a consumer of `group` failed on, and return where it went.
+        """Send back one message that a consumer of `group` failed on, and return its target.
 
-        `delay_level`: 0 leaves it to the broker (3 + reconsumeTimes), below 0 is straight to the dead letters, above
-        the table is its last one. `max_reconsume_times` counts for this message only, None: the group's retryMaxTimes;
-        once the message was retried so often, or if it is 0 or less, it is dead. `msg_id` must be the message's, if
-        given. `properties` are set on the copy (see `failure`); with them, {} included, a copy says where its original
-        was. The original stays. Durable as `Store.send`.
+        `delay_level`: with 0 the broker chooses (3 + reconsumeTimes); below 0 the message goes straight to the dead
+        letters; a level above the table counts as its last one. `max_reconsume_times` counts for this message only,
+        None: the group's retryMaxTimes; a message that was retried that often becomes a dead letter, and with 0 or less
+        every message does. `msg_id` must be the message's, if given. `properties` are set on the copy (see `failure`);
+        with them, {} included, the copy also names topic, queue and offset of its original. The original stays. Durable
+        as `Store.send`.
 
         Raises:
             ResponseError: 26, no such group and none is made; 1, no message at that offset, or its properties do not
-                fit; 16, the retry topic may not be written. Nothing was written: the message is still the caller's.
-            UsageError: another message is there than `msg_id`; a property that cannot be set.
+                fit; 16, the retry topic may not be written. Nothing was written, so the caller still has to handle the
+                message.
+            UsageError: the message at that offset is not `msg_id`; a property that cannot be set.
             CorruptRecordError: the message is damaged.
         """
         rules, queues = self._rules(group, max_reconsume_times)
@@ -155,9 +157,9 @@ class Retry:
     ) -> pa.RecordBatch:
         """Send many messages back (SEND_BACK_SCHEMA) as one unit, all or none of them, across a power cut too.
 
-        With `key` and `value` a repetition of the newest value of the key adds nothing. `reconsume_times` per row: how
-        often it was consumed again so far, where the records do not say it (`pop`). Returns ANSWER_SCHEMA in the
-        order of the rows; `commitLogOffset` is that of the new record, null if none was added. Durable as `Store.send`.
+        With `key` and `value` a repetition of the newest value of the key adds nothing. `reconsume_times` per row: the
+        number of retries so far, if the records do not hold it (`pop`). Returns ANSWER_SCHEMA in the order of the rows;
+        `commitLogOffset` is that of the new record, null if none was added. Durable as `Store.send`.
 
         Raises:
             ResponseError, UsageError, CorruptRecordError: as `send_back`, naming row and offset; nothing was written.
@@ -190,12 +192,12 @@ class Retry:
         *,
         n_plus_one: bool = True,
     ) -> SentBack:
-        """SEND_MESSAGE to `%RETRY%group`: what clients do whose send-back failed, or whose ordered message was tried
-        too often. `message` is what the listener saw: its topic is the original one.
+        """Send a message to `%RETRY%group` (SEND_MESSAGE). Clients do this after a failed send-back, or for an ordered
+        message that was tried too often. `message` is the one that the listener got: its topic is the original one.
 
-        `reconsume_times`: with `n_plus_one` the number of the failure that is reported, as clients from 5.1.1 on send
-        it: dead if it is above the maximum. Otherwise how often the message was retried so far: dead if it has reached
-        the maximum. A dead letter is never delayed. Durable as `Store.send`.
+        `reconsume_times`: with `n_plus_one` the number of the reported failure, as clients from 5.1.1 on send it; above
+        the maximum the message becomes a dead letter. Otherwise the number of retries so far; at the maximum the
+        message becomes a dead letter. A dead letter is never delayed. Durable as `Store.send`.
 
         Raises:
             ResponseError: 26, no such group and none is made; 16, the topic may not be written; 13, the body or the
@@ -227,7 +229,7 @@ class Retry:
     def set_max_reconsume_times(self, group: str, times: int) -> None:
         """Make `times` the group's retryMaxTimes, durably; the last writer wins. Makes the group if it is missing.
 
-        It changes nothing for a consumer that gives its own maximum with each send-back.
+        It does not affect a consumer that gives its own maximum with each send-back.
 
         Raises:
             UsageError: no name of a group, or no 32-bit number.
@@ -239,8 +241,8 @@ class Retry:
             self._groups.change(group, lambda known: replace(known, retry_max_times=times))
 
     def prepare(self, group: str, max_reconsume_times: int | None = None) -> None:
-        """Make sure of all that tasks need which stage send-backs (`SendBackArea`): the group, its retry topic. With
-        `max_reconsume_times`, as `set_max_reconsume_times`.
+        """Make the group and its retry topic if they are missing. Tasks that stage send-backs need both
+        (`SendBackArea`). With `max_reconsume_times`, as `set_max_reconsume_times`.
 
         Raises:
             ResponseError: 26, 16, as `send_back`.
@@ -252,13 +254,15 @@ class Retry:
             self._group_topics.retry_queues(settings)
 
     def make_topics(self, files: Sequence[StagedFile]) -> None:
-        """Make the dead-letter topics that staged send-backs go to. Others would be made with too many queues."""
+        """Make the dead-letter topics that staged send-backs go to. The commit itself would make them with too many
+        queues.
+        """
         for topic in sorted({topic for file in files for topic, _ in file.topics}):
             if topic.startswith(names.DLQ_PREFIX):
                 self._group_topics.make_dlq(topic.removeprefix(names.DLQ_PREFIX))
 
     def _rules(self, group: str, asked_maximum: int | None) -> tuple[SendBackRules, int]:
-        """Steps 1 to 5: the rules, and how many retry queues there are; 0: messages are dropped."""
+        """Steps 1 to 5: the rules, and the number of retry queues; 0: messages are dropped."""
         settings = self._group_topics.group(group)
         rules = SendBackRules.of(settings, asked_maximum, self._log.delay_levels_ms)
         return rules, self._group_topics.retry_queues(settings) if settings.retry_queue_nums > 0 else 0

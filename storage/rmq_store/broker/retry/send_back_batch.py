@@ -52,10 +52,11 @@ SEND_BACK_SCHEMA = pa.schema(
         ("properties", PROPERTIES_TYPE),
     ]
 )
-"""Rows to send back. The first two columns are needed and say the same: the message at this offset has this id.
+"""Rows to send back. The first two columns are required: a message is found by its offset, and must have this id.
 
-`delayLevel`: null and 0 leave it to the broker, below 0 is straight to the dead letters. `properties` are set on the
-copy (reasons, see `failure`); where they are not null the copy also says where its original was.
+`delayLevel`: with null and 0 the broker chooses; below 0 the message goes straight to the dead letters. `properties`
+are set on the copy (reasons, see `failure`); if they are not null, the copy also names topic, queue and offset of its
+original.
 """
 
 ANSWER_SCHEMA = pa.schema(
@@ -66,7 +67,7 @@ ANSWER_SCHEMA = pa.schema(
         ("commitLogOffset", pa.int64()),
     ]
 )
-"""What became of each row, as in `SentBack`; `commitLogOffset` is null where no record was added."""
+"""The outcome of each row, as in `SentBack`; `commitLogOffset` is null if no record was added."""
 
 # What is asked of every message that is sent back.
 _NOTED = (
@@ -81,7 +82,7 @@ def normalise(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 @dataclass(frozen=True)
 class Copies:
-    """Encoded copies of rows, and what becomes of the rows.
+    """Encoded copies of rows, and the outcome of each row.
 
     `batches` (ENCODED_SCHEMA) hold them in the order `rows` (n,), the caller's row numbers; the other arrays (m,) are
     by the caller's rows. A group without retry queues has no copies.
@@ -95,7 +96,7 @@ class Copies:
 
     @property
     def dead(self) -> int:
-        """How many rows become dead letters."""
+        """The number of rows that become dead letters."""
         return int(pc.sum(pc.starts_with(self.topics, names.DLQ_PREFIX)).as_py() or 0)
 
 
@@ -115,11 +116,11 @@ class SendBackEncoder:
 
     def encode(self, rows: pa.RecordBatch, end: int, reconsume_times: Sequence[int] | None = None) -> Copies:
         """Copies of `rows` (SEND_BACK_SCHEMA, see `normalise`) of a log that ends at `end`. `reconsume_times` per row
-        counts instead of what the records say.
+        replaces the counts in the records.
 
         Raises:
-            ResponseError: 1, no message begins at a row's offset, none that consumers get, or its properties do not
-                fit; names row and offset.
+            ResponseError: 1, no message begins at a row's offset, or it is one that consumers do not get, or its
+                properties do not fit; names row and offset.
             UsageError: a row's message has another id; names row and offset. Or a property that cannot be set.
             CorruptRecordError: a message is damaged.
         """
@@ -255,7 +256,7 @@ class SendBackEncoder:
 
 
 class _Given:
-    """The `properties` column: what consumers give with their send-backs."""
+    """The `properties` column: properties that consumers give with their send-backs."""
 
     def __init__(self, column: pa.MapArray) -> None:
         self._column = column
@@ -265,7 +266,9 @@ class _Given:
             check_name(name)
 
     def changes(self, run: FrameRun, is_first: pa.BooleanArray) -> dict[str, pa.StringArray]:
-        """Values of all rows of the run by name, null where there is none; `is_first` (n,): has never failed before."""
+        """Values of all rows of the run by name, null where there is none; `is_first` (n,): True if the message fails
+        for the first time.
+        """
         if not self._is_given.any():
             return {}
         def stored(name: str) -> pa.StringArray:
@@ -294,7 +297,7 @@ class _Given:
 
 
 def _storable(values: pa.StringArray) -> pa.StringArray:
-    """As `failure.storable`; null where nothing is left."""
+    """As `failure.storable`; null if the result is empty."""
     return pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), stored_text(values))
 
 

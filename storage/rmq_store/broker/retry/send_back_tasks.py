@@ -77,7 +77,7 @@ class SendBackArea(StagingFile):
         store's own.
 
         Raises:
-            NotAStoreError: there is no store of ours at `path`: on this host, at least.
+            NotAStoreError: there is no store of this engine at `path` on this host.
             UsageError: `Retry.prepare` was not called for this group.
         """
         root = held(path)
@@ -145,6 +145,6 @@ class SendBackArea(StagingFile):
         self.counts += SendBackCounts(retried=rows.num_rows - copies.dead, dead=copies.dead)
 
     def abort(self) -> None:
-        """Remove what was written, unless it was finished; let go of the log."""
+        """Remove the file, unless it was finished, and close the log."""
         super().abort()
         self._log.close()

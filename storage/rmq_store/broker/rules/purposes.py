@@ -23,10 +23,10 @@ TIMER: Final = "timer"
 """Watermark of a timer queue."""
 
 REDRIVE: Final = "redrive"
-"""Dead letters that were redriven."""
+"""Dead letters that were redriven; key: the group, value: number of the unit."""
 
 RESTORE: Final = "restore"
-"""Dead letters that were restored from an archive."""
+"""Dead letters that were restored from an archive; key: store and group, value: number of the unit."""
 
 EXPIRING: Final = frozenset({SINK, TXN, SEND_BACK})
 """Spark may repeat these commits, for a limited time. Units of the other purposes say how far something was done, and

@@ -24,8 +24,6 @@ from rmq_store.format.properties import property_string as keys
 from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES
 from rmq_store.format.text import names
 
-"""Purpose of the units that hold send-backs."""
-
 FIRST_RETRY_LEVEL: Final = 3
 """Level of the first retry when the broker chooses: the two shortest ones are for nobody's retry."""
 
