@@ -14,7 +14,7 @@ from rmq_store.log.recovery.delay_inference import infer_delays
 
 
 def delay_table(root: Path, config: StoreConfig) -> DelayTable:
-    """The delays that `config` tells, or else those that the messages of the store at `root` tell."""
+    """The delays in `config`, or else those found from the messages of the store at `root`."""
     with closing(log_of(root, config, writable=False)) as log:
         if not config.message_delay_level:
             infer_delays(log, log.delay_levels_ms)
@@ -22,5 +22,5 @@ def delay_table(root: Path, config: StoreConfig) -> DelayTable:
 
 
 def with_delays(root: Path, config: StoreConfig) -> StoreConfig:
-    """The settings of a store, with the delays that its messages tell if nobody else told them."""
+    """The settings of a store. Delays that are missing there are found from its messages."""
     return config if config.message_delay_level else config.with_delays(delay_table(root, config).delays_ms)

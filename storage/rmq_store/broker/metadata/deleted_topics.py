@@ -29,7 +29,7 @@ _BYTES_MAX = 16 << 20
 
 
 def note_deletion(root: Path, topics: Iterable[str], log_end: int) -> None:
-    """Remember that `topics` are deleted while the log ends at `log_end`; durable on return.
+    """Record that `topics` are deleted while the log ends at `log_end`; durable on return.
 
     Raises:
         StoreLockedError, StoreFullError, StoreFailedError: as a change of a table under `config/`.
@@ -50,7 +50,7 @@ def note_deletion(root: Path, topics: Iterable[str], log_end: int) -> None:
 
 
 def deleted_topics(root: Path) -> Mapping[str, int]:
-    """{topic: where the log ended when it was deleted}; {} if none ever was. CorruptConfigError, StoreFailedError."""
+    """{topic: end of the log when it was deleted}; {} if none ever was. CorruptConfigError, StoreFailedError."""
     path = _path(root)
     try:
         data: Any = json.loads(durable.read_limited(path, _BYTES_MAX))
@@ -65,12 +65,12 @@ def deleted_topics(root: Path) -> Mapping[str, int]:
 
 
 def was_used_since(directory: Path, log_end: int) -> bool:
-    """Whether a queue below `directory`, that of a topic, points at or above `log_end`."""
+    """True if a queue below `directory`, the directory of a topic, points at or above `log_end`."""
     return any(_newest_offset(queue) >= log_end for queue in directory.iterdir() if queue.is_dir())
 
 
 def _newest_offset(queue: Path) -> int:
-    """Where the newest entry of a queue points; -1 if it has none."""
+    """Commit-log offset of a queue's newest entry; -1 if it has none."""
     for path in sorted(queue.iterdir(), reverse=True):
         if path.name.isdigit() and path.is_file():
             data = path.read_bytes().rstrip(b"\0")

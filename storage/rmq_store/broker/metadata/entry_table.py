@@ -21,7 +21,7 @@ V = TypeVar("V")
 class EntryTable(Generic[V]):
     """The entries of one member of a JSON file. Safe for threads; changes of other processes are seen at the next call.
 
-    A class of its own for each table sets `part`, the name of the member, and `file_name`, and decodes an entry.
+    The subclass of each table sets `part`, the name of the member, and `file_name`, and decodes an entry.
     """
 
     part: str
@@ -32,7 +32,7 @@ class EntryTable(Generic[V]):
         self._view = CachedView(self._file, self._decode)
 
     def stamp(self) -> Stamp:
-        """Identity of the table's files now: equal stamps, equal entries. UsageError."""
+        """Identity of the table's files now: equal stamps mean equal entries. UsageError."""
         return self._file.stamp()
 
     @property
@@ -41,7 +41,7 @@ class EntryTable(Generic[V]):
         return self._file.path, self._file.backup
 
     def all(self) -> Mapping[str, V]:
-        """Return every usable entry by name, read-only. To ask for the name of another entry is a CorruptConfigError.
+        """Return every usable entry by name, read-only. A lookup of an unusable entry raises CorruptConfigError.
 
         Raises:
             CorruptConfigError: the table and its backup are unreadable.
@@ -53,14 +53,14 @@ class EntryTable(Generic[V]):
         return self._view.get()[1]
 
     def has(self, name: str) -> bool:
-        """Whether there is an entry of this name, usable or not. Raises as `all`."""
+        """True if there is an entry of this name, usable or not. Raises as `all`."""
         try:
             return name in self.all()
         except CorruptConfigError:
             return name in self._file.part(self._file.load(), self.part)
 
     def check(self, table: Table) -> None:
-        """CorruptConfigError if `table`, of this file or its backup, is no such table."""
+        """CorruptConfigError if `table`, from this file or its backup, is no such table."""
         self._decode(table)
 
     def odd_keys(self, table: Table) -> list[Any]:
@@ -87,16 +87,16 @@ class EntryTable(Generic[V]):
         return usable_entries(str(self._file.path), self._file.part(table, self.part), self._decode_entry)
 
     def _completed(self, usable: dict[str, V]) -> dict[str, V]:
-        """The entries with what other files say of them."""
+        """The entries, completed from other files."""
         return usable
 
     def _usable(self, name: str, entry: Any) -> V:
-        """An entry that a caller asks for by its name."""
+        """An entry that a caller looks up by its name."""
         try:
             return self._decode_entry(name, entry)
         except CorruptConfigError as error:
             raise OddEntry(error.path, error.reason).error() from None
 
     def _decode_entry(self, name: str, entry: Any) -> V:
-        """CorruptConfigError: it holds what no such entry can have."""
+        """Decode an entry. CorruptConfigError: it has a value that no such entry can have."""
         raise NotImplementedError

@@ -24,7 +24,7 @@ _DLQ_NUMS_PER_GROUP = 1
 
 
 class GroupTopics:
-    """Looks up and makes what belongs to groups of one store. Safe for threads."""
+    """Looks up and makes settings and topics of groups of one store. Safe for threads."""
 
     def __init__(self, config: StoreConfig, groups: GroupTable, topics: TopicTable) -> None:
         self._config = config
@@ -35,7 +35,7 @@ class GroupTopics:
         """The group's settings; an unknown group is made with RocketMQ's defaults (autoCreateSubscriptionGroup).
 
         Raises:
-            UsageError: no name of a group.
+            UsageError: not a group name.
             ResponseError: 26, there is no such group, and none is made.
         """
         names.validate_group(name)
@@ -69,7 +69,7 @@ class GroupTopics:
 
 
 def usable_queues(group: SubscriptionGroup, retry_topic: TopicConfig) -> int:
-    """How many queues of its retry topic a group's messages go to. Not more than the topic has, whatever retryQueueNums
-    says: in a queue that consumers do not know of a message would be lost.
+    """The number of queues of its retry topic that a group's messages go to. It is not larger than the topic's,
+    whatever retryQueueNums says, because a message in a queue unknown to consumers would be lost.
     """
     return min(group.retry_queue_nums, retry_topic.write_queue_nums, retry_topic.read_queue_nums)

@@ -6,9 +6,9 @@
     filterDataByTopic{topic: {groupFilterData{group: {expression, expressionType, clientVersion, bornTime, deadTime,
         ...}}}}
 
-Filters are a broker's record of its connected consumers: they are shown, never written. `forbiddenTable` and unknown
-members of the group table stay in the file. So do entries that no group can have (`odd_entries`): brokers up to 5.3.3
-write one with an empty name. Sources: SubscriptionGroupConfig.java, SubscriptionGroupManager.java,
+Filters are a broker's record of its connected consumers. This engine shows them and never writes them. `forbiddenTable`
+and unknown members of the group table stay in the file. So do entries that no group can have (`odd_entries`): brokers
+up to 5.3.3 write one with an empty name. Sources: SubscriptionGroupConfig.java, SubscriptionGroupManager.java,
 ConsumerFilterData.java.
 """
 
@@ -36,8 +36,8 @@ class SubscriptionGroup:
     """A consumer group with Java's defaults.
 
     A message that was retried `retry_max_times` times goes to the group's dead letters when it fails once more; with 0
-    or less, at its first failure. `retry_queue_nums` 0: failed messages are dropped. `consume_enable`: whether a broker
-    lets the group pull. `group_retry_policy` is kept as it stands in the file.
+    or less, at its first failure. `retry_queue_nums` 0: failed messages are dropped. `consume_enable`: True if a broker
+    lets the group pull. `group_retry_policy` is kept as it is in the file.
     """
 
     group_name: str
@@ -77,12 +77,12 @@ class GroupTable(EntryTable[SubscriptionGroup]):
 
     def get(self, name: str) -> SubscriptionGroup | None:
         """Return one group, or None; a broker creates an unknown one with its defaults when a consumer asks.
-        CorruptConfigError: there is one, and it cannot be used.
+        CorruptConfigError: the group's entry cannot be used.
         """
         return self.all().get(name)
 
     def create(self, group: SubscriptionGroup, *, exist_ok: bool = False) -> SubscriptionGroup:
-        """Add a group durably and return it; with `exist_ok`, return the one that is there unchanged.
+        """Add a group durably and return it; with `exist_ok`, return an existing one unchanged.
 
         Raises:
             UsageError: bad name or value; or the group exists.
@@ -108,7 +108,7 @@ class GroupTable(EntryTable[SubscriptionGroup]):
         return result
 
     def update(self, group: SubscriptionGroup) -> None:
-        """Replace what is known of an existing group durably; fields of newer versions stay.
+        """Replace the known fields of an existing group durably; fields of newer versions stay.
 
         Raises:
             UsageError: bad name or value; or no such group.
@@ -132,8 +132,8 @@ class GroupTable(EntryTable[SubscriptionGroup]):
         *,
         default: SubscriptionGroup | None = None,
     ) -> SubscriptionGroup:
-        """Replace a group by what `change` makes of it, durably, and return that: nobody's change in between is lost.
-        With `default`, an unknown group is made of that. Raises as `update`.
+        """Replace a group durably by the result of `change`, and return it. No concurrent change is lost. With
+        `default`, an unknown group is made from that. Raises as `update`.
         """
         changed: list[SubscriptionGroup] = []
 
@@ -171,7 +171,7 @@ class GroupTable(EntryTable[SubscriptionGroup]):
 
 
 def _check(group: SubscriptionGroup) -> None:
-    """Refuse with UsageError what no group can have."""
+    """UsageError if a group cannot have one of these values."""
     names.validate_group(group.group_name)
     for own, java, kind in _FIELDS:
         value = getattr(group, own)
@@ -204,15 +204,13 @@ class ConsumerFilter:
 
 
 class FilterTable:
-    """The filters that a broker noted down, for looking at."""
+    """The filters that a broker recorded, read-only."""
 
     def __init__(self, root: str | Path) -> None:
         self._file = ConfigFile(root, "consumerFilter.json")
 
     def all(self) -> list[ConsumerFilter]:
-        """Return every filter, sorted by topic and group; without what cannot be one. CorruptConfigError if the table
-        cannot be read.
-        """
+        """Return every usable filter, sorted by topic and group. CorruptConfigError if the table cannot be read."""
         usable = (entry for entry in self._entries() if isinstance(entry, ConsumerFilter))
         return sorted(usable, key=lambda entry: (entry.topic, entry.group))
 

@@ -38,7 +38,7 @@ _INLINE_INTEGER_KEY = re.compile(rb'(?<!\\)":\{-?[0-9]')
 
 
 class ConfigFile:
-    """One table of the store at `root`; holds no descriptor and no cache, so it may be shared by threads.
+    """One table of the store at `root`. It holds no descriptor and no cache, so threads may share it.
 
     `name` is the file name in `config/`. `lock` makes a new lock object for one change; None: `pyrmq/config.lock`.
     """
@@ -69,23 +69,25 @@ class ConfigFile:
         return self._read()[0]
 
     def stamp(self) -> Stamp:
-        """Identity of the two files now, (inode, mtime in ns, size) each: equal stamps, equal content. UsageError."""
+        """Identity of the two files now, (inode, mtime in ns, size) each: equal stamps mean equal content. UsageError.
+        """
         return tuple(map(_stamp, self._names))
 
     def load_stamped(self) -> tuple[Table, Stamp]:
-        """As `load`, and what `is_as_of` knows this content by: the stamp of the table alone, if it could be read."""
+        """As `load`, with the stamp for `is_as_of`: that of the table alone, if it could be read."""
         stamp = self.stamp()  # first: a change in between is read now, and once more at the next look
         table, _, is_main = self._read()
         return table, stamp[:1] if is_main else stamp
 
     def is_as_of(self, stamp: Stamp) -> bool:
-        """Whether nothing that counted for this content has changed since; one stat call where the backup does not
-        count. UsageError.
+        """True if the content is still valid. It costs one stat call, or two if the content came from the backup.
+        UsageError.
         """
         return stamp == tuple(map(_stamp, self._names[: len(stamp)]))
 
     def update(self, mutate: Callable[[Table], bool | None]) -> None:
-        """Change the table: `mutate` gets what is on disk and changes it in place; False says that it changed nothing.
+        """Change the table: `mutate` gets the content on disk and changes it in place. It returns False if it changed
+        nothing.
 
         On return the change is durable. If `mutate` raises, the files stay as they were.
 
@@ -93,8 +95,8 @@ class ConfigFile:
             StoreLockedError: another process held the config lock for `lock_timeout_ms`.
             StoreReplacedError: the store is not in its place any more.
             CorruptConfigError: neither the file nor its backup can be parsed; both are left alone.
-            StoreFullError, StoreFailedError: as `write_atomically`. More than SIZE_MAX bytes are refused as full: they
-                could not be read again.
+            StoreFullError, StoreFailedError: as `write_atomically`. A table of more than SIZE_MAX bytes is refused as
+                full: it could not be read again.
         """
         def change() -> None:
             table, text, is_main = self._read()
@@ -118,8 +120,8 @@ class ConfigFile:
         self._alone(change)
 
     def start_anew(self, table: Table) -> None:
-        """Put `table` in the place of one that nobody can read; its backup, which is no better, is removed. The caller
-        has copies of both.
+        """Write `table` in place of an unreadable one, and remove the backup, which is unreadable too. The caller has
+        copies of both.
 
         Raises:
             StoreLockedError: another process held the config lock for `lock_timeout_ms`.
@@ -147,7 +149,7 @@ class ConfigFile:
         call_locked(self._lock(), self._lock_timeout_ms, change_alone)
 
     def _read(self) -> tuple[Table, bytes, bool]:
-        """Return (table, its text, whether that is the main file's)."""
+        """Return (table, its text, True if the text is the main file's and not the backup's)."""
         problem: CorruptConfigError | None = None
         for path in (self.path, self.backup):
             try:
@@ -173,7 +175,7 @@ class ConfigFile:
         return value
 
     def corrupt(self, reason: str) -> CorruptConfigError:
-        """Return the error for a table that parses, but holds what it must not."""
+        """Return the error for a table that can be parsed, but has a wrong value."""
         return CorruptConfigError(str(self.path), 0, reason)
 
 
@@ -183,7 +185,7 @@ T = TypeVar("T")
 class CachedView(Generic[T]):
     """The decoded table, cached until the file changes. The value is shared: `decode` returns frozen ones.
 
-    Only for looking: a change starts from the file, under the lock.
+    It serves readers only: a change starts from the file, under the lock.
     """
 
     def __init__(self, file: ConfigFile, decode: Callable[[Table], T]) -> None:

@@ -35,10 +35,10 @@ from rmq_store.files.rooted import as_path, refuse_if_replaced
 from rmq_store.format.text.names import is_group_name, validate_group, validate_topic
 
 MEMBER_PREFIX: Final = "%MEMBER%"
-"""Begins the name of a member's lease; its owner is the client id."""
+"""Prefix of the name of a member's lease; its owner is the client id."""
 
 RECEIVER_PREFIX: Final = "%RECEIVER%"
-"""Begins the name of a SimpleConsumer's lease, which only says which topics it shares: it is no member."""
+"""Prefix of the name of a SimpleConsumer's lease, which only lists the topics that it shares: it is no member."""
 
 STUCK_AFTER_MS = 120_000  # ConsumerManager.java CHANNEL_EXPIRED_TIMEOUT
 OWNER_LENGTH_MAX = 256
@@ -55,10 +55,10 @@ _PLAIN_LENGTH_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class LeaseInfo:
-    """The text of the holder of a lease about itself; None if it could not be read.
+    """The data that the holder of a lease wrote about itself; None for a field that could not be read.
 
-    `topics`: what it has subscribed to; () if it did not say, as streams do not, whose leases are on topics. `shares`:
-    whether it shares their queues with its group, which a consumer that broadcasts does not.
+    `topics`: its subscribed topics; () if unknown, as for streams, whose leases are on topics. `shares`: True if it
+    shares their queues with its group; False for a broadcasting consumer.
     """
 
     name: str
@@ -71,11 +71,11 @@ class LeaseInfo:
     shares: bool = True
 
     def is_stuck(self, now_ms: int) -> bool:
-        """True if the holder lives but gave no sign for STUCK_AFTER_MS."""
+        """True if the holder lives, but its last heartbeat is older than STUCK_AFTER_MS."""
         return self.heartbeat_ms is not None and now_ms - self.heartbeat_ms > STUCK_AFTER_MS
 
     def describe(self, now_ms: int) -> str:
-        """The holder, its process and host, since when, and whether it is stuck, as far as that is known."""
+        """The holder, its process and host, the start time, and whether it is stuck, as far as known."""
         facts = []
         if self.pid is not None:
             facts.append(f"process {self.pid}")
@@ -109,8 +109,8 @@ class Lease:
         self._topics: bytes | None = None
 
     def acquire(self, owner: str, *, shares: bool = True) -> None:
-        """Take the lease, or fail at once; `owner` says to others who holds it (cut after 256 characters), `shares`
-        what it means for other members.
+        """Take the lease, or fail at once. Others see `owner` as the name of the holder (cut after 256 characters), and
+        `shares` as in `LeaseInfo`.
 
         Raises:
             LeaseHeldError: another live member holds it, in this process or another one; `.holder` is its text.
@@ -141,18 +141,20 @@ class Lease:
             raise
 
     def held(self) -> bool:
-        """Say whether this object holds the lease now; look again before every commit. False in a forked child."""
+        """True if this object holds the lease now; check again before every commit. False in a forked child."""
         return self._lock.is_current()
 
     def heartbeat(self) -> bool:
-        """Say that the holder is alive, at least every minute; False, and nothing written, if the lease is lost."""
+        """Write that the holder is alive; call it at least every minute. Returns False, and writes nothing, if the
+        lease is lost.
+        """
         if not self.held():
             return False
         self._write(_HEARTBEAT_START, _heartbeat(self._clock()))
         return True
 
     def say_topics(self, topics: Collection[str]) -> None:
-        """Say what the holder has subscribed to now; does nothing if the lease is lost."""
+        """Write the holder's subscribed topics; does nothing if the lease is lost."""
         text = json.dumps(sorted(topics)).encode()
         if text != self._topics and self.held():
             self._write(_NOTE_END, text.ljust(self._path.stat().st_size - _NOTE_END))
@@ -166,7 +168,7 @@ class Lease:
         self._lock.close()
 
     def holder(self) -> LeaseInfo | None:
-        """Look who holds the lease, this object included; None if nobody does. Touches nothing."""
+        """The holder of the lease, this object included; None if it is free. Changes nothing."""
         return _look(self._path)
 
     def _held_by_other(self) -> LeaseHeldError:
@@ -184,7 +186,7 @@ class Lease:
 
 @checked
 def live_leases(root: str | Path, group: str) -> list[LeaseInfo]:
-    """Return who holds a lease of the group now, sorted by name; SimpleConsumers hold none. Touches nothing.
+    """Return the holders of the group's leases now, sorted by name; without SimpleConsumers. Changes nothing.
 
     Raises:
         UsageError: a bad group name.
@@ -194,7 +196,7 @@ def live_leases(root: str | Path, group: str) -> list[LeaseInfo]:
 
 def live_sharers(root: str | Path, group: str, topic: str) -> list[LeaseInfo]:
     """Return the consumers, SimpleConsumers included, that share the queues of `topic` with their group, sorted by
-    name. Touches nothing. Raises as `live_leases`.
+    name. Changes nothing. Raises as `live_leases`.
     """
     found = _live(root, group, lambda name: name.startswith((MEMBER_PREFIX, RECEIVER_PREFIX)))
     # A SimpleConsumer shows no signs of life: it may not be asked for anything for hours.
@@ -216,7 +218,7 @@ def _live(root: str | Path, group: str, wanted: Callable[[str], bool]) -> list[L
 
 
 def groups_with_leases(root: str | Path) -> list[str]:
-    """The groups of which anybody has ever held a lease here, sorted. Names that no group can have are skipped."""
+    """The groups that ever had a lease in this store, sorted. Names that no group can have are skipped."""
     try:
         names = sorted(entry.name for entry in (Path(root) / "pyrmq" / "groups").iterdir())
     except FileNotFoundError:
@@ -230,7 +232,7 @@ def group_directory(root: Path, group: str) -> Path:
 
 
 def file_stem(name: str) -> str:
-    """The prefix of the name of a file that stands for a lease or a topic; long names are hashed."""
+    """The name, without its ending, of the file for a lease or a topic; long names are hashed."""
     if len(name) <= _PLAIN_LENGTH_MAX:
         return name
     return f"{name[:100]}.{hashlib.sha256(name.encode()).hexdigest()}"
@@ -241,7 +243,9 @@ def _heartbeat(now_ms: int) -> bytes:
 
 
 def _look(path: Path) -> LeaseInfo | None:
-    """Return what the holder of a lease file wrote; None if it is not locked. The content may be anything."""
+    """Return the data that the holder wrote to a lease file; None if the file is not locked. The content may be
+    anything.
+    """
     state = OfdLock(path).who()
     if state.kind == "free":
         return None
@@ -272,7 +276,7 @@ def _look(path: Path) -> LeaseInfo | None:
 
 
 def _topics(content: bytes) -> tuple[str, ...]:
-    """The topics of a lease file; () if there are none, or while they are being written."""
+    """The topics in a lease file; () if there are none, or while they are being written."""
     try:
         found = json.loads(content[_NOTE_END:])
     except (ValueError, RecursionError):

@@ -21,33 +21,32 @@ AGAIN = "the name comes again below, and the last entry counts, as for a broker"
 
 
 class Refusal(Protocol):
-    """Why an entry that is there is not given out."""
+    """The reason why an existing entry cannot be used."""
 
     @property
     def reason(self) -> str:
-        """Its defect."""
+        """The entry and its defect, as a text."""
 
     def error(self) -> StoreError:
-        """The error for a caller that asks for it."""
+        """The error for a caller that looks up the entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class OddEntry:
-    """One entry: the file, and what it is and why it cannot be used."""
+    """One unusable entry: its file, and a text that names the entry and its defect."""
 
     path: str
     reason: str
 
     def error(self) -> CorruptConfigError:
-        """The error for a caller that asks for it."""
+        """The error for a caller that looks up the entry."""
         text = f"{self.reason}. The entry is kept as it is, and the others can be used; mend or delete it in the file"
         return CorruptConfigError(self.path, 0, text)
 
 
 class Entries(dict[K, V]):
-    """The usable entries of a table. To ask for one of the others is a CorruptConfigError; they are in no list.
-
-    `odd` tells whether a key is one of them.
+    """The usable entries of a table. A lookup of an unusable one raises CorruptConfigError; iteration skips them. `odd`
+    is True for the key of an unusable entry.
     """
 
     __slots__ = ("_odd",)
@@ -67,7 +66,7 @@ class Entries(dict[K, V]):
         return False
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """As of any dict. CorruptConfigError: the entry is there and cannot be used."""
+        """As `dict.get`. CorruptConfigError: the entry exists and cannot be used."""
         found = super().get(key, self)
         if found is not self:
             return found
@@ -75,7 +74,7 @@ class Entries(dict[K, V]):
         return default
 
     def copy(self) -> Entries[K, V]:
-        """Another one that is the caller's own."""
+        """A copy for the caller."""
         return Entries(self, self._odd)
 
     def _refuse(self, key: object) -> None:
@@ -87,7 +86,7 @@ class Entries(dict[K, V]):
 def usable_entries(
     path: str, entries: Mapping[Any, Any], decode: Callable[[Any, Any], V]
 ) -> tuple[dict[Any, V], dict[Any, OddEntry]]:
-    """Return (what `decode` makes of each entry, those of which it makes a CorruptConfigError), by their keys."""
+    """Return (results of `decode`, entries for which it raised CorruptConfigError), both by the entries' keys."""
     usable: dict[Any, V] = {}
     odd: dict[Any, OddEntry] = {}
     for key, entry in entries.items():
@@ -102,10 +101,10 @@ def usable_entries(
 
 
 def with_errors(usable: dict[K, V], odd: Mapping[Any, OddEntry]) -> dict[K, V]:
-    """`usable` itself if there is no other entry, which costs a reader nothing."""
+    """`usable` with errors for lookups of the `odd` entries; `usable` itself if there are none."""
     return Entries(usable, odd.get) if odd else usable
 
 
 def shown(value: object) -> str:
-    """A name or a value of a file as an error may show it."""
+    """A name or a value of a file, in the form that an error shows."""
     return repr(value[:255] if isinstance(value, str) else value)[:300]

@@ -33,8 +33,7 @@ Odd = dict[Any, OddEntry]
 @dataclass(frozen=True, slots=True, eq=False)
 class FileView:
     """The offsets of one file. `odd_rows`: {group: {topic or (topic, queue id): why it cannot be used}}. `light`:
-    offsets of
-    groups that begin with %LMQ%, by the same keys; they are queue 0's.
+    offsets of groups that begin with %LMQ%, by the same keys, all for queue 0.
     """
 
     groups: Mapping[str, Mapping[QueueKey, int]]
@@ -43,11 +42,11 @@ class FileView:
     light: Mapping[str, Mapping[QueueKey, int]] = field(default_factory=dict)
 
     def has(self, group: str) -> bool:
-        """Whether the file has anything of a group."""
+        """True if the file has an entry of a group."""
         return group in self.groups or group in self.odd_rows
 
     def of(self, group: str) -> dict[QueueKey, int]:
-        """The offsets of a group, for the caller to keep. To ask for one that cannot be used is an error."""
+        """A copy of a group's offsets. A lookup of an unusable one raises CorruptConfigError."""
         usable, odd = self.groups.get(group, {}), self.odd_rows.get(group)
         if odd is None:
             return dict(usable)
@@ -69,14 +68,14 @@ class OffsetFile:
         return self._view.get()
 
     def exists(self) -> bool:
-        """Whether the file, or its backup, is there."""
+        """True if the file or its backup exists."""
         return any(part is not None for part in self._file.stamp())
 
     def merge(self, group: str, offsets: Mapping[QueueKey, int]) -> None:
         """Set offsets of one group. Durable on return.
 
         Raises:
-            CorruptConfigError: as `view`; or what is there for one of the topics is no object. Nothing was changed.
+            CorruptConfigError: as `view`; or the value of one of the topics is no object. Nothing was changed.
             StoreLockedError, StoreFullError, StoreFailedError: as ConfigFile.update.
         """
         wanted: dict[str, dict[int, int]] = {}
@@ -95,7 +94,8 @@ class OffsetFile:
         self._file.update(mutate)
 
     def remove(self, goes: Callable[[tuple[str, str]], bool]) -> set[tuple[str, str]]:
-        """Delete the offsets of those (topic, group) for which `goes` says so; return them. Durable on return."""
+        """Delete the offsets of those (topic, group) for which `goes` is true; return these pairs. Durable on return.
+        """
         gone: set[tuple[str, str]] = set()
 
         def mutate(table: Table) -> bool:
@@ -113,11 +113,11 @@ class OffsetFile:
         return gone
 
     def check(self, table: Table) -> None:
-        """CorruptConfigError if `table`, of this file or its backup, is no table of offsets."""
+        """CorruptConfigError if `table`, from this file or its backup, is no table of offsets."""
         self._decode(table)
 
     def odd_keys(self, table: Table) -> list[Any]:
-        """The keys of the rows that hold what cannot be an offset. CorruptConfigError as `check`."""
+        """The keys of the rows with a value that cannot be an offset. CorruptConfigError as `check`."""
         return [
             key
             for key, row in self._file.part(table, self.part).items()
@@ -147,14 +147,14 @@ class OffsetFile:
         return FileView(groups, odd_rows, (*others, *rows), _light_groups(table.get("lmqOffsetTable")))
 
     def _merged(self, key: str, row: Any, wanted: Mapping[int, int]) -> dict[Any, Any]:
-        """The row with these offsets; what cannot be used of it stays behind them."""
+        """The row with these offsets; unusable members stay, after them."""
         if not isinstance(row, dict):
             raise OddEntry(str(self.path), f"offsetTable[{shown(key)}]: not an object").error()
         return merged_members(row, wanted)
 
 
 def _light_groups(table: Any) -> dict[str, dict[QueueKey, int]]:
-    """LmqConsumerOffsetManager: {"topic@group": offset}. What is none is passed over: only a broker writes it."""
+    """LmqConsumerOffsetManager: {"topic@group": offset}. Other values are skipped: only a broker writes this table."""
     found: dict[str, dict[QueueKey, int]] = {}
     for key, offset in table.items() if isinstance(table, dict) else ():
         pair = split(key)
@@ -164,7 +164,7 @@ def _light_groups(table: Any) -> dict[str, dict[QueueKey, int]]:
 
 
 def integer_members(path: str, what: str, row: Mapping[Any, Any]) -> tuple[dict[int, int], Odd]:
-    """Return ({id: offset}, what cannot be that) of an object of a file; its keys are quoted or not."""
+    """Return ({id: offset}, unusable members) of an object of a file; its keys are quoted or not."""
     usable: dict[int, int] = {}
     odd: Odd = {}
     for key, value in row.items():
@@ -183,9 +183,8 @@ def integer_members(path: str, what: str, row: Mapping[Any, Any]) -> tuple[dict[
 
 
 def merged_members(row: Mapping[Any, Any], wanted: Mapping[int, int]) -> dict[Any, Any]:
-    """An object of a file with these offsets, in the order of their ids. Entries that cannot be used stay as they were:
-    members
-    that are shadowed before the others, because the last one counts.
+    """An object of a file with these offsets, in the order of their ids. Unusable members stay as they were: shadowed
+    ones before the others, because the last one counts.
     """
     usable, _ = integer_members("", "", row)
     known = {**usable, **wanted}
@@ -195,7 +194,7 @@ def merged_members(row: Mapping[Any, Any], wanted: Mapping[int, int]) -> dict[An
 
 
 def split(key: Any) -> tuple[str, str] | None:
-    """Return (topic, group) of a key of the file; None for what is no such pair: it is left alone."""
+    """Return (topic, group) of a key of the file; None if it is no such pair: then it stays as it is."""
     if not isinstance(key, str):
         return None
     topic, _, group = key.partition(SEPARATOR)
@@ -208,7 +207,7 @@ def split(key: Any) -> tuple[str, str] | None:
 
 
 def _id(key: Any) -> int | None:
-    """A queue id or a level as a key has it, quoted or not."""
+    """A queue id or a level in a key, quoted or not."""
     if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= len(str(QUEUE_ID_END)):
         key = int(key)
     return key if type(key) is int and 0 <= key < QUEUE_ID_END else None
@@ -227,7 +226,7 @@ def _java_pairs(entries: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _refresh_group_topic_map(table: Table) -> None:
-    """Derive groupTopicMap from the offsets, where the file has one: those of 4.x do not."""
+    """Derive groupTopicMap from the offsets, if the file has one: files of 4.x do not."""
     known = table.get("groupTopicMap")
     if not isinstance(known, dict):
         return

@@ -50,18 +50,18 @@ _NO_VIEW = FileView({}, {}, ())
 
 @dataclass(frozen=True, slots=True)
 class LmqConflict(Refusal):
-    """A group of which two files say different things."""
+    """A group whose offsets differ in two files."""
 
     group: str
     paths: tuple[str, str]
 
     @property
     def reason(self) -> str:
-        """The defect."""
+        """The defect, as a text."""
         return f"group {self.group!r} has other offsets in {self.paths[0]} than in {self.paths[1]}"
 
     def error(self) -> UsageError:
-        """The error for a caller that asks for the group."""
+        """The error for a caller that looks up the group."""
         return UsageError(
             f"{self.reason}: a broker with enableLmq=true reads the second file only, any other broker the first. Say "
             "which kind of broker uses the store: enableLmq=true or false (StoreConfig(enable_lmq=...), Spark's option "
@@ -72,8 +72,8 @@ class LmqConflict(Refusal):
 class OffsetTable:
     """The committed offsets of the store at `root`. Safe for threads; other processes' commits are seen at once.
 
-    `flush_below` makes durable what lies below the offsets that it is given. A caller that only reads, or only removes,
-    needs none. `enable_lmq`: whether the store's broker has enableLmq=true; None: not known.
+    `flush_below` makes the messages below the given offsets durable. A caller that only reads, or only removes, needs
+    none. `enable_lmq`: the setting enableLmq of the store's broker; None: unknown.
     """
 
     def __init__(
@@ -91,8 +91,8 @@ class OffsetTable:
         self._joined: tuple[FileView, FileView, Mapping[str, Mapping[QueueKey, int]]] | None = None
 
     def all(self) -> Mapping[str, Mapping[QueueKey, int]]:
-        """Return {group: {(topic, queue id): offset}}, read-only; without the groups of which two files say different
-        things: to ask for such a group is a UsageError. CorruptConfigError if a table cannot be read.
+        """Return {group: {(topic, queue id): offset}}, read-only, without the groups whose offsets differ in two files:
+        a lookup of such a group raises UsageError. CorruptConfigError if a table cannot be read.
         """
         plain, lmq = self._views()
         joined = self._joined
@@ -101,8 +101,8 @@ class OffsetTable:
         return joined[2]
 
     def committed(self, group: str) -> dict[QueueKey, int]:
-        """Return {(topic, queue id): offset} of one group; {} if it never committed. To ask that for an offset that
-        cannot be used is a CorruptConfigError. Raises as `all`; UsageError: two files say different things.
+        """Return {(topic, queue id): offset} of one group; {} if it never committed. A lookup of an unusable offset in
+        the result raises CorruptConfigError. Raises as `all`; UsageError: the group's offsets differ in two files.
         """
         plain, lmq = self._views()
         if self._is_light(group, plain, lmq):
@@ -110,14 +110,13 @@ class OffsetTable:
         return self._counted(group, plain, lmq).of(group)
 
     def odd(self) -> Sequence[OddEntry | LmqConflict]:
-        """Return the entries that cannot be offsets, and the groups of which two files say different things. Raises as
-        `all`.
+        """Return the entries that cannot be offsets, and the groups whose offsets differ in two files. Raises as `all`.
         """
         plain, lmq = self._views()
         return *plain.odd, *lmq.odd, *self.conflicts()
 
     def conflicts(self) -> list[LmqConflict]:
-        """Return the groups of which two files say different things. Raises as `all`."""
+        """Return the groups whose offsets differ in two files. Raises as `all`."""
         plain, lmq = self._views()
         groups = sorted({*plain.groups, *plain.odd_rows})
         return [self._conflict(group) for group in groups if self._differs(group, plain, lmq)]
@@ -132,12 +131,12 @@ class OffsetTable:
         """Set offsets of one group, forwards or backwards; durable on return, with the messages below them. Other keys
         stay as they are.
 
-        Costs a few stat calls if all of them are set already.
+        It costs a few stat calls if all offsets are set already.
 
         Raises:
-            UsageError: bad group or topic name; a queue id or offset that is no integer or negative; two files say
-                different things of the group.
-            CorruptConfigError: a table cannot be read, or what it holds for one of the topics is no object.
+            UsageError: bad group or topic name; a queue id or offset that is no integer or negative; the group's
+                offsets differ in two files.
+            CorruptConfigError: a table cannot be read, or its value of one of the topics is no object.
             StoreLockedError, StoreFullError, StoreFailedError: as ConfigFile.update, and as `flush_below`; nothing was
                 committed.
         """
@@ -164,7 +163,8 @@ class OffsetTable:
                 file.merge(group, moved)
 
     def remove(self, *, group: str | None = None, topic: str | None = None) -> int:
-        """Forget the offsets of a group, of a topic, or of one topic of one group; returns how many pairs went.
+        """Remove the offsets of a group, of a topic, or of one topic of one group. Returns the number of removed
+        (topic, group) pairs. Durable on return.
 
         Raises:
             UsageError: neither was given.
@@ -174,7 +174,7 @@ class OffsetTable:
         return self._remove(lambda pair: topic in (None, pair[0]) and group in (None, pair[1]))
 
     def remove_pairs(self, pairs: Collection[tuple[str, str]]) -> int:
-        """Forget the offsets of these (topic, group), in one change; returns how many of them had any. Durable on
+        """Remove the offsets of these (topic, group), in one change. Returns how many of them had any. Durable on
         return, raises as `commit`.
         """
         wanted = set(pairs)
@@ -202,7 +202,7 @@ class OffsetTable:
         return MappingProxyType(Entries(joined, lambda group: self._conflict(group) if group in conflicts else None))
 
     def _counted(self, group: str, plain: FileView, lmq: FileView) -> FileView:
-        """The file that says what a group has consumed. UsageError: it cannot be told."""
+        """The file that counts for a group. UsageError: that is unknown."""
         if self._differs(group, plain, lmq):
             raise self._conflict(group).error()
         if self._enable_lmq is False:
@@ -210,7 +210,7 @@ class OffsetTable:
         return lmq if lmq.has(group) else plain
 
     def _files_for(self, group: str, plain: FileView, lmq: FileView) -> list[tuple[OffsetFile, FileView]]:
-        """The files that get what the group commits."""
+        """The files that the group's commits are written to."""
         if self._enable_lmq is not None:
             return [(self._lmq, lmq)] if self._enable_lmq else [(self._plain, plain)]
         both = [(self._plain, plain), (self._lmq, lmq)]
@@ -220,7 +220,7 @@ class OffsetTable:
         return with_group or [(file, view) for file, view in both if file.exists()]
 
     def _is_light(self, group: str, plain: FileView, lmq: FileView) -> bool:
-        """Whether a broker with enableLmq=true has the group's offsets in `lmqOffsetTable`."""
+        """True if a broker with enableLmq=true keeps the group's offsets in `lmqOffsetTable`."""
         is_possible = group.startswith(names.LMQ_PREFIX) and lmq is not _NO_VIEW and self._enable_lmq is not False
         return is_possible and (self._enable_lmq is True or not plain.has(group))
 
@@ -234,8 +234,8 @@ class OffsetTable:
 
 
 def flush_below(log: CommitLog, queues: Queues, offsets: Mapping[QueueKey, int]) -> None:
-    """Make durable what lies below these offsets, of a log that is open for writing. At once if nothing waits for its
-    flush; otherwise each queue is asked for the message before its offset, and an fsync is made if one of them waits.
+    """Make the messages below these offsets durable; the log is open for writing. Returns at once if nothing waits for
+    a flush. Otherwise it looks up the message before each offset, and calls fsync if one of them is not flushed.
 
     Raises:
         StoreLockedError: another process flushes, and for too long.
@@ -257,7 +257,7 @@ def flush_below(log: CommitLog, queues: Queues, offsets: Mapping[QueueKey, int])
 
 
 class DelayOffsetTable:
-    """How far each delay level (1..18) of SCHEDULE_TOPIC_XXXX was delivered."""
+    """The delivery progress of each delay level (1..18) of SCHEDULE_TOPIC_XXXX."""
 
     part = "offsetTable"
 
@@ -266,8 +266,8 @@ class DelayOffsetTable:
         self._view = CachedView(self._file, self._decode)
 
     def all(self) -> dict[int, int]:
-        """Return {level: offset of the next message to be delivered}; to ask for a level whose offset cannot be used is
-        a CorruptConfigError, and so is a table that cannot be read.
+        """Return {level: offset of the next message to be delivered}. CorruptConfigError for a lookup of a level with
+        an unusable offset, and for a table that cannot be read.
         """
         return self._view.get()[0].copy()
 
@@ -303,7 +303,7 @@ class DelayOffsetTable:
             self._file.update(mutate)
 
     def check(self, table: Table) -> None:
-        """CorruptConfigError if `table`, of this file or its backup, is no table of levels."""
+        """CorruptConfigError if `table`, from this file or its backup, is no table of levels."""
         self._decode(table)
 
     def odd_keys(self, table: Table) -> list[Any]:

@@ -53,7 +53,7 @@ OPERATIONAL = (
 )  # fmt: skip
 
 CHANGEABLE = (*OPERATIONAL, "message_delay_level")
-"""These, and the one setting of how a store is written that a broker may change as well, at every start."""
+"""The operational settings, and the delay levels, which a broker may change at every start too."""
 
 # Lower limits of the ratios: MessageStoreConfig, DefaultMessageStore.CleanCommitLogService. A broker takes 95, 85 and
 # 90 for what is above that; here 100 means never.
@@ -83,21 +83,21 @@ class StoreConfig:
     """Settings of a store; the names are RocketMQ's in snake case, `broker.conf` has them in camel case.
 
     Sizes in bytes, intervals in ms. The defaults of the sizes suit a laptop; a broker that opens the store needs the
-    same four in its broker.conf (`conf/broker.conf` has them). Four have no name in RocketMQ: `message_index_tags`,
-    since brokers from 5.4.0 on put a message's tag into the index as well and older ones do not; `dlq_perm`, the
-    permissions that a new dead-letter topic gets; `unit_marker_reserved_time`, hours for which it is remembered at
-    least what a sink has committed; and `dlq_archive_path`, where dead letters go before they are deleted ("":
-    nowhere).
+    same four in its broker.conf (`conf/broker.conf` has them). Four have no name in RocketMQ. `message_index_tags`:
+    brokers from 5.4.0 on also put a message's tag into the index, older ones do not. `dlq_perm`: permissions of a new
+    dead-letter topic. `unit_marker_reserved_time`: hours for which the commits of a sink are remembered at least.
+    `dlq_archive_path`: directory for dead letters before they are deleted ("": none).
 
-    `sync_flush_timeout` binds a sender who waits for the fsync of another one; who does the fsync itself waits for the
-    disk.
+    `sync_flush_timeout` limits a sender that waits for the fsync of another one. A sender that calls fsync itself waits
+    for the disk.
 
-    `enable_lmq` says whether the store's broker has the setting: such a broker has the offsets of groups in another
-    file. None: not known, and not needed as long as the two files do not contradict each other.
+    `enable_lmq` is the setting of the store's broker: with it a broker keeps the offsets of groups in another file.
+    None: unknown, and not needed while the two files do not contradict each other.
 
-    OPERATIONAL ones may be changed later: see `Store.open` and `Retention.configure`. So may `message_delay_level`, as
-    in a broker, when the store is opened: a table other than RocketMQ's counts from then on. "" means that nobody told
-    it, as in a store that a broker wrote: the delayed messages of the store do, and RocketMQ's table for other levels.
+    OPERATIONAL ones may be changed later: see `Store.open` and `Retention.configure`. `message_delay_level` may change
+    when the store is opened, as in a broker: a table other than RocketMQ's counts from then on. "" means unknown, as in
+    a store that a broker wrote: the store's delayed messages then give the delays, and RocketMQ's table those of other
+    levels.
     """
 
     mapped_file_size_commit_log: int = 64 << 20
@@ -190,13 +190,13 @@ class StoreConfig:
         return replace(self, **changed) if changed else self
 
     def tells_delays(self) -> bool:
-        """Whether the delays of the levels were told by somebody who knows them: RocketMQ's own table is what everybody
-        has who told none.
+        """True if the delays of the levels are known. RocketMQ's own table does not count, because it is the default of
+        a caller that gave none.
         """
         return self.message_delay_level not in ("", DEFAULTS.message_delay_level)
 
     def delay_levels_ms(self) -> tuple[int, ...]:
-        """Delay of each level in ms, level 1 first; RocketMQ's if nobody told them."""
+        """Delay of each level in ms, level 1 first; RocketMQ's table if they are unknown."""
         return parse_delay_levels(self.message_delay_level or DEFAULTS.message_delay_level)
 
     def with_delays(self, delays_ms: Sequence[int]) -> StoreConfig:
@@ -208,13 +208,13 @@ class StoreConfig:
         return replace(self, **{name: getattr(geometry, name) for name in Geometry.__slots__})
 
     def broker_conf(self) -> dict[str, int | bool | str]:
-        """The settings under the names that broker.conf has for them; without those that are not known."""
+        """The settings under their names in broker.conf, without unknown ones."""
         settings = {name: getattr(self, field.name) for name, field in JAVA_NAMES.items()}
         return {name: value for name, value in settings.items() if value is not None}
 
     @classmethod
     def from_broker_conf(cls, path: str | Path) -> StoreConfig:
-        """Settings from a broker's properties file; keys that do not concern a store are passed over.
+        """Settings from a broker's properties file; keys that do not concern a store are ignored.
 
         Raises:
             UsageError: the file is missing, or a value is not of its kind.
@@ -238,7 +238,7 @@ class StoreConfig:
 
 
 def _kind(field: Field[Any]) -> type:
-    """The type of a setting. One that may be not known has no default: those are true or false."""
+    """The type of a setting. One with the default None may be unknown, and is true or false."""
     return bool if field.default is None else type(field.default)
 
 
@@ -256,8 +256,8 @@ JAVA_NAMES: dict[str, Field[Any]] = {_java_name(field.name): field for field in 
 
 
 def parse_settings(values: dict[str, Any], where: str) -> dict[str, Any]:
-    """Keyword arguments of StoreConfig from Java-named values, as text or as JSON has them. `where` they come from is
-    named in errors.
+    """Keyword arguments of StoreConfig from values under Java's names, as text or as JSON values. Errors name `where`
+    they come from.
 
     Raises:
         UsageError: an unknown name, or a value that is not of its kind.
@@ -281,7 +281,7 @@ def parse_settings(values: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _delay_text(delay_ms: int) -> str:
-    """As RocketMQ writes it: in the greatest unit that it is a whole number of."""
+    """The delay as RocketMQ writes it, in the largest unit that gives a whole number."""
     unit = max((unit for unit, unit_ms in _UNIT_MS.items() if delay_ms % unit_ms == 0), key=_UNIT_MS.__getitem__)
     return f"{delay_ms // _UNIT_MS[unit]}{unit}"
 
@@ -321,11 +321,11 @@ class StoreFile:
 
     @classmethod
     def load(cls, root: Path) -> StoreFile | None:
-        """Read it; None if the store has none (a broker made it).
+        """Read store.json; None if the store has none (a broker made it).
 
         Raises:
             NotAStoreError: written by a newer version.
-            CorruptConfigError: unreadable, or missing while its backup is there.
+            CorruptConfigError: unreadable, or missing although its backup exists.
         """
         path = _store_file(root)
         found = cls._read(root, path)
@@ -368,15 +368,15 @@ class StoreFile:
             raise CorruptConfigError(str(path), 0, str(error)) from error
 
     def save(self, root: Path) -> None:
-        """Write it durably, and its backup."""
+        """Write store.json durably, and its backup."""
         text, path = self._text(), _store_file(root)
         durable.write_atomically(path, text, backup=_backup(path))
         if not _backup(path).exists():
             durable.write_atomically(_backup(path), text)  # most settings never change: one file alone would know them
 
     def restore(self, root: Path) -> None:
-        """Write it durably in the place of one that is lost, or cannot be read: that does not become the backup. A
-        backup that cannot be read either is replaced.
+        """Write store.json durably in place of a lost or unreadable one, which does not become the backup. An
+        unreadable backup is replaced too.
         """
         text, path = self._text(), _store_file(root)
         durable.write_atomically(path, text)

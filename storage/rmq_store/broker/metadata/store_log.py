@@ -9,7 +9,7 @@ from rmq_store.log.core.commit_log import CommitLog
 
 
 def log_of(root: Path, config: StoreConfig, *, writable: bool) -> CommitLog:
-    """The log of a store with these settings, without its messages' meaning. Close it."""
+    """The log of a store with these settings. The caller closes it."""
     return CommitLog(
         root,
         config.geometry(),

@@ -30,14 +30,14 @@ _NAMED_MAX = 5
 
 
 def claim_order(topics: Iterable[str]) -> list[str]:
-    """The order in which everybody claims topics, so that one of those who want the same ones gets them all. The retry
-    topics last: who is refused should hear about the topic that he has named.
+    """The order in which all users claim topics, so that one of several users with the same topics gets them all. Retry
+    topics come last: an error should name the topic that the user named.
     """
     return sorted(set(topics), key=lambda topic: (topic.startswith(RETRY_PREFIX), topic))
 
 
 class TopicUse:
-    """One holder's part in a topic of a group.
+    """One holder's use of a topic by a group.
 
     Raises (when constructed):
         UsageError: a bad group or topic name.
@@ -56,10 +56,10 @@ class TopicUse:
         self._lock = OfdLock(self._path)
 
     def share(self) -> None:
-        """Share the topic's queues with other consumers of the group. The directory of the group exists.
+        """Share the topic's queues with other consumers of the group. The directory of the group must exist.
 
         Raises:
-            LeaseHeldError: a stream has them; `.holder` is its text.
+            LeaseHeldError: a stream has the queues; `.holder` describes it.
         """
         holders = self._wait_for(self._lock.try_shared, self._stream)
         if holders is not None:
@@ -72,7 +72,7 @@ class TopicUse:
         """Keep all consumers of the group off the topic.
 
         Raises:
-            LeaseHeldError: consumers share its queues; `.holder` is the text of the first.
+            LeaseHeldError: consumers share the queues; `.holder` describes the first of them.
         """
         holders = self._wait_for(
             self._lock.try_exclusive, lambda: live_sharers(self._root, self._group, self._topic)
@@ -81,18 +81,18 @@ class TopicUse:
             raise self._held(holders, "a stream shares its queues with no consumer")
 
     def held(self) -> bool:
-        """Whether this object still has its part; False in a forked child."""
+        """True if this object still uses the topic; False in a forked child."""
         return self._lock.is_current()
 
     def release(self) -> None:
-        """Give the part back; does nothing if there is none. The last one removes the file."""
+        """Give up the use; does nothing if there is none. The last user removes the file."""
         if self.held() and (self._lock.held == "exclusive" or self._lock.try_upgrade()):
             # While it is locked: whoever waits for this file sees that it is unlinked, and opens the next one.
             self._path.unlink(missing_ok=True)
         self._lock.close()
 
     def _wait_for(self, take: Callable[[], bool], look: Callable[[], list[LeaseInfo]]) -> list[LeaseInfo] | None:
-        """Try until it is ours (None), or until those who have it are known."""
+        """Try until the lock is taken (None), or until its holders are known."""
         deadline_s = time.monotonic() + _UNNAMED_S
         while not take():
             holders = look()

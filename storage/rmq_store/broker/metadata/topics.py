@@ -82,7 +82,7 @@ DEFAULT_TOPICS = (
     _topic(names.HALF_TOPIC, 1),
     _topic(names.OP_HALF_TOPIC, 1),
 )
-"""What a broker's fresh table holds, without the topics that carry its own or its cluster's name."""
+"""The topics of a broker's new table, without those named after the broker or its cluster."""
 
 
 class TopicTable(EntryTable[TopicConfig]):
@@ -96,15 +96,14 @@ class TopicTable(EntryTable[TopicConfig]):
         super().__init__(root, clock=clock)
 
     def get(self, name: str) -> TopicConfig:
-        """Return one topic; UnknownTopicError if there is none of this name, CorruptConfigError if it cannot be used.
-        """
+        """Return one topic; UnknownTopicError if there is none, CorruptConfigError if it cannot be used."""
         topic = self.all().get(name)
         if topic is None:
             raise UnknownTopicError(f"no topic {str(name)[:255]!r} in {self._file.path}")
         return topic
 
     def create(self, topic: TopicConfig, *, exist_ok: bool = False) -> TopicConfig:
-        """Add a topic durably and return it; with `exist_ok`, return the one that is there unchanged.
+        """Add a topic durably and return it; with `exist_ok`, return an existing one unchanged.
 
         Raises:
             UsageError: bad name, queue count, perm or attributes; or the topic exists.
@@ -114,7 +113,8 @@ class TopicTable(EntryTable[TopicConfig]):
         return existing.get(topic.topic_name, topic)
 
     def create_all(self, topics: Sequence[TopicConfig], *, exist_ok: bool = False) -> Mapping[str, TopicConfig]:
-        """Add topics in one change; return those that were there before. Raises as `create`; then none is added."""
+        """Add topics in one durable change; return those that existed before. Raises as `create`; then none is added.
+        """
         for topic in topics:
             _check(topic)
         found: dict[str, TopicConfig] = {}
@@ -138,11 +138,11 @@ class TopicTable(EntryTable[TopicConfig]):
         return found
 
     def start_anew(self, topics: Sequence[TopicConfig]) -> None:
-        """Make a table of these topics in the place of one that cannot be read. Raises as `ConfigFile.start_anew`."""
+        """Write a table of these topics in place of an unreadable one. Raises as `ConfigFile.start_anew`."""
         self._file.start_anew({self.part: {topic.topic_name: topic_entry(topic) for topic in topics}})
 
     def update(self, topic: TopicConfig) -> None:
-        """Replace what is known of an existing topic durably; fields of newer versions stay.
+        """Replace the known fields of an existing topic durably; fields of newer versions stay.
 
         Raises:
             UnknownTopicError: no such topic.
@@ -162,8 +162,8 @@ class TopicTable(EntryTable[TopicConfig]):
     def change(
         self, name: str, change: Callable[[TopicConfig], TopicConfig], *, default: TopicConfig
     ) -> tuple[TopicConfig | None, TopicConfig]:
-        """Replace a topic by what `change` makes of it, or of `default` if there is none, durably; nobody's change in
-        between is lost. Returns what it was (None: new) and what it is. Raises as `create`.
+        """Replace a topic durably by the result of `change`, which gets `default` if there is none. No concurrent
+        change is lost. Returns the topic before (None: new) and after. Raises as `create`.
         """
         results: list[tuple[TopicConfig | None, TopicConfig]] = []
 
@@ -227,19 +227,20 @@ class TopicTable(EntryTable[TopicConfig]):
 
 
 def topics_with_batch_queues(root: Path) -> frozenset[str]:
-    """Topics of the store at `root` whose attributes say that they have queues of batches. CorruptConfigError."""
+    """Topics of the store at `root` that have batch queues, by their attributes. CorruptConfigError."""
     return _with_batch_queues(root, TopicTable(root).stamp())
 
 
 @functools.lru_cache(maxsize=16)
 def _with_batch_queues(root: Path, stamp: Stamp) -> frozenset[str]:
-    """Found once for each state of the table: every task of Spark opens the store, and there may be many topics."""
+    """Cached for each state of the table, because every task of Spark opens the store, and there may be many topics."""
     topics = TopicTable(root).all().values()
     return frozenset(topic.topic_name for topic in topics if topic.kind is kinds.BATCH_QUEUES)
 
 
 def _check(topic: TopicConfig) -> None:
-    """Refuse with UsageError what no topic can have; the name first, because it becomes a directory."""
+    """UsageError if a topic cannot have one of these values. The name is checked first, because it becomes a directory.
+    """
     names.validate_topic(topic.topic_name)
     for what, count in (("read", topic.read_queue_nums), ("write", topic.write_queue_nums)):
         if type(count) is not int or not 0 <= count <= QUEUE_COUNT_MAX:
