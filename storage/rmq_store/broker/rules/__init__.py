@@ -1,1 +1,1 @@
-"""Pure rules, each from one class of RocketMQ: where a message goes, what is stored instead of it, why it failed."""
+"""Pure rules, each from one class of RocketMQ: the queue of a message, its delay, its send-back, and why it failed."""

@@ -1,4 +1,4 @@
-"""Delayed messages: which properties ask for a delay, and what is stored instead of the message (pure functions).
+"""Delayed messages: the properties that request a delay, and the record that is stored until then (pure functions).
 
 A delayed message is stored in another topic until it is due. Its properties name the topic and queue that it goes to:
 
@@ -32,7 +32,9 @@ _INT32_MAX = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class DelayRules:
-    """Delay rules of a store: `delay_levels_ms[k]` is the delay of level k + 1; how far ahead a timer may be."""
+    """Delay rules of a store: `delay_levels_ms[k]` is the delay of level k + 1, in ms; and the longest delay of a
+    timer.
+    """
 
     delay_levels_ms: Sequence[int]
     timer_delay_ms_max: int = timer.DELAY_MS_MAX
@@ -44,8 +46,8 @@ class DelayRules:
 
 
 class Destination(NamedTuple):
-    """Where one message is stored, and with what. `delay_ms` and `tags_code` as in OneRecord, for `tags_code` None the
-    hash of its tag.
+    """Topic, queue and properties with which one message is stored. `delay_ms` and `tags_code` as in OneRecord;
+    `tags_code` None: the hash of its tag.
     """
 
     topic: str
@@ -58,7 +60,8 @@ class Destination(NamedTuple):
 def destination_of(
     properties: dict[str, str], topic: str, queue_id: int, now_ms: int, rules: DelayRules
 ) -> Destination:
-    """Where a message with these properties is stored now, if it goes to queue `queue_id` of `topic`, at once or later.
+    """The destination of a message with these properties for queue `queue_id` of `topic`: that queue, or the queue in
+    which it waits.
 
     Raises:
         UsageError: a level or time that is no number, or a time too far ahead.
@@ -81,7 +84,7 @@ def destination_of(
 
 
 def delay_level_of(text: str | None) -> int:
-    """The level that a DELAY property names; 0 without one. UsageError if it is no number."""
+    """The level in a DELAY property; 0 without one. UsageError if it is no number."""
     if text is None:
         return 0
     level = int(text) if _JAVA_INT.fullmatch(text) else _INT32_MAX + 1

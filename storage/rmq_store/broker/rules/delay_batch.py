@@ -1,4 +1,4 @@
-"""The rules of `delay` for the rows of a batch (data plane). Each row is stored as its message alone would be."""
+"""The rules of `delay` for the rows of a batch (data plane). Each row is stored like a single message."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _FAR = 10**15
 
 @dataclass(frozen=True, slots=True)
 class DelayedRows:
-    """Rows of a batch, some of which wait: what `encode_batch` gets, and what its answer is completed with.
+    """Rows of a batch with delays: the input of `encode_batch`, and the values that complete its result.
 
-    `batch` has other topics, further columns that become properties, and is otherwise the one that was given;
-    `queue_ids` (n,) belong to its topics. `delay_ms` (n,); `due_ms` (n,), 0 for rows that wait for no absolute time.
+    `batch` is the given one with other topics, and further columns that become properties; `queue_ids` (n,) belong to
+    its topics. `delay_ms` (n,); `due_ms` (n,), 0 for rows that wait for no absolute time.
     """
 
     batch: pa.RecordBatch
@@ -57,10 +57,10 @@ class DelayedRows:
 def delay_rows(
     batch: pa.RecordBatch, queue_ids: Int32, now_ms: int, rules: DelayRules, dropped: frozenset[str]
 ) -> DelayedRows | None:
-    """The places of all rows of a batch with INPUT_SCHEMA's columns; None if no row asks to wait.
+    """The destinations of all rows of a batch with INPUT_SCHEMA's columns; None if no row requests a delay.
 
-    `queue_ids` (n,) are those of the rows' own topics. A value in the columns `delayLevel` and `deliverTimestamp` holds
-    before DELAY and TIMER_DELIVER_MS in the properties; of these the names in `dropped` do not count.
+    `queue_ids` (n,) are those of the rows' own topics. A value in the columns `delayLevel` and `deliverTimestamp` takes
+    precedence over DELAY and TIMER_DELIVER_MS in the properties. Properties named in `dropped` are ignored.
 
     Raises:
         UsageError: as `destination_of`; or a delayLevel below 0. Names row and column.
@@ -100,7 +100,7 @@ def delay_rows(
 
 
 class _Wishes:
-    """The delays that the rows of a batch ask for. `times_ms`: the column deliverTimestamp, (n,) int64, or None."""
+    """The delays that the rows of a batch request. `times_ms`: the column deliverTimestamp, (n,) int64, or None."""
 
     def __init__(self, batch: pa.RecordBatch, dropped: frozenset[str]) -> None:
         self._count = batch.num_rows
@@ -120,7 +120,7 @@ class _Wishes:
         self.are_there = not self._levels is self.times_ms is self._entries is None
 
     def levels(self) -> tuple[Int64, Mask]:
-        """(n,) as asked for, 0 for none; and for which rows the column says so."""
+        """The requested levels, (n,), 0 for none; and a mask of the rows whose level comes from the column."""
         levels = np.zeros(self._count, np.int64)
         if self._levels is not None:
             levels = self._levels.fill_null(0).to_numpy().astype(np.int64)
@@ -139,7 +139,7 @@ class _Wishes:
         return levels, is_by_column
 
     def due_ms(self, wanted: Mask, now_ms: int, delay_ms_max: int) -> Int64:
-        """(n,): the time that each of the `wanted` rows asks for, 0 for none and for one that has passed."""
+        """(n,): the time that each of the `wanted` rows requests, 0 for none and for a past time."""
         due = np.zeros(self._count, np.int64)
         is_open = wanted.copy()
         if self._entries is not None:
@@ -169,7 +169,9 @@ class _Wishes:
         return found
 
     def _numbers(self, name: str, wanted: Mask) -> tuple[Int64, Mask]:
-        """(n,): the values of a timer property, and which rows have one; UsageError if a `wanted` one is no number."""
+        """(n,): the values of a timer property, and a mask of the rows with one; UsageError if a `wanted` one is no
+        number.
+        """
         values, is_valid = np.zeros(self._count, np.int64), np.zeros(self._count, np.bool_)
         if self._entries is not None:
             texts = self._entries.column(name)
@@ -191,9 +193,7 @@ class _Wishes:
 
 
 def _has_one_of(properties: pa.MapArray, counted: list[str]) -> bool:
-    """Whether the name of some entry is one of these of _COUNTED. Mostly not even bytes of theirs occur, which is seen
-    at once.
-    """
+    """True if an entry has one of these names of _COUNTED. A quick search for their bytes mostly finds none."""
     found = properties.keys
     offsets, data = value_bytes(found)
     raw = data[offsets[0] : offsets[-1]]
@@ -205,8 +205,8 @@ def _has_one_of(properties: pa.MapArray, counted: list[str]) -> bool:
 
 
 def _without_repetition(raw: Bytes, period: int) -> Bytes:
-    """The first bytes, if in all others just these `period` bytes come again and again, as they do where all rows have
-    the same names: each of _PARTS begins among them then, or nowhere.
+    """The first bytes, if `raw` only repeats its first `period` bytes, as it does if all rows have the same names. Each
+    of _PARTS then begins among them, or nowhere.
     """
     if 0 < period < len(raw) and np.array_equal(raw[period:], raw[:-period]):
         return raw[: period + _PART_BYTES_MAX]
@@ -214,7 +214,7 @@ def _without_repetition(raw: Bytes, period: int) -> Bytes:
 
 
 def _given(batch: pa.RecordBatch, name: str) -> pa.Array | None:
-    """A column that holds something."""
+    """A column, or None if it is missing or all null."""
     if name not in batch.schema.names or batch.column(name).null_count == batch.num_rows:
         return None
     return batch.column(name)

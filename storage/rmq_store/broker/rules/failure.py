@@ -28,9 +28,9 @@ ORIGIN_QUEUE_OFFSET: Final = "PYRMQ_ORIGIN_QUEUE_OFFSET"
 REPLAYS: Final = "PYRMQ_REPLAYS"
 DEAD_LETTER: Final = "PYRMQ_DEAD_LETTER"
 KAFKA_LETTER: Final = "KAFKA_LETTER"
-"""Of a dead letter that belongs to Kafka: the format of its headers there (`rmq_store.bridge.letters.formats`)."""
+"""For a dead letter of Kafka: the format of its headers there (`rmq_store.bridge.letters.formats`)."""
 MIRROR_LETTER: Final = "MIRROR_LETTER"
-"""Of a Kafka record that a mirror could not store as a message."""
+"""For a Kafka record that a mirror could not store as a message."""
 
 FIRST_STAYS: Final = (FIRST_FAILURE_MS, ORIGIN_TOPIC, ORIGIN_QUEUE_ID, ORIGIN_QUEUE_OFFSET)
 """Reasons that a message keeps from its first failure on."""
@@ -39,7 +39,9 @@ REASONS: Final = (
     ERROR_MESSAGE, STACK_HASH, QUERY_ID, BATCH_ID, LAST_FAILURE_MS, FIRST_FAILURE_MS, ERROR_CLASS,
     ORIGIN_QUEUE_OFFSET, ORIGIN_QUEUE_ID, ORIGIN_TOPIC,
 )  # fmt: skip
-"""What gives way when there is no room, the least first. REPLAYS and DEAD_LETTER guard against loops: they stay."""
+"""Reasons that are left out if there is no room, the least important first. REPLAYS and DEAD_LETTER guard against
+loops, so they stay.
+"""
 
 ERROR_MESSAGE_CHARACTERS_MAX: Final = 2048
 
@@ -50,8 +52,8 @@ _SEPARATORS = dict.fromkeys(map(ord, (NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR))
 def failure_properties(
     error: BaseException, *, now_ms: int, query_id: str | None = None, batch_id: int | None = None
 ) -> dict[str, str]:
-    """The reasons that an exception gives. The stack hash is the same for failures that took the same way through the
-    code, whatever the line numbers and the message.
+    """The reasons of an exception. The stack hash is the same for failures with the same call stack, whatever the line
+    numbers and the message.
     """
     # Not extract_tb: it reads the source of each frame, which takes 10 ms where a recursion has found no end.
     codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
@@ -70,15 +72,14 @@ def failure_properties(
 
 
 def storable(text: str) -> str:
-    """`text` without what a property cannot hold: separators and lone surrogates become U+FFFD and `?`."""
+    """`text` in a form that a property can hold: separators and lone surrogates become U+FFFD and `?`."""
     return text.translate(_SEPARATORS).encode(errors="replace").decode()
 
 
 def with_reasons(own: Mapping[str, str], given: Mapping[str, str], bytes_max: int) -> dict[str, str] | None:
-    """`own` with `given` on top, in at most `bytes_max` bytes of property string; None if `own` alone is too long.
-
-    Reasons without room are cut (the error message) or left out: first reasons, the least of them first, then what else
-    is given, from its end. Reasons that `own` has from an earlier failure give way like new ones.
+    """`own` updated with `given`, in at most `bytes_max` bytes of property string; None if `own` alone is too long. If
+    there is no room, the error message is cut, then reasons are left out, the least important first, then other given
+    properties, the last first. Reasons that `own` has from an earlier failure count like new ones.
     """
     properties = {**own, **{name: value for name, value in given.items() if name not in own or name not in FIRST_STAYS}}
     excess = size_bytes(properties) - bytes_max
@@ -102,5 +103,5 @@ def with_reasons(own: Mapping[str, str], given: Mapping[str, str], bytes_max: in
 
 
 def size_bytes(properties: Mapping[str, str]) -> int:
-    """Length of the property string."""
+    """Length of the property string in bytes."""
     return sum(len(name.encode()) + len(value.encode()) + 2 for name, value in properties.items())

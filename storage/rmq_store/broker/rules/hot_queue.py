@@ -1,4 +1,4 @@
-"""Whether a queue is hot: a broker lets a new group begin at offset 0 of a queue whose messages are all in memory.
+"""Decides if a queue is hot: a broker lets a new group begin at offset 0 of a queue whose messages are all in memory.
 
 Source: 4.x DefaultMessageStore.checkInDiskByConsumeOffset(0), negated, as ConsumerManageProcessor asks it;
 MessageStoreConfig.accessMessageInMemoryMaxRatio.
@@ -24,7 +24,7 @@ class Queues(Protocol):
 
 def is_hot(queues: Queues, topic: str, queue_id: int, max_offset: int) -> bool:
     """True for an empty queue (`max_offset` 0), and if all that was stored since its first message fits into 40 % of
-    the machine's memory. Ask only for a queue whose first message is still there.
+    the machine's memory. Call it only for a queue whose first message still exists.
     """
     if max_offset <= 0:
         return True

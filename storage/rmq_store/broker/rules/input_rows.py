@@ -1,4 +1,4 @@
-"""Converts a caller's rows to their schema, or refuses them by row and column (data plane)."""
+"""Converts a caller's rows to their schema, or refuses them with an error that names row and column (data plane)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def as_schema(rows: pa.RecordBatch, schema: pa.Schema, needed: Collection[str], 
     """The rows as a batch of `schema`; a column that is not `needed` may be missing, and is then null.
 
     Raises:
-        UsageError: a column is missing (`purpose` says what it is for), unknown, twice or of another type; a value that
+        UsageError: a column is missing (the error names its `purpose`), unknown, twice or of another type; a value that
             does not fit, or a null in a needed column; names row and column.
     """
     if not isinstance(rows, pa.RecordBatch):
@@ -45,8 +45,8 @@ def as_schema(rows: pa.RecordBatch, schema: pa.Schema, needed: Collection[str], 
 
 @contextmanager
 def rows_from(first_row: int, partition_id: int | None = None) -> Iterator[None]:
-    """For a block that looks at a batch, whose rows are numbered from `first_row` on by the one who gave it: errors
-    that begin with a row of the batch name his one, and the partition.
+    """For a `with` block that checks a batch which begins at `first_row` of the caller's rows. Errors that begin with a
+    row of the batch name the caller's row instead, and the partition.
     """
     where = "" if partition_id is None else f"partition {partition_id}, "
 
@@ -63,8 +63,8 @@ def rows_from(first_row: int, partition_id: int | None = None) -> Iterator[None]
 
 
 def map_columns(column: pa.MapArray) -> dict[str, pa.Array]:
-    """The values of a map column of n rows by name: (n,) each, null where a row does not have the name. Of a name that
-    comes twice in a row the last value counts.
+    """The values of a map column of n rows by name: (n,) each, null in a row without the name. If a row has a name
+    twice, the last value counts.
     """
     offsets = column.offsets.to_numpy()
     first, count = int(offsets[0]), int(offsets[-1] - offsets[0])

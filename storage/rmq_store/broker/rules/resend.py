@@ -18,10 +18,9 @@ def resent_hop(
     group: str, reconsume_times: int, maximum: int, delay_levels_ms: Sequence[int], *, n_plus_one: bool
 ) -> Hop:
     """The topic and queue that store the message. A client from 5.1.1 on counts the failure that it reports
-    (`n_plus_one`): dead above
-    the maximum. An older one says how often the message was retried so far: dead at the maximum.
+    (`n_plus_one`): dead above the maximum. An older one gives the number of retries so far: dead at the maximum.
 
-    A dead letter says DELAY -1 and is stored at once (5.x): 4.x would park it once more.
+    A dead letter gets DELAY -1 and is stored at once (5.x): 4.x would delay it once more.
     """
     retried = reconsume_times - n_plus_one
     if retried >= maximum:
@@ -33,7 +32,9 @@ def resent_hop(
 def resent_properties(
     own: Mapping[str, str], topic: str, hop: Hop, group: str, retry_queue: int, asked_maximum: int | None
 ) -> dict[str, str]:
-    """Properties of the new message; `topic` is the one that the listener saw, `asked_maximum` the consumer's own."""
+    """Properties of the new message; `topic` is the one that the listener got, `asked_maximum` the consumer's own
+    maximum.
+    """
     properties = {**own, keys.RECONSUME_TIME: str(hop.reconsume_times), keys.DELAY_TIME_LEVEL: str(hop.delay_level)}
     properties.pop(keys.TRANSACTION_PREPARED, None)
     properties.setdefault(keys.RETRY_TOPIC, topic)

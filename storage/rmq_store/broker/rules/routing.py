@@ -40,7 +40,7 @@ class Router:
 
         Raises:
             UsageError: bad name, a system topic, or a topic without write permission.
-            TopicKindError: the topic is kept in a way that is not written here.
+            TopicKindError: the topic has a kind of queue that this engine does not write.
             UnknownTopicError: it does not exist and autoCreateTopicEnable is off.
         """
         if (count := self._counts.get(topic)) is not None:
@@ -66,11 +66,11 @@ class Router:
     def route(
         self, topics: pa.DictionaryArray, sharding_keys: pa.Array | None, queue_ids: pa.Array | None
     ) -> np.ndarray:
-        """int32 (n,): a queue for each row. Nulls in `sharding_keys` and `queue_ids` mean: no wish;
-        an empty key is none.
+        """int32 (n,): a queue for each row. A null in `sharding_keys` or `queue_ids`, or an empty key, requests
+        nothing.
 
         Raises:
-            UsageError: a wished queue that the topic does not have; and as `queue_count`. Names the row.
+            UsageError: a requested queue that the topic does not have; and as `queue_count`. Names the row.
         """
         count = len(topics)
         codes = topics.indices.to_numpy(zero_copy_only=False)

@@ -1,4 +1,5 @@
-"""The rules of a send-back: where a failed message goes next, and what its copy holds (pure functions).
+"""The rules of a send-back: the next topic and queue of a failed message, and the properties of its copy (pure
+functions).
 
 The table of CONSUMER_SEND_MSG_BACK is only here. `retry` applies it to one message, `send_back_batch` to many.
 Source: AbstractSendMessageProcessor#consumerSendMsgBack, HookUtils#handleScheduleMessage (5.x).
@@ -25,12 +26,12 @@ from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES
 from rmq_store.format.text import names
 
 FIRST_RETRY_LEVEL: Final = 3
-"""Level of the first retry when the broker chooses: the two shortest ones are for nobody's retry."""
+"""Level of the first retry if the broker chooses: retries do not use the two shortest levels."""
 
 _RECONSUME_TIMES_MAX = (1 << 31) - 1
 
 TIMER_WISHES: Final = (keys.TIMER_DELIVER_MS, keys.TIMER_DELAY_SEC, keys.TIMER_DELAY_MS)
-"""What a message asked of the timer; a delay level takes its place (HookUtils#checkIfTimerMessage)."""
+"""Timer properties that a message may have; a delay level replaces them (HookUtils#checkIfTimerMessage)."""
 
 BROKER_OWNED: Final = frozenset(
     (
@@ -40,13 +41,14 @@ BROKER_OWNED: Final = frozenset(
         REPLAYS, DEAD_LETTER,
     )
 )  # fmt: skip
-"""What nobody may set on a message that is sent back: it would not be the same message, or take another way."""
+"""Properties that a consumer may not set on a message that it sends back: they would change its identity or its target.
+"""
 
 
 class Hop(NamedTuple):
-    """The topic and queue of a copy. `queue_id` None: a queue of the retry topic, chosen by chance.
+    """The topic and queue of a copy. `queue_id` None: a random queue of the retry topic.
 
-    `delay_level` is the DELAY property: 0 for a dead letter. `delay_ms` above 0: parked for so long.
+    `delay_level` is the DELAY property: 0 for a dead letter. `delay_ms` above 0: delayed by that time.
     """
 
     topic: str
@@ -67,8 +69,8 @@ class SendBackRules:
     delay_levels_ms: tuple[int, ...]
 
     def hop(self, reconsume_times: int, delay_level: int) -> Hop:
-        """The next place of a message that was consumed again `reconsume_times` times; `delay_level` as the consumer
-        asks: below 0 straight to the dead letters, 0 the broker's choice.
+        """The next topic and queue of a message that was retried `reconsume_times` times. `delay_level` is the
+        consumer's request: below 0 straight to the dead letters, 0 the broker's choice.
         """
         times = min(reconsume_times + 1, _RECONSUME_TIMES_MAX)
         if reconsume_times >= self.max_reconsume_times or delay_level < 0:
@@ -80,13 +82,13 @@ class SendBackRules:
 
     @classmethod
     def of(cls, group: SubscriptionGroup, asked_maximum: int | None, delay_levels_ms: tuple[int, ...]) -> SendBackRules:
-        """The rules of a group; `asked_maximum` is what the consumer asks for with its request, None: nothing."""
+        """The rules of a group; `asked_maximum` is the maximum in the consumer's request, None: none."""
         maximum = group.retry_max_times if asked_maximum is None else asked_maximum
         return cls(group.group_name, group.retry_queue_nums, maximum, delay_levels_ms)
 
 
 def delay_of(level: int, delay_levels_ms: Sequence[int]) -> tuple[int, int]:
-    """The level that counts (one above the table is its last), and its delay in ms; 0 without a level."""
+    """The effective level (a level above the table becomes the last one), and its delay in ms; 0 without a level."""
     level = min(level, len(delay_levels_ms))
     return level, delay_levels_ms[level - 1] if level > 0 else 0
 
@@ -117,7 +119,9 @@ def copied_properties(own: Mapping[str, str], source: Source, hop: Hop, group: s
 
 
 def origin(own: Mapping[str, str], source: Source) -> dict[str, str]:
-    """Where a message was before its first failure, for copies that carry reasons; {} when it has failed before."""
+    """Topic, queue and offset of a message before its first failure, for copies that carry reasons; {} if it has failed
+    before.
+    """
     if keys.RETRY_TOPIC in own:
         return {}
     return {
@@ -128,7 +132,7 @@ def origin(own: Mapping[str, str], source: Source) -> dict[str, str]:
 
 
 def given_properties(given: Mapping[str, str], where: str = "") -> dict[str, str]:
-    """Properties that a consumer gives with a send-back, made storable; empty ones are left out.
+    """Properties that a consumer gives with a send-back, in storable form; empty ones are left out.
 
     Raises:
         UsageError: a name that belongs to the broker or to the message, or that cannot be a name.
@@ -152,8 +156,8 @@ def check_name(name: str, where: str = "") -> None:
 
 
 def check_storable(properties: Mapping[str, str]) -> None:
-    """UsageError if a property would not be read back as it is. Values that were read may hold further name separators;
-    an empty value counts as none.
+    """UsageError if a reader would get another value of a property. Values that were read may hold further name
+    separators; an empty value counts as none.
     """
     for name, value in properties.items():
         if not isinstance(name, str) or not name or storable(name) != name:
@@ -166,5 +170,5 @@ def check_storable(properties: Mapping[str, str]) -> None:
 
 
 def properties_bytes_max(crc_property: bool) -> int:
-    """How long a copy's property string may be."""
+    """The most bytes of a copy's property string."""
     return keys.PROPERTIES_BYTES_MAX - (CRC_PROPERTY_BYTES if crc_property else 0)

@@ -1,4 +1,4 @@
-"""Messages with an absolute delivery time: which properties ask for one, and the timer queue of each.
+"""Messages with an absolute delivery time: the properties that request one, and the timer queue of each message.
 
 RocketMQ 5.x stores them in a timer wheel and its log, whose topic is `rmq_sys_wheel_timer`. This engine uses a topic of
 its own, which a broker does not touch, and leaves the wheel alone. Both take the same properties with the same limits:
@@ -39,7 +39,7 @@ __all__ = [
 DELAY_MS_MAX: Final = 259_200 * 1000
 
 TIMER_PROPERTIES: Final = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
-"""What asks for a time; of several the first one holds."""
+"""The properties that request a time; of several the first one counts."""
 
 TIMER_PROPERTY_SET: Final = frozenset(TIMER_PROPERTIES)
 
@@ -47,7 +47,7 @@ _REMAINING_MS_MAX = (60_000, 3_600_000, 86_400_000)
 TIMER_QUEUES: Final = len(_REMAINING_MS_MAX) + 1
 
 NUMBER_PATTERN: Final = r"^-?[0-9]{1,18}$"
-"""What the timer properties may be."""
+"""Valid values of the timer properties."""
 
 CANNOT_CANCEL: Final = f"{names.TIMER_DEL_UNIQUE_KEY}: a message that waits in this store cannot be cancelled"
 
@@ -55,13 +55,15 @@ _NUMBER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
 
 def due_ms(properties: Mapping[str, str], now_ms: int, delay_ms_max: int = DELAY_MS_MAX) -> int | None:
-    """When a message with these properties is to be delivered; None: at once, as it asks for no time or a past one.
+    """The delivery time (ms) of a message with these properties; None: at once, because it requests no time or a past
+    one.
 
-    A message with a delay level asks for none: the level holds (the caller removes the timer properties, as Java does).
+    A message with a delay level requests no time: the level counts (the caller removes the timer properties, as Java
+    does).
 
     Raises:
-        UsageError: no number, or more than `delay_ms_max` ahead; or the message is to cancel another one, which only a
-            timer wheel can.
+        UsageError: no number, or more than `delay_ms_max` ahead; or the message cancels another one, which only a timer
+            wheel can do.
     """
     name = next((name for name in TIMER_PROPERTIES if name in properties), None)
     if name is None or names.TIMER_OUT_MS in properties:
@@ -82,7 +84,9 @@ def due_ms(properties: Mapping[str, str], now_ms: int, delay_ms_max: int = DELAY
 
 
 def timer_queue_id(remaining_ms: int) -> int:
-    """The queue of PYRMQ_TIMER_TOPIC for a message that waits for so long: near ones are not scanned with far ones."""
+    """The queue of PYRMQ_TIMER_TOPIC for a message that waits for `remaining_ms`. Separate queues keep scans for near
+    messages short.
+    """
     return bisect_left(_REMAINING_MS_MAX, remaining_ms)
 
 

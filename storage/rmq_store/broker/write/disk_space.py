@@ -3,9 +3,9 @@
     usage = ceil(100 * used / (used + usable)), in percent of the file systems of commitlog/ and consumequeue/, the
     larger one; root's reserve does not count as usable
 
-    > diskMaxUsedSpaceRatio         75    a warning in the log; expired files may go at any hour
-    > diskSpaceCleanForciblyRatio   85    files may go before they expire (cleanFileForciblyEnable)
-    > diskSpaceWarningLevelRatio    90    nothing is written, but what retention must write before it deletes
+    > diskMaxUsedSpaceRatio         75    a warning in the log; expired files may be deleted at any hour
+    > diskSpaceCleanForciblyRatio   85    files may be deleted before they expire (cleanFileForciblyEnable)
+    > diskSpaceWarningLevelRatio    90    nothing is written, except for what retention must write before it deletes
 
 A broker answers a put then with SERVICE_NOT_AVAILABLE, and goes on reading. 100 means never.
 Source: DefaultMessageStore.CleanCommitLogService#isSpaceToDelete, UtilAll#getDiskPartitionSpaceUsedPercent.
@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 LOOK_INTERVAL_S = 1.0
 
 Usage = Callable[[Path], int | None]
-"""Root of a store -> percent of its disk in use; None if that cannot be found out."""
+"""Root of a store -> percent of its disk in use; None if that is unknown."""
 
 
 def usage_percent(root: Path) -> int | None:
@@ -58,10 +58,10 @@ class DiskSpace:
         self._is_warned = False
 
     def check(self) -> None:
-        """Return if something may be written; looks once a second, which is all that it costs.
+        """Return if the store may be written. It measures the disk once a second at most.
 
         Raises:
-            StoreFullError: the disk is fuller than diskSpaceWarningLevelRatio. The next call looks again at once.
+            StoreFullError: the disk is fuller than diskSpaceWarningLevelRatio. The next call measures again at once.
         """
         now_s = time.monotonic()
         if now_s < self._next_look_s:

@@ -43,10 +43,10 @@ INPUT_SCHEMA = pa.schema(
         ("deliverTimestamp", pa.timestamp("us", tz="UTC")),
     ]
 )
-"""What `Store.append` and `StagingArea.write` take; only `body` and, without a default topic, `topic` must be there."""
+"""Input of `Store.append` and `StagingArea.write`; only `body` and, without a default topic, `topic` are required."""
 
 COPIES_SCHEMA = INPUT_SCHEMA.append(pa.field("reconsumeTimes", pa.int32()))
-"""What `Store.append_unit` takes with `keep_unique_key`: messages that were somewhere else before, and failed there."""
+"""Input of `Store.append_unit` with `keep_unique_key`: copies of messages that failed elsewhere before."""
 
 # Up to here counting is faster than sorting.
 _COUNTED_PLACES_MAX = 1 << 20
@@ -54,10 +54,10 @@ _COUNTED_PLACES_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Encoded rows (ENCODED_SCHEMA), and what their messages' own topics must have.
+    """Encoded rows (ENCODED_SCHEMA), and the queues that their messages' own topics must have.
 
-    `queue_ids` (n,) int32 are those of the own topics, also for messages that wait elsewhere. `queues`: how many queues
-    of each topic the rows count on.
+    `queue_ids` (n,) int32 are those of the own topics, also for delayed messages. `queues`: the number of queues that
+    each topic must have for these rows.
     """
 
     frames: pa.RecordBatch
@@ -112,8 +112,8 @@ class MessageEncoder:
         """Encode a batch whose columns are some of INPUT_SCHEMA's (with `keep_unique_key`, of COPIES_SCHEMA's): same
         rows, same order.
 
-        Rows with a delay level, a time of delivery, or properties that ask for one are put where they wait for it.
-        `first_row`: where the batch begins in the caller's, for errors.
+        Rows with a delay level, a delivery time, or properties that request one are encoded for the topic in which they
+        wait. `first_row`: number of the batch's first row in the caller's rows, for errors.
 
         Raises:
             UsageError: unknown column or wrong type, missing topic or body, a message that breaks a rule; names row
@@ -149,7 +149,7 @@ class MessageEncoder:
 
 
 def _by_name(topics: pa.Array) -> pa.DictionaryArray:
-    """Topics, none of them null, as a dictionary. Most often all are the same, which is seen at once."""
+    """Topics, none of them null, as a dictionary. A quick test finds the common case that all are the same."""
     if pa.types.is_string(topics.type) and len(topics) and all_are(topics, topics[0].as_buffer().to_pybytes()):
         return pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(topics), np.int32)), topics[:1])
     return topics.dictionary_encode()

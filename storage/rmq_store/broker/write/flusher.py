@@ -28,7 +28,7 @@ _LATE_INTERVALS = 2
 
 
 def monotonic_ms() -> int:
-    """Milliseconds since some moment; never goes back."""
+    """Milliseconds of a clock that never goes back."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -64,10 +64,10 @@ class Flusher:
         self._thread.join()
 
     def appended(self) -> None:
-        """A writer has appended and does not wait for the disk; it may have to flush itself.
+        """Call it after an append that does not wait for the disk. It flushes if the thread is late.
 
         Raises:
-            StoreFailedError: the flush failed. The messages are stored, but nobody may be told so any more.
+            StoreFailedError: the flush failed. The messages are stored, but perhaps never reach the disk.
         """
         if not self._timed:
             self._woken.set()
@@ -76,13 +76,13 @@ class Flusher:
                 self.flush_if_due(timeout_ms=0)
 
     def flush_async(self) -> None:
-        """Have the thread flush what was appended until now, however little, at once and beside the caller."""
+        """Let the thread flush all appended messages at once, however few, without waiting for it."""
         self._wanted_end = self._log.writing_page.appended_end
         self._woken.set()
 
     def flush_if_due(self, timeout_ms: int | None = None) -> None:
-        """Flush if enough pages are dirty, a segment is full, or nothing was flushed for long, or if somebody wants it
-        soon. Raises as `flush`.
+        """Flush if enough pages are dirty, a segment is full, the last flush was long ago, or `flush_async` was called.
+        Raises as `flush`.
         """
         now_ms = self._clock()
         page = self._log.writing_page

@@ -21,13 +21,13 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class PageRelease:
-    """Maps of files whose bytes nobody needs a second time."""
+    """Maps of files whose bytes are read only once."""
 
     def __init__(self) -> None:
         self._files: list[tuple[int, int, Path]] = []  # address, size, path; by address
 
     def add(self, mapped: pa.Buffer, path: Path) -> None:
-        """Name a file that is mapped whole. Threads may do that at once."""
+        """Register a file that is mapped whole. Threads may call it concurrently."""
         bisect.insort(self._files, (mapped.address, mapped.size, path))
 
     def give_back(self, data: np.ndarray) -> None:

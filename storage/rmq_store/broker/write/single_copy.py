@@ -15,7 +15,7 @@ from rmq_store.log.append.append import OneRecord
 
 @dataclass(frozen=True, slots=True)
 class CopiedMessage:
-    """The values of a copy that are those of its original."""
+    """The values that a copy has in common with its original."""
 
     body: bytes
     flag: int
@@ -68,8 +68,8 @@ def record_of(
 
 
 def property_string(properties: Mapping[str, str]) -> bytes:
-    """The properties of a stored message, written again. Unlike `encode_properties` this refuses nothing: a value may
-    hold further separators of names, as in Java.
+    """The property string of a stored message's properties. Unlike `encode_properties` it refuses no value: it may hold
+    further name separators, as in Java.
     """
     pairs = properties.items()
     return "".join(f"{name}{NAME_VALUE_SEPARATOR}{value}{PROPERTY_SEPARATOR}" for name, value in pairs).encode()

@@ -33,16 +33,16 @@ class OneMessageEncoder:
         self._rules = DelayRules.of(config)
 
     def unique_id(self, message: Message, now_ms: int) -> str:
-        """The UNIQ_KEY that the message has, or a new one."""
+        """The message's UNIQ_KEY, or a new one."""
         return message.properties.get(UNIQUE_KEY) or self._unique_ids.next_id(now_ms, self._month_start(now_ms))
 
     def encode(self, message: Message, queue_id: int, now_ms: int, sys_flag: int = 0) -> tuple[OneRecord, str]:
-        """The record, and its unique id, of a message that `check_message` has let through. `sys_flag` says how the
-        body is compressed; it is stored as it is.
+        """The record, and its unique id, of a message that `check_message` has accepted. `sys_flag` holds the
+        compression of the body, which is stored unchanged.
 
         Raises:
-            UsageError: body or properties too large, a separator or empty text in a property, a delay level or time
-            that cannot be, a `sys_flag` that says anything else.
+            UsageError: body or properties too large, a separator or empty text in a property, an impossible delay level
+            or time, a `sys_flag` with other bits.
         """
         if sys_flag & ~_CALLERS_FLAGS:
             raise UsageError(f"sys_flag={sys_flag:#x}: only the bits {_CALLERS_FLAGS:#x} of compression can be given")
@@ -69,13 +69,13 @@ class OneMessageEncoder:
         return OneRecord(topic, queue_id, frame, tags_code, key_hashes, delay_ms), unique_id
 
     def _place(self, message: Message, stored: dict[str, str], queue_id: int, now_ms: int) -> Destination:
-        """Where the message is stored: in its own topic, or where it waits."""
+        """The destination of the message: its own topic, or the topic in which it waits."""
         if message.delay_level < 0:
             raise UsageError(f"delay_level={message.delay_level} is no delay level; 0 means none")
         return destination_of(stored, message.topic, queue_id, now_ms, self._rules)
 
     def _month_start(self, now_ms: int) -> int:
-        """Start of the local month; looked up once an hour, since that takes longer than the rest."""
+        """Start of the local month; computed once an hour, because that takes longer than the rest."""
         start, low, high = self._month
         if not low <= now_ms < high:
             hour = now_ms - now_ms % 3_600_000

@@ -5,7 +5,7 @@
     others      ENCODED_SCHEMA        none
 
 A client sends a message back once. Rows that name a message twice, mostly because of a join, would multiply the message
-with every failure. Their delay levels or reasons may differ, and only the caller knows which row is meant: so the
+with every failure. Their delay levels or reasons may differ, and only the caller knows which row is right: so the
 commit is refused.
 """
 

@@ -49,10 +49,10 @@ _BODY_CRC = 8
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """The report of a task about its file; plain data.
+    """A task's report of its file; plain data.
 
-    `name` is relative to the staging directory. `topics`: (topic, number of queues that the file counts on).
-    `content_sum`: sum of the stored body CRCs, modulo 2^63, the same in whatever order and however split the rows come.
+    `name` is relative to the staging directory. `topics`: (topic, number of queues that it must have). `content_sum`:
+    sum of the stored body CRCs, modulo 2^63; it depends neither on the order of the rows nor on their split into files.
     """
 
     name: str
@@ -98,9 +98,8 @@ def _staged_path(root: Path, staged: StagedFile) -> Path:
 
 
 def discard_staged(root: Path, files: Sequence[StagedFile]) -> None:
-    """Remove files that were committed. Before the store is closed: its sync would still write them to the disk.
-
-    One that cannot be removed is left to `sweep`: the commit has succeeded.
+    """Remove committed files. Call it before the store is closed, because the sync on close would still write them to
+    the disk. A file that cannot be removed is left to `sweep`: the commit has succeeded.
     """
     for staged in files:
         path = _staged_path(root, staged)
@@ -112,7 +111,7 @@ def discard_staged(root: Path, files: Sequence[StagedFile]) -> None:
 def open_all_staged(
     root: Path, files: Sequence[StagedFile], used: PageRelease | None = None, schema: pa.Schema = ENCODED_SCHEMA
 ) -> list[pa.RecordBatch]:
-    """The batches of all files in their order, as `open_staged`; large ones on all processors."""
+    """The batches of all files in their order, as `open_staged`. Large files are read on all processors."""
     look = partial(open_staged, root, used=used, schema=schema)
     is_much = sum(file.size_bytes for file in files) >= _IN_THREADS_BYTES
     opened = map_in_threads(look, files) if is_much else map(look, files)
@@ -122,11 +121,11 @@ def open_all_staged(
 def open_staged(
     root: Path, staged: StagedFile, used: PageRelease | None = None, schema: pa.Schema = ENCODED_SCHEMA
 ) -> list[pa.RecordBatch]:
-    """Map a staged file and return its batches, which keep the map alive, after checking that it is the one reported.
-    `used` is told of it.
+    """Map a staged file and return its batches, which keep the map alive, after checking that it is the reported one.
+    `used` gets the map.
 
     Raises:
-        StagingError: missing, or of another size or CRC, or not readable, or of another schema.
+        StagingError: the file is missing, of another size, CRC or schema, or unreadable.
     """
     path = _staged_path(root, staged)
     try:
@@ -170,8 +169,8 @@ def sweep(
     *,
     is_over: Callable[[str], bool] | None = None,
 ) -> int:
-    """Remove staging directories: the named ones and those whose name is of a write that `is_over`, whoever works
-    there; and those that nobody touched for `older_than_ms`, unless a task has a file in them open. Returns how many.
+    """Remove staging directories: those of `write_ids` and of writes that `is_over` names, even if a task works there.
+    Also directories that were not changed for `older_than_ms`, unless a task has a file in them open. Returns how many.
     """
     staging = Path(path) / "pyrmq" / "staging"
     removed = 0
@@ -193,7 +192,7 @@ def sweep(
 
 
 def _is_forgotten(directory: Path, since_s: float) -> bool:
-    """Whether nobody has touched a staging directory since then, and no task is writing there."""
+    """True if a staging directory was not changed since then, and no task is writing there."""
     if directory.stat().st_mtime > since_s:
         return False
     for path in directory.iterdir():
@@ -205,8 +204,8 @@ def _is_forgotten(directory: Path, since_s: float) -> bool:
 
 
 def _remove(directory: Path) -> bool:
-    """Remove a directory with its files; False if something of it stays. That is no reason to fail: the commit that
-    sweeps has been done, and the next one sweeps again.
+    """Remove a directory with its files; False if a part of it stays. That is no error: the commit that sweeps is done,
+    and the next one sweeps again.
     """
     try:
         for path in directory.iterdir():

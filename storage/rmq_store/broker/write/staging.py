@@ -1,8 +1,8 @@
 """Staging: each sink task writes its encoded rows to a file of its own, and one commit appends all files
 (`staged_files`; step S1 of docs/design.md section 7).
 
-A task never opens the store. It reads `pyrmq/store.json` and `config/topics.json`, writes a file with a name that is
-used once, and reports name, size and CRC. While it writes, it holds a shared lock on the file.
+A task never opens the store. It reads `pyrmq/store.json` and `config/topics.json`, writes a file with a unique name,
+and reports name, size and CRC. While it writes, it holds a shared lock on the file.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _RESERVED_BYTES = 16 << 20
 
 
 def held(path: str | Path) -> Path:
-    """The directory of a store that a task stages for: the file goes into this one, whatever is at the path meanwhile.
-    NotAStoreError if there is none.
+    """The directory of a store that a task stages for, opened: the file goes into this directory, even if the path is
+    replaced later. NotAStoreError if there is none.
     """
     directory = Path(path).absolute()
     try:
@@ -56,7 +56,7 @@ def held(path: str | Path) -> Path:
 
 
 class _CrcFile:
-    """A file object for Arrow that remembers size and CRC-32 of what went through it."""
+    """A file object for Arrow that counts size and CRC-32 of the written bytes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -87,7 +87,7 @@ class _CrcFile:
         """Nothing is buffered."""
 
     def close(self) -> None:
-        """Close the file, whose unused blocks go back."""
+        """Close the file, and free its unused blocks."""
         if self._reserved_bytes > _RESERVE_FROM_BYTES:
             os.ftruncate(self._file.fileno(), self.size_bytes)
         self._file.close()
@@ -95,9 +95,7 @@ class _CrcFile:
 
 
 class StagingFile:
-    """One task's file of encoded frames. Use as a context manager: leaving it without `finish` removes what was
-    written.
-    """
+    """One task's file of encoded frames. Use as a context manager: leaving it without `finish` removes the file."""
 
     schema: ClassVar[pa.Schema] = ENCODED_SCHEMA
 
@@ -113,7 +111,7 @@ class StagingFile:
         self._queues: dict[str, int] = {}
 
     def add(self, encoded: pa.RecordBatch, queues: Mapping[str, int]) -> None:
-        """Add encoded frames (`schema`) to the file. `queues`: how many queues of which topics they count on.
+        """Add encoded frames (`schema`) to the file. `queues`: number of queues that each topic must have for them.
         StoreFullError.
         """
         if not encoded.num_rows:
@@ -131,8 +129,9 @@ class StagingFile:
             self._queues[name] = max(self._queues.get(name, 0), count)
 
     def finish(self) -> StagedFile | None:
-        """Close the file and report it; None if there were no rows. It is complete, but not synced: it serves this
-        boot only. StoreReplacedError: the store was moved, deleted or replaced meanwhile, and the file is not there.
+        """Close the file and report it; None if there were no rows. It is complete, but not fsynced: it is valid until
+        the machine restarts. StoreReplacedError: the store was moved, deleted or replaced meanwhile, and the file is
+        not there.
         """
         if self._writer is None or self._file is None:
             return None
@@ -150,7 +149,7 @@ class StagingFile:
         )  # fmt: skip
 
     def abort(self) -> None:
-        """Remove what was written, unless it was finished; let go of the store's directory."""
+        """Remove the file, unless it was finished, and close the store's directory."""
         if self._writer is not None and self._file is not None:
             self._writer = None
             self._file.close()
@@ -204,7 +203,7 @@ class StagingArea(StagingFile):
         """Prepare a file for one attempt of a task. `clock`: None is the store's own.
 
         Raises:
-            NotAStoreError: there is no store of ours at `path`: on this host, at least.
+            NotAStoreError: there is no store of this engine at `path` on this host.
         """
         root = held(path)
         store = StoreFile.load(root)

@@ -1,6 +1,6 @@
 """The newest unit of each key. It makes a repeated commit a no-op.
 
-The unit topic in the log decides. `pyrmq/units.json` caches what was read of the topic, with the offset and the
+The unit topic in the log decides. `pyrmq/units.json` caches the units read from the topic, with the offset and the
 fingerprint of the last record read. If that record is gone (a power cut, or another store was copied over this one),
 the cache is dropped and the topic is read again. The offset alone is not enough: after a power cut, another unit of the
 same size may lie there.
@@ -50,7 +50,9 @@ class _Cache:
 
 
 class UnitTable:
-    """Looks units up; the caller holds the append lock of a store open for writing, or reads a store at rest."""
+    """Looks units up. The caller holds the append lock of a store open for writing, or reads a store that no process
+    writes.
+    """
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
@@ -60,7 +62,7 @@ class UnitTable:
         self._saved = 0
 
     def newest(self, purpose: str, key: str, end: int) -> UnitRecord | None:
-        """The newest whole unit of this purpose and key below `end`. Work is in proportion to the units since the
+        """The newest complete unit of this purpose and key below `end`. The cost is proportional to the units since the
         last call.
         """
         found = self._up_to(end).newest.get(f"{purpose}/{key}")
@@ -69,8 +71,8 @@ class UnitTable:
         return UnitRecord(purpose, key, found["value"], found["rows"], found["content"], found.get("detail", {}))
 
     def below(self, log_offset: int, end: int) -> list[UnitRecord]:
-        """The newest units of all keys whose last records lie below `log_offset`, each with the time when it was
-        appended first; as of a log that ends at `end`.
+        """The newest units of all keys whose last records lie below `log_offset`, each with the time of its first
+        append, for a log that ends at `end`.
         """
         found = []
         for name, row in self._up_to(end).newest.items():
@@ -81,7 +83,9 @@ class UnitTable:
         return found
 
     def forget(self, units: Iterable[UnitRecord]) -> None:
-        """Forget units that `below` gave, here and in units.json. Caches of other processes do no harm."""
+        """Forget units that `below` returned, here and in units.json. Other processes may keep them in their caches
+        without harm.
+        """
         assert self._cache is not None
         names = [f"{unit.purpose}/{unit.key}" for unit in units]
         for name in names:
@@ -90,7 +94,7 @@ class UnitTable:
             self._save(self._cache)
 
     def _up_to(self, end: int) -> _Cache:
-        """What the log below `end` says."""
+        """The units in the log below `end`."""
         cache = self._cache
         if cache is None or not self._still_there(cache, end):
             cache = self._load()

@@ -129,7 +129,7 @@ class Writer:
         ]
 
     def _send_status(self, end: int, timeout_ms: int | None, message: Message | None) -> SendStatus:
-        """Under SYNC_FLUSH, wait for the disk up to `end`, unless the message says WAIT=false."""
+        """Under SYNC_FLUSH, wait for the disk up to `end`, unless the message has WAIT=false."""
         if not self._log.sync_flush:
             self._flusher.appended()
         elif message is not None and not _waits_for_disk(message):
@@ -143,8 +143,8 @@ class Writer:
 
     @leaves_no_lock
     def put(self, record: OneRecord) -> tuple[int, int]:
-        """Append one record of any topic, system topics too: its commit-log offset and its queue offset. Durable and
-        raises as `append`.
+        """Append one record to any topic, system topics too. Returns its commit-log offset and its queue offset.
+        Durable and raises as `append`.
         """
         self._space.check()
         with append_lock(self._log):
@@ -218,7 +218,7 @@ class Writer:
         """Append encoded batches (ENCODED_SCHEMA; any topic, system topics too) as the unit that follows value `expect`
         of its purpose and key, None: as the first one; all or nothing, across a power cut too.
 
-        Returns None, and appends nothing, if the newest value is another one: somebody else was faster. On return the
+        Returns None, and appends nothing, if the newest value is another one: another writer was faster. On return the
         records are visible, and durable under SYNC_FLUSH. Raises as `append`.
         """
         assert unit.key is not None and unit.value is not None
@@ -268,7 +268,7 @@ class Writer:
 
     @leaves_no_lock
     def newest_unit(self, purpose: str, key: str) -> UnitRecord | None:
-        """The values of the newest unit of this purpose and key."""
+        """The newest unit of this purpose and key; None if there is none."""
         with append_lock(self._log):
             return self._units.newest(purpose, key, self._log.writing_page.appended_end)
 
@@ -294,7 +294,9 @@ class Writer:
         return appended
 
     def _flush_appended(self, end: int) -> None:
-        """Under SYNC_FLUSH, wait for the disk. The messages are stored: no error may invite to store them again."""
+        """Under SYNC_FLUSH, wait for the disk. The messages are stored already, so no error may suggest to send them
+        again.
+        """
         if not self._log.sync_flush:
             self._flusher.appended()
             return
@@ -309,7 +311,7 @@ class Writer:
         return result
 
     def _is_done(self, unit: UnitRecord, repeatable: bool) -> bool:
-        """Whether the unit was committed before, when whoever appends at this moment has done so. MarkerError."""
+        """True if the unit was committed before; waits for an append that is under way. MarkerError."""
         if unit.key is None:
             return False
         with append_lock(self._log):
@@ -354,7 +356,7 @@ class Writer:
         return encode
 
     def _encoder(self, topic: str | None, keep_unique_key: bool = False) -> MessageEncoder:
-        """An encoder that knows the topics as they are now; the caller has the turn."""
+        """An encoder for the present topics; the caller holds the turn (one encoding thread at a time)."""
         topics = self._topics.all()
         if topics is not self._encoders_for:
             self._encoders, self._encoders_for = {}, topics
@@ -367,13 +369,13 @@ class Writer:
         return encoder
 
     def _routed(self, topics: Mapping[str, TopicConfig]) -> Router:
-        """The router that knows these topics; the caller has the turn."""
+        """The router for these topics; the caller holds the turn."""
         if topics is not self._router_for:
             self._router, self._router_for = Router(topics, self._config), topics
         return self._router
 
     def _create_topics(self, needed: Sequence[tuple[str, int]]) -> None:
-        """Make sure that topics exist, with at least as many queues as were counted on (autoCreateTopicEnable)."""
+        """Make missing topics, with at least the needed number of queues (autoCreateTopicEnable)."""
         known = self._topics.all()
         count = min(self._config.default_topic_queue_nums, AUTO_CREATE_QUEUE_MAX)
         new = [TopicConfig(name, self._read_queues(name, count), count) for name, _ in needed if name not in known]
@@ -389,7 +391,9 @@ class Writer:
                 )
 
     def _read_queues(self, topic: str, count: int) -> int:
-        """Of a new topic: all that are there already, if the table has lost it, so that nothing in them is hidden."""
+        """The number of queues of a new topic. If the table has lost the topic, existing queues count, so that their
+        messages stay readable.
+        """
         ids = (queue_id for queue_id in self._log.views.queue_ids(topic) if queue_id < QUEUE_COUNT_MAX)
         return max(count, 1 + max(ids, default=-1))
 
