@@ -1,12 +1,12 @@
 """Find messages of queues by keys or ids through the index, and the ranges that the index does not cover (data plane).
 
 An index may begin later than its log (messageIndexEnable was switched on late) or end before it (a broker was killed).
-A file in the middle may be missing: IndexService#load deletes a file that its checkpoint does not cover. So the look-up
-reads the first and last record of each index file. Ranges between two files, after the last file, or in accepted damage
-must be read from the queues.
+A file in the middle may be missing: IndexService#load deletes a file that its checkpoint does not cover. So each
+look-up reads the records of the first and last entry of each index file. Ranges between two files, after the last file,
+or in accepted damage must be read from the queues.
 
 A record counts only if the queue's own entry points at it, because a topic may have been deleted and made again. The
-rows found, and the matching rows of the uncovered ranges, are exactly the matching rows of a read of whole queues.
+found rows and the matching rows of the uncovered ranges together are the matching rows of a read of whole queues.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _TRIES = 3
 
 
 class FoundRows(NamedTuple):
-    """By queue id: `found` queue offsets (n,), ascending; `untold` ranges [start, end) of queue offsets, ascending, of
-    which none is in `found`. Queues without any are left out.
+    """By queue id: `found` queue offsets (n,), ascending; `untold` ranges [start, end) of queue offsets that the index
+    does not cover, ascending, disjoint from `found`. Queues without any are left out.
     """
 
     found: dict[int, Int64]
@@ -59,11 +59,11 @@ class KeyRows:
         self._frames = StoredFrames(log)
 
     def find(self, topic: str, texts: Sequence[str], spans: Mapping[int, Span], by: By) -> FoundRows:
-        """The rows of [start, end) of each queue (`spans`: queue id -> queue offsets) that have one of `texts` `by`
-        "key" (one of its KEYS), by "unique key" (its UNIQ_KEY; of a batch's message its own or the batch's), or by "id"
-        (such a one or its offset id, as MQAdmin.viewMessage takes both).
+        """The rows of [start, end) of each queue (`spans`: queue id -> queue offsets) that have one of `texts`. `by`
+        "key": as one of its KEYS. "unique key": as its UNIQ_KEY, for a message of a batch also the batch's. "id": as
+        its UNIQ_KEY or offset id, as in MQAdmin.viewMessage.
 
-        A store without an index, or with one that cannot be believed as a whole, tells nothing: all is untold.
+        For a store without an index, or with an untrusted one, all rows are `untold`.
 
         Raises:
             OffsetOutOfRangeError: retention was faster.
@@ -97,10 +97,9 @@ class KeyRows:
         return answer
 
     def _gaps(self, covered: list[Span]) -> Int64:
-        """[start, end) of the log of which the index does not tell, (n, 2), ascending and disjoint.
-
-        Beside a gap, the last record before and the first one behind it are looked at, too: what else they have may be
-        in a file that is gone, or never came.
+        """Ranges [start, end) of the log that the index does not cover, (n, 2), ascending and disjoint. A gap includes
+        the last record before it and the first one after it: their other entries may be in a lost file, or were never
+        written.
         """
         if lock_text(self._log) != OUR_LOCK_TEXT and (self._log.root / "abort").exists():
             # A broker that runs, or was killed, has not synced the file that it writes to; a copy of it may be torn.
@@ -115,14 +114,16 @@ class KeyRows:
         return _joined([*gaps, (reached, end)])
 
     def _places(self, topic: str, spans: Mapping[int, Span]) -> Span:
-        """Of the log, what holds all records of the rows."""
+        """The range of the log that holds all records of the rows."""
         ends = {queue_id: np.array([first, last - 1]) for queue_id, (first, last) in spans.items()}
         entries = [self._entries(topic, queue_id, rows) for queue_id, rows in ends.items()]
         places = np.stack([both["commit_log_offset"].astype(np.int64) for both in entries])
         return int(places[:, 0].min()), int(places[:, 1].max()) + 1
 
     def _lower_bounds(self, topic: str, queue_id: int, span: Span, places: Int64) -> Int64:
-        """For each of `places` (n,), ascending, the first row of the span whose record lies there or above, (n,)."""
+        """For each commit-log offset of `places` (n,), ascending, the first row of the span whose record lies there or
+        above, (n,).
+        """
         low = np.full(len(places), span[0], np.int64)
         high = np.full(len(places), span[1], np.int64)
         while len(going := np.flatnonzero(low < high)):
@@ -134,8 +135,8 @@ class KeyRows:
         return low
 
     def _confirmed(self, topic: str, queue_id: int, span: Span, rows: Int64) -> Int64:
-        """Of `rows` (queue offsets and places, (2, n)), the queue offsets that lie in the span and whose entry points
-        there; ascending, each once.
+        """The queue offsets of `rows` (queue offsets and commit-log offsets, (2, n)) that lie in the span and whose
+        entry points at that commit-log offset; ascending, each once.
         """
         rows = rows[:, (rows[0] >= span[0]) & (rows[0] < span[1])]
         offsets, places = rows[:, np.argsort(rows[0], kind="stable")]
@@ -146,7 +147,9 @@ class KeyRows:
         return self._queues.entries_at(topic, queue_id, rows)
 
     def _with_offset_ids(self, texts: Sequence[str]) -> Int64:
-        """Queue id, queue offset and place of the records with these offset ids, whatever their topic: (3, n)."""
+        """Queue id, queue offset and commit-log offset of the records with these offset ids, whatever their topic: (3,
+        n).
+        """
         ids = dict(parsed for text in texts if (parsed := _offset_id(text)) is not None)
         offsets = np.array(sorted(ids.values()), np.int64)
         offsets = np.unique(offsets[~self._log.accepted_damage.mask(offsets)])
@@ -171,7 +174,7 @@ def _with_ids(run: FrameRun, ids: pa.StringArray) -> Int64:
 
 
 def _offset_id(text: str) -> tuple[str, int] | None:
-    """The id as this engine writes it, and the place that it names; None for what is no offset id."""
+    """The id as this engine writes it, and its commit-log offset; None if the text is no offset id."""
     try:
         _, offset = parse_offset_message_id(text)
     except UsageError:
@@ -180,7 +183,7 @@ def _offset_id(text: str) -> tuple[str, int] | None:
 
 
 def _joined(spans: Iterable[Span]) -> Int64:
-    """Overlapping spans made one, (n, 2), ascending."""
+    """The spans with overlapping ones merged, (n, 2), ascending."""
     joined: list[Span] = []
     for start, end in sorted(spans):
         if joined and start <= joined[-1][1]:
@@ -191,7 +194,7 @@ def _joined(spans: Iterable[Span]) -> Int64:
 
 
 def _inside(offsets: Int64, spans: Int64) -> npt.NDArray[np.bool_]:
-    """Which of `offsets` (n,) lie in one of `spans` (m, 2), ascending and disjoint."""
+    """True for `offsets` (n,) that lie in one of `spans` (m, 2), ascending and disjoint."""
     at = np.searchsorted(spans[:, 0], offsets, side="right") - 1
     ends = np.append(spans[:, 1], 0)  # at -1: before all of them
     inside: npt.NDArray[np.bool_] = offsets < ends[at]

@@ -54,7 +54,7 @@ FOUND_SCHEMA = pa.schema(
         pa.field("queue_offset", pa.int64(), nullable=False),
     ]
 )
-"""What `Query.find` answers."""
+"""The result of `Query.find`."""
 
 # MessageStoreConfig: maxMsgsNumBatch; BrokerConfig: defaultQueryMaxNum.
 KEY_MESSAGES_MAX = 64
@@ -70,7 +70,7 @@ Int64 = npt.NDArray[np.int64]
 
 @checked_methods()
 class Query:
-    """Questions to one open store; a read-only one too. Times are ms, and windows include both of their ends."""
+    """Queries of one open store, also a read-only one. Times are ms, and windows include both ends."""
 
     def __init__(self, log: CommitLog, queues: Queues) -> None:
         self._log = log
@@ -91,14 +91,14 @@ class Query:
         max_num: int = KEY_MESSAGES_MAX,
     ) -> list[StoredMessage]:
         """The newest `max_num` messages of the topic, at most 64, with this key among their KEYS; newest first (a
-        broker's answer holds them the other way round).
+        broker returns them oldest first).
 
-        RocketMQ knows their times to a second only: less than a second behind `begin_ms` a message may be missing, and
-        less than a second behind `end_ms` one may be too many. Bodies are as stored.
+        The index holds times in whole seconds. So a message up to one second after `begin_ms` may be missing, and one
+        up to a second after `end_ms` may be included. Bodies are as stored.
 
         Raises:
             UsageError: `max_num` below 1, or the store keeps no index (messageIndexEnable=false).
-            CorruptIndexError: the index is damaged, or after an unclean stop not known to be whole.
+            CorruptIndexError: the index is damaged, or may be incomplete after an unclean stop.
             CorruptRecordError: one of the messages is damaged.
         """
         window = (begin_ms, end_ms)
@@ -117,12 +117,12 @@ class Query:
     ) -> list[StoredMessage]:
         """The newest `max_num` messages of the topic, at most 32, with this UNIQ_KEY; newest first. Raises as `by_key`.
 
-        Messages of a batch of a 5.x Java client have two: their own, which is their `msgId`, and that of the batch,
-        which Java shows and indexes. Both find them. Their own is found by the ids that the producer made up to a
-        second later, the batch's among them.
+        Messages of a 5.x Java client's batch have two: their own, which is their `msgId`, and that of the batch, which
+        Java shows and indexes. Both find the message. For its own id, the search tries the ids that the producer made
+        up to a second later, because that of the batch is among them.
 
-        Without a begin the window begins when the id says that it was made (`unique_id_window_ms`), which is right for
-        a month; mqadmin asks with `begin_ms=0`.
+        Without `begin_ms` the window begins at the time in the id (`unique_id_window_ms`), which is valid for a month;
+        mqadmin passes `begin_ms=0`.
         """
         begin, end = unique_id_window_ms(unique_key, self._log.clock())
         window = (begin if begin_ms is None else begin_ms, end if end_ms is None else end_ms)
@@ -139,11 +139,11 @@ class Query:
         return found
 
     def by_offset_id(self, msg_id: str) -> StoredMessage:
-        """The message of an offset id, which names its store host and its place in that host's log.
+        """The message of an offset id, which holds its store host and its commit-log offset there.
 
         Raises:
-            UsageError: no offset id, no message begins there (any more), or one of another store host does: the id is
-                of another store. (mqadmin would have asked that host.)
+            UsageError: not an offset id; no message begins at that offset (any more); or the message there has another
+                store host, so the id belongs to another store. (mqadmin would ask that host.)
             CorruptRecordError: the message is damaged.
         """
         host, offset = parse_offset_message_id(msg_id)
@@ -159,7 +159,7 @@ class Query:
         return found
 
     def by_queue_offset(self, topic: str, queue_id: int, offset: int) -> StoredMessage:
-        """One message by its place in its queue.
+        """One message by its queue offset.
 
         Raises:
             OffsetOutOfRangeError: the queue does not have it (any more).
@@ -182,8 +182,8 @@ class Query:
         return found
 
     def _at_entry(self, topic: str, queue_id: int, offset: int) -> StoredMessage | None:
-        """The message, if the entry there leads to it: it shows by itself that the queue has it, and where the queue
-        begins and ends, which takes longer to find, does not matter. None: that tells what is wrong.
+        """The message, if the queue entry leads to it. This proves that the queue has it, without the queue's range,
+        which takes longer to find. None: the caller must find out what is wrong.
         """
         validate_topic(topic)
         if queue_id < 0 or offset < 0:
@@ -213,12 +213,12 @@ class Query:
         within: tuple[int, int] = (0, _LOG_END),
     ) -> pa.Table:
         """All messages of the topic that have one of `keys` among their KEYS (or, if `unique`, as their UNIQ_KEY) and
-        were stored in [begin_ms, end_ms], both included: FOUND_SCHEMA, sorted by the keys' first places in `keys`, then
-        by place in the log. A message comes once for each of its keys. `of_batches`: ids that are not found are looked
-        for as those of messages in batches, see `by_unique_key`; this costs some ms for each of them.
+        were stored in [begin_ms, end_ms], both included: FOUND_SCHEMA, sorted by the order of `keys`, then by
+        commit-log offset. A message comes once for each of its keys. `of_batches`: an id that is not found is searched
+        as the id of a message in a batch, see `by_unique_key`; this costs some ms for each.
 
-        Thousands of keys are looked up together; memory is that of the answer and of one block of candidates. `within`:
-        only records that begin in [start, end) of the log; index files without any are passed over.
+        Thousands of keys are looked up together. Memory: the result and one block of candidates. `within`: only records
+        that begin in [start, end) of the log; index files without any are skipped.
 
         Raises:
             UsageError: the store keeps no index.
@@ -250,7 +250,7 @@ class Query:
 
     @staticmethod
     def _not_found(found: list[Int64], count: int) -> list[int]:
-        """The numbers of the keys that no row has."""
+        """The numbers of the keys without a row."""
         seen = np.zeros(count, np.bool_)
         for rows in found:
             seen[rows[0]] = True
@@ -258,11 +258,11 @@ class Query:
 
     @property
     def rows(self) -> KeyRows:
-        """Messages of queues with given keys, and the ranges that only reading them can tell."""
+        """Looks up messages of queues by keys, and the ranges that must be read instead."""
         return self._key_rows
 
     def search(self) -> IndexSearch:
-        """The index, to be searched; raises as `find`."""
+        """The index, ready for a search; raises as `find`."""
         index, damage = self._log.views.index, self._log.index_damage
         if damage is not None:
             raise CorruptIndexError(damage.path, damage.offset, damage.reason) from damage
@@ -283,7 +283,8 @@ class Query:
         return self._search
 
     def _tell_of_lost_files(self, search: IndexSearch) -> None:
-        """Once: who looks for a key that was in a lost file finds nothing, as if there was no such message."""
+        """Warn once about lost index files: a search for a key in them finds nothing, as if there was no such message.
+        """
         if self._is_index_looked_at:
             return
         self._is_index_looked_at = True
@@ -295,7 +296,7 @@ class Query:
                 )  # fmt: skip
 
     def _is_a_brokers(self) -> bool:
-        """Whether a broker wrote the log last, and nobody of us has put its views in order."""
+        """True if a broker wrote the log last, and this engine has not recovered its views since."""
         return not self._log.writable and lock_text(self._log) != OUR_LOCK_TEXT and bool(self._log.segments.bases())
 
     def _newest(
@@ -321,7 +322,7 @@ class Query:
         return found
 
     def _message(self, offset: int, end: int) -> StoredMessage | None:
-        """None if retention took it, or if it lies in damage that was kept."""
+        """The message at a commit-log offset; None if retention deleted it, or if it lies in accepted damage."""
         if self._log.accepted_damage.covering(offset):
             return None
         try:
@@ -336,7 +337,7 @@ class Query:
     def _matches(
         self, topic: str, offsets: Int64, wanted: pa.StringArray, window: tuple[int, int], unique: bool
     ) -> list[Int64]:
-        """Of the records at `offsets` (n,), those that match: (4, m) arrays as in `find`."""
+        """The matching records at `offsets` (n,): (4, m) arrays as in `find`."""
         end = self._queues.end()
         offsets = offsets[~self._log.accepted_damage.mask(offsets)]
         for _ in range(_TRIES):
@@ -351,7 +352,7 @@ class Query:
         raise self._untrue_entry(int(offsets[int(sizes.argmin())]))
 
     def _untrue_entry(self, offset: int) -> CorruptionError:
-        """The error for an entry of a place where no message begins."""
+        """The error for an index entry that points at an offset where no message begins."""
         if not self._log.segments.exists(self._log.segments.base_of(offset)):
             return self._log.missing_segment(offset)
         assert self._log.views.index is not None
@@ -360,7 +361,9 @@ class Query:
 
 
 def _blocks(pieces: Iterator[Int64]) -> Iterator[Int64]:
-    """Joined to blocks worth a look at the records; within a block sorted, nothing twice."""
+    """Pieces joined to blocks that are large enough to read their records together; each block is sorted and has no
+    offset twice.
+    """
     block: list[Int64] = []
     rows = 0
     for piece in pieces:
@@ -395,8 +398,8 @@ def _candidates(run: FrameRun, topic: str, window: tuple[int, int], unique: bool
 
 
 def _matching(candidates: Sequence[tuple[pa.Array, Int64]], wanted: pa.StringArray) -> list[Int64]:
-    """Those with one of the `wanted` keys: (4, m) arrays as in `find`. All at once, because Arrow makes a hash table of
-    the wanted keys each time it is asked.
+    """The candidates with one of the `wanted` keys: (4, m) arrays as in `find`. One call for all, because Arrow makes a
+    hash table of the wanted keys in each call.
     """
     if not candidates:
         return []

@@ -1,4 +1,4 @@
-"""Reading a range of one queue as record batches (data plane).
+"""Reads a range of one queue as record batches (data plane).
 
 Queue entries give offsets and sizes; one gather per segment gives columns. Entries have no checksum, so the topic, the
 queue and the queue offset in each record are compared with the request.
@@ -39,14 +39,16 @@ _memory = BatchMemory()
 
 
 class _Frames(NamedTuple):
-    """Frames of one segment, with their commit-log offsets and sizes, (n,) each, and whose they must be."""
+    """Frames of one segment, with their commit-log offsets and sizes, (n,) each, and the queue that they must belong
+    to.
+    """
 
     offsets: np.ndarray
     sizes: np.ndarray
     owner: Owner
 
     def part(self, low: int, high: int) -> _Frames:
-        """Those of [low, high)."""
+        """The frames [low, high)."""
         owner = self.owner._replace(queue_offsets=self.owner.queue_offsets[low:high])
         return _Frames(self.offsets[low:high], self.sizes[low:high], owner)
 
@@ -68,11 +70,11 @@ class QueueReader:
         batch_rows: int = BATCH_ROWS,
         batch_bytes: int = BATCH_BYTES,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the messages that `request` asks for, in queue order. `entries` (n,) of dtype ENTRY are the entries of
+        """Yield the messages of `request`, in queue order. `entries` (n,) of dtype ENTRY are the entries of
         `request.queue_offsets()`.
 
         Raises:
-            CorruptQueueError: an entry and the record it points at disagree, or it points nowhere.
+            CorruptQueueError: an entry and the record it points at disagree, or no record is there.
             OffsetOutOfRangeError: retention has deleted the messages since the caller read the entries; or the entries
                 are damaged, and point below the log. The error does not say which messages are left.
             CorruptRecordError: a record is damaged, or its segment is missing in the middle of the log. For accepted
@@ -121,7 +123,7 @@ class QueueReader:
             raise hole
 
     def _hole(self, topic: str, queue_id: int, queue_offset: int, entry: np.void) -> CorruptRecordError:
-        """The error for a message that lies in damage that was kept."""
+        """The error for a message in accepted damage."""
         bad = self._log.accepted_damage.covering(int(entry["commit_log_offset"]))
         assert bad is not None
         first, last = placeholders_around(self._log, topic, queue_id, queue_offset)
@@ -135,8 +137,8 @@ class QueueReader:
     def _batches(
         self, offsets: np.ndarray, sizes: np.ndarray, batch_rows: int, batch_bytes: int
     ) -> Iterator[tuple[int, int]]:
-        """Cut rows into runs that lie in one segment and keep to the limits. What lies there in a row is cut into equal
-        parts: two threads have the same to do.
+        """Cut rows into runs that lie in one segment and keep to the limits. Rows of one segment are cut into equal
+        parts, so that two threads get equal work.
         """
         segment_bytes = self._log.segments.size_bytes
         ends = np.cumsum(sizes.astype(np.int64))
@@ -156,7 +158,7 @@ class QueueReader:
             first = last
 
     def _decode(self, frames: _Frames, columns: list[str], raw_body: bool) -> pa.RecordBatch:
-        """One batch. BatchTooLargeError: the bodies turn out to be too large together once they are decompressed."""
+        """One batch. BatchTooLargeError: the decompressed bodies are too large for one batch."""
         offsets, sizes, owner = frames
         base = self._log.segments.base_of(int(offsets[0]))
         buffer = self._log.segments.open(base).buffer
@@ -194,7 +196,7 @@ class QueueReader:
 
 
 def _equal_share(whole: int, limit: int) -> int:
-    """How much each of as few equal parts has as keep to the limit."""
+    """Size of each part, if `whole` is cut into the fewest equal parts that keep to the limit."""
     return -(-whole // max(-(-whole // limit), 1))
 
 
@@ -210,7 +212,7 @@ def _one_by_one(
 def _whole_or_halves(
     frames: _Frames, made: Callable[[], pa.RecordBatch], decode: _Decode
 ) -> Iterator[pa.RecordBatch]:
-    """What `made` gives; if that is too large for one batch, what halves of the frames give, one after the other."""
+    """The batch of `made`; if it is too large, the batches of both halves of the frames, one after the other."""
     try:
         yield made()
     except BatchTooLargeError:
@@ -220,7 +222,7 @@ def _whole_or_halves(
 
 
 def _row_at(offsets: np.ndarray, sizes: np.ndarray, offset: int) -> int:
-    """The row that an error about the record at `offset` is about: of several, the one whose size cannot be true."""
+    """The row for an error about the record at `offset`; of several rows, the one with an impossible size."""
     rows = np.flatnonzero(offsets == offset)
     return int(rows[sizes[rows].argmin()]) if len(rows) else 0
 
@@ -228,14 +230,14 @@ def _row_at(offsets: np.ndarray, sizes: np.ndarray, offset: int) -> int:
 def damaged_message(
     log: CommitLog, topic: str, queue_id: int, queue_offset: int, error: CorruptRecordError
 ) -> CorruptRecordError:
-    """The error for a message of a queue whose record `error` is about."""
+    """The error for a message of a queue, made from the `error` about its record."""
     path = log.segments.path(log.segments.base_of(error.offset))
     reason = f"message {queue_offset} of {topic}-{queue_id} is damaged: {error.reason}"
     return CorruptRecordError(str(path), error.offset, f"{reason}. `rmq verify` names all damage, {_REMEDY}")
 
 
 def damaged_entry(log: CommitLog, topic: str, queue_id: int, queue_offset: int, what: str) -> CorruptQueueError:
-    """The error for an entry of a queue that `what` is wrong with."""
+    """The error for an entry of a queue; `what` is its defect."""
     directory, start = log.views.queue(topic, queue_id).run.directory, queue_offset * ENTRY_BYTES
     place = f"bytes {start} to {start + ENTRY_BYTES} of the queue"
     reason = f"entry {queue_offset} of {topic}-{queue_id} ({place}) {what}. {_REBUILD}"

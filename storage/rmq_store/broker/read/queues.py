@@ -43,7 +43,7 @@ class Queues:
         self._peeked: ReadOnlyEnd | StatePage | None = None
 
     def refresh(self) -> None:
-        """Read the end of the log again, for a store that none of our writers has open."""
+        """Read the end of the log again, if no process of this engine has the store open for writing."""
         peeked = self._peeked
         if isinstance(peeked, ReadOnlyEnd):
             self._peeked = read_on(self._log, peeked)
@@ -79,7 +79,7 @@ class Queues:
         return self._range_in_log(topic, queue_id)[0]
 
     def _range_in_log(self, topic: str, queue_id: int) -> tuple[QueueRange, int, int]:
-        """The queue's range, and the [start, end) of the log that it belongs to."""
+        """The queue's range, and the range [start, end) of the log at the same moment."""
         if queue_id < 0:
             raise UsageError(f"queue id {queue_id} is negative")
         validate_topic(topic)
@@ -142,7 +142,7 @@ class Queues:
                 raise self._record_is_gone(*queue, error.requested) from error
 
     def commit_log_offset(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """The commit-log offset of a message, as its entry says.
+        """The commit-log offset of a message, from its entry.
 
         Raises:
             OffsetOutOfRangeError: the queue does not have it (any more).
@@ -184,7 +184,7 @@ class Queues:
         return max(low, min(offset, high))
 
     def _place(self, topic: str, queue_id: int, queue_offset: int) -> tuple[int, int]:
-        """(commit-log offset, size) as the entry says."""
+        """(commit-log offset, size) from the entry."""
         entry = self._entries(topic, queue_id, queue_offset, queue_offset + 1)[0]
         return int(entry["commit_log_offset"]), int(entry["frame_size"])
 
@@ -197,7 +197,7 @@ class Queues:
         """The entries of the queue offsets `rows` (n,) int64, ascending and in the queue's range: dtype ENTRY (n,).
 
         Raises:
-            OffsetOutOfRangeError: retention was faster.
+            OffsetOutOfRangeError: retention has deleted entries meanwhile.
             CorruptQueueError: one of the queue's files is missing.
         """
         missing = self._missing(topic, queue_id)
@@ -294,8 +294,9 @@ class Queues:
         return low if boundary == "lower" else max(low - 1, first)
 
     def _readable(self, topic: str, queue_id: int, low: int, queue_offset: int, high: int) -> tuple[int, int]:
-        """`queue_offset` twice; if it, or its entry, is lost or damaged: the first message of [low, high) that is so
-        with it, and the one behind them. OffsetOutOfRangeError: retention took it.
+        """`queue_offset` twice if its message can be read. If the message or its entry is lost or damaged: the range of
+        unreadable messages of [low, high) around it, as (first, offset after the last). OffsetOutOfRangeError:
+        retention deleted it.
         """
         key, place = (topic, queue_id), self._place(topic, queue_id, queue_offset)
         if self._log.is_record_of(*key, *place, queue_offset):
@@ -354,7 +355,7 @@ class Queues:
         self, topic: str, queue_id: int, queue_offset: int
     ) -> OffsetOutOfRangeError | CorruptQueueError:
         """The error for an entry that points below the log. If the queue still has the message, this is damage, not
-        retention: a reader that retries after retention would ask for the message for ever.
+        retention: a reader that retries after retention would request the message for ever.
         """
         if queue_offset < self.range(topic, queue_id).min_offset:
             return self._removed(topic, queue_id, queue_offset)

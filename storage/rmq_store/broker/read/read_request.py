@@ -1,4 +1,4 @@
-"""A read of one queue as a value: which messages, which columns, in which form.
+"""A read of one queue as a value: messages, columns and form of the result.
 
 The modules that read pass one `ReadRequest` along. A long read is cut into requests for its parts.
 """
@@ -55,11 +55,11 @@ class ReadRequest:
             object.__setattr__(self, "only", only[inside])
 
     def queue_offsets(self) -> np.ndarray:
-        """The queue offsets asked for, (n,) int64, ascending."""
+        """The requested queue offsets, (n,) int64, ascending."""
         return np.arange(self.start, self.end, dtype=np.int64) if self.only is None else self.only
 
     def parts(self, count: int) -> Iterator[ReadRequest]:
-        """This request as requests for at most `count` messages each, in queue order; none if it asks for none."""
+        """This request as requests for at most `count` messages each, in queue order; none if it is empty."""
         if self.only is None:
             for first in range(self.start, self.end, count):
                 yield replace(self, start=first, end=min(first + count, self.end))

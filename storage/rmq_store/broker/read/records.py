@@ -50,8 +50,8 @@ _READ_BYTES_MAX = 64 << 10
 
 
 def crc_required_from(log: CommitLog) -> int | None:
-    """From which offset on each record of a log that is open for writing must have a CRC property; None: none must, or
-    it is open for reading only, while others may write what they like.
+    """The offset from which on each record must have a CRC property, for a log that is open for writing. None: no
+    record must, or the log is open for reading only, and other programs may write records without it.
     """
     if not (log.writable and log.crc_property):
         return None
@@ -62,12 +62,12 @@ def crc_required_from(log: CommitLog) -> int | None:
 
 
 def message_at(log: CommitLog, end: int, offset: int, size: int | None = None) -> StoredMessage:
-    """The message whose record begins at `offset` of a log that ends at `end`; its CRCs were checked. `size`: how large
-    the record probably is; None: unknown, and what its first page does not hold is read when it has said so itself.
+    """The message whose record begins at `offset` of a log that ends at `end`; its CRCs are checked. `size`: the
+    probable size of the record. None: unknown; the first page is read, then the rest, by the size in the record.
 
     Raises:
         UsageError: no message begins there (any more).
-        CorruptRecordError: one does, but it is damaged; or its segment is missing.
+        CorruptRecordError: the message there is damaged; or its segment is missing.
         StoreFailedError: it cannot be read.
     """
     if not log.start() <= offset < end:
@@ -99,8 +99,8 @@ def message_at(log: CommitLog, end: int, offset: int, size: int | None = None) -
 
 @dataclass(frozen=True)
 class FrameRun:
-    """Frames of one segment where they lie, or copies of frames of several. `rows` (n,) says which of the caller's rows
-    they are.
+    """Frames of one segment, not copied, or copies of frames of several segments. `rows` (n,): the caller's row of each
+    frame.
     """
 
     rows: Rows
@@ -111,17 +111,17 @@ class FrameRun:
 
     @functools.cached_property
     def strings(self) -> pa.BinaryArray:
-        """Their property strings, (n,)."""
+        """The property strings of the frames, (n,)."""
         return self.headers.property_strings()
 
     @functools.cached_property
     def topics(self) -> pa.StringArray:
-        """Their topics, (n,)."""
+        """The topics of the frames, (n,)."""
         return self.headers.topics()
 
     @functools.cached_property
     def offset_message_ids(self) -> pa.StringArray:
-        """The ids under which the broker that stored them finds them, (n,)."""
+        """The offset ids of the frames, with which the storing broker finds them, (n,)."""
         headers = self.headers
         is_ipv6 = headers.flagged(SysFlag.STORE_HOST_V6)
         return host_message_ids(headers.data, headers.store_host_position, is_ipv6, headers.physical_offset)
@@ -138,7 +138,7 @@ class StoredFrames:
         self._log = log
 
     def sizes(self, offsets: Int64, end: int) -> Int32:
-        """Total size of the messages that begin at `offsets` (n,) of a log that ends at `end`; 0 where none does (any
+        """Total size of the messages that begin at `offsets` (n,) of a log that ends at `end`; 0 if there is none (any
         more).
         """
         sizes = np.zeros(len(offsets), np.int32)
@@ -152,7 +152,7 @@ class StoredFrames:
         return sizes
 
     def _by_segment(self, rows: Rows, offsets: Int64) -> list[Rows]:
-        """`rows` in the order of their segments, those of each by themselves; none without rows."""
+        """`rows` by their segments, in the order of these; no empty group."""
         segments = offsets[rows] // self._log.segments.size_bytes
         order = np.argsort(segments, kind="stable")
         ends = np.flatnonzero(np.diff(segments[order])) + 1
@@ -160,11 +160,11 @@ class StoredFrames:
 
     def runs(self, offsets: Int64, sizes: Int32, noted: tuple[str, ...] = KEYS_AND_TAGS) -> Iterator[FrameRun]:
         """The frames at `offsets` (n,) with `sizes` (n,): by segments, within a segment in the order of the rows.
-        `noted`: properties that will be asked for, as `split_property_slices` takes them.
+        `noted`: properties that the caller will read, as for `split_property_slices`.
 
         Raises:
-            CorruptRecordError: a frame is damaged; `.offset` is its place in the log.
-            FileNotFoundError: retention took a segment meanwhile.
+            CorruptRecordError: a frame is damaged; `.offset` is its commit-log offset.
+            FileNotFoundError: retention deleted a segment meanwhile.
         """
         crc_from = crc_required_from(self._log)
         segments = offsets // self._log.segments.size_bytes
@@ -190,7 +190,7 @@ class StoredFrames:
     def _copied(
         self, parts: list[Rows], offsets: Int64, sizes: Int32, noted: tuple[str, ...], crc_from: int | None
     ) -> FrameRun | None:
-        """One run for frames of several segments (`parts`); None if one of them is damaged: `_run` tells which."""
+        """One run for frames of several segments (`parts`); None if one of them is damaged: `_run` names it."""
         copies = []
         for rows in parts:
             base = self._log.segments.base_of(int(offsets[rows[0]]))
@@ -225,8 +225,7 @@ class StoredFrames:
 
 
 def stored_text(values: pa.StringArray) -> pa.StringArray:
-    """Values that other properties have, as ones to be set: a separator in them, which Java does not mind, becomes
-    U+FFFD.
+    """Values of stored properties in a form that can be set: a separator in them, which Java accepts, becomes U+FFFD.
     """
     if not pc.any(pc.match_substring_regex(values, _SEPARATORS)).as_py():
         return values
