@@ -1,1 +1,1 @@
-"""Delay levels and timers: which messages are due, and their delivery (ScheduleMessageService, TimerMessageStore)."""
+"""Delay levels and timers: due messages and their delivery (ScheduleMessageService, TimerMessageStore)."""

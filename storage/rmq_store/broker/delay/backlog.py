@@ -1,6 +1,6 @@
 """Delayed messages that are not delivered yet: their queues, number and due times.
 
-Only messages after the progress of each level and timer queue are read, and only up to the segments asked for. Queue
+Only messages after the progress of each level and timer queue are read, and only in the requested segments. Queue
 entries give offset and due time; the records name the topics that the messages go to. Source: `delay_level`,
 `timer_queue`; docs/broker-design.md section 1.
 """
@@ -40,22 +40,22 @@ _PIECE = 1 << 10
 _TRIES = 3
 
 NewestUnit = Callable[[str, str], UnitRecord | None]
-"""(purpose, key) -> what the newest unit of it says."""
+"""(purpose, key) -> the newest unit; None if there is none."""
 
 _Places = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 """Commit-log offsets, ascending, and due times in ms; (n,) each."""
 
 
 class SegmentBacklog(NamedTuple):
-    """Delayed messages of a segment: how many, and when the last of them is due (ms)."""
+    """Delayed messages of a segment: their number, and the due time of the last one (ms)."""
 
     messages: int
     until_ms: int
 
 
 class Backlog(NamedTuple):
-    """Delayed messages of one level (None: with times of their own): how many, and when the first of them is
-    due (ms), perhaps long ago.
+    """Delayed messages of one level (None: timers): their number, and the due time of the first one (ms), perhaps long
+    ago.
     """
 
     level: int | None
@@ -67,8 +67,8 @@ def backlogs(log: CommitLog, newest_unit: NewestUnit | None, end: int) -> list[B
     """Delayed messages below the end of the log, by level; levels without any are left out. `newest_unit`: None
     for a store that is only read.
 
-    A level costs two looks into its queue; of the messages that wait for a time each is looked at. Raises as
-    `backlog_by_segment`, FileNotFoundError only if it happens again and again.
+    A level costs two reads of its queue; for timers the entry of each message is read. Raises as `backlog_by_segment`,
+    FileNotFoundError only if it happens again and again.
     """
     units = UnitTable(log)
     look_up = newest_unit or (lambda purpose, key: units.newest(purpose, key, end))
@@ -97,9 +97,9 @@ def _backlogs(log: CommitLog, newest_unit: NewestUnit, end: int) -> list[Backlog
 
 
 def backlog_by_topic(log: CommitLog, newest_unit: NewestUnit | None, end: int) -> dict[str, int]:
-    """How many messages wait below the end of the log for each topic that they come to: failed ones for the `%RETRY%`
-    topic of a group. The record of each is looked at, a piece of a queue at a time. A damaged one is left out: it never
-    comes. `newest_unit` and errors as for `backlogs`.
+    """The number of delayed messages below `end` by target topic; for failed ones this is the `%RETRY%` topic of a
+    group. It reads the record of each, a piece of a queue at a time. A damaged one is left out: it is never delivered.
+    `newest_unit` and errors as for `backlogs`.
     """
     units = UnitTable(log)
     look_up = newest_unit or (lambda purpose, key: units.newest(purpose, key, end))
@@ -124,7 +124,7 @@ def _by_topic(log: CommitLog, newest_unit: NewestUnit, end: int) -> dict[str, in
 def _queue_offsets(
     log: CommitLog, newest_unit: NewestUnit, end: int
 ) -> Iterator[tuple[str, int, npt.NDArray[np.int64]]]:
-    """The queues that messages wait in, and the queue offsets of those, ascending, a step of a queue at a time."""
+    """The queues with delayed messages, and the queue offsets of these, ascending, a step of a queue at a time."""
     for level, done in _levels(log, newest_unit):
         for start, stop in _steps(log, SCHEDULE_TOPIC, level - 1, done, end):
             entries = log.views.queue(SCHEDULE_TOPIC, level - 1).entries(start, stop)
@@ -140,7 +140,7 @@ def _queue_offsets(
 def _real_topics(
     log: CommitLog, topic: str, queue_id: int, offsets: npt.NDArray[np.int64]
 ) -> Iterator[tuple[str, int]]:
-    """(topic, how many of these messages come to it)."""
+    """(target topic, number of these messages for it)."""
     first, end = int(offsets[0]), int(offsets[-1]) + 1
     entries = log.views.queue(topic, queue_id).entries(first, end)[offsets - first]
     request = ReadRequest(topic, queue_id, first, end, ["properties"], raw_body=True, only=offsets)
@@ -183,14 +183,14 @@ def backlog_by_segment(log: CommitLog, newest_unit: NewestUnit, start: int, end:
 
 
 def _places(log: CommitLog, newest_unit: NewestUnit, end: int) -> Iterator[_Places]:
-    """What waits below `end`, a step of a queue at a time."""
+    """The delayed messages below `end`, a step of a queue at a time."""
     for level, done in _levels(log, newest_unit):
         yield from _of_level(log, level - 1, done, end)
     yield from _timers(log, newest_unit, end)
 
 
 def _levels(log: CommitLog, newest_unit: NewestUnit) -> Iterator[tuple[int, int]]:
-    """The delay levels in use, and below which queue offset the messages of each were delivered."""
+    """The delay levels in use, and their progress: all messages below that queue offset were delivered."""
     progress = DelayOffsetTable(log.root).all()
     known = set(progress)
     for queue_id in log.views.queue_ids(SCHEDULE_TOPIC):

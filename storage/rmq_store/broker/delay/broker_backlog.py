@@ -1,6 +1,5 @@
-"""Messages that only a broker delivers: timers of its wheel, and half messages of transactions.
-
-Nothing here changes them. They lie in topics as other messages do:
+"""Messages that only a broker delivers: timers of its wheel, and half messages of transactions. This module changes
+none of them. They lie in topics as other messages do:
 
     rmq_sys_wheel_timer           due at TIMER_OUT_MS. Due before `lastReadTimeMs` of config/timercheck: delivered. A
                                   record with TIMER_DEL_UNIQKEY cancels the timer of that id and time. One that is far
@@ -48,8 +47,8 @@ BROKER_BACKLOG_SCHEMA: Final[pa.Schema] = pa.schema([
     ("checkTimes", pa.int32()),
     ("commitLogOffset", pa.int64()),
 ])  # fmt: skip
-"""`kind`: TIMER or HALF. `topic` and `queueId`: where the message goes. `dueTimestamp`: of a timer; `producerGroup` and
-`checkTimes` (how often a broker has asked the producer): of a half message. Null elsewhere.
+"""`kind`: TIMER or HALF. `topic` and `queueId`: the target. Only timers have a `dueTimestamp`; only half messages have
+a `producerGroup` and `checkTimes` (number of times that a broker has asked the producer). Null otherwise.
 """
 
 _TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
@@ -61,8 +60,8 @@ _NUMBER, _SMALL = "^[0-9]{1,18}$", "^[0-9]{1,9}$"
 
 
 class _Cancelled(NamedTuple):
-    """Of timers: cancelled ones as "due time, id" and "due time, topic+id"; and by "due time, id" the place of the last
-    record of one that was put in again.
+    """Cancelled timers as "due time, id" and "due time, topic+id"; and for a timer that was put in again, by "due time,
+    id", the commit-log offset of its last record.
     """
 
     keys: pa.Array
@@ -71,7 +70,7 @@ class _Cancelled(NamedTuple):
 
 
 class BrokerBacklog:
-    """Waiting messages of a broker in one open store."""
+    """Messages of one open store that wait for a broker."""
 
     def __init__(self, root: Path, queues: Queues, offsets: OffsetTable) -> None:
         self._root = root
@@ -84,7 +83,7 @@ class BrokerBacklog:
         yield from self._half_messages()
 
     def _read(self, topic: str, columns: Sequence[str], first: dict[int, int]) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Of each queue of a topic, the messages from an offset on."""
+        """The messages of each queue of a topic, from an offset on."""
         for queue_id in self._queues.queue_ids(topic):
             low, high = self._queues.range(topic, queue_id)
             start = max(low, first.get(queue_id, 0))
@@ -130,7 +129,7 @@ class BrokerBacklog:
         return _Cancelled(pa.concat_arrays(cancelled), pa.array(known, pa.string()), last)
 
     def _timers_done_ms(self) -> int:
-        """Timers that were due before were delivered; 0: not known."""
+        """The time (ms) before which all due timers were delivered; 0: unknown."""
         try:
             content = durable.read_limited(self._root / _TIMER_CHECKPOINT, 1 << 16)
         except (FileNotFoundError, CorruptConfigError, StoreFailedError):
@@ -150,7 +149,7 @@ class BrokerBacklog:
             yield from _rows(HALF, batch, wanted, topic, pa.nulls(batch.num_rows, pa.int64()), stays)
 
     def _decided(self) -> dict[int, np.ndarray]:
-        """By queue, the queue offsets of half messages that were committed or rolled back."""
+        """The queue offsets of half messages that were committed or rolled back, by queue."""
         found: dict[int, list[np.ndarray]] = {}
         for queue_id, batch in self._read(OP_HALF_TOPIC, ("tags", "body"), {}):
             bodies = batch.column("body").filter(pc.equal(batch.column("tags"), _REMOVED_TAG).fill_null(False))
@@ -205,5 +204,5 @@ def _joined(due_ms: pa.Int64Array, texts: pa.Array) -> pa.Array:
 
 
 def _timer_keys(due_ms: pa.Int64Array, ids: pa.Array, topics: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """By what a record with TIMER_DEL_UNIQKEY names a timer: its id, or its topic and its id."""
+    """The names of timers in a record with TIMER_DEL_UNIQKEY: due time and id; due time, topic and id."""
     return _joined(due_ms, ids), _joined(due_ms, pc.binary_join_element_wise(topics, ids, "+"))

@@ -1,12 +1,13 @@
 """One delay level: its due messages, and its progress (ScheduleMessageService.java).
 
 Messages of level n wait in queue n - 1 of SCHEDULE_TOPIC_XXXX; the tags code of a queue entry is the time at which its
-message is due. They are delivered in queue order: behind the first one that is not due nothing is. A time further ahead
-than the level's delay (the clock was set back, the level was shortened) counts as now. For that the clock is asked
-after the queue: what was stored between the two would else seem to be too far ahead. A level that the table does not
-have any more has no delay: its messages come at their times. So do those of a level whose delay is assumed. Where the
-messages of a broker tell the delay (`rmq_store.log.recovery.delay_inference`), nobody knows whether the level was
-shortened: a time counts as now only if its message was stored later than now, too.
+message is due. They are delivered in queue order: no message after the first one that is not due is delivered. A due
+time further ahead than the level's delay counts as now (the clock was set back, or the level was shortened). For this
+test the clock is read after the queue. Otherwise a message stored in between would seem to be too far ahead. A level
+that the table has no more has no delay: its messages are delivered at their due times. The same holds for a level whose
+delay is assumed. If the delay is inferred from a broker's messages (`rmq_store.log.recovery.delay_inference`), it is
+unknown whether the level was shortened. Then a due time counts as now only if its message was stored later than now,
+too.
 
     progress = the larger of   the newest unit `delay/<level>`     ours: written together with the delivered messages
                                config/delayOffset.json             a broker's, and ours for a broker; written behind
@@ -34,15 +35,17 @@ NO_DELAY_MS = 1 << 62
 
 
 def count_due(due_ms: np.ndarray, until_ms: int, now_ms: int, delay_ms: int) -> int:
-    """How many messages of a level are due at `until_ms`, given their times in queue order. `now_ms`: the time when all
-    of them were there.
+    """The number of messages of a level that are due at `until_ms`, by their due times in queue order. `now_ms`: a time
+    at which all of them were stored already.
     """
     is_waiting = (due_ms > until_ms) & (due_ms <= now_ms + delay_ms)
     return int(is_waiting.argmax()) if is_waiting.any() else len(due_ms)
 
 
 class DelayLevel:
-    """One level of a store open for writing. Remembers when its first message is due: looking again costs nothing."""
+    """One level of a store open for writing. It remembers when its first message is due, so a repeated call costs
+    nothing.
+    """
 
     def __init__(
         self,
@@ -66,8 +69,8 @@ class DelayLevel:
         self._place = -1  # where its record is
 
     def next_due_ms(self, end: int, now_ms: int) -> int | None:
-        """When the first message that waits below `end` is due; None: none waits. May name one that another process
-        has delivered meanwhile. `now_ms`: the time after the log ended there.
+        """The due time of the first undelivered message below `end`; None: there is none. Another process may have
+        delivered that message meanwhile. `now_ms`: a time read after the log ended there.
         """
         if self._due_ms is None:
             self._look(end)
@@ -78,7 +81,7 @@ class DelayLevel:
         return now_ms
 
     def chunk(self, until_ms: int, rows_max: int, bytes_max: int) -> Chunk | None:
-        """Messages that were due at `until_ms`, from the first one that nobody delivered; None: none."""
+        """Messages that were due at `until_ms`, from the first undelivered one on; None: none."""
         unit = self.newest_unit()
         progress = self._progress(unit)
         first, last = self._queues.range(SCHEDULE_TOPIC, self._queue_id)
@@ -101,12 +104,12 @@ class DelayLevel:
         return Chunk(rows, record, unit.value if unit else None)
 
     def delivered(self, chunk: Chunk) -> None:
-        """The chunk is in the log."""
+        """Call it when the chunk is in the log."""
         self._next = chunk.unit.value
         self._due_ms = None
 
     def newest_unit(self) -> UnitRecord | None:
-        """The last delivery, by any process of ours."""
+        """The unit of the last delivery, by any process of this engine."""
         return self._writer.newest_unit(purposes.DELAY, str(self.level))
 
     def _progress(self, unit: UnitRecord | None) -> int:
@@ -114,15 +117,15 @@ class DelayLevel:
         return max(ours, self._offsets.all().get(self.level, 0))
 
     def _count_sure(self, due_ms: np.ndarray, entries: np.ndarray, until_ms: int, now_ms: int) -> int:
-        """How many of these messages are due, if none is for the length of its delay alone."""
+        """The number of due messages if the length of the delay alone makes none due."""
         for row in np.flatnonzero(due_ms > until_ms).tolist():
             if not self._is_of_future(int(entries["commit_log_offset"][row]), now_ms):
                 return row
         return len(due_ms)
 
     def _is_of_future(self, log_offset: int, now_ms: int) -> bool:
-        """Whether a message was stored later than now, by a clock that was set back since; of any if the store's
-        settings tell the delays.
+        """True if a message was stored later than now, by a clock that was set back since. Always true if the store's
+        settings give the delays.
         """
         if not self._asks_records:
             return True

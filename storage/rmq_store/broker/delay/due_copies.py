@@ -1,4 +1,4 @@
-"""The copies that become of delayed messages when they are due (data plane).
+"""The copies of delayed messages that are appended when they are due (data plane).
 
 A record of the schedule topic, or of our timer topic, is put again under REAL_TOPIC and REAL_QID, as
 ScheduleMessageService.java (messageTimeUp) does: body, flags, born time and host, store host, reconsumeTimes and the
@@ -90,7 +90,7 @@ class DueRows:
         )
 
     def within(self, bytes_max: int) -> DueRows:
-        """The first rows that have at most so many bytes together; at least one, if there is one."""
+        """The first rows with at most `bytes_max` bytes together; at least one, if there is one."""
         return self.take(slice(max(1, int(np.searchsorted(np.cumsum(self.sizes), bytes_max, side="right")))))
 
     def __len__(self) -> int:
@@ -108,7 +108,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class PutOff:
-    """Messages for the queues `targets` wait on, in our timer topic, and are due again at `due_ms`."""
+    """Messages for the queues `targets` are put off: they wait in our timer topic until `due_ms`."""
 
     targets: Collection[QueueKey]
     due_ms: int
@@ -122,7 +122,7 @@ class Restored(NamedTuple):
 
 
 class _Copied(NamedTuple):
-    """Encoded copies of the rows at `place` (n,)."""
+    """Encoded copies of the rows with the numbers `place` (n,)."""
 
     place: Rows
     batch: pa.RecordBatch
@@ -137,7 +137,7 @@ class DueCopyReader:
         self._options = CopyOptions(crc_property=log.crc_property, index_tags=log.index_tags)
 
     def restore(self, rows: DueRows, put_off: PutOff | None = None) -> Restored:
-        """The records to append, in the order of the rows; fewer rows if some cannot be put again.
+        """The records to append, in the order of the rows; fewer rows if some cannot be copied.
 
         UsageError: a message that is put off has no room for the time.
         """
@@ -163,7 +163,9 @@ class DueCopyReader:
     def _copy(
         self, rows: DueRows, place: Rows, base: int, buffer: pa.Buffer, crc_from: int | None, put_off: PutOff | None
     ) -> list[_Copied]:
-        """Those of the rows at `place` that can be put again; all lie in the segment that begins at `base`."""
+        """The copies of the rows with the numbers `place`, without those that cannot be copied; all lie in the segment
+        that begins at `base`.
+        """
         part = rows.take(place)
         good, headers = self._headers(buffer, base, part, crc_from)
         if len(good) < len(part):
@@ -197,7 +199,7 @@ class DueCopyReader:
         return batch.set_column(place, ENCODED_SCHEMA.field(place), pa.array(np.full(count, due_ms, np.int64)))
 
     def due_times(self, rows: DueRows) -> Int64:
-        """int64 (n,): when the messages of the timer topic are due by their records; 0 where that cannot be told."""
+        """int64 (n,): due times (ms) of messages of the timer topic, from their records; 0 if unknown."""
         due = np.zeros(len(rows), np.int64)
         for place, base, buffer in self._segments(rows):
             good, headers = self._headers(buffer, base, rows.take(place), crc_required_from(self._log))
@@ -205,7 +207,7 @@ class DueCopyReader:
         return due
 
     def _segments(self, rows: DueRows) -> Iterator[tuple[Rows, int, pa.Buffer]]:
-        """Which of the rows lie in which segment: (rows, the segment's first offset, its bytes)."""
+        """The rows by segment: (row numbers, the segment's first offset, its bytes)."""
         segment_bytes = self._log.segments.size_bytes
         bases = rows.log_offsets // segment_bytes * segment_bytes
         for base in np.unique(bases).tolist():
@@ -217,7 +219,7 @@ class DueCopyReader:
                     _LOG.error("%s: %d parked messages are gone with segment %d", self._log.root, len(place), base)
 
     def _headers(self, buffer: pa.Buffer, base: int, rows: DueRows, crc_from: int | None) -> tuple[Rows, FrameHeaders]:
-        """Which of the rows of one segment are whole records of their queue, and the headers of these."""
+        """The rows of one segment that are undamaged records of their queue, and their headers."""
         positions, sizes = rows.log_offsets - base, rows.sizes.astype(np.int32)
         good = np.arange(len(rows))
         try:
@@ -247,7 +249,7 @@ class DueCopyReader:
         return True
 
     def _targets(self, headers: FrameHeaders, rows: DueRows) -> tuple[Rows, pa.DictionaryArray, Int32]:
-        """Which of the rows say where they belong, and their real topics and queue ids."""
+        """The rows with a usable target, and their real topics and queue ids."""
         pieces = headers.properties((names.REAL_TOPIC, names.REAL_QUEUE_ID))
         # Each different text is looked at once: there are few.
         topics, queues = (
@@ -303,5 +305,5 @@ def _is_target(name: str) -> bool:
 
 
 def _queue_id(text: str) -> int:
-    """QUEUE_COUNT_MAX, of which there is no queue, if it is no number."""
+    """The queue id in a property; QUEUE_COUNT_MAX, which no queue has, if it is no number."""
     return int(text) if _QUEUE_ID.fullmatch(text) else QUEUE_COUNT_MAX

@@ -4,10 +4,10 @@ A message has a delay level (`delay_level`) or an absolute time (`timer`, `timer
 or timer queue are copied as one unit, whose last record holds the progress. The writer appends the unit only after the
 unit that was expected. So each message is delivered once, even if several processes poll at once, or one dies anywhere.
 `pyrmq/delay.lock` only saves processes from doing the same work twice. If the newest record of a queue is damaged,
-nothing can be appended to it: its messages are put off, and block no others.
+nothing can be appended to the queue: its messages are put off, and block no others.
 
-config/delayOffset.json tells a broker how far we are. It is written behind what it tells: only after the units are on
-disk. Source: ScheduleMessageService.java; docs/broker-design.md section 1.
+config/delayOffset.json tells a broker the progress. It is written only after the units are on disk. Source:
+ScheduleMessageService.java; docs/broker-design.md section 1.
 """
 
 from __future__ import annotations
@@ -55,8 +55,7 @@ _MEND_ENTRY = "mend that entry"
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """The result of one search for due messages. `next_due_ms`: when the next waiting message is due, perhaps already;
-    None:
-    nothing waits.
+    None: no message waits.
     """
 
     delivered: int
@@ -65,8 +64,8 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Nothing was due at `now_ms` in the log that ended at `end`, and nothing of it will be until `due_ms`; a queue
-    that failed is tried again at `again_ms`.
+    """At `now_ms` no message below `end` was due, and none will be before `due_ms`. A queue that failed is tried again
+    at `again_ms`.
     """
 
     end: int = -1
@@ -81,7 +80,9 @@ class _Look:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """A queue failed at `at_ms`, and `remedy` was logged. `is_delivery`: what waits in it was read, and not put."""
+    """A queue failed at `at_ms`, and `remedy` was logged. `is_delivery`: its messages were read, and could not be
+    appended.
+    """
 
     at_ms: int
     remedy: str
@@ -121,20 +122,20 @@ class Schedule:
         self._correct_progress()
 
     def deliver_due(self, limit: int | None = None) -> Delivery:
-        """Deliver what is due now, each message exactly once whoever else looks; cheap if nothing is. Every 10 s the
-        progress is saved, if there is any (`save_progress`).
+        """Deliver the messages that are due now, each exactly once, even if other processes deliver too. It is cheap if
+        none is due. Every 10 s new progress is saved (`save_progress`).
 
-        `limit`: stop after so many messages; None: everything due. Nothing is done while another thread or process
-        delivers. On return delivered messages are visible, and durable under SYNC_FLUSH; there only messages that are
-        on disk are delivered.
+        `limit`: stop after so many messages; None: all due ones. The call does nothing while another thread or process
+        delivers. On return delivered messages are visible, and durable under SYNC_FLUSH, which delivers only messages
+        that are on disk.
 
         Raises:
             UsageError: `limit` is below 1.
-            StoreFullError, StoreLockedError: what was not delivered still waits.
+            StoreFullError, StoreLockedError: messages that were not delivered still wait.
             StoreFailedError, StoreReplacedError: as `Store.send`; no message can come twice.
             CorruptionError: config/delayOffset.json or the unit topic is unreadable. An unreadable queue of a level or
-                timer is logged, once, as an error, and tried again every TRY_AGAIN_MS; the others go on. So is a queue
-                that takes no messages: those for it are put off, by PUT_OFF_MS each time.
+                timer is logged once, as an error, and tried again every TRY_AGAIN_MS; the others continue. A queue that
+                takes no messages is logged once too: its messages are put off by PUT_OFF_MS each time.
         """
         if limit is not None and limit < 1:
             raise UsageError(f"limit={limit}: deliver at least one message")
@@ -159,8 +160,8 @@ class Schedule:
 
     @leaves_no_lock
     def save_progress(self) -> None:
-        """Write config/delayOffset.json, for a broker that takes the store over; also done by `deliver_due` every 10 s,
-        and by close.
+        """Write config/delayOffset.json, for a broker that takes the store over. `deliver_due` does this every 10 s,
+        and `close` too.
 
         Costs an fsync of the log if something was delivered since. StoreFailedError, StoreLockedError, CorruptionError.
         """
@@ -179,7 +180,7 @@ class Schedule:
             self._offsets.advance(progress)
 
     def close(self) -> None:
-        """Save the progress, and let go of the lock file. Raises as `save_progress`."""
+        """Save the progress, and close the lock file. Raises as `save_progress`."""
         try:
             self.save_progress()
         finally:
@@ -201,8 +202,8 @@ class Schedule:
         return Delivery(delivered, due)
 
     def _look_now(self) -> tuple[int, int]:
-        """Where the log ends, and a time at which that was so: the times of the messages below are not later, unless
-        the clock was set back.
+        """The end of the log, and a time read after it: no message below was stored later, unless the clock was set
+        back.
         """
         end = self._log.visible_end()
         return end, self._log.clock()
@@ -226,7 +227,9 @@ class Schedule:
         return self._ask(queue, lambda: self._log.queue_max(SCHEDULE_TOPIC, queue_id, end), 0)
 
     def _ask(self, queue: Path, question: Callable[[], T], otherwise: T) -> T:
-        """Ask about one queue. One that cannot be read holds up no other: it is named once, and tried again later."""
+        """Call `question` for one queue. A queue that cannot be read does not block the others: an error is logged
+        once, the result is `otherwise`, and it is tried again later.
+        """
         failure = self._failed.get(queue)
         if failure is not None and abs(self._log.clock() - failure.at_ms) < TRY_AGAIN_MS:
             return otherwise
@@ -260,12 +263,14 @@ class Schedule:
             _LOG.warning("%s: queue %s of %s works again", self._log.root, queue.name, queue.parent.name)
 
     def _leave_levels_without_progress(self) -> None:
-        """A level whose entry in the table cannot be used: nobody knows what a broker has delivered of it."""
+        """Skip levels with an unusable entry in the table: it is unknown which of their messages a broker has
+        delivered.
+        """
         for level in self._levels:
             self._has_progress(self._lanes[level])
 
     def _has_progress(self, queue: Path) -> bool:
-        """Whether the table's entry for the level that waits in `queue` can be used; otherwise the queue is left."""
+        """True if the table's entry for the level of `queue` can be used; otherwise the queue is skipped."""
         try:
             self._offsets.all().get(int(queue.name) + 1)
         except CorruptConfigError as error:
@@ -274,8 +279,8 @@ class Schedule:
         return True
 
     def _deliver(self, end: int, now_ms: int, limit: int | None) -> int:
-        """Unit by unit, the levels and timer queues in turn: what was due at `now_ms`. What comes due meanwhile is left
-        to the next look, or there might be no end to this one.
+        """Deliver the messages that were due at `now_ms`, one unit for each level and timer queue in turn. Messages
+        that come due meanwhile wait for the next call, because otherwise this one might never end.
         """
         delivered = 0
         lanes = [lane for lane, due in self._times(end, now_ms) if due is not None and due <= now_ms]
@@ -302,7 +307,7 @@ class Schedule:
         return delivered
 
     def _put(self, queue: Path, chunk: Chunk, now_ms: int) -> int | None:
-        """Append what a chunk becomes; how many messages were delivered, None if nothing was appended."""
+        """Append the copies of a chunk. Returns the number of delivered messages, None if nothing was appended."""
         restored = self._reader.restore(chunk.rows)
         try:
             return self._append(restored, chunk)
@@ -326,7 +331,7 @@ class Schedule:
         return count - restored.put_off_count
 
     def _closed(self, restored: Restored) -> set[QueueKey]:
-        """To which of the queues nothing can be added; each is named once."""
+        """The target queues that take no messages; one error is logged for each."""
         found: set[QueueKey] = set()
         with append_lock(self._log):
             end = self._log.writing_page.appended_end
@@ -344,9 +349,9 @@ class Schedule:
         return found
 
     def _correct_progress(self) -> None:
-        """A power cut can take messages that a broker had delivered: its progress is then ahead of the queues, and
-        what comes next would be passed over. Corrected before this process parks any (ScheduleMessageService.java
-        correctDelayOffset).
+        """Set progress back that is ahead of its queue. A power cut can take messages that a broker had delivered, and
+        the next messages would then be skipped. Called before this process delays any message
+        (ScheduleMessageService.java correctDelayOffset).
         """
         known = self._offsets.all()
         ends = {level: self._end_of(level - 1) for level in known if 0 < level < 1 << 31}

@@ -1,7 +1,7 @@
 """One queue of messages with an absolute time: the due ones, and the delivered ones (data plane).
 
 Their times are in no order, so one queue offset cannot say which were delivered. A watermark does. Each unit
-`timer/<queue id>` moves the watermark, in the record that says that the messages were delivered:
+`timer/<queue id>` moves the watermark, in the same record that ends the delivery:
 
     time, offset    every message before this (time, queue offset) was delivered,
     scanned_end       if its queue offset is below this
@@ -18,7 +18,7 @@ The value of the unit is its number, because two watermarks may have one time. T
 after the clock was set back, a message due before that time is delivered at once.
 
 The queue's entries hold the due times. A broker that rebuilt the queue wrote hashes of tags there, which look like
-times in January 1970: such a message is asked itself.
+times in January 1970. For such an entry the due time is read from the record.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Timers = npt.NDArray[np.void]
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """The watermark of deliveries, see above. `number`: of the unit that says so; None: there is none yet."""
+    """The watermark of deliveries, see above. `number`: of its unit; None: there is none yet."""
 
     number: int | None = None
     time_ms: int = 0
@@ -61,14 +61,14 @@ class Watermark:
 
     @classmethod
     def of(cls, unit: UnitRecord | None) -> Watermark:
-        """The watermark that a unit leaves."""
+        """The watermark in a unit."""
         if unit is None:
             return cls()
         detail = unit.detail
         return cls(unit.value, *(detail.get(name, 0) for name in ("time", "offset", "scanned_end", "start")))
 
     def unit(self, queue_id: int) -> UnitRecord:
-        """The unit that leaves this watermark."""
+        """The unit with this watermark."""
         detail = {"time": self.time_ms, "offset": self.offset, "scanned_end": self.scanned_end, "start": self.start}
         return UnitRecord(purposes.TIMER, str(queue_id), self.number, detail=detail)
 
@@ -82,7 +82,7 @@ class Watermark:
 
 
 class Earliest:
-    """The earliest of the waiting messages that were scanned, by time and queue offset; at most `rows_max`."""
+    """The earliest waiting messages of those scanned, by time and queue offset; at most `rows_max`."""
 
     def __init__(self, rows_max: int) -> None:
         self.rows: Timers = np.empty(0, _ROW)
@@ -91,7 +91,7 @@ class Earliest:
         self._rows_max = rows_max
 
     def add(self, rows: Timers) -> None:
-        """Take in rows that lie behind all those that were given before."""
+        """Add rows with queue offsets above those of all earlier calls."""
         if self.end_ms is not None:
             rows = rows[rows["due_ms"] < self.end_ms]
         if not len(rows):
@@ -104,12 +104,14 @@ class Earliest:
         self.rows = merged[: self._rows_max]
 
     def is_complete(self, now_ms: int) -> bool:
-        """Whether all that is due now is here."""
+        """True if all messages that are due now are included."""
         return self.end_ms is None or self.end_ms > now_ms
 
 
 class TimerQueue:
-    """One timer queue of a store open for writing. Remembers what waits: looking again costs what is new."""
+    """One timer queue of a store open for writing. It remembers waiting messages, so a repeated call reads only new
+    entries.
+    """
 
     def __init__(
         self, log: CommitLog, writer: Writer, queues: Queues, queue_id: int, rows_max: int = _REMEMBERED_ROWS
@@ -131,7 +133,7 @@ class TimerQueue:
         return int(rows["due_ms"][0]) if len(rows) else None
 
     def chunk(self, now_ms: int, rows_max: int, bytes_max: int) -> Chunk | None:
-        """Due messages that nobody delivered, earliest first; None: none."""
+        """Due messages that were not delivered, earliest first; None: none."""
         watermark = Watermark.of(self._writer.newest_unit(purposes.TIMER, str(self._queue_id)))
         self._go_on_from(watermark)
         if not self._scan_on(self._log.visible_end()):
@@ -181,7 +183,7 @@ class TimerQueue:
         self._earliest = Earliest(self._rows_max)
 
     def _scan_on(self, end: int) -> bool:
-        """Look at the entries that are new; False if retention interfered: look again."""
+        """Read the new entries; False if retention deleted some meanwhile: call it again."""
         try:
             last = self._log.queue_max(PYRMQ_TIMER_TOPIC, self._queue_id, end)
             if not last:
@@ -205,8 +207,8 @@ class TimerQueue:
         return True
 
     def _late(self, watermark: Watermark, rows_max: int, bytes_max: int) -> tuple[Timers, int]:
-        """Messages that were stored after the watermark's scan and are due before its time, in queue order; and the
-        end of the scan that they make possible.
+        """Messages that were stored after the watermark's scan and are due before its time, in queue order; and the new
+        scanned end.
         """
         found, count, size = [np.empty(0, _ROW)], 0, 0
         for first in range(watermark.scanned_end, self._scanned, _STEP) if watermark.time_ms else ():
@@ -220,7 +222,7 @@ class TimerQueue:
         return np.concatenate(found), self._scanned
 
     def _start(self, watermark: Watermark) -> int:
-        """Below which queue offset nothing waits any more."""
+        """The queue offset below which no message waits any more."""
         if self._earliest.end_ms is not None:
             return self._lowest
         offsets = watermark.not_delivered(self._earliest.rows)["queue_offset"]
