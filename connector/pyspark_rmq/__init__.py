@@ -68,9 +68,9 @@ def __dir__() -> list[str]:
 def register(spark: SparkSession) -> None:
     """Register `format("rmq")` in a session in which Spark did not find it by itself, and in the calling thread.
 
-    Spark looks for data sources of Python in the active session of the thread that writes or starts a query. Only the
-    thread that made the session has one: each other thread of a driver calls this first, or it meets
-    DATA_SOURCE_NOT_FOUND. Spark Connect needs it in no thread.
+    Spark looks for Python data sources in the active session of the thread that writes or starts a query. Only the
+    thread that made the session has one. Each other thread of a driver calls this function first; without it Spark
+    raises DATA_SOURCE_NOT_FOUND. With Spark Connect no thread needs it.
 
     Raises:
         ImportError: PySpark is missing or too old; 4.2 or newer is needed.

@@ -36,7 +36,7 @@ class DefaultSource(DataSource):
         return "rmq"
 
     def schema(self) -> StructType:
-        """All columns of the source; with the options `group` and `dlq` also where rows come from."""
+        """All columns of the source; with the options `group` and `dlq` also the origin columns."""
         from pyspark_rmq.options.option_table import READ
         from pyspark_rmq.options.options import check_options, report_options
         from pyspark_rmq.schema.schema import source_schema
@@ -51,7 +51,7 @@ class DefaultSource(DataSource):
         return source_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For `spark.read`."""
+        """The reader of `spark.read`."""
         from pyspark_rmq.options.options import report_options, source_options
         from pyspark_rmq.read.reader import RmqReader
 
@@ -68,7 +68,7 @@ class DefaultSource(DataSource):
         return RmqReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """For `spark.readStream`."""
+        """The reader of `spark.readStream`."""
         from pyspark_rmq.options.options import source_options
         from pyspark_rmq.read.refused_reader import RefusedStreamReader
         from pyspark_rmq.read.stream_reader import RmqStreamReader
@@ -79,7 +79,7 @@ class DefaultSource(DataSource):
             return RefusedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """For `df.write`."""
+        """The writer of `df.write`."""
         from pyspark_rmq.options.options import sink_options
         from pyspark_rmq.write.send_back_writer import batch_send_back_writer
         from pyspark_rmq.write.writer import batch_writer
@@ -89,7 +89,7 @@ class DefaultSource(DataSource):
         return make(options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """For `df.writeStream`."""
+        """The writer of `df.writeStream`."""
         from pyspark_rmq.options.options import sink_options
         from pyspark_rmq.write.send_back_writer import stream_send_back_writer
         from pyspark_rmq.write.writer import stream_writer

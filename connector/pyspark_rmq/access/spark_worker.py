@@ -1,8 +1,8 @@
-"""Set-up of a Python worker of Spark's, done once for all its tasks. Control plane.
+"""Set-up of Spark's Python workers, done once for all tasks of a worker. Control plane.
 
-A worker runs a garbage collection after each task, and accepts the next task only when it is over (pyspark/daemon.py).
-Python then visits every object that could be garbage: 80,000 of PySpark, pandas, numpy and this package, which live as
-long as the process. A collection takes 20 to 40 ms of a processor: a tenth of a small trigger, which has several tasks.
+After each task a worker runs a garbage collection, and only then accepts the next task (pyspark/daemon.py). Python
+visits every tracked object: 80,000 of PySpark, pandas, numpy and this package, which live as long as the process. A
+collection takes 20 to 40 ms of a processor: a tenth of a small trigger, which has several tasks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _closes_before_it_ends = False
 
 
 def is_worker() -> bool:
-    """True in a Python worker of Spark's that will also run the next task or commit."""
+    """True in a Python worker of Spark that will also run the next task or commit."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     # pyspark/daemon.py: without it (spark.python.worker.reuse=false) a process has one task only.
     return spec is not None and spec.name == "pyspark.daemon" and "SPARK_REUSE_WORKER" in os.environ
@@ -42,13 +42,13 @@ def spare_modules() -> None:
 
 
 def close_before_it_ends() -> None:
-    """Have this worker close its pooled stores before it ends with its session. Called at the start of a commit; does
+    """Make this worker close its pooled stores before it ends with its session. Called at the start of a commit; does
     nothing outside of a worker.
 
-    When a session stops, Spark closes the sockets of its workers, and its daemon sends SIGHUP to all processes of
-    its group. A worker that sees the end of its socket leaves the loop of pyspark/daemon.py with a code that is not
-    0, and calls `_exit`. So this wraps the loop's function, and takes the worker out of the group. A signal handler
-    would not do, because the loop resets it before each task. If a later Spark has another loop, a worker ends
+    When a session stops, Spark closes the sockets of its workers, and its daemon sends SIGHUP to all processes of its
+    group. A worker that reads the end of its socket leaves the loop of pyspark/daemon.py with a code that is not 0, and
+    calls `_exit`. So this function wraps the function of that loop, and takes the worker out of the group. A signal
+    handler does not help, because the loop resets it before each task. If a later Spark has another loop, a worker ends
     without closing, and the next opener recovers the store.
     """
     global _closes_before_it_ends

@@ -31,10 +31,10 @@ _FIRST_RETRY_LEVEL = 3
 
 
 class Identity(Protocol):
-    """Tells whether a location still has the store that it had when this was taken."""
+    """Tells whether a location still has the store that it had when the identity was taken."""
 
     def is_unchanged(self) -> bool:
-        """Whether the store is still the same one."""
+        """True if the location still has the same store."""
 
     def close(self) -> None:
         """Release the descriptors; may be called again."""
@@ -44,39 +44,39 @@ class StoreLocation(Protocol):
     """A place that has a store. `str()` names it in messages."""
 
     def open_to_read(self) -> StoreReader:
-        """Open the store for reading; nothing in it changes. Raises what `Store.open` raises."""
+        """Open the store read-only. Raises what `Store.open` raises."""
 
     def open_to_commit(self, group: str) -> StoreReader:
         """Open the store for reading, and for committing the offsets of `group`.
 
         Raises:
-            ReadOnlyError: the store cannot be written; the message names the option that reads it nevertheless.
+            ReadOnlyError: the store cannot be written; the message names the option with which it can still be read.
             StoreLockedError: a broker has the store open.
         """
 
     def in_task(self) -> AbstractContextManager[StoreReader]:
-        """The store, open for reading and up to date, in a task. It comes from a pool: the next task in this process
-        gets the same one.
+        """The store for the block of a task, open for reading and refreshed. It comes from a pool: the next task in
+        this process gets the same one.
         """
 
     def identity(self) -> Identity:
-        """The identity of the store that is there now. Take it before the store is opened: then it tells whether the
-        opened store is still the one at the location.
+        """The identity of the store that is at the location now. Take it before the store is opened. Then it tells
+        later whether the opened store is still the one at the location.
         """
 
     def clock(self) -> Callable[[], int]:
-        """The clock of the store, ms since the epoch: the system's; a store made for tests has one of its own."""
+        """The clock of the store, ms since the epoch: the system's, unless a test gave the store a clock of its own."""
 
     def broker_backlog(self) -> Iterator[pa.RecordBatch]:
-        """Messages that only a broker delivers, as `Store.broker_backlog`. Raises what `Store.open` and `Store.read`
+        """Messages that only a broker can deliver, as `Store.broker_backlog`. Raises what `Store.open` and `Store.read`
         raise.
         """
 
     def retry_max_times(self, group: str) -> int:
-        """How often a message of the group is retried before it becomes a dead letter, by the group's settings."""
+        """The number of retries after which a message of the group becomes a dead letter, by the group's settings."""
 
     def retry_ladder_ms(self) -> tuple[int, ...]:
-        """The delays of the first, second, ... retry: the delay levels from the third on (3 + reconsumeTimes,
+        """The delays (ms) of the first, second, ... retry: the delay levels from the third on (3 + reconsumeTimes,
         SendMessageProcessor). The last one repeats.
         """
 
@@ -84,16 +84,16 @@ class StoreLocation(Protocol):
         """Add losses to the report of the store, and return the new ones. Raises as `rmq_store.record_losses`."""
 
     def recorded_losses(self) -> list[Loss]:
-        """All losses in the report. Raises what `Store.open` raises where no store is."""
+        """All losses in the report. Raises what `Store.open` raises if there is no store."""
 
     def is_consuming(self, group: str) -> bool:
-        """Whether a process holds a lease of the group now, as each stream does that commits for it."""
+        """True if a process holds a lease of the group now. Each stream that commits for the group holds one."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreDirectory:
-    """A store in a directory of this host: `StoreLocation`, where `path` is the store's root. The other fields are the
-    options brokerName, storePathCommitLog and enableLmq.
+    """The `StoreLocation` of a store in a directory of this host: `path` is its root. The other fields are the options
+    brokerName, storePathCommitLog and enableLmq.
     """
 
     path: str
@@ -194,5 +194,5 @@ class StoreDirectory:
 
 
 def location_of(options: SourceOptions) -> StoreLocation:
-    """The location that a read was asked for."""
+    """The location that the options of a read name."""
     return StoreDirectory(options.path, options.broker_name, options.commit_log_paths, options.enable_lmq)

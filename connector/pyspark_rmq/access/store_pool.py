@@ -1,16 +1,16 @@
 """A pool of open stores. A store stays open for a few seconds after a task or commit, because the next one in this
 process usually needs it. Errors on close are logged, not raised. Control plane.
 
-Spark reuses its Python workers. To open a store for reading costs little, except after an unclean stop, when the end
-has to be found. But every task touches most pages of the log, because the queues are interleaved there, so the mappings
-are worth keeping. To close a store that was written costs several fsyncs (progress record, checkpoint), which a stream
-of small batches need not pay for each batch.
+Spark reuses its Python workers. Opening a store for reading costs little, except after an unclean stop, when the end
+has to be found. But every task reads most pages of the log, because the queues are interleaved there, so the mappings
+are worth keeping. Closing a store that was written costs several fsyncs (progress record, checkpoint). A stream of
+small batches need not pay them for each batch.
 
-A pooled store shows everything that was written since. Retention does not wait for it, but the space of a deleted file
-is free only when the store is closed. A worker that has committed closes its pooled stores before it ends with its
-session (`spark_worker.close_before_it_ends`). Spark may also kill a worker at any moment. Its stores are then in the
-state that any killed process leaves: locks are free, and the next opener recovers. So nothing that would be lost with
-the process may stay in a pooled store, and commits flush at once: see `store_writer.commit_staged`.
+A pooled store is refreshed before each use. Retention does not wait for it, but the disk space of a deleted file is
+free only when the store is closed. A worker that has committed closes its pooled stores before it ends with its session
+(`spark_worker.close_before_it_ends`). Spark may also kill a worker at any moment. Its stores are then in the state that
+any killed process leaves: locks are free, and the next opener recovers. So a pooled store holds nothing that would be
+lost with the process. Commits flush at once: see `store_writer.commit_staged`.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Poolable(Protocol):
-    """An open store, as far as the pool uses it."""
+    """The methods of an open store that the pool calls."""
 
     def refresh(self) -> None:
-        """Look at what others have written since."""
+        """See the appends of other processes since the last call."""
 
     def unpin(self) -> None:
-        """Keep nothing from retention until something is read again."""
+        """Release all pins, so that retention may delete files, until the next read."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the store."""
 
 
 K = TypeVar("K", bound=Poolable)
@@ -73,7 +73,7 @@ class DirectoryIdentity:
             return False
 
     def close(self) -> None:
-        """Let go of them; may be called again."""
+        """Close the descriptors; may be called again."""
         while self._descriptors:
             os.close(self._descriptors.pop())
 
@@ -123,8 +123,8 @@ class _Open(Generic[K]):
             self.identity.close()
 
     def close_quietly(self, name: str | None) -> None:
-        """Close, and log errors: no caller waits for the result. The next opener recovers the store, and raises what is
-        wrong with it.
+        """Close, and log errors: no caller waits for the result. The next opener recovers the store, and raises the
+        error if it persists.
         """
         try:
             self.close()
@@ -153,10 +153,11 @@ def pooled(
     written: bool = False,
     close_wait_s: float = 0.0,
 ) -> Iterator[K]:
-    """The pooled store of this key, refreshed, or a new one. Raises what `opening` raises.
+    """Yield the pooled store of this key, refreshed, or a new one. Raises what `opening` raises.
 
-    After the block the store stays open for `pool_s` seconds, and a thread closes it then. With 0.0 the block waits
-    up to `close_wait_s` for that thread. With None, or if the block fails, the store is closed at the end of the block.
+    After the block the store stays open for `pool_s` seconds; then a thread closes it. With 0.0 the block waits up to
+    `close_wait_s` seconds for that thread. With None, or if the block fails, the store is closed at the end of the
+    block.
 
     Raises:
         StoreFailedError: as `briefly`, if the block has `written` to the store.
@@ -181,11 +182,11 @@ def pooled(
 
 @contextlib.contextmanager
 def briefly(directory: Path, opening: Callable[[], K]) -> Iterator[K]:
-    """A store for the block alone; raises what `opening` raises. The work of the block is complete, or has failed, at
-    its end; an error on close is logged.
+    """Yield a store for this block alone; raises what `opening` raises. The block itself completes its work, or fails:
+    an error on close is only logged.
 
     Raises:
-        StoreFailedError: the directory was deleted or replaced meanwhile: the writes are not in it.
+        StoreFailedError: the directory was deleted or replaced during the block: the writes are not in it.
     """
     opened = _Open(directory, opening())
     try:
@@ -204,15 +205,15 @@ def close_pooled() -> None:
 
 
 def close_all() -> None:
-    """Close all pooled stores, and wait for the threads that close or sweep: the process ends after this."""
+    """Close all pooled stores, and wait for the threads that close or sweep. Called right before the process ends."""
     close_pooled()
     for thread in list(_at_work):
         thread.join()
 
 
 def run_in_thread(work: Callable[[], None]) -> None:
-    """Run `work` in a thread, because it waits for a busy disk. If no thread can be started, run it here: the commit
-    has succeeded and must not fail now.
+    """Run `work`, which waits for a busy disk, in a thread. If no thread can be started, run it here: the commit has
+    succeeded and must not fail now.
     """
     try:
         _start(threading.Thread(target=work, name="rmq-sweep", daemon=True))
@@ -236,7 +237,7 @@ def _take(key: _Key) -> _Open[Poolable] | None:
 
 
 def _return_to_pool(key: _Key, opened: _Open[K], pool_s: float | None, close_wait_s: float) -> None:
-    """Close the store in a moment, unless a task takes it first. Errors are logged: the task has ended."""
+    """Close the store after `pool_s`, unless a task takes it first. Errors are logged: the task has ended."""
     if pool_s is None:
         opened.close_quietly(key[1])
         return
@@ -268,7 +269,7 @@ def _let_go(key: _Key, opened: _Open[K]) -> None:
 
 
 def _forget_in_child() -> None:
-    """A store does not live across fork, and its descriptors are the parent's."""
+    """Empty the pool after a fork: its stores and their descriptors belong to the parent."""
     global _lock
     _lock = threading.RLock()
     _at_work.clear()

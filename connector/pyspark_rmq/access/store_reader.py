@@ -1,7 +1,7 @@
 """`StoreReader`: the part of `rmq_store.Store` that the sources of this package use. Control plane.
 
 The interface does not say where the messages are. `store_location` knows that, and opens a `StoreReader` there: today a
-store in a directory of this host, later a cluster. mypy checks that `Store` fulfils the interface, member by member.
+store in a directory of this host, later a cluster. mypy checks each member of `Store` against the interface.
 """
 
 from __future__ import annotations
@@ -20,55 +20,58 @@ if TYPE_CHECKING:
 
 
 class Lease(Protocol):
-    """The right of one process to consume a topic for a group; it ends with the process."""
+    """The right of one process to consume a topic for a group. It ends with the process."""
 
     def heartbeat(self) -> bool:
-        """Show that the holder still works; False if the lease is lost."""
+        """Write that the holder still works; False if the lease is lost."""
 
     def held(self) -> bool:
         """True if this process still holds the lease."""
 
     def release(self) -> None:
-        """Give it back."""
+        """Give the lease up."""
 
 
 class Pin(Protocol):
-    """Keeps retention from deleting a range of the log; ends with the process."""
+    """Keeps retention from deleting a range of the log. It ends with the process."""
 
     def release(self) -> None:
-        """Let retention have them; may be called again."""
+        """Let retention delete the range; may be called again."""
 
 
 class Delivery(Protocol):
-    """The result of a delivery of due messages."""
+    """The result of a delivery of due delayed messages."""
 
     @property
     def next_due_ms(self) -> int | None:
-        """Due time of the next waiting message, by the store's clock; it may have passed. None: no message waits."""
+        """Due time of the next delayed message, by the store's clock; it may have passed. None: no delayed message is
+        left.
+        """
 
 
 class Schedule(Protocol):
-    """The messages that wait for their time."""
+    """The delayed messages of the store."""
 
     def deliver_due(self, limit: int | None = None) -> Delivery:
-        """Deliver what is due, `limit` messages or a few more; cheap if nothing is."""
+        """Deliver the messages that are due, at most `limit` or a few more. Cheap if none is due."""
 
 
 class FoundRows(Protocol):
-    """The answer of the index, by queue id: queue offsets that it found, (n,) int64, and ranges that it does not cover.
-    """
+    """Answer of an index lookup for some ranges of queues."""
 
     @property
     def found(self) -> Mapping[int, np.ndarray]:
-        """Ascending."""
+        """By queue id: queue offsets of the messages that the index found, (n,) int64, ascending."""
 
     @property
     def untold(self) -> Mapping[int, Sequence[tuple[int, int]]]:
-        """[start, end), ascending; nothing in them is in `found`."""
+        """By queue id: ranges [start, end) of queue offsets that the index does not cover, ascending. `found` has
+        nothing in them.
+        """
 
 
 class Rows(Protocol):
-    """Queue offsets of messages with a key or id."""
+    """Finds queue offsets of messages by key or id."""
 
     def find(
         self,
@@ -77,7 +80,8 @@ class Rows(Protocol):
         spans: Mapping[int, tuple[int, int]],
         by: Literal["key", "unique key", "id"],
     ) -> FoundRows:
-        """The messages of some ranges (queue id -> [start, end)) with one of these keys, unique keys or ids."""
+        """Look up the messages in `spans` (queue id -> [start, end)) that have one of `texts` as key, unique key or id.
+        """
 
 
 class Query(Protocol):
@@ -85,14 +89,14 @@ class Query(Protocol):
 
     @property
     def rows(self) -> Rows:
-        """Of queues."""
+        """Lookups that return queue offsets."""
 
 
 class Redriven(Protocol):
-    """Offsets of one queue."""
+    """The queue offsets of the dead letters of one queue that were redriven."""
 
     def contains(self, offsets: np.ndarray) -> np.ndarray:
-        """Mask (n,) bool: which of `offsets`, (n,) int64, belong to them."""
+        """Mask (n,) bool: True for each of `offsets`, (n,) int64, that was redriven."""
 
 
 class StoreReader(Protocol):
@@ -108,7 +112,7 @@ class StoreReader(Protocol):
 
     @property
     def schedule(self) -> Schedule:
-        """The waiting messages; only of a store that was opened to commit."""
+        """The delayed messages. Only for a store that was opened with `open_to_commit`."""
 
     def refresh(self) -> None:
         """See the appends and changes of other processes since the last call."""
@@ -120,16 +124,18 @@ class StoreReader(Protocol):
         """All topics of the table by name; the same object as long as nothing changed."""
 
     def find_topic(self, name: str) -> object | None:
-        """The topic of exactly this name, also one that has queues and is in no table; None if there is none."""
+        """The topic of exactly this name; None if there is none. A topic that has queues, but is not in the table, is
+        found too.
+        """
 
     def unlisted_topics(self) -> Mapping[str, object]:
-        """Topics that have queues and are in no table, by name."""
+        """Topics that have queues but are not in the table, by name."""
 
     def queue_ranges(self, topic: str) -> Mapping[int, Range]:
-        """The queues of a topic; `UnknownTopicError` if it does not exist."""
+        """The range of each queue of a topic, by queue id. Raises `UnknownTopicError` if the topic does not exist."""
 
     def queue_range(self, topic: str, queue_id: int) -> Range:
-        """One queue, also one that is not open for reading; empty if it was never used."""
+        """The range of one queue, also of a queue that is not open for reading; an empty range if it was never used."""
 
     def log_range(self) -> tuple[int, int]:
         """The commit-log offsets `[start, end)` that exist."""
@@ -143,19 +149,22 @@ class StoreReader(Protocol):
         """Commit-log offset of the message before `queue_offset`; -1 if it does not exist (any more)."""
 
     def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """When a message was stored, ms. `OffsetOutOfRangeError`, `CorruptRecordError`."""
+        """Time at which a message was stored, ms. Raises `OffsetOutOfRangeError` and `CorruptRecordError`."""
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The first message stored at `timestamp_ms` or later; the end of the queue if there is none."""
+        """Queue offset of the first message stored at `timestamp_ms` or later; the end of the queue if there is none.
+        """
 
     def bytes_between(self, topic: str, queue_id: int, start: int, end: int) -> int:
-        """Bytes that the messages `[start, end)` take in the log."""
+        """Size in the log of the messages `[start, end)`, in bytes."""
 
     def offset_after_bytes(self, topic: str, queue_id: int, start: int, end: int, limit_bytes: int) -> int:
-        """The largest offset up to `end` so that `[start, offset)` takes `limit_bytes` or less."""
+        """The largest offset up to `end` for which `[start, offset)` takes at most `limit_bytes` in the log."""
 
     def lost_offsets(self, topic: str, queue_id: int, start: int, end: int, *, tags: str | None) -> np.ndarray:
-        """The messages `[start, end)` that cannot be read because the log lost its bytes: (n,) int64, ascending."""
+        """Queue offsets, (n,) int64, ascending, of the messages `[start, end)` that cannot be read because the log lost
+        their bytes.
+        """
 
     def read(
         self,
@@ -170,35 +179,37 @@ class StoreReader(Protocol):
         only: np.ndarray | None = None,
         two_threads: bool,
     ) -> Iterator[pa.RecordBatch]:
-        """The messages `[start, end)`, in order; of these just the queue offsets `only`, (n,) int64, ascending.
-        `two_threads`: a second one helps.
+        """Yield the messages `[start, end)` in order, as record batches of `columns`. With `only`, (n,) int64,
+        ascending: only these queue offsets. With `two_threads`: a second thread decodes every other batch.
         """
 
     def redriven(self, group: str) -> Mapping[int, Redriven]:
-        """Dead letters that were moved on, for each queue of `%DLQ%group`. `CorruptionError`: their record is damaged.
+        """The dead letters that were redriven, by queue id of `%DLQ%group`. Raises `CorruptionError` if the ledger is
+        damaged.
         """
 
     @property
     def query(self) -> Query:
-        """Finds messages without reading all of them."""
+        """Lookups by key or id, which do not read all messages."""
 
     def pin(self, start_offset: int, end_offset: int) -> Pin:
-        """Keep the commit-log offsets `[start_offset, end_offset)` from being deleted, as far as they are there."""
+        """Keep retention from deleting the commit-log offsets `[start_offset, end_offset)`, as far as they still exist.
+        """
 
     def committed_offsets(self, group: str) -> Mapping[tuple[str, int], int]:
         """The offsets that the group has committed, by (topic, queue id)."""
 
     def all_committed_offsets(self) -> Mapping[str, Mapping[tuple[str, int], int]]:
-        """The same of all groups that have committed something."""
+        """The committed offsets of all groups that have some: group -> (topic, queue id) -> offset."""
 
     def groups(self) -> Mapping[str, object]:
         """The groups that have settings, by name."""
 
     def commit_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
-        """Commit these queues, leave the others as they are."""
+        """Commit the offsets of these queues; those of other queues stay."""
 
     def lease(self, group: str, topic: str, owner: str) -> Lease:
-        """Take the lease; `LeaseHeldError` names the holder."""
+        """Take the lease of a topic for a group. Raises `LeaseHeldError`, which names the holder."""
 
     def close(self) -> None:
         """Close the store."""

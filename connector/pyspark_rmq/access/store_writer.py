@@ -1,6 +1,6 @@
 """Writing to a store, for the sinks: from staging in tasks to the commit in the driver. Control plane.
 
-All functions take the store's directory (option path). `store_location` is the reading side.
+All functions take the store's directory (option path). `store_location` is the counterpart for reading.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _STALE_MS = 24 * 3_600_000
 class Marker:
     """Makes a repeated commit a no-op. It is stored with the messages, and `value` only grows for each `key`.
 
-    With `repeatable` the same value must come with the same rows. That detects a copied checkpoint.
+    With `repeatable` the same value must come with the same rows. This detects a copied checkpoint.
     """
 
     purpose: str
@@ -51,8 +51,8 @@ class Marker:
 
 
 def prepare_to_consume(path: str, group: str, max_reconsume_times: int | None) -> None:
-    """Make sure that the store can be written. A given `max_reconsume_times` becomes the group's setting, and replaces
-    an earlier one.
+    """Make sure that the store can be written. If `max_reconsume_times` is given, store it as the group's setting; it
+    replaces an earlier one.
 
     Raises what `Store.open` raises.
     """
@@ -62,17 +62,17 @@ def prepare_to_consume(path: str, group: str, max_reconsume_times: int | None) -
 
 
 def last_sent_back(path: str, key: str) -> int | None:
-    """The newest value of a marker of send-backs; None if there is none."""
+    """The newest value of a send-back marker; None if there is none."""
     with _open_to_write(path) as store:
         return store.last_unit(SEND_BACK, key)
 
 
 def prepare_to_write(options: SinkOptions) -> None:
-    """Make sure that there is a store for tasks to stage for: create it if nothing is there, and log that. A mistyped
-    path shows in the log, as a new table does with Parquet and Delta.
+    """Make sure that there is a store for which tasks can stage. Creates one if nothing is there, and logs that: so a
+    mistyped path shows in the log, as a new table does with Parquet and Delta.
 
     Raises:
-        NotAStoreError: there is something else; or nothing, with createStore=false.
+        NotAStoreError: something else is there; or nothing, with createStore=false.
     """
     root = Path(options.path)
     if (root / "pyrmq" / "store.json").exists():  # the usual case: no need to import the engine
@@ -87,7 +87,7 @@ def prepare_to_write(options: SinkOptions) -> None:
 
 
 def is_there_to_write(options: SinkOptions) -> bool:
-    """True if a store is there for the tasks of a stream to stage for. A store that a broker made gets our settings
+    """True if there is a store for which the tasks of a stream can stage. A store that a broker made gets our settings
     file.
 
     Raises:
@@ -105,12 +105,13 @@ def is_there_to_write(options: SinkOptions) -> bool:
 
 
 def prepare_batch(options: SinkOptions, batch_id: int) -> None:
-    """Make sure, in a task, that there is a store to stage for, where the driver saw none: a query's first batch makes
-    it, several of its tasks at once if need be, and also if it has no rows.
+    """Make sure, in a task, that there is a store to stage for, if the driver saw none. The first batch of a query
+    creates it, also if the batch has no rows. Several tasks may do so at once.
 
     Raises:
-        NotAStoreError: there is something else; or nothing, and the batch is a later one: those before it were written
-            to a store that is not there now.
+        NotAStoreError: something else is there; or nothing, and this is a later batch: the store to which earlier
+            batches
+            were written is gone.
     """
     if batch_id == 0:
         prepare_to_write(options)
@@ -126,7 +127,7 @@ def prepare_batch(options: SinkOptions, batch_id: int) -> None:
 
 
 def _is_nothing(root: Path) -> bool:
-    """Whether nothing is there. A place where something is mounted is an empty directory when it is not."""
+    """True if nothing is there. A mount point is an empty directory while nothing is mounted."""
     return not root.exists() or (root.is_dir() and not any(root.iterdir()))
 
 
@@ -144,7 +145,8 @@ def _refuse_to_create(options: SinkOptions) -> None:
 def stage(
     options: SinkOptions, write_id: str, partition_id: int, attempt_id: int, drop_properties: frozenset[str]
 ) -> StagingArea:
-    """Begin the file of one attempt of a task. Raises `NotAStoreError` on a host that does not have the store."""
+    """Begin the staged file of one attempt of a task. Raises `NotAStoreError` on a host that does not have the store.
+    """
     from rmq_store import StagingArea
 
     spare_modules()
@@ -162,12 +164,12 @@ def stage(
 
 
 def prepare_to_send_back(options: SinkOptions) -> bool:
-    """Make sure, on the driver, that the group has what tasks need that send its messages back; False if it has no
-    retry queues: then nothing that is sent back is stored, not even as a dead letter.
+    """Prepare the group, on the driver, for tasks that send its messages back. False if it has no retry queues: then
+    nothing that is sent back is stored, not even as a dead letter.
 
     Raises:
         NotAStoreError: there is no store, so no message of it can have failed.
-        ResponseError: the group, or its retry topic, is not there and must not be made.
+        ResponseError: the group, or its retry topic, does not exist and must not be created.
     """
     assert options.send_back is not None  # options checked it
     with _open_to_write(options.path) as store:
@@ -176,7 +178,9 @@ def prepare_to_send_back(options: SinkOptions) -> bool:
 
 
 def stage_send_backs(options: SinkOptions, write_id: str, partition_id: int, attempt_id: int) -> SendBackArea:
-    """Begin the file of one attempt of a task. Raises `NotAStoreError` on a host that does not have the store."""
+    """Begin the staged file of one attempt of a task that sends messages back. Raises `NotAStoreError` on a host that
+    does not have the store.
+    """
     from rmq_store import SendBackArea
 
     spare_modules()
@@ -199,21 +203,21 @@ def commit_staged(
     *,
     stays_open: bool,
 ) -> bool:
-    """Append staged files, all or nothing; False if `marker` says that this was done before, and nothing was added.
-    `sweeping` is called when that is done; it raises nothing.
+    """Append staged files, all or nothing. False if `marker` says that this was done before: then nothing is added.
+    Afterwards `sweeping` is called, which raises nothing.
 
-    On return they are on disk under SYNC_FLUSH, and in the page cache under ASYNC_FLUSH: then a worker of Spark's
-    flushes, sweeps and closes in threads of its own, and any other process, or a worker that ends with the commit,
-    before it returns. If the files are small, a worker waits for a moment until the store is closed. With `stays_open`
-    it has the store open for longer, because the next batch will need it soon. That it cannot be closed is logged: the
-    files are committed, and an error would have them written twice.
+    On return the messages are on disk under SYNC_FLUSH, and in the page cache under ASYNC_FLUSH. Under ASYNC_FLUSH a
+    worker of Spark flushes, sweeps and closes in threads of its own. Any other process, or a worker that ends with the
+    commit, does so before it returns. If the files are small, a worker waits a moment for the store to be closed. With
+    `stays_open` it keeps the store open longer, because the next batch will need it soon. An error on close is logged,
+    not raised: the files are committed, and after an error they would be written twice.
 
     Raises:
-        MarkerError: the marker of this key is already further, or stands here with other rows.
-        UsageError: two rows are to send one message back.
+        MarkerError: the marker of this key is already further, or was stored with other rows.
+        UsageError: two rows send the same message back.
         StagingError: a file is missing or altered.
         StoreFullError, StoreLockedError: nothing was appended.
-        StoreFailedError: they are appended, but perhaps not on disk; with a marker the commit can be repeated.
+        StoreFailedError: the messages are appended, but perhaps not on disk; with a marker the commit can be repeated.
     """
     spare_modules()
     close_before_it_ends()
@@ -231,7 +235,7 @@ def commit_staged(
 
 
 def _commit(store: Store, files: Sequence[StagedFile], marker: Marker | None, purpose: str) -> bool:
-    """`purpose` is that of a unit without a marker."""
+    """`purpose` names the unit if there is no marker."""
     from rmq_store import MarkerError
 
     if marker is None:
@@ -251,7 +255,8 @@ def _commit(store: Store, files: Sequence[StagedFile], marker: Marker | None, pu
 
 
 def _flush(store: Store) -> None:
-    """Make what was committed durable: no error may say that it was not written. StoreFailedError."""
+    """Make a commit durable. Raises StoreFailedError: no other error, because that would say that nothing was written.
+    """
     from rmq_store import StoreFailedError, StoreLockedError
 
     try:
@@ -269,8 +274,8 @@ def _commit_store(path: str, stays_open: bool, close_wait_s: float = 0.0) -> Abs
 
 
 def _pool_s(store: Store, stays_open: bool) -> float | None:
-    """How long a store stays open behind a commit. None: it is closed before, as whoever chose SYNC_FLUSH expects it of
-    a batch write, which may be the last thing that a job does.
+    """How long a store stays open after a commit, in seconds. None: it is closed before the commit returns. Users of
+    SYNC_FLUSH expect that of a batch write, which may be the last action of a job.
     """
     if not is_worker():
         return None
@@ -280,7 +285,7 @@ def _pool_s(store: Store, stays_open: bool) -> float | None:
 
 
 def _open_to_write(path: str, *, create: bool = False) -> AbstractContextManager[Store]:
-    """The store, for one block that has done its work when it ends. Raises what `Store.open` raises."""
+    """The store, for one block. Raises what `Store.open` raises."""
     from rmq_store import Store
 
     return briefly(Path(path), lambda: Store.open(path, create=create))
@@ -289,7 +294,8 @@ def _open_to_write(path: str, *, create: bool = False) -> AbstractContextManager
 def sweep_staged(
     options: SinkOptions, write_ids: Sequence[str], is_over: Callable[[str], bool] | None = None
 ) -> None:
-    """Remove what these writes staged, and those that are over by their id, and what died long ago."""
+    """Remove the staged files of `write_ids`, of writes that `is_over` says are over, and of writes that died long ago.
+    """
     from rmq_store import sweep
 
     sweep(Path(options.path), write_ids, _STALE_MS, is_over=is_over)

@@ -1,8 +1,9 @@
-"""Every option of the data source: name, meaning, default, and where it may be used. docs/options.md is made of it.
+"""Every option of the data source: name, meaning, default, and where it may be used. docs/options.md is generated from
+it.
 
 Names and meanings are those of Spark's Kafka source wherever the meaning is the same, RocketMQ's where RocketMQ has
-one. Nothing heavy is imported here: options are parsed in every short-lived process that Spark starts for planning
-and committing.
+one. Nothing heavy is imported here: every short-lived process that Spark starts for planning and committing parses
+options.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _UNITS_MS = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: `parse(text, name)` returns its value or raises `UsageError`; the other fields are for people."""
+    """One option. `parse(text, name)` returns its value or raises `UsageError`; the other fields are documentation."""
 
     name: str
     uses: frozenset[Use]
@@ -68,7 +69,9 @@ def _text(text: str, name: str) -> str:
 
 
 def group_name(text: str, name: str) -> str:
-    """A consumer group; not one of its topics, which would be a group of its own with a retry topic of its own."""
+    """Parse the name of a consumer group. The retry or dead-letter topic of a group is refused: as a group it would get
+    a retry topic of its own.
+    """
     value = _text(text, name)
     prefix = re.match("%(RETRY|DLQ)%", value)
     if prefix is not None:
@@ -98,7 +101,7 @@ def _topic(text: str, name: str) -> str:
 
 
 def local_path(text: str, name: str) -> str:
-    """An absolute path. Options are parsed on the driver; a task elsewhere has another working directory."""
+    """Parse an absolute path. The driver parses options, and a task on another host has another working directory."""
     value = _text(text, name)
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", value)
     if scheme is not None:

@@ -58,10 +58,10 @@ NO_TABLES = (
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """The queues to read: at most one of the first three is given. `assign` has sorted queue ids per topic.
+    """The queues to read. At most one of the first three fields is given. `assign` has sorted queue ids per topic.
 
     `of_group` is a retry or dead-letter topic that is read in addition, as soon as it exists. Its rows show the topic
-    to which they were sent (DefaultMQPushConsumerImpl.resetRetryTopic).
+    to which they were first sent (DefaultMQPushConsumerImpl.resetRetryTopic).
     """
 
     topics: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """The messages that a batch asks for: those with one of `texts` among their keys, or as their unique key or id."""
+    """The messages that a batch asks for: those that have one of `texts` as a key, unique key or id."""
 
     by: Literal["key", "unique key", "id"]
     texts: tuple[str, ...]
@@ -144,8 +144,7 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def check_options(options: Mapping[str, str], uses: Sequence[Use], now_ms: int) -> None:
-    """Refuse options with which none of `uses` is possible: at `load()` Spark does not say whether a batch or a stream
-    is wanted.
+    """Refuse options that fit none of `uses`: at `load()` Spark does not say whether a batch or a stream is wanted.
 
     Raises:
         UsageError: as `source_options` and `sink_options`; or two options have no use in common.
@@ -180,7 +179,8 @@ def _check(options: Mapping[str, str], use: Use, now_ms: int) -> None:
 
 
 def source_options(options: Mapping[str, str], use: Use, now_ms: int) -> SourceOptions:
-    """Parse the options of a read; `now_ms` is the clock, for the default of `consumeTimestamp`.
+    """Parse the options of a read. `now_ms` is the present time, from which the default of `consumeTimestamp` is
+    counted.
 
     Raises:
         UsageError: an option is unknown, misplaced, missing, malformed, or contradicts another one.
@@ -225,7 +225,8 @@ def source_options(options: Mapping[str, str], use: Use, now_ms: int) -> SourceO
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """A batch read of something else than messages: `name` is the option that asks for it."""
+    """Options of a batch read that returns a report instead of messages; `name` is the option that asks for the report.
+    """
 
     name: str
     path: str
@@ -236,7 +237,7 @@ def report_options(options: Mapping[str, str]) -> ReportOptions | None:
     """The report that a batch read asks for; None if it asks for messages.
 
     Raises:
-        UsageError: as `source_options`, or it asks for both, or for two reports.
+        UsageError: as `source_options`; or the options ask for messages and a report, or for two reports.
     """
     if not {name.lower() for name in REPORTS} & {name.lower() for name in options}:
         return None
