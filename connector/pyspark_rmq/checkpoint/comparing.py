@@ -1,4 +1,4 @@
-"""Can a query continue from its checkpoint? The answer, queue by queue, for the store as it is now.
+"""Tells, for each queue and the store as it is now, whether a query can continue from its checkpoint.
 
 The rules are those of the source when it starts (`pyspark_rmq.read.loss_detection`).
 """
@@ -27,8 +27,8 @@ OTHER_STORE = "other store"
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """One queue of one source. `position`: the first message that was not read, `planned`: where the batch that is to
-    run again ends, None if there is none; `min_offset` and `max_offset` are None if the store has no such queue.
+    """One queue of one source. `position`: the first message that was not read. `planned`: the end of the batch that
+    will run again; None if there is none. `min_offset` and `max_offset` are None if the store has no such queue.
     """
 
     source: int
@@ -43,27 +43,27 @@ class QueueState:
 
     @property
     def behind(self) -> int | None:
-        """Messages to come, of those that are there."""
+        """The number of existing messages that the query still has to read."""
         if self.min_offset is None or self.max_offset is None:
             return None
         return max(self.max_offset - max(self.position, self.min_offset), 0)
 
     @property
     def lost(self) -> int:
-        """Messages that were not read and are gone."""
+        """The number of messages that the query has not read and that are gone."""
         return 0 if self.min_offset is None else max(self.min_offset - self.position, 0)
 
 
 def compare(store: Store, standings: Sequence[Standing], group: str | None = None) -> list[QueueState]:
-    """The state of each queue of these sources; those of other stores are left out, unless all are."""
+    """The state of each queue of these sources. Sources of other stores are left out, unless all are of other stores.
+    """
     here = [standing for standing in standings if is_of(store, standing)]
     committed = store.committed_offsets(group) if group is not None else {}
     return [state for standing in here or standings for state in _states(store, standing, committed)]
 
 
 def is_of(store: Store, standing: Standing) -> bool:
-    """True if the source reads this store. A store that a broker wrote has no identity: its messages are compared
-    instead.
+    """True if the source reads this store. A store that a broker wrote has no identity: then its messages are compared.
     """
     wanted = standing.begin.store
     return not wanted or not store.identity or wanted == store.identity

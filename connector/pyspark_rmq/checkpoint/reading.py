@@ -37,9 +37,10 @@ NOTHING = "-"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One source of a query in a batch: the `number`-th line; `name` only in v2.
+    """One source of a query in a batch: line `number` of the batch's file; `name` only in v2.
 
-    `text` is its offset as Spark stores it; `position` the same for a source of ours, None for others.
+    `text` is its offset as Spark stores it. `position` is the same parsed, for a source of this package; None for
+    others.
     """
 
     number: int
@@ -55,7 +56,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A planned batch; `about` is what it knows of itself: batchWatermarkMs, batchTimestampMs, conf."""
+    """A planned batch. `about` is Spark's JSON about it: batchWatermarkMs, batchTimestampMs, conf."""
 
     number: int
     version: int
@@ -63,14 +64,14 @@ class Batch:
     sources: tuple[Source, ...]
 
     def position(self, key: int | str) -> StreamPosition | None:
-        """The position at which a source of ours ended; None if the batch had nothing of such a source."""
+        """The end of the batch in a source of this package; None if the batch has no position of such a source."""
         return next((source.position for source in self.sources if source.key == key), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Position of a source of ours for a query that starts now: it reads from `begin` on. `end` is the end of the batch
-    that runs again, None if no batch does.
+    """Position of a source of this package for a query that starts now: it reads from `begin` on. `end` is the end of
+    the batch that runs again; None if no batch does.
     """
 
     source: Source
@@ -80,13 +81,13 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The content of a batch's commit: nextBatchWatermarkMs; from v3 on, sinkMetadataMap."""
+    """The content of a batch's commit file: nextBatchWatermarkMs; from v3 on, sinkMetadataMap."""
 
     version: int
     about: dict[str, Any]
 
     def sinks(self) -> list[str]:
-        """The sinks that it names, each with its provider; nothing before v3."""
+        """The sinks that the file names, each with its provider; nothing before v3."""
         found = self.about.get("sinkMetadataMap")
         known = found.values() if isinstance(found, dict) else ()
         names = [f"{sink.get('sinkName')} ({sink.get('providerName')})" for sink in known if isinstance(sink, dict)]
@@ -95,7 +96,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint as it was found: ascending numbers of the batches, and whether the query has state."""
+    """A checkpoint as it was read: the ascending numbers of its batches, and whether the query has state."""
 
     path: Path
     query_id: str
@@ -115,7 +116,7 @@ class Checkpoint:
 
     @property
     def done(self) -> int | None:
-        """The batch after which a query that starts now reads on; None: its starting options decide."""
+        """The batch after which a query that starts now continues; None: its starting options decide."""
         if self.last is None or self.is_complete:
             return self.last
         return self.last - 1 if self.last else None
@@ -124,8 +125,8 @@ class Checkpoint:
         """Read one batch.
 
         Raises:
-            UsageError: it is not there: Spark keeps the last 100 (spark.sql.streaming.minBatchesToRetain).
-            CorruptConfigError, NotAStoreError: it is no file that Spark wrote.
+            UsageError: the batch does not exist: Spark keeps the last 100 (spark.sql.streaming.minBatchesToRetain).
+            CorruptConfigError, NotAStoreError: Spark cannot have written the file.
         """
         path = self.path / "offsets" / str(number)
         try:
@@ -139,11 +140,11 @@ class Checkpoint:
         return Batch(number, version, about, tuple(_sources(path, version, lines[1:])))
 
     def standings(self) -> list[Standing]:
-        """The position of each source of ours; empty if there is none.
+        """The position of each source of this package; empty if the query has none.
 
         Raises:
-            UsageError: no batch was planned, so the query begins where its options say; or the batch before the one
-                that is to run again is gone, and Spark cannot start from it either.
+            UsageError: no batch was planned, so the query begins where its options say. Or the batch before the one
+                that will run again is gone, and Spark cannot start from it either.
             CorruptConfigError, NotAStoreError: as `batch`.
         """
         if self.last is None:
@@ -166,7 +167,7 @@ class Checkpoint:
         return found
 
     def commit(self, number: int) -> Commit | None:
-        """Read the commit of a batch; None if there is none. CorruptConfigError, NotAStoreError."""
+        """Read the commit file of a batch; None if there is none. Raises CorruptConfigError and NotAStoreError."""
         path = self.path / "commits" / str(number)
         try:
             version, lines = read_lines(path, COMMITS_VERSION_MAX)
@@ -178,10 +179,10 @@ class Checkpoint:
 
 
 def local_path(location: str) -> Path:
-    """The directory that Spark means by a location, which may be a file: URI.
+    """The local directory that a location names; the location may be a file: URI.
 
     Raises:
-        UsageError: it is on another file system.
+        UsageError: the location is on another file system.
     """
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", location)
     if scheme is None:
@@ -196,11 +197,12 @@ def local_path(location: str) -> Path:
 
 
 def open_checkpoint(location: str) -> Checkpoint:
-    """Look at a checkpoint; a query may run on it meanwhile.
+    """Read a checkpoint. A query may run on it meanwhile.
 
     Raises:
-        UsageError: there is none.
-        CorruptConfigError: it has no query id. NotAStoreError: something in it is a symbolic link.
+        UsageError: there is no checkpoint.
+        CorruptConfigError: it has no query id.
+        NotAStoreError: it contains a symbolic link.
     """
     path = local_path(location)
     if not path.is_dir():

@@ -41,20 +41,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A queue of a source that gets a new position; `change.place.committed` is the old one, None: it had none."""
+    """A queue of a source that gets a new position. `change.place.committed` is the old one; None if it had none."""
 
     source: int
     change: OffsetChange
 
     @property
     def again(self) -> int:
-        """Messages that were read, are there, and will be read again."""
+        """The number of existing messages that were read and will be read again."""
         now = self.change.place.committed
         return 0 if now is None else max(min(now, self.change.place.max_offset) - self.change.then, 0)
 
     @property
     def skipped(self) -> int:
-        """Messages that are there and will not be read, unless they were before."""
+        """The number of existing messages that the new query leaves out and that were perhaps never read."""
         place = self.change.place
         now = place.min_offset if place.committed is None else place.committed
         return max(self.change.then - max(now, place.min_offset), 0)
@@ -62,8 +62,8 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """The content of the new checkpoint: `base` with the positions of the moved sources, by their keys. `left_out`:
-    queues that it does not have, because their topic is gone or the earlier batch did not know them.
+    """The content of the new checkpoint: `base` with the new positions of the moved sources, by their keys. `left_out`:
+    queues that the new checkpoint lacks, because their topic is gone or the earlier batch did not have them.
     """
 
     checkpoint: Checkpoint
@@ -81,13 +81,15 @@ class Rewind:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The queues to move: all except those of retry topics, or those of `topics`, or one queue id of each."""
+    """The queues to move: those of all topics except retry topics, or those of `topics`; with a queue id, one queue of
+    each.
+    """
 
     topics: Collection[str] = ()
     queue_id: int | None = None
 
     def has(self, queue: Queue, *, retry: bool) -> bool:
-        """True if the queue is selected. `retry`: retry topics that are not named are selected, too."""
+        """True if the queue is selected. `retry`: retry topics are selected without being named."""
         if self.queue_id not in (None, queue.queue_id):
             return False
         return queue.topic in self.topics if self.topics else retry or not queue.topic.startswith(RETRY_PREFIX)
@@ -101,10 +103,11 @@ def plan_rewind(
     *,
     drop_state: bool,
 ) -> Rewind:
-    """The files with which a query begins at `target`; changes nothing.
+    """Plan the files with which a query begins at `target`; changes nothing.
 
-    A batch as target is the place where it ended: with retry topics, and sources of other formats, unless `selection`
-    names something. Sources of other stores stay where they are, and so do queues that `selection` leaves out.
+    If `target` is a batch, the query begins at the end of that batch. Then retry topics and sources of other formats
+    are moved, too, unless `selection` names topics or a queue. Sources of other stores keep their positions, and so do
+    queues that `selection` leaves out.
 
     Raises:
         UsageError: there is no committed batch; nothing is selected; the query has state and `drop_state` is not set;
@@ -153,11 +156,12 @@ def plan_rewind(
 
 
 def write_rewind(rewind: Rewind, target: Path) -> str:
-    """Write the new checkpoint, and return the id of the new query; durable on return, and there as a whole or not.
+    """Write the new checkpoint, and return the id of the new query. All or nothing; durable on return.
 
     Raises:
-        UsageError: something is there already; its directory is not there, or cannot be written.
-        StoreFullError, StoreFailedError: nothing was written. NotAStoreError: a symbolic link in `sources/`.
+        UsageError: `target` exists already; its parent directory does not exist, or cannot be written.
+        StoreFullError, StoreFailedError: nothing was written.
+        NotAStoreError: `sources/` has a symbolic link.
     """
     check_target(rewind.checkpoint, target)
     query_id = str(uuid.uuid4())
@@ -204,7 +208,7 @@ def _ends_of(position: StreamPosition) -> Target:
 
 
 def _offsets(position: StreamPosition) -> dict[Queue, int]:
-    """Where each queue stands, closed ones too."""
+    """The next offset of each queue, also of closed ones."""
     return {**position.closed, **position.next}
 
 
@@ -229,7 +233,7 @@ def _change(store: Store, standing: Standing, queue: Queue, aim: Target) -> Offs
 def _position(
     store: Store, stays: StreamPosition, closed: StreamPosition, changes: Mapping[Queue, OffsetChange]
 ) -> StreamPosition:
-    """`stays`, with what `closed` says of closed queues, and the others where the changes put them."""
+    """`stays`, with the closed queues of `closed`, and the other queues at the offsets of `changes`."""
     following = {**stays.next, **{queue: change.then for queue, change in changes.items()}}
     after = {**stays.after, **closed.after}
     for queue, change in changes.items():
@@ -240,7 +244,9 @@ def _position(
 
 
 def _files(rewind: Rewind, query_id: str) -> dict[str, str]:
-    """{name: text} of the new checkpoint. Watermarks begin anew: what is read again would be too late for the old."""
+    """{name: text} of the new checkpoint. Watermarks begin anew: with the old ones, messages that are read again would
+    be late.
+    """
     base, number = rewind.base, rewind.batch
     lines = [f"v{base.version}", _compact(base.about | {"batchWatermarkMs": 0}) if base.about else ""]
     for source in base.sources:

@@ -44,15 +44,16 @@ _ENDED_MAX = 100
 class LagListener(StreamingQueryListener):
     """Watches every streaming query that reads `format("rmq")`: `spark.streams.addListener(LagListener())`.
 
-    For each progress of a query it looks at the store, and writes one line of JSON to the logger `pyspark_rmq.lag`
-    (level INFO) for each source of this format; with `openmetrics_file` it replaces that file by the metrics of all
-    queries: whole at every moment, readable for every user. `rows`, `sources`, `table` and `openmetrics` give the same
-    at any time. Metrics are of the queries that run; the rows of one that has ended stay as they were at its end, those
-    of the last 100, until it is started again. Sources of other formats are not looked at.
+    After each progress of a query it reads the store, and writes one line of JSON for each source of this format to the
+    logger `pyspark_rmq.lag` (level INFO). With `openmetrics_file` it also replaces that file by the metrics of all
+    queries. The file is complete at every moment, and readable for every user. `rows`, `sources`, `table` and
+    `openmetrics` return the same values at any time. Metrics cover running queries. Rows of a query that has ended stay
+    as they were at its end, until it is started again; those of the last 100 ended queries are kept. Sources of other
+    formats are ignored.
 
-    Safe for threads. Errors are logged, once for each kind of error, and counted in `rmq_listener_errors_total`; they
-    never reach Spark. A store that is not on this machine costs seconds and dead letters (None): messages are then
-    counted up to the end that the source has reported.
+    Safe for threads. Errors never reach Spark. They are logged once for each kind, and counted in
+    `rmq_listener_errors_total`. For a store that is not on this machine, lag in seconds and dead letters are None, and
+    messages are counted up to the end that the source has reported.
 
     Raises:
         UsageError: the directory of `openmetrics_file` does not exist.
@@ -71,7 +72,9 @@ class LagListener(StreamingQueryListener):
         self._logged_kinds: set[str] = set()
 
     def rows(self) -> list[QueueRow]:
-        """One row for each queue of each source of each query, as of its last progress; none before that."""
+        """One row for each queue of each source of each query, as of its last progress. A query without progress has no
+        rows.
+        """
         with self._lock:
             return [row for tracker in self._known() for row in tracker.rows]
 
@@ -81,7 +84,7 @@ class LagListener(StreamingQueryListener):
             return [tracker.total for tracker in self._known() if tracker.total is not None]
 
     def table(self) -> pa.Table:
-        """`rows` as a table of these columns; `spark.createDataFrame` takes it."""
+        """`rows` as a table with the fields of `QueueRow` as columns; `spark.createDataFrame` accepts it."""
         import pyarrow as pa
 
         types = {
@@ -101,17 +104,17 @@ class LagListener(StreamingQueryListener):
             return openmetrics_text(stream_metrics(self._trackers.values(), self._error_count))
 
     def close(self) -> None:
-        """Let go of the stores; a listener that goes on listening opens them again."""
+        """Close the stores. A listener that still gets events opens them again."""
         with self._lock:
             self._close_all_but(())
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing is known of its sources yet; an earlier run of it is over."""
+        """Forget an earlier run of the query; nothing is known of its sources yet."""
         with self._lock, self._guarded():
             self._forget(lambda query_id, run_id: query_id == str(event.id) and run_id != str(event.runId))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """A batch was completed, or there was nothing to read."""
+        """Measure the sources after a batch, or after a trigger that had nothing to read."""
         with self._lock:
             with self._guarded():
                 for number in range(len(event.progress.sources)):
@@ -122,7 +125,7 @@ class LagListener(StreamingQueryListener):
             self._write()
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """There was nothing to read, for some seconds."""
+        """Measure the sources of a query that has had nothing to read for some seconds."""
         with self._lock:
             with self._guarded():
                 for tracker in [self._trackers[key] for key in self._trackers if key[1] == str(event.runId)]:
@@ -131,7 +134,7 @@ class LagListener(StreamingQueryListener):
             self._write()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """The query has ended."""
+        """Keep the last rows of a query that has ended, and drop its metrics."""
         with self._lock:
             with self._guarded():
                 over = {key: self._trackers.pop(key) for key in list(self._trackers) if key[1] == str(event.runId)}
@@ -157,7 +160,7 @@ class LagListener(StreamingQueryListener):
                 del trackers[key]
 
     def _current_store(self, path: str | None) -> tuple[StoreReader | None, int]:
-        """The store as it is now, and its time; None and the machine's time if it is not here."""
+        """The refreshed store and its time; None and the machine's time if the store is not on this machine."""
         if path is not None:
             with self._guarded():
                 if path not in self._stores:
@@ -185,8 +188,8 @@ class LagListener(StreamingQueryListener):
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Nothing that is raised in the block goes further: Spark would drop the listener's events, or print a trace
-        for each of them.
+        """Log every error of the block, and raise none: Spark would drop the listener's events, or print a trace for
+        each.
         """
         try:
             yield

@@ -32,7 +32,7 @@ _FIELDS = frozenset(("version", "store", "topics"))
 
 class QueueRow(NamedTuple):
     """One queue of one source of a query: see the docstring of this module. `position` is the next message to read,
-    `end` the queue's end, `messages` those of the last batch.
+    `end` the end of the queue, `messages` the number of messages that the last batch read.
     """
 
     query: str
@@ -54,7 +54,7 @@ class QueueRow(NamedTuple):
 
 
 class SourceRow(NamedTuple):
-    """One source of a query: the sums of its queues, the age of the oldest message of all."""
+    """One source of a query: the sums over its queues, and the age of the oldest unread message."""
 
     query: str
     query_id: str
@@ -74,8 +74,8 @@ class SourceRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Spark's report on one source in one progress: of the trigger that began at `started_ms`, and of the ends of the
-    queues as the source saw them (`reported`).
+    """Spark's progress report on one source: of the trigger that began at `started_ms`. `reported` has the ends of the
+    queues as the source saw them.
     """
 
     query: str
@@ -93,15 +93,15 @@ class Batch:
 
     @property
     def messages(self) -> dict[Queue, int]:
-        """How many messages of each queue were read."""
+        """The number of messages that the batch read from each queue."""
         return {queue: max(0, offset - self.begin.get(queue, offset)) for queue, offset in self.end.next.items()}
 
 
 def batch_of(progress: StreamingQueryProgress, number: int) -> Batch | None:
-    """One of the sources in a progress; None if it is of another format, or has not reported where it ends.
+    """Source number `number` of a progress; None if it has another format, or has not reported its end.
 
     Raises:
-        UsageError: a position of a newer version.
+        UsageError: a newer version wrote the position.
     """
     source = progress.sources[number]
     begin, end, latest = (_object(text) for text in (source.startOffset, source.endOffset, source.latestOffset))
@@ -119,12 +119,14 @@ def batch_of(progress: StreamingQueryProgress, number: int) -> Batch | None:
 
 
 def milliseconds(timestamp: str) -> int:
-    """ISO 8601, as Spark writes it, in ms since the epoch."""
+    """Convert a time in ISO 8601, as Spark writes it, to ms since the epoch."""
     return int(datetime.fromisoformat(timestamp).timestamp() * 1000)
 
 
 class SourceTracker:
-    """Follows one source of one run of a query. `store` is its store, None if it is not here; `now_ms` its time."""
+    """Follows one source of one run of a query. `store` is the source's store, None if it is not on this machine;
+    `now_ms` is the store's time.
+    """
 
     def __init__(self) -> None:
         self.rows: list[QueueRow] = []
@@ -143,14 +145,16 @@ class SourceTracker:
         return self._batch.path if self._batch is not None else None
 
     def completed(self, batch: Batch, store: StoreReader | None, now_ms: int) -> None:
-        """Take in a batch that Spark has completed."""
+        """Measure after a batch that Spark has completed."""
         self._batch = batch
         for queue, count in batch.messages.items():
             self.messages[queue] = self.messages.get(queue, 0) + count
         self._measure(batch, batch.messages, batch.done_ms, store, now_ms)
 
     def idle(self, at_ms: int, store: StoreReader | None, now_ms: int) -> None:
-        """Nothing was read between the last call and `at_ms`, Spark's time; the queues may have grown."""
+        """Measure although nothing was read between the last call and `at_ms` (Spark's time); the queues may have
+        grown.
+        """
         if self._batch is not None:
             self._measure(self._batch, {}, at_ms, store, now_ms)
 
@@ -179,7 +183,7 @@ class SourceTracker:
         self.total = SourceRow(*_batch_columns(batch), count, retries, dead, lag, oldest, *speed)
 
     def _dead_letters(self, batch: Batch, store: StoreReader | None) -> int | None:
-        """What became a dead letter of the group since the look before."""
+        """The messages that became dead letters of the group since the last measurement."""
         if store is None or batch.group is None:
             return None
         topic = DLQ_PREFIX + batch.group
@@ -199,7 +203,7 @@ def _batch_columns(batch: Batch) -> tuple[str, str, str, int, int, str | None, s
 
 
 def _age_s(store: StoreReader | None, queue: Queue, position: int, lag: int, now_ms: int) -> float | None:
-    """How long the first message from `position` on has been there; None if that is not known."""
+    """How long the message at `position` has been stored, in seconds; None if that is unknown."""
     from rmq_store import CorruptRecordError, OffsetOutOfRangeError
 
     if not lag:
@@ -214,7 +218,7 @@ def _age_s(store: StoreReader | None, queue: Queue, position: int, lag: int, now
 
 
 def _speed(count: int, lag: int, lag_before: int | None, passed_ms: int) -> tuple[float | None, float | None]:
-    """Messages per second, and seconds until nothing is left if it goes on like this."""
+    """Messages per second, and the seconds until the lag is 0 at the present rate of decrease."""
     if passed_ms <= 0:
         return None, None if lag else 0.0
     rate = count * 1000 / passed_ms
@@ -225,7 +229,7 @@ def _speed(count: int, lag: int, lag_before: int | None, passed_ms: int) -> tupl
 
 
 def _is_position(value: Mapping[str, Any]) -> bool:
-    """Whether a JSON object is a position of this format; no other one that Spark comes with has these fields."""
+    """True if a JSON object is a position of this format. No position of another format has these fields."""
     return _FIELDS <= value.keys()
 
 

@@ -1,8 +1,8 @@
 """Fingerprint of a stream position: commit-log offset and store time of the message before it. It detects a replaced or
 rolled-back store. Control plane.
 
-The commit-log offset alone is not enough. After a power cut, or in a copy that was written further, another message of
-the same size may be at the same offset. That message has another store time.
+The commit-log offset alone is not enough. After a power cut, or in a copy that was appended to, another message of the
+same size may be at the same offset. That message has another store time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Fingerprint(NamedTuple):
-    """One message. `store_timestamp_ms` is None if retention took the message at that moment."""
+    """One message. `store_timestamp_ms` is None if retention deleted the message while the fingerprint was taken."""
 
     commit_log_offset: int
     store_timestamp_ms: int | None = None
@@ -38,10 +38,11 @@ class FingerprintSource(Protocol):
         """Commit-log offset of the message before `queue_offset`; -1 if it does not exist (any more)."""
 
     def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """When a message was stored, ms. `OffsetOutOfRangeError`, `CorruptionError`."""
+        """Time at which a message was stored, ms. Raises `OffsetOutOfRangeError` and `CorruptionError`."""
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The first message stored at `timestamp_ms` or later; the end of the queue if there is none."""
+        """Queue offset of the first message stored at `timestamp_ms` or later; the end of the queue if there is none.
+        """
 
 
 def fingerprint_before(source: FingerprintSource, queue: Queue, queue_offset: int) -> Fingerprint | None:
@@ -64,8 +65,8 @@ def fingerprint_before(source: FingerprintSource, queue: Queue, queue_offset: in
 
 
 def stored_after(source: FingerprintSource, queue: Queue, fingerprint: Fingerprint) -> int | None:
-    """Queue offset of the first message that was stored after this one, or the end of the queue; None if that is
-    unknown.
+    """Queue offset of the first message that was stored after the fingerprint's message, or the end of the queue; None
+    if that is unknown.
     """
     from rmq_store.errors import CorruptRecordError
 

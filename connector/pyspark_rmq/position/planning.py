@@ -2,7 +2,7 @@
 plane.
 
 Ranges are half open, `[start, end)` in queue offsets. The limits are combined here, because Spark passes only one limit
-at a time, and knows no minimum with a delay.
+at a time, and has no minimum with a delay.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class QueueSlice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Admission control of one trigger. None: no such limit. `min_rows` delays a trigger by `max_delay_ms` at most."""
+    """Admission control of one trigger. None: no such limit. `min_rows` delays a trigger by `max_delay_ms` ms at most.
+    """
 
     max_rows: int | None = None
     min_rows: int | None = None
@@ -52,14 +53,14 @@ class Limits:
 
 
 def backlog(start: QueueOffsets, end: QueueOffsets) -> int:
-    """Return the number of messages in the ranges; a queue without a start counts from its end (nothing)."""
+    """Return the number of messages in the ranges. A queue without a start counts nothing."""
     return sum(max(0, offset - start.get(queue, offset)) for queue, offset in end.items())
 
 
 def must_wait(start: QueueOffsets, end: QueueOffsets, limits: Limits, waited_ms: float | None) -> bool:
-    """True if the trigger has to wait until `min_rows` are there.
+    """True if the trigger has to wait until `min_rows` messages are there.
 
-    `waited_ms` is the time since the last trigger that read something. It is None before the first trigger, which is
+    `waited_ms` is the time since the last trigger that read messages. It is None before the first trigger, which is
     never delayed.
     """
     if limits.min_rows is None or waited_ms is None:
@@ -68,11 +69,11 @@ def must_wait(start: QueueOffsets, end: QueueOffsets, limits: Limits, waited_ms:
 
 
 def admit_rows(start: QueueOffsets, end: QueueOffsets, max_rows: int) -> dict[Queue, int]:
-    """Return ends between `start` and `end` that admit `max_rows` messages in all (all of them if there are fewer).
+    """Return ends between `start` and `end` that admit `max_rows` messages in all (all messages if there are fewer).
 
-    Each queue with a backlog gets one message first, the rest goes in proportion to the backlogs, so a short queue is
-    not starved by a long one. If there are more queues than messages, the turn goes round as the offsets advance.
-    `start` has every queue of `end`.
+    Each queue with a backlog gets one message first. The rest is shared in proportion to the backlogs, so a long queue
+    does not starve a short one. If there are more queues than messages, the first messages rotate among the queues as
+    the offsets advance. `start` has every queue of `end`.
     """
     sizes = _backlogs(start, end)
     total = sum(sizes.values())
@@ -100,11 +101,11 @@ def admit_bytes(
 ) -> dict[Queue, int]:
     """Return ends between `start` and `end` whose messages take `max_bytes` or less in the log.
 
-    Each queue with a backlog gets one message first, the rest goes in proportion to the backlogs, which are counted in
-    messages: what they take in bytes is looked at only as far as it may be admitted. One message is always admitted,
-    however large, or the stream would stand still for ever. `bytes_between(queue, start, end)` is the size of a range;
-    `offset_after_bytes(queue, start, end, limit_bytes)` the largest offset up to `end` within the limit, but behind one
-    message at least.
+    Each queue with a backlog gets one message first. The rest is shared in proportion to the backlogs, counted in
+    messages; sizes are read only for messages that may be admitted. One message is always admitted, however large, or
+    the stream would never advance. `bytes_between(queue, start, end)` is the size of a range.
+    `offset_after_bytes(queue, start, end, limit_bytes)` is the largest offset up to `end` within the limit, but at
+    least one message after `start`.
     """
     admitted, left = dict(end), max_bytes
     waiting = list(_backlogs(start, end))
@@ -137,14 +138,18 @@ def _backlogs(start: QueueOffsets, end: QueueOffsets) -> dict[Queue, int]:
 
 
 def _round_robin(start: QueueOffsets, waiting: Iterable[Queue]) -> list[Queue]:
-    """The waiting queues, rotated by the messages read so far: whoever got nothing this time is first next time."""
+    """The queues with a backlog, rotated by the number of messages read so far: a queue that got nothing is first next
+    time.
+    """
     queues = list(waiting)
     first = sum(start[queue] for queue in queues) % max(1, len(queues))
     return queues[first:] + queues[:first]
 
 
 def lost(wanted: Iterable[QueueSlice], bounds: Mapping[Queue, tuple[int, int]]) -> list[QueueSlice]:
-    """Return the parts of `wanted` outside of `bounds`, `{queue: (min offset, max offset)}`; no entry: all lost."""
+    """Return the parts of `wanted` outside of `bounds`, `{queue: (min offset, max offset)}`. A queue without an entry
+    is lost as a whole.
+    """
     gone: list[QueueSlice] = []
     for part in wanted:
         low, high = bounds.get(part.queue, (part.end, part.end))

@@ -63,9 +63,9 @@ QueueOffsets = Mapping[Queue, int]
 class Position:
     """A position as the user wrote it.
 
-    `kind` is "earliest", "latest" or "group" (one word for all queues), "offsets" or "timestamps" (a value for each
-    queue in `values`: a queue offset, -2 or -1; or ms since the epoch), or "timestamp" (`timestamp_ms` for all
-    queues).
+    `kind` is one of: "earliest", "latest" or "group" (one word for all queues); "offsets" (`values` has a queue offset,
+    -2 or -1 for each queue); "timestamps" (`values` has ms since the epoch for each queue); "timestamp" (`timestamp_ms`
+    for all queues).
     """
 
     kind: Literal["earliest", "latest", "group", "offsets", "timestamp", "timestamps"]
@@ -75,8 +75,8 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """A position of a stream: the fields of the JSON object in the docstring of this module; `next` is `topics`, and
-    `after` has `stored` in it.
+    """A position of a stream: the fields of the JSON object in the docstring of this module. `next` is the JSON's
+    `topics`; `after` combines the JSON's `after` and `stored`.
     """
 
     store: str
@@ -86,7 +86,7 @@ class StreamPosition:
     closed: QueueOffsets = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON object; what is empty is left out, but for `topics`."""
+        """Return the JSON object. Empty fields are left out, except `topics`."""
         version = _VERSION_WITH_CLOSED if self.closed else _VERSION
         value: dict[str, Any] = {"version": version, "store": self.store, "topics": _nested(self.next)}
         more = {
@@ -103,7 +103,7 @@ class StreamPosition:
 
     @classmethod
     def from_json(cls, value: object) -> StreamPosition:
-        """Read the JSON object back. Raises `UsageError` if it is not one that this version wrote."""
+        """Read the JSON object back. Raises `UsageError` if this version cannot have written it."""
         where = "the stream's checkpoint"
         if not isinstance(value, dict) or "version" not in value:
             refuse(f"{where} holds a position that is not of this data source: {_shorten(value)}")
@@ -149,8 +149,8 @@ def parse_timestamps(text: str, option: str) -> Position:
 
 
 def check_time_ms(value: int, where: str) -> int:
-    """Return a time in ms since the epoch. `UsageError` with a hint if it can only be one in a smaller unit; the
-    largest integer is left alone, since it is written for "no end".
+    """Return a time in ms since the epoch. A time that can only be in a smaller unit raises `UsageError` with a hint.
+    The largest integer is accepted, because users write it for "no end".
     """
     if _TIME_MAX_MS < value < INT64_MAX:
         unit, factor = ("microseconds", 1000) if value // 1000 <= _TIME_MAX_MS else ("nanoseconds", 1_000_000)
@@ -180,7 +180,7 @@ def describe(ranges: list[tuple[str, int, int, int]]) -> str:
 
 
 def refuse(message: str) -> NoReturn:
-    """Raise `rmq_store.UsageError`; imported here, because parsing options must not cost an import of the engine."""
+    """Raise `rmq_store.UsageError`. The import is inside, because parsing options must not import the engine."""
     from rmq_store.errors import UsageError
 
     raise UsageError(message)

@@ -25,9 +25,10 @@ from pyspark_rmq.position.position import Queue, QueueOffsets, StreamPosition
 class StreamPlan:
     """The ranges that one trigger can read.
 
-    `begin` is Spark's position, with queues that were opened again and with rolled-back queues where they go on
-    (`back`). `began` has the start of each queue that this batch does not continue from the batch before. `available`
-    is the end of each queue that may be read. `is_first`: no batch of the query was planned yet.
+    `begin` is Spark's position. In it, queues that were opened again, and rolled-back queues (`back`), are already at
+    the offset at which they continue. `began` has the start of each queue that this batch does not continue from the
+    batch before. `available` is the end of each queue that may be read. `is_first`: no batch of the query was planned
+    yet.
     """
 
     begin: StreamPosition
@@ -80,10 +81,10 @@ class StreamPlan:
         bytes_between: Callable[[Queue, int, int], int],
         offset_after_bytes: Callable[[Queue, int, int, int], int],
     ) -> dict[Queue, int]:
-        """The end of the batch in each queue; with `everything` (Trigger.Once) at the end of the queue.
+        """The end of the batch in each queue; with `everything` (Trigger.Once) the end of the queue.
 
-        `waited_ms` is the time since the last batch that read something. The two functions are asked only with a limit
-        of bytes: see `planning.admit_bytes`.
+        `waited_ms` is the time since the last batch that read messages. The two functions are called only if there is a
+        limit of bytes: see `planning.admit_bytes`.
         """
         if everything:
             return dict(self.available)
@@ -102,39 +103,39 @@ class StreamPlan:
         return end
 
     def is_new(self, end: QueueOffsets) -> bool:
-        """Whether Spark needs a new position: False if it may keep the one that it has."""
+        """True if Spark needs a new position; False if it may keep its present one."""
         return self.is_first or bool(self.back) or end != self.begin.next
 
     def has_messages(self, end: QueueOffsets) -> bool:
-        """Whether the batch reads something."""
+        """True if the batch reads messages."""
         return planning.backlog(self.start, end) > 0
 
     def position(
         self, store: str, end: QueueOffsets, after: Mapping[Queue, Fingerprint], closed: QueueOffsets
     ) -> StreamPosition:
-        """The position at the end of the batch, in the store of this identity; `after` has the fingerprints of `end`
-        and `closed`. The position of a first batch also says where its queues start: a repeated batch needs that.
+        """The position at the end of the batch, in the store with the identity `store`. `after` has the fingerprints of
+        `end` and `closed`. The position of a first batch also has the starts of its queues: a repeated batch needs
+        them.
         """
         began = {**self.begin.began, **self.began} if self.is_first else self.began
         return StreamPosition(store or self.begin.store, end, after, began, closed)
 
 
 def with_opened_again(position: StreamPosition, ranges: Mapping[Queue, Range]) -> StreamPosition:
-    """The position, with those of its closed queues that can be read again."""
+    """The position, in which closed queues that can be read again are open."""
     opened = {queue: offset for queue, offset in position.closed.items() if queue in ranges}
     return replace(position, next={**position.next, **opened})
 
 
 def moved(position: StreamPosition, to: QueueOffsets) -> StreamPosition:
-    """The position with some queues elsewhere; the messages before them are not known yet."""
+    """The position with some queues at other offsets; their fingerprints are left out."""
     after = {queue: fingerprint for queue, fingerprint in position.after.items() if queue not in to}
     return replace(position, next={**position.next, **to}, after=after)
 
 
 def batch_slices(begin: StreamPosition, finish: StreamPosition, back: QueueOffsets) -> list[QueueSlice]:
-    """The ranges of the batch that Spark planned from `begin` to `finish`. A queue that was rolled back since ends at
-    its
-    offset in `back`: the messages that came instead are read by the next batch.
+    """The ranges of the batch that Spark planned from `begin` to `finish`. A queue that was rolled back since then ends
+    at its offset in `back`: the next batch reads the messages that replaced the old ones.
     """
     return [
         QueueSlice(*queue, finish.began.get(queue, begin.next.get(queue, offset)), back.get(queue, offset))

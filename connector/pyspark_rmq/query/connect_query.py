@@ -1,9 +1,9 @@
-"""On Spark Connect: to which query does a batch of `consume` or `write_once` belong? Control plane.
+"""On Spark Connect: finds the query to which a batch of `consume` or `write_once` belongs. Control plane.
 
 A batch runs in a process of the server, in a Connect session of its own. Neither a SparkContext nor a local property of
-the tasks names the query: Spark sets those in the query's thread, and the batch's jobs run in another thread. The
-session that started the query lists its active queries, and a name is unique in this list. So each of our queries has
-a name there: the user's, or a unique one that is made here.
+the tasks names the query: Spark sets those in the query's thread, and the batch's jobs run in another thread. But the
+session that started the query lists its active queries, and a name is unique in this list. So each query of `consume`
+or `write_once` has a name there: the user's, or a unique one that is made here.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def is_connect(frame: DataFrame) -> bool:
-    """Whether this DataFrame belongs to a session of Spark Connect."""
+    """True if this DataFrame belongs to a session of Spark Connect."""
     return type(frame).__module__.startswith("pyspark.sql.connect.")
 
 
 class NamedQuery:
-    """Looks up, in the server's process, the id of the query with this name in the session that started it."""
+    """Finds, in the server's process, the id of the query with this name in the session that started it."""
 
     def __init__(self, session_id: str, name: str) -> None:
         self._session_id = session_id
@@ -34,7 +34,7 @@ class NamedQuery:
         self._found: str | None = None
 
     def __call__(self, batch: DataFrame) -> str:
-        """The id of the query. Raises `UsageError` if Spark does not tell it."""
+        """The id of the query. Raises `UsageError` if Spark's list does not have it."""
         if self._found is None:
             self._found = self._look_up()
         return self._found
@@ -55,8 +55,8 @@ class NamedQuery:
 def named_writer(
     stream: DataFrame, what: str, consuming: Callable[[NamedQuery], Callable[[DataFrame, int], None]]
 ) -> DataStreamWriter:
-    """The writer of a query whose batches go to `consuming(its name)`. That is pickled when the query starts, because
-    only then its name is known. `what` begins the name, if the user gives none.
+    """The writer of a query whose batches go to `consuming(query)`. The function is pickled only when the query starts,
+    because its name is known only then. A name that is made here begins with `what`.
     """
     from pyspark.sql.connect.streaming.readwriter import DataStreamWriter as ConnectWriter
 

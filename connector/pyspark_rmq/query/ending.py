@@ -1,9 +1,9 @@
 """The end of the process that plans a stream's batches: it closes its store before Spark's signal kills it. Control
 plane.
 
-`query.stop()` sends SIGTERM to that process and does not wait for it (PythonStreamingSourceRunner.stop). Unhandled, the
-signal would end a process that commits a group's offsets like a crash, and the store would need recovery. If the driver
-dies instead, PySpark's loop sees the end of its socket, and calls the reader's `stop`.
+`query.stop()` sends SIGTERM to that process and does not wait for it (PythonStreamingSourceRunner.stop). Without a
+handler the signal would kill a process that commits a group's offsets, and the store would need recovery. If the driver
+dies instead, PySpark's loop reads the end of its socket, and calls the reader's `stop`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _CHECK_INTERVAL_S = 0.02
 
 
 def stop_when_terminated(stop: Callable[[], None]) -> None:
-    """Have SIGTERM call `stop` and end this process. Acts only in a process that Spark started to plan a stream, and
-    only if no other handler of the signal is installed.
+    """Install a handler of SIGTERM that calls `stop` and ends this process. Does nothing in other processes than those
+    that Spark starts to plan a stream, or if the signal has another handler already.
     """
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is None or spec.name != _PROCESS or threading.current_thread() is not threading.main_thread():
@@ -47,7 +47,7 @@ class _Ending:
         self._stopping = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Stop the reader if the signal came between two calls; otherwise look again in a moment."""
+        """Stop the reader if the signal came between two calls; otherwise check again in a moment."""
         if self._stopping:
             return
         now_s = time.monotonic()

@@ -30,7 +30,7 @@ class _InterruptedError(Exception):
 
 
 def check_pandas(function: str) -> None:
-    """Refuse to go on without the pandas that PySpark asks for. `function` is named in the error. UsageError."""
+    """Refuse to go on without the pandas that PySpark needs. Raises `UsageError`, which names `function`."""
     try:
         version = metadata.version("pandas")
     except metadata.PackageNotFoundError:
@@ -44,7 +44,7 @@ def check_pandas(function: str) -> None:
 
 
 def run(step: Callable[[DataFrame, int], None], batch: DataFrame, batch_id: int) -> None:
-    """Run `step` for a batch; `query.stop()` in the middle of it ends the query without an error of Spark's own."""
+    """Run `step` for a batch. If `query.stop()` interrupts it, the query ends without an error of Spark's own."""
     from py4j.protocol import Py4JJavaError
 
     try:
@@ -57,7 +57,7 @@ def run(step: Callable[[DataFrame, int], None], batch: DataFrame, batch_id: int)
 
 
 def query_id(batch: DataFrame) -> str:
-    """The id of the query that a batch belongs to, in a session that is not Connect's."""
+    """The id of the query to which a batch belongs, in a session of Spark Classic."""
     found = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     if found is None:
         refuse("this Spark does not say to which streaming query a batch belongs; 4.2 or newer is needed")

@@ -1,7 +1,7 @@
 """`failure(query)`: the error of a failed streaming query as Python raised it. Driver, control plane.
 
-Spark reports a traceback of Python as text within the messages of its own errors; there is no other way from the
-process that raised it to the driver.
+Spark reports a traceback of Python as text inside the messages of its own errors. The process that raised it has no
+other way to tell the driver.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _BEHIND = re.compile(
 class Failure:
     """Why a query failed. `str()` is `type: message`.
 
-    `type` is the name of the Python exception without its module, `module` that module ("builtins" for ValueError and
-    the like), `message` its text, `traceback` all that Python said. If no Python code raised it, `type` is that of
-    Spark's error, `message` Spark's text and `traceback` "".
+    `type` is the name of the Python exception without its module; `module` is that module ("builtins" for ValueError
+    and the like). `message` is its text, `traceback` the whole traceback. If no Python code raised the error, `type` is
+    that of Spark's error, `message` is Spark's text and `traceback` is "".
     """
 
     type: str
@@ -47,8 +47,8 @@ class Failure:
         return f"{self.type}: {self.message}" if self.message else self.type
 
     def is_a(self, error: _ErrorClass) -> bool:
-        """True if the error is of this class, or of one derived from it. Nothing is imported for the answer: if this
-        process has not imported the module of the error, only the class itself is recognised.
+        """True if the error is of this class, or of a subclass. This imports nothing: if this process has not imported
+        the module of the error, only the class itself is recognised.
         """
         raised: Any = getattr(sys.modules.get(self.module), self.type, None)
         if isinstance(raised, type):

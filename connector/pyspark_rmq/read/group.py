@@ -1,7 +1,7 @@
-"""The consumer group of a stream: its lease, and its committed offsets. Control plane.
+"""The consumer group of a stream: its leases, and its committed offsets. Control plane.
 
-Spark reports a completed batch late, or never: `commit(end)` comes when the next batch is planned. But the `start` in
-`latestOffset` passes a batch when its sink has succeeded, and not earlier. So the reader reports both here as
+Spark reports a completed batch late, or never: it calls `commit(end)` when it plans the next batch. But the `start` of
+`latestOffset` passes a batch as soon as its sink has succeeded, and not earlier. So the reader reports both here as
 completed. A repeated report costs nothing.
 """
 
@@ -29,15 +29,15 @@ _HEARTBEAT_INTERVAL_S = 30.0
 
 
 def describe_owner(name: str) -> str:
-    """Return the owner that others see in a lease: a name, the host, and the JVM of the driver.
+    """Return the text that names the owner of a lease to others: a name, the host, and the pid of the driver's JVM.
 
-    This process lives only as long as the query, so its id would not help to find the program.
+    This process lives only as long as the query, so its own pid would not help to find the program.
     """
     return f"{name} on {socket.gethostname()}, driver process {_driver_pid()}"
 
 
 def _driver_pid() -> int:
-    """The JVM above this worker; Spark's daemon is between them. Who started this process, if there is no JVM."""
+    """The pid of the JVM above this worker; Spark's daemon is between them. The parent's pid if there is no JVM."""
     pid = os.getppid()
     while pid > 1:
         try:
@@ -57,7 +57,7 @@ def _advice(topic: str) -> str:
 
 
 class GroupMember:
-    """This process as the consumer of a group. Never commits more than was reported as completed."""
+    """This process as a consumer of a group. It never commits offsets that were not reported as completed."""
 
     def __init__(self, store: StoreReader, group: str, owner: str, sleep: Callable[[float], None] = time.sleep) -> None:
         self._store = store
@@ -69,8 +69,8 @@ class GroupMember:
         self._completed: dict[Queue, int] = {}
 
     def claim(self, topics: Iterable[str]) -> None:
-        """Hold the leases of these topics. Raises `LeaseHeldError`, naming the holder, if one is not free in time:
-        another stream has it, or consumers of the group share its queues.
+        """Take and hold the leases of these topics. Raises `LeaseHeldError`, which names the holder, if a lease does
+        not become free in time: another stream has it, or consumers of the group share its queues.
         """
         from rmq_store.errors import LeaseHeldError
 
@@ -91,10 +91,10 @@ class GroupMember:
                 waited_s += _CLAIM_INTERVAL_S
 
     def completed(self, offsets: QueueOffsets) -> None:
-        """Commit the offsets that moved since the last call; `offsets` are the first ones that are *not* completed.
+        """Commit the offsets that moved since the last call. `offsets` are the first ones that are *not* completed.
 
-        A queue that is reported for the first time is committed only if that moves the group forward. If its committed
-        offset is already further, an operator has moved it, and this query must not take that back before it advances.
+        A queue that is reported for the first time is committed only if that moves the group forward. If the committed
+        offset is already further, an operator has moved it, and this query must not undo that before it advances.
         """
         from rmq_store.errors import LeaseHeldError
 
@@ -126,7 +126,7 @@ class GroupMember:
         self._completed.update(moved)
 
     def heartbeat(self) -> None:
-        """Show that this consumer still works; costs nothing most of the time."""
+        """Write in the leases that this consumer still works. Costs nothing most of the time."""
         now_s = time.monotonic()
         if now_s - self._heartbeat_s < _HEARTBEAT_INTERVAL_S:
             return
@@ -135,7 +135,7 @@ class GroupMember:
             lease.heartbeat()
 
     def leave(self) -> None:
-        """Give the leases back."""
+        """Release the leases."""
         for lease in self._leases.values():
             lease.release()
         self._leases.clear()

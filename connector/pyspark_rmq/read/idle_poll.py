@@ -1,4 +1,4 @@
-"""A cheap poll for a query that has nothing to do. Control plane.
+"""A cheap poll for a query that has nothing to read. Control plane.
 
 Spark asks for new messages about 95 times a second. A full poll each time took three times the processor time that
 Spark itself needs to ask. Most of it went into system calls: each finds a cold cache after Spark's pause of 10 ms.
@@ -33,8 +33,8 @@ class IdlePoll:
     def holds(self, store: StoreReader, start: dict[str, Any], now_s: float) -> bool:
         """True if there still is nothing to read after `start`.
 
-        New messages show at once, at the end of the log, and so does a message that is due. Other changes (a replaced
-        store, topics, a heartbeat) show at the next full poll. Until then the answer may be late, but never wrong,
+        New messages, and delayed messages that become due, are noticed at once. Other changes (a replaced store,
+        topics, a heartbeat) are noticed at the next full poll. Until then the answer may be late, but never wrong,
         because it only repeats the answer of the last full poll.
         """
         return (

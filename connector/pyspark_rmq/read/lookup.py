@@ -1,4 +1,6 @@
-"""Plans a batch that is about certain messages: the index names rows, and ranges that it does not cover are read."""
+"""Plans a batch that asks for certain messages: the index finds rows, and tasks search the ranges that it does not
+cover.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,12 @@ _READ_WHILE_PLANNING_ROWS = 10_000
 def found_partitions(
     store: StoreReader, options: SourceOptions, lookup: Lookup, wanted: Sequence[QueueSlice]
 ) -> list[InputPartition]:
-    """Return the tasks for the messages that `lookup` names in the slices `wanted`. A partition with `rows` reads the
-    found messages; one without has to search its slice. No partition is empty.
+    """Return the tasks for the messages that `lookup` asks for in the slices `wanted`. A partition with `rows` reads
+    the found messages; one without searches its slice. No partition is empty.
 
     Raises:
-        CorruptionError: the index, or a message that it leads to, is damaged; with onCorruption=skip its topic is read.
+        CorruptionError: the index, or a message to which it leads, is damaged. With onCorruption=skip the topic is
+            searched instead.
     """
     found, unindexed = _look_up(store, options, lookup, wanted)
     if sum(part.end - part.start for part in unindexed) <= _READ_WHILE_PLANNING_ROWS:

@@ -1,8 +1,8 @@
-"""Detects messages that are gone, and stores that are not the same any more. Control plane.
+"""Detects messages that are gone, and stores that were replaced. Control plane.
 
 With failOnDataLoss every gap is a `DataLossError` with the exact ranges. Otherwise it is recorded (`loss_report`).
-Another store at the same path is always an error: that is not loss, it is the wrong checkpoint. Messages that a tag
-filter leaves out are no gap.
+Another store at the same path is always an error: nothing was lost, but the checkpoint is the wrong one. Messages that
+a tag filter leaves out are no gap.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def report_loss(message: str, gone: LostRanges, options: SourceOptions, *reasons
 def existing_or_fail(
     wanted: Sequence[QueueSlice], ranges: Mapping[Queue, Range], options: SourceOptions
 ) -> list[QueueSlice]:
-    """Return what still exists of the wanted slices; `DataLossError` if that is not all and failOnDataLoss is on."""
+    """Return the parts of the wanted slices that still exist. Raises `DataLossError` if messages are missing and
+    failOnDataLoss is on.
+    """
     bounds = {queue: (limits.min_offset, limits.max_offset) for queue, limits in ranges.items()}
     return existing_within(wanted, bounds, options)
 
@@ -65,7 +67,7 @@ def _why_gone(bounds: tuple[int, int] | None, start: int) -> str:
 
 
 def report_damage(queue: Queue, damaged: Sequence[int], options: SourceOptions) -> None:
-    """Record messages (ascending queue offsets) that were left out, because their bytes contradict the format."""
+    """Record messages (ascending queue offsets) that were left out, because their bytes are damaged."""
     gone: LostRanges = []
     for offset in damaged:
         if gone and gone[-1][3] == offset:
@@ -76,7 +78,7 @@ def report_damage(queue: Queue, damaged: Sequence[int], options: SourceOptions) 
 
 
 def check_identity(store: StoreReader, position: StreamPosition) -> None:
-    """Raise `UsageError` if the position was taken from a store with another identity."""
+    """Raise `UsageError` if the position was taken in a store with another identity."""
     if position.store and store.identity and position.store != store.identity:
         refuse(
             f"the checkpoint belongs to store {position.store}, but the store that is there is {store.identity}; "
@@ -110,12 +112,13 @@ def check_history(
     *,
     compares: bool,
 ) -> dict[Queue, int]:
-    """Report messages that the stream has read and that do not exist any more, and return where their queues continue.
+    """Report messages that the stream has read and that do not exist any more. Return the queue offsets at which their
+    queues continue.
 
     A queue has lost messages if it ends before the position, or if another message is before the position now. It
-    continues at the first message that came instead: the first one that was stored after the last message that was
-    read. If the store times do not tell, all messages up to the position are reported, and the queue continues at the
-    position, or at its end if that is earlier.
+    continues at the first message that replaced them: the first one stored after the last message that was read. If the
+    store times do not tell, all messages up to the position are reported. The queue then continues at the position, or
+    at its end if that is earlier.
 
     Without `compares` only the ends of the queues are checked, which costs nothing.
     """
@@ -157,11 +160,12 @@ def check_missing(
     topics: Collection[str],
     options: SourceOptions,
 ) -> dict[Queue, int]:
-    """Report queues of the position that cannot be read any more although they were not unsubscribed. Return the
-    offsets at which closed queues continue if they are opened again: after the reported messages.
+    """Report queues of the position that cannot be read any more although the user did not unsubscribe from them.
+    Return the queue offsets at which closed queues continue if they are opened again: after the reported messages.
 
-    Queues of an assigned topic that `assign` leaves out are closed by the user: nothing is reported. `missing` are the
-    queues that the subscription does not have now. `topics` are the topics that it names or matches, existing or not.
+    The user closes the queues of an assigned topic that `assign` leaves out: for them nothing is reported. `missing`
+    are the queues that the subscription does not have now. `topics` are the topics that it names or matches, existing
+    or not.
     """
     deleted: LostRanges = []
     closed: LostRanges = []
@@ -199,7 +203,7 @@ def check_missing(
 def still_closed(
     store: StoreReader, position: StreamPosition, ranges: Mapping[Queue, Range], topics: Collection[str]
 ) -> dict[Queue, int]:
-    """The closed queues of the position that were not opened since, nor deleted or unsubscribed from."""
+    """The closed queues of the position that were neither opened again, nor deleted, nor unsubscribed from."""
     return {
         queue: offset
         for queue, offset in position.closed.items()

@@ -60,7 +60,7 @@ LOSS_SCHEMA = StructType(
 
 
 def record(options: SourceOptions, gone: Sequence[tuple[str, int, int, int]], reasons: Sequence[str]) -> bool:
-    """Record ranges `(topic, queue_id, start, end)` with a reason each; False if all of them had been before."""
+    """Record ranges `(topic, queue_id, start, end)` with a reason each. False if all of them were recorded before."""
     from rmq_store import Loss
 
     query, batch = _query_and_batch()
@@ -76,7 +76,7 @@ def record(options: SourceOptions, gone: Sequence[tuple[str, int, int, int]], re
 
 
 def loss_rows(location: StoreLocation) -> pa.RecordBatch:
-    """The rows of the report, oldest first: 10,000 at most. Raises what `Store.open` raises where no store is."""
+    """The rows of the report, oldest first, at most 10,000. Raises what `Store.open` raises if there is no store."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 

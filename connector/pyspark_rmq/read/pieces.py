@@ -1,9 +1,9 @@
-"""The plan of a slice: the pieces that are read one after the other, each with the messages that are known to be lost.
+"""The plan of a slice: the pieces that are read one after the other, each with its messages that are known to be lost.
 Data plane.
 
-Without onCorruption=skip a slice is one piece. With it a piece is small enough to be held in memory, because only a
-piece that was read to its end is known to be sound. The queue entries tell which messages are lost (`lost_offsets`):
-those are reported, and not read. Damage inside a record shows only when it is read: `slice_reader` finds it.
+Without onCorruption=skip a slice is one piece. With it a piece is small enough to be held in memory, because a piece is
+known to be sound only after it was read to its end. The queue entries tell which messages are lost (`lost_offsets`):
+those are reported, and not read. Damage inside a record is found only by reading it: see `slice_reader`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _PIECE_BYTES = 32 << 20
 
 
 class Piece(NamedTuple):
-    """Messages that are read at once: `part`, of it just the queue offsets `rows`, (n,) int64, ascending; None: all.
+    """Messages that are read at once: the slice `part`, or only its queue offsets `rows`, (n,) int64, ascending (None:
+    all).
 
     `part` is empty if nothing of the piece can be read. `lost` has the queue offsets that are not read, ascending.
     """
@@ -41,7 +42,7 @@ class Piece(NamedTuple):
 def pieces_around_loss(
     store: StoreReader, part: QueueSlice, rows: np.ndarray | None, tags: str | None
 ) -> Iterator[Piece]:
-    """Plan the pieces of a slice, of it just `rows`, each when it is asked for.
+    """Plan the pieces of a slice, or only of its queue offsets `rows`, each piece when it is asked for.
 
     Raises:
         OffsetOutOfRangeError: retention removed messages since the slice was planned; names the first one that is not

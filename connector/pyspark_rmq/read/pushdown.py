@@ -1,12 +1,12 @@
-"""Filters that Spark leaves to the source: fewer rows are read, and in the end no other ones come out.
+"""Filters that Spark passes to the source: fewer rows are read, and the query's result is the same.
 
-Only for those who ask for it: Spark 4.3.0 keeps one plan for each DataFrame (PythonDataSourceV2.setReadInfo), so that
-all queries of it get the rows of whichever pushed its filters last.
+Only for users who enable it: Spark 4.3.0 keeps one plan for each DataFrame (PythonDataSourceV2.setReadInfo), so all
+queries of it get the rows of the query that pushed its filters last.
 
-A filter on a column that is stored as it is shown is taken, if Arrow decides it as Spark does: comparisons with whole
-numbers and times, equality and patterns of text, NULL or not. Where it allows, less is planned: queues by `topic` and
-`queueId`, offsets by `queueOffset`; `keys` and `msgId` that are equal to something are looked up in the index. Each
-filter is checked before the body is read. Times do not narrow the plan: a broker's clock may have been set back.
+The reader takes a filter on a column that is stored as it is shown, if Arrow decides it as Spark does: comparisons with
+integers and times, equality and patterns of text, NULL or not. If the filter permits, less is planned: queues by
+`topic` and `queueId`, offsets by `queueOffset`; equality of `keys` or `msgId` is looked up in the index. Each filter is
+checked before the body is read. Times do not narrow the plan: a broker's clock may have been set back.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _INT64_MAX = (1 << 63) - 1
 
 
 class PushingReader(RmqReader):
-    """A reader that takes filters. Spark refuses it where `spark.sql.python.filterPushdown.enabled` is off."""
+    """A reader that takes filters. Spark refuses it if `spark.sql.python.filterPushdown.enabled` is off."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
@@ -65,7 +65,7 @@ class PushingReader(RmqReader):
         self._offsets = (0, _INT64_MAX)
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take what can be taken, and return the rest."""
+        """Take the filters that this source can decide, and return the others."""
         # Of rows that come back, or are dead letters, the topic that is shown is not that of the queue.
         restored = self._options.subscription.of_group is not None
         left: list[Filter] = []
@@ -101,7 +101,7 @@ class PushingReader(RmqReader):
 
 
 def _comparison(pushed: Filter) -> Comparison | None:
-    """What can be decided here of a filter; None: Spark has to."""
+    """The comparison that decides a filter here; None: Spark has to decide it."""
     negated = isinstance(pushed, Not)
     inner: Any = pushed.child if isinstance(pushed, Not) else pushed
     if type(inner) not in (*_EQUALITY, *_ORDER, *_PATTERN, *_NULL) or len(inner.attribute) != 1:

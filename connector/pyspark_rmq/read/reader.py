@@ -1,6 +1,6 @@
 """The batch reader, and the task that batch and stream share. Data plane: no object per message.
 
-The way of a slice through a task, each step in the one before it:
+A task reads a slice in these steps, each of which calls the next one:
 
     read_partition           Spark's schema
     _read_columns            columns that the store does not have by itself
@@ -39,7 +39,9 @@ _log = logging.getLogger(__name__)
 
 
 class SlicePartition(InputPartition):
-    """The part of a queue that one task reads: all of it, or just the queue offsets `rows`, (n,) int64, ascending."""
+    """The part of a queue that one task reads: the whole slice, or only the queue offsets `rows`, (n,) int64,
+    ascending.
+    """
 
     def __init__(self, part: QueueSlice, rows: np.ndarray | None = None) -> None:
         super().__init__(part)
@@ -48,7 +50,7 @@ class SlicePartition(InputPartition):
 
 
 class RmqReader(DataSourceReader):
-    """`spark.read`: the range is fixed when the query is planned; nothing is committed."""
+    """The reader of `spark.read`: the range is fixed when the query is planned; nothing is committed."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -79,7 +81,7 @@ class RmqReader(DataSourceReader):
         return self._narrow(existing_or_fail(wanted, ranges, options))
 
     def _narrow(self, parts: list[QueueSlice]) -> list[QueueSlice]:
-        """Leave out what is certainly not wanted."""
+        """Leave out slices that certainly have no wanted row."""
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -156,7 +158,7 @@ def read_matching(
     conditions: Sequence[Condition],
     rows: np.ndarray | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a slice (of these just `rows`) for which all conditions hold.
+    """Yield the messages of a slice (only its queue offsets `rows`, if given) for which all conditions hold.
 
     Columns that the conditions need are read of all messages, the others only of those for which they hold.
     """

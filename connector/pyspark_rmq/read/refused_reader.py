@@ -15,33 +15,33 @@ if TYPE_CHECKING:
 
 
 class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Raises `refusal` at whatever Spark asks first."""
+    """Raises `refusal` from the first method that Spark calls."""
 
     def __init__(self, refusal: Exception) -> None:
         self._refusal = refusal
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Raises the refusal."""
+        """Raise the refusal."""
         self._refuse()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Raises the refusal."""
+        """Raise the refusal."""
         self._refuse()
 
     def initialOffset(self) -> dict[str, Any]:
-        """Raises the refusal."""
+        """Raise the refusal."""
         self._refuse()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Raises the refusal."""
+        """Raise the refusal."""
         self._refuse()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Raises the refusal."""
+        """Raise the refusal."""
         self._refuse()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Raises the refusal."""
+        """Raise the refusal."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:

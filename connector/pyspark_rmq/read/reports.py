@@ -45,7 +45,7 @@ def report_schema(options: ReportOptions) -> StructType:
 
 
 class ReportReader(DataSourceReader):
-    """Reads a report in one task. `schema`: the columns that are wanted, of any order.
+    """Reads a report in one task. `schema` has the wanted columns in any order.
 
     Raises (when constructed):
         UsageError: the report has no such column.
@@ -60,7 +60,9 @@ class ReportReader(DataSourceReader):
         self._names = schema.fieldNames()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows: losses oldest first; waiting messages in the order of the log, timers first."""
+        """Yield the rows: losses oldest first; messages that only a broker delivers in the order of the log, timers
+        first.
+        """
         location = StoreDirectory(self._options.path, commit_log_paths=self._options.commit_log_paths)
         if self._options.name == "dataLoss":
             yield loss_rows(location).select(self._names)

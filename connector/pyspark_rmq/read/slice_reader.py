@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def read_slice(
     store: StoreReader, options: SourceOptions, part: QueueSlice, columns: Sequence[str], rows: np.ndarray | None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a slice, of it just the queue offsets `rows`, in queue order.
+    """Yield the messages of a slice, or only of its queue offsets `rows`, in queue order.
 
     Raises:
         DataLossError: messages are gone or damaged, and failOnDataLoss is on.

@@ -1,8 +1,8 @@
-"""Resolves positions of the user, and committed offsets of groups, to queue offsets. Asks the store, changes nothing.
+"""Resolves positions of the user, and committed offsets of groups, to queue offsets. Reads the store, changes nothing.
 Control plane.
 
-A stream starts at the first of these that it has: its checkpoint (Spark's business), the committed offset of its group,
-an explicit starting option, `consumeFromWhere`. Each queue is decided on its own.
+A stream starts at the first of these that exists: its checkpoint (Spark reads it), the committed offset of its group, a
+starting option of the user, `consumeFromWhere`. Each queue is decided on its own.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Ranges = Mapping[Queue, Range]
 
 
 def subscribed(store: StoreReader, subscription: Subscription) -> dict[Queue, Range]:
-    """Return the queues that are read, and what they hold.
+    """Return the queues that are read, with their ranges.
 
     Raises:
-        UnknownTopicError: a topic that was named does not exist.
-        UsageError: a queue that was assigned does not exist, or is not open for reading (readQueueNums).
+        UnknownTopicError: a topic that the user named does not exist.
+        UsageError: an assigned queue does not exist, or is not open for reading (readQueueNums).
     """
     queues: dict[Queue, Range] = {}
     own = subscription.of_group
@@ -50,7 +50,7 @@ def subscribed(store: StoreReader, subscription: Subscription) -> dict[Queue, Ra
 
 
 def warn_of_unlisted(store: StoreReader, subscription: Subscription) -> None:
-    """Log which topics a pattern would match if the table of topics named them."""
+    """Log the topics that a pattern would match if the table of topics had them."""
     from rmq_store import CorruptionError
 
     if subscription.pattern is None:
@@ -96,11 +96,11 @@ def matching_topics(topics: Collection[str], pattern: str) -> list[str]:
 
 
 def batch_start(store: StoreReader, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
-    """Return where a batch starts in each queue; default: the first message there is.
+    """Return the queue offset at which a batch starts in each queue; default: the first message that exists.
 
     Raises:
-        UsageError: as `resolve`; or it starts at the offsets of a group that the store does not know: most probably the
-            name is mistyped, and the batch would read nothing.
+        UsageError: as `resolve`; or the batch starts at the offsets of a group that the store does not know: most
+            probably the name is mistyped, and the batch would read nothing.
     """
     position = options.starting or Position("earliest")
     if position.kind == "group":
@@ -112,15 +112,16 @@ def batch_start(store: StoreReader, options: SourceOptions, ranges: Ranges) -> d
 
 
 def batch_end(store: StoreReader, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
-    """Return where a batch ends in each queue, exclusive; default: the end of the queue now."""
+    """Return the queue offset at which a batch ends in each queue, exclusive; default: the end of the queue now."""
     return resolve(store, options.ending or Position("latest"), ranges, "endingOffsets")
 
 
 def stream_start(store: StoreReader, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
-    """Return where a new query starts in each queue; default without a group: the end of the queue now.
+    """Return the queue offset at which a new query starts in each queue; default without a group: the end of the queue
+    now.
 
     Raises:
-        UsageError: as `resolve`; or a time is still to come.
+        UsageError: as `resolve`; or a time is in the future.
     """
     explicit = options.starting if options.starting is not None and options.starting.kind != "group" else None
     if explicit is not None:
@@ -135,7 +136,9 @@ def stream_start(store: StoreReader, options: SourceOptions, ranges: Ranges) -> 
 
 
 def _refuse_future(position: Position, now_ms: int) -> None:
-    """The end of a queue would be the answer, and what comes to it before that time would be read, too."""
+    """For a time in the future the answer is the end of a queue, and messages stored before that time would be read,
+    too.
+    """
     last_ms = max([position.timestamp_ms, *(position.values.values() if position.kind == "timestamps" else ())])
     if last_ms > now_ms:
         option = "startingOffsetsByTimestamp" if position.kind == "timestamps" else "startingTimestamp"
@@ -146,7 +149,7 @@ def new_queue_start(store: StoreReader, options: SourceOptions, ranges: Ranges) 
     """Return the start of queues that appeared while the query ran: no message of them may be missed.
 
     Raises:
-        DataLossError: the group has committed an offset after the end of one, and failOnDataLoss is on. Otherwise
+        DataLossError: the group has committed an offset after the end of a queue, and failOnDataLoss is on. Otherwise
             such a queue is read from its first message.
     """
     committed = _committed(store, options, ranges) if options.group is not None else {}
@@ -161,7 +164,7 @@ def resolve(store: StoreReader, position: Position, ranges: Ranges, option: str)
     """Return the offset of `position` in each queue of `ranges`.
 
     Raises:
-        UsageError: the position leaves out a queue, names one that is not read, or lies behind the end of a queue.
+        UsageError: the position leaves out a queue, names one that is not read, or is after the end of a queue.
     """
     if position.kind == "timestamps":
         option += "ByTimestamp"
@@ -190,7 +193,7 @@ def _resolve_one(store: StoreReader, position: Position, queue: Queue, limits: R
 
 
 def _unknown_group(store: StoreReader, options: SourceOptions) -> str:
-    """What to say of the group if it has no settings, no offsets and no retry topic; "" if it has."""
+    """The sentence about a group that has no settings, no offsets and no retry topic; "" if it has any of them."""
     assert options.group is not None  # options checked it
     retrying = (topic.removeprefix(RETRY_PREFIX) for topic in store.topics() if topic.startswith(RETRY_PREFIX))
     known = {*store.groups(), *store.all_committed_offsets(), *retrying}
@@ -227,16 +230,16 @@ def _group_start(
 
 
 def _committed(store: StoreReader, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
-    """What the group has committed for these queues; a broker that writes -1 says that it is nothing."""
+    """The group's committed offsets of these queues. A broker writes -1 if there is none."""
     assert options.group is not None  # options checked it
     committed = store.committed_offsets(options.group)
     return {queue: committed[queue] for queue in ranges if committed.get(queue, -1) >= 0}
 
 
 def _ahead(options: SourceOptions, ranges: Ranges, committed: Mapping[Queue, int]) -> set[Queue]:
-    """Report the queues with a committed offset behind their end, and return them if failOnDataLoss is off.
+    """Report the queues whose committed offset is after their end, and return them if failOnDataLoss is off.
 
-    Such a store lost its tail, and with it what was written there.
+    Such a store lost its tail, and the messages in it.
     """
     gone = [
         (*queue, ranges[queue].max_offset, offset)
@@ -255,10 +258,10 @@ def _ahead(options: SourceOptions, ranges: Ranges, committed: Mapping[Queue, int
 
 
 def consume_from_where(store: StoreReader, options: SourceOptions, queue: Queue, limits: Range) -> int:
-    """Return where a group without a committed offset starts in a queue.
+    """Return the queue offset at which a group without a committed offset starts in a queue.
 
-    RebalancePushImpl.computePullFromWhereWithException, after ConsumerManageProcessor.queryConsumerOffset has had its
-    say: a broker answers 0 for a queue that is complete and hot, and the client takes that as a committed offset.
+    RebalancePushImpl.computePullFromWhereWithException decides, but ConsumerManageProcessor.queryConsumerOffset comes
+    first: a broker answers 0 for a queue that is complete and hot, and the client takes that as a committed offset.
     """
     from rmq_store import is_hot
 

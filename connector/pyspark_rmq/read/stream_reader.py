@@ -65,7 +65,7 @@ class _OpenStore(NamedTuple):
 
 
 class _View(NamedTuple):
-    """The subscribed queues, as they were with this table of topics and this log."""
+    """The subscribed queues, as they were with this table of topics and this range of the log."""
 
     topics: Mapping[str, object]
     log_range: tuple[int, int]
@@ -73,7 +73,7 @@ class _View(NamedTuple):
 
 
 class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`spark.readStream`: plans batches over the subscribed queues, and commits a group's offsets."""
+    """The reader of `spark.readStream`: plans batches over the subscribed queues, and commits a group's offsets."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -96,7 +96,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_full = False
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query starts; the same answer until the process ends."""
+        """Return the position at which a new query starts; the same answer until the process ends."""
         if self._initial is None:
             from rmq_store.errors import UsageError
 
@@ -113,7 +113,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Tell Spark whether there are limits: with Trigger.Once it asks for everything instead."""
+        """Tell Spark whether the options have limits. With Trigger.Once Spark asks for everything instead."""
         limits = self._options.limits
         if limits.max_rows is not None:
             return ReadMaxRows(limits.max_rows)
@@ -124,7 +124,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the ends of the queues: this run reads up to here, with what is due by now."""
+        """Fix the ends of the queues, after delivering the messages that are due: this run reads up to these ends."""
         store = self._opened()
         self._deliver_due(store, None)
         ranges = self._poll_store(store)
@@ -133,8 +133,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch, or `start` itself if there is nothing to read (or not enough yet).
 
-        The sink has completed everything before `start`: that is committed to the group here. An idle Spark asks up to
-        95 times a second. These calls also deliver delayed messages that are due.
+        The sink has completed everything before `start`, so this commits `start` to the group. Spark calls it up to 95
+        times a second while it is idle. It also delivers delayed messages that are due.
         """
         now_s = time.monotonic()
         if self._store is not None and self._idle is not None and self._idle.holds(self._store.reader, start, now_s):
@@ -174,8 +174,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return position.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the ends of the queues, without limits, as they were seen last, and where they are; for the query's
-        progress (`lag_tracking`).
+        """Return the last known ends of the queues, without limits, and the path and group of the source; for the
+        query's progress (`lag_tracking`).
         """
         view = self._view
         if self._store is None or view is None or not view.ranges:
@@ -187,9 +187,9 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._report[1]
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Plan the tasks of a batch, and pin what they read until it is completed or planned again.
+        """Plan the tasks of a batch, and pin the messages that they read until the batch is completed or planned again.
 
-        Raises `DataLossError` if part of it is gone and failOnDataLoss is on.
+        Raises `DataLossError` if a part of the batch is gone and failOnDataLoss is on.
         """
         begin, finish = StreamPosition.from_json(start), StreamPosition.from_json(end)
         store, _ = self._poll()
@@ -209,7 +209,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [SlicePartition(part) for part in planning.split(existing, self._options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of one task; runs in a worker, on options and schema alone."""
+        """Yield the messages of one task. It runs in a worker, and uses only options and schema."""
         return read_partition(self._options, self._schema, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -221,7 +221,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._complete(moved(position, self._check(store, position, ranges)), ranges)
 
     def stop(self) -> None:
-        """Let go of lease and store at once if Spark lets us; the end of the process does the same."""
+        """Release leases and store at once, if Spark calls this; the end of the process does the same."""
         store, self._store = self._store, None
         # From the last one to the first, each of them whatever became of the others.
         with contextlib.ExitStack() as stack:
@@ -318,7 +318,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
 
     def _closed(self, store: StoreReader, begin: StreamPosition, ranges: Mapping[Queue, Range]) -> dict[Queue, int]:
-        """The queues that are closed, and where they go on; reports what else cannot be read any more."""
+        """The closed queues with the offsets at which they continue; reports other queues that cannot be read any more.
+        """
         missing = [queue for queue in begin.next if queue not in ranges]
         if not missing and not begin.closed:
             return {}
@@ -341,7 +342,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._warned = True
 
     def _check(self, store: StoreReader, position: StreamPosition, ranges: Mapping[Queue, Range]) -> dict[Queue, int]:
-        """Where queues go on that were rolled back; reports them."""
+        """The offsets at which rolled-back queues continue; reports these queues."""
         # Also those that were compared before: files may be overwritten where they lie.
         compares = position not in self._checked or not loss_detection.has_all(store, position, ranges)
         if compares:
@@ -363,7 +364,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _pin(store: StoreReader, wanted: Sequence[QueueSlice], ranges: Mapping[Queue, Range]) -> Pin | None:
-    """Pin the log from the first message of these slices that is there to the last one; None if none is."""
+    """Pin the log from the first existing message of these slices to the last one; None if none exists."""
     bounds = {queue: (limits.min_offset, limits.max_offset) for queue, limits in ranges.items()}
     log_offsets: list[int] = []
     for part in planning.clip(wanted, bounds):

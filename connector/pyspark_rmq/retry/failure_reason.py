@@ -1,7 +1,7 @@
 """The reason for which a handler failed a message: error class, message and a hash of the stack. No I/O.
 
-`rmq_store.failure` takes the reason from an exception, as it does for consumers without Spark. A failure that the
-handler returns has reasons of its own, so that reasons of an earlier failure do not stay on the message.
+`rmq_store.failure` makes the reason of an exception, as for consumers without Spark. A failure that the handler
+returned gets a reason, too, so that the reason of an earlier failure does not stay on the message.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NO_RESULT: Final = "NoResult"
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One failure; all texts are short, and none is empty."""
+    """The reason of one failure. All texts are short, and none is empty."""
 
     error_class: str
     error_message: str
@@ -26,7 +26,7 @@ class Reason:
 
 
 def reason_of(error: BaseException) -> Reason:
-    """Return what there is to know of an exception that a handler raised. Never raises."""
+    """Return the reason of an exception that a handler raised. Never raises."""
     try:
         known = failure.failure_properties(error, now_ms=0)
     except Exception as second:
@@ -38,12 +38,12 @@ def reason_of(error: BaseException) -> Reason:
 
 
 def returned(result: str) -> Reason:
-    """Return the reason of a handler that has raised nothing, but answered RECONSUME_LATER or DLQ."""
+    """Return the reason for a handler that raised nothing, but returned RECONSUME_LATER or DLQ."""
     return _without_stack(result, "returned by the handler")
 
 
 def no_result() -> Reason:
-    """Return the reason of a handler that has answered None."""
+    """Return the reason for a handler that returned None."""
     return _without_stack(NO_RESULT, "the handler returned None, which is RECONSUME_LATER: is a return missing?")
 
 

@@ -1,7 +1,7 @@
 """The flood breaker: stops a query before one mistake turns all its messages into dead letters. Control plane, no I/O.
 
 A bug in a handler, or a service that is down, fails every message; after the last retry all of them are dead letters.
-The breaker checks each batch before anything of it is sent back. RocketMQ has nothing like it.
+The breaker checks each batch before any of its messages is sent back. RocketMQ has no counterpart.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _WINDOW_MS = 60_000
 
 
 class FloodBreakerError(StoreError):
-    """Too many rows would become dead letters; nothing of the batch was sent back, and its offsets have not moved.
+    """Too many rows would become dead letters. Nothing of the batch was sent back, and its offsets are not committed.
 
-    `dead` of the batch's `rows`, `in_window` within a minute, this batch included.
+    `dead` of the batch's `rows` would become dead letters; `in_window` did within a minute, this batch included.
     """
 
     def __init__(self, message: str, dead: int, rows: int, in_window: int) -> None:
@@ -31,14 +31,14 @@ class FloodBreakerError(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class FloodBreaker:
-    """Limits that fail a query: more than `max_percent` of the rows of a batch, or more than `max_per_minute` rows
+    """Limits at which a query fails: more than `max_percent` of the rows of a batch, or more than `max_per_minute` rows
     within any minute, would become dead letters.
 
-    `max_percent` applies to batches of `min_rows` and more: a batch that has only retries may be small, and all of it
+    `max_percent` applies to batches of at least `min_rows` rows: a batch of retries may be small, and each of its rows
     at its last try.
 
     Raises:
-        UsageError: no limit at all, or one that is none.
+        UsageError: no limit is given, or a limit is no valid number.
     """
 
     max_percent: float | None = None
@@ -58,14 +58,16 @@ class FloodBreaker:
 
 
 class FloodWatch:
-    """A breaker and what it has seen: the dead letters of the last minute, in the memory of one driver."""
+    """A breaker with its state: the dead letters of the last minute, in the memory of one driver."""
 
     def __init__(self, breaker: FloodBreaker) -> None:
         self._breaker = breaker
         self._seen: deque[tuple[int, int]] = deque()
 
     def check(self, rows: int, dead: int, now_ms: int) -> None:
-        """Raise `FloodBreakerError` if `dead` of the `rows` of a batch are too many; they do not count yet."""
+        """Raise `FloodBreakerError` if `dead` of the `rows` rows of a batch are too many. This does not count them yet:
+        see `count`.
+        """
         while self._seen and self._seen[0][0] <= now_ms - _WINDOW_MS:
             self._seen.popleft()
         if not dead:

@@ -63,7 +63,7 @@ class HandlerRunner:
     """The function that a task runs: `runner(batches)` yields the columns `passed_columns` of all rows, then the
     results.
 
-    `once`: each message takes effect once; the handler then also gets a connection, unless its effects are outside.
+    With `once` each message takes effect once; the handler then also gets a connection, unless its effects are outside.
     `max_reconsume_times` decides whether a failure is the last one. `path` is the store, whose clock gives the time of
     a failure.
     """
@@ -76,7 +76,7 @@ class HandlerRunner:
     once: TaskIdempotency | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the handler over the rows of one task. Raises `UsageError` for a result that is none."""
+        """Run the handler over the rows of one task. Raises `UsageError` for an invalid result."""
         clock = StoreDirectory(self.path).clock()
         for batch in batches:
             if not batch.num_rows:
@@ -101,7 +101,7 @@ class HandlerRunner:
                 verdicts.levels[number] = _level_or_none(result)
 
     def _run_once(self, batch: pa.RecordBatch, once: TaskIdempotency, verdicts: _Verdicts) -> None:
-        """Get the results of the rows by a handler that gets a connection, and sees only what is not done."""
+        """Get the results of the rows from a handler that gets a connection, and only rows that are not done yet."""
         if self.mode != "row":
             rows = Rows(batch, _levels, DONE)
             done = rows.run(once, lambda connection, some: self.handler(connection, self._given(some)))
@@ -150,7 +150,7 @@ class HandlerRunner:
 
 
 class _Verdicts:
-    """The delay levels of the rows of a batch, and the reasons of those that failed by an exception."""
+    """The delay levels of the rows of a batch, and the reasons of the rows that failed by an exception."""
 
     def __init__(self, count: int) -> None:
         self.levels: Levels = np.full(count, DONE, np.int32)
@@ -158,7 +158,7 @@ class _Verdicts:
         self._unanswered = np.zeros(count, np.bool_)
 
     def give_reasons_to_unanswered(self) -> None:
-        """Turn what was answered by None into RECONSUME_LATER."""
+        """Turn each answer None into RECONSUME_LATER."""
         self._unanswered = self.levels == _UNANSWERED
         self.levels[self._unanswered] = 0
 
@@ -167,7 +167,7 @@ class _Verdicts:
         self._reasons[number] = reason
 
     def take(self, start: int, rows: Rows, done: list[bool]) -> None:
-        """The outcomes of rows that are done once; they are those from `start` on."""
+        """Take the outcomes of rows that are done once; the first of them is row `start`."""
         for number, (is_done, found) in enumerate(zip(done, ids_or_errors(rows.batch), strict=True), start):
             if is_done:
                 continue
@@ -224,7 +224,7 @@ def _level_or_none(result: Any) -> int:
 
 
 def level_of(result: Any) -> int:
-    """The delay level that one result stands for; DONE for success. Raises `UsageError` for what is no result."""
+    """The delay level for one result; DONE for success. Raises `UsageError` for an invalid result."""
     if result is None:
         return 0
     if isinstance(result, Enum):
@@ -246,7 +246,7 @@ def level_of(result: Any) -> int:
 
 
 def _levels(results: Any, count: int) -> Levels:
-    """The delay levels that a handler for batches has answered for `count` rows."""
+    """The delay levels for the answer of a handler for batches, about `count` rows."""
     if results is None:
         return np.full(count, DONE, np.int32)
     if isinstance(results, str | int | np.integer | Enum):
@@ -278,7 +278,7 @@ def _levels(results: Any, count: int) -> Levels:
 
 
 def _as_array(results: Any) -> pa.Array | None:
-    """Results as one Arrow array, NaN as null; None if they are of several kinds, or of none that Arrow knows."""
+    """Results as one Arrow array, NaN as null; None if their types differ, or Arrow does not know them."""
     if isinstance(results, pa.ChunkedArray):
         array = results.combine_chunks()
     elif isinstance(results, pa.Array):

@@ -1,14 +1,15 @@
 """`consume(..., idempotency=...)`: each message of a query takes effect once, by `rmq_store.reliable`. Executors.
 
 Each Python worker makes its own engine and its own `Idempotency`, from references; neither is pickled.
-`rmq_store.reliable.inbox.once` decides. This module passes the rows to it, and handles the answers of the handler:
+`rmq_store.reliable.inbox.once` decides which rows are done. This module passes the rows to it, and handles the answers
+of the handler:
 
     all rows are done         the transaction with their effects and inbox records commits
     some failed by an answer  it is rolled back, and the handler is called again with the others
     an exception              rolled back; the rows are halved until the guilty ones stand alone
 
-A task that is repeated, or runs twice by speculation, has the lease token of its batch. It waits for nothing, and sees
-the effects of the other one.
+All attempts of a task have the lease token of its batch, also two that run at the same time by speculation. So they do
+not wait for each other's lease, and each sees the effects of the other.
 """
 
 from __future__ import annotations
@@ -48,12 +49,14 @@ NOT_DONE = Reason(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkIdempotency:
-    """How `consume` does each message once. Texts and numbers only, because it goes to the executors.
+    """The settings with which `consume` does each message once. Texts and numbers only, because Spark sends them to the
+    executors.
 
-    `database`: of the effects, with the tables of `rmq_store.reliable`: `env:NAME`, `file:/path`, or a URL. It is
-    resolved in each Python worker. `redis`: the same for a Redis; None: none. `stub_database`: where the stubs are, if
-    that is another database. `outside`: effects are elsewhere, so they happen at least once; only for mode "row".
-    `prefix`, `schema`: of the tables. The others are those of `rmq_store.reliable.Idempotency`.
+    `database`: the database of the effects, which has the tables of `rmq_store.reliable`: `env:NAME`, `file:/path`, or
+    a URL. Each Python worker resolves it. `redis`: a Redis server, given in the same way; None: none. `stub_database`:
+    the database of the stubs, if that is another one. `outside`: effects are outside of the database, so they happen at
+    least once; only for mode "row". `prefix`, `schema`: of the tables. The other fields are those of
+    `rmq_store.reliable.Idempotency`.
 
     Raises:
         UsageError: a value of the wrong kind.
@@ -85,7 +88,7 @@ class SparkIdempotency:
 
 @dataclass(frozen=True, slots=True)
 class TaskIdempotency:
-    """The same for the tasks of one batch. `lease_token`: what they have in common."""
+    """The same settings for the tasks of one batch, which share `lease_token`."""
 
     settings: SparkIdempotency
     group: str
@@ -97,7 +100,7 @@ class TaskIdempotency:
         """The group's `Idempotency` of this worker.
 
         Raises:
-            UsageError: a reference leads nowhere.
+            UsageError: a reference cannot be resolved.
             SchemaMismatchError: the database does not have the tables.
         """
         # A forked child has another process id, and makes its own.
@@ -138,8 +141,8 @@ _lock = threading.Lock()
 
 @dataclass(slots=True)
 class Rows:
-    """The rows of a batch while they are done. `levels_of(result, count)` reads what the handler answers; `done` is the
-    level of a row that is done.
+    """The rows of a batch while they are processed. `levels_of(result, count)` turns the handler's answer into delay
+    levels; `done` is the level of a row that is done.
     """
 
     batch: pa.RecordBatch
@@ -152,10 +155,10 @@ class Rows:
     _wrong_answer: Exception | None = None
 
     def run(self, task: TaskIdempotency, handler: Callable[[Any, pa.RecordBatch], Any]) -> list[bool]:
-        """Do all rows with `handler(connection, some of them)`; returns which are done.
+        """Process all rows with `handler(connection, some of them)`; returns a flag for each row: True if it is done.
 
         Raises:
-            UsageError: the handler answers what is no result; nothing of the rows that it was given is done.
+            UsageError: the handler returned an invalid result. Its call had no effect.
         """
         idempotency = task.in_this_process()
         return self._of_topics(
@@ -166,7 +169,7 @@ class Rows:
         )  # fmt: skip
 
     def run_outside(self, task: TaskIdempotency, handler: Callable[[], Any]) -> bool:
-        """Do the only row of the batch with `handler()`. Raises as `run`."""
+        """Process the only row of the batch with `handler()`. Raises as `run`."""
         idempotency = task.in_this_process()
         (done,) = self._of_topics(
             lambda row, topic: [idempotency.apply_outside(row, topic, lambda: self._call(row, handler))]

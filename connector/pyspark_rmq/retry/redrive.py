@@ -1,9 +1,8 @@
 """`pyspark_rmq.redrive`: sends dead letters that a query chooses back to the group that failed on them.
 
 The engine has the rules, and makes a repetition harmless (`Store.dead_letters`). This module chooses the rows, their
-order and the rate, and returns the results as a DataFrame. Data plane: neither the keys nor the results are ever in
-memory as a whole. They pass through Parquet files in a temporary directory, and the results end in Spark's storage on
-disk.
+order and the rate, and returns the results as a DataFrame. Data plane: keys and results pass through Parquet files in a
+temporary directory, so neither is ever in memory as a whole. The results end in Spark's storage on disk.
 """
 
 from __future__ import annotations
@@ -46,21 +45,23 @@ def redrive(
     to_topic: str | None = None,
     parking_topic: str | None = None,
 ) -> DataFrame:
-    """Send dead letters of `group` to its retry topic again, where only this group sees them; returns a row for each.
+    """Send dead letters of `group` to its retry topic again, where only this group sees them. Returns a row for each.
 
-    `df` has rows of `spark.read.format("rmq").option("dlq", group)`, filtered as you like: `queueId`, `queueOffset` and
-    `storeTopic` name the message, and `msgId`, if it is there, must be that message's. It is computed once, and the
-    messages have been moved when this returns, in the order in which they died. Body, keys, tags and user properties
-    stay, `reconsumeTimes` begins at 0. A message is moved once, whoever calls how often: repeat a call that was
-    interrupted. The dead letter itself stays until retention takes it.
+    `df` has rows of `spark.read.format("rmq").option("dlq", group)`, filtered as you like. `queueId`, `queueOffset` and
+    `storeTopic` name a message; `msgId`, if the column exists, must be that message's. `df` is computed once. On return
+    the messages have been moved, in the order in which they became dead letters. Body, keys, tags and user properties
+    stay; `reconsumeTimes` begins at 0. A message is moved once, however often this is called, so repeat a call that was
+    interrupted. The dead letter itself stays until retention deletes it.
 
     Args:
-        df: dead letters, not a stream. `df.limit(n)` would count what was moved before: use `limit`. path: directory of
-        the store. group: the consumer group that failed on them. dry_run: move nothing, and say what would become of
-        each. limit: move so many at most. Dead letters that were moved before do not count, so the same call again
-        moves the next ones.
-            Rows behind the last one that moved are left out of the result.
-        rate_per_second: move so many messages in a second at most.
+        df: dead letters, not a stream. `df.limit(n)` would count messages that were moved before: use `limit`.
+        path: directory of the store.
+        group: the consumer group that failed on them.
+        dry_run: move nothing, and return what would happen to each message.
+        limit: move at most this number of messages. Messages that were moved before do not count, so the same call
+            again
+            moves the next ones. Rows after the last moved one are left out of the result.
+        rate_per_second: move at most this number of messages per second.
         max_replays: how often a message may be redriven. One that died again after that goes to `parking_topic`, or is
             refused if there is none.
         to_topic: send them to this topic instead; then every group that is subscribed to it sees them.
@@ -69,12 +70,12 @@ def redrive(
     Returns:
         DataFrame: queueId, queueOffset, msgId; outcome ("REDRIVEN", "PARKED", "ALREADY_REDRIVEN", "REFUSED", "GONE";
         of a dry run "WOULD_REDRIVE" and "WOULD_PARK"), reason, target, targetQueueId, newQueueOffset,
-        newCommitLogOffset. A local checkpoint: looking at it again moves nothing.
+        newCommitLogOffset. It is a local checkpoint: an action on it moves nothing again.
 
     Raises:
-        UsageError: columns are missing, rows that are no dead letters of the group, or arguments that make no sense;
+        UsageError: columns are missing, rows are no dead letters of the group, or arguments contradict each other;
             nothing was moved.
-        StoreLockedError, StoreFullError, StoreFailedError: as `Store.append`; what was moved before stays moved.
+        StoreLockedError, StoreFullError, StoreFailedError: as `Store.append`; messages moved before that stay moved.
     """
     path, group = local_path(path_text("path", path), "path"), group_name(instance("group", group, str), "group")
     if not isinstance(df, DataFrame):
@@ -121,7 +122,7 @@ def redrive(
 
 
 def _columns(df: DataFrame) -> list[str]:
-    """The columns to read: where a message is, the topic that holds it, and its id if it is there."""
+    """The columns to read: those that locate a message, the topic that holds it, and its id if the column exists."""
     if df.isStreaming:
         refuse("redrive: a stream has no end; call it in foreachBatch, or read the dead letters with spark.read")
     said_by = "storeTopic" if "storeTopic" in df.columns else "topic"
@@ -140,7 +141,7 @@ def _batches(keys: Path, rows: int) -> Iterator[pa.RecordBatch]:
 
 
 def _check(keys: Path, group: str) -> int:
-    """The number of rows, all of which are dead letters of the group."""
+    """The number of rows. Raises UsageError unless all of them are dead letters of the group."""
     count = 0
     for batch in _batches(keys, _CHUNK_ROWS):
         if batch.column(0).null_count or batch.column(1).null_count:
@@ -174,7 +175,7 @@ def _moved(answer: pa.RecordBatch) -> int:
 
 
 def _with_ids(answer: pa.RecordBatch, chunk: pa.RecordBatch) -> pa.RecordBatch:
-    """The answer, with the ids of those rows too whose messages were not looked at."""
+    """The answer, in which rows whose messages were not read have their ids, too."""
     if "msgId" not in chunk.schema.names:
         return answer
     ids = pc.coalesce(answer.column("msgId"), chunk.column("msgId"))

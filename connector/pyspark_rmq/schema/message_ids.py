@@ -30,7 +30,7 @@ def message_ids(rows: pa.RecordBatch) -> list[str]:
 
 
 def ids_or_errors(rows: pa.RecordBatch) -> list[str | NoMessageIdError]:
-    """The same, with the error in the place of an id that is not there."""
+    """As `message_ids`, but a row without an id has the error as its item; nothing is raised."""
     from rmq_store.errors import NoMessageIdError
     from rmq_store.reliable import OUTBOX_ID, UNIQUE_KEY, message_id_of
 

@@ -49,7 +49,9 @@ _Make = Callable[["_Rows"], pa.Array]
 
 
 def stored_columns(names: Sequence[str], *, restore_topic: bool) -> list[str]:
-    """Return what must be read from the store to make the columns `names`; the same list if that is all of them."""
+    """Return the columns that must be read from the store to make the columns `names`. If no other column is needed,
+    this is the same list.
+    """
     needed: dict[str, None] = {}
     for name in names:
         if name == "topic" and restore_topic:
@@ -71,7 +73,7 @@ def complete(
     redriven: Redriven | None = None,
 ) -> pa.RecordBatch:
     """Return the columns `names` of rows that were read with `stored_columns(names)` from the topic `store_topic`.
-    `redriven`: offsets of the queue that were moved on; None if that is unknown.
+    `redriven`: queue offsets of the dead letters that were redriven; None if that is unknown.
     """
     rows = _Rows(batch, store_topic, redriven)
     arrays = []
@@ -86,7 +88,7 @@ def complete(
 
 
 class NothingRedriven:
-    """A queue of which no dead letter was moved on."""
+    """The `Redriven` of a queue of which no dead letter was redriven."""
 
     def contains(self, offsets: np.ndarray) -> np.ndarray:
         """As `store_reader.Redriven.contains`."""
@@ -126,7 +128,7 @@ class _Rows:
         return pa.repeat(pa.scalar(self._store_topic), self._batch.num_rows)
 
     def redriven(self) -> pa.BooleanArray:
-        """Whether each was moved on; null where that cannot be told."""
+        """True for each row that was redriven; null if that is unknown."""
         if self._redriven is None:
             return pa.nulls(self._batch.num_rows, pa.bool_())
         return pa.array(self._redriven.contains(self._batch.column("queueOffset").to_numpy()))

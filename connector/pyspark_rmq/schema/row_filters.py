@@ -24,18 +24,18 @@ _KEY_SEPARATOR = " "
 
 
 class Condition(Protocol):
-    """Can be sent to tasks."""
+    """A condition that Spark can send to tasks."""
 
     @property
     def columns(self) -> Sequence[str]:
-        """Its columns, which the store has."""
+        """The columns that the condition needs; all of them are stored ones."""
 
     def holds(self, batch: pa.RecordBatch) -> Mask:
-        """For which rows it is true, (n,); the batch has the columns."""
+        """Mask, (n,): True for each row of the batch for which the condition is true."""
 
 
 def where_all_hold(conditions: Sequence[Condition], batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows for which all of them are true."""
+    """The rows for which all conditions are true."""
     wanted = np.ones(batch.num_rows, np.bool_)
     for condition in conditions:
         wanted &= condition.holds(batch)
@@ -44,13 +44,13 @@ def where_all_hold(conditions: Sequence[Condition], batch: pa.RecordBatch) -> pa
 
 @dataclass(frozen=True)
 class MatchesLookup:
-    """The message is one of those that were asked for: the same answer as the store's `query.rows`."""
+    """True for the messages that a lookup asks for: the same answer as the store's `query.rows`."""
 
     lookup: Lookup
 
     @property
     def columns(self) -> Sequence[str]:
-        """Of the message, what it is looked up by."""
+        """The columns by which messages are looked up."""
         # The second UNIQ_KEY of messages in batches is no property and no msgId.
         return {
             "key": ("keys",),
@@ -59,7 +59,7 @@ class MatchesLookup:
         }[self.lookup.by]
 
     def holds(self, batch: pa.RecordBatch) -> Mask:
-        """See `Condition`."""
+        """As `Condition.holds`."""
         texts = pa.array(self.lookup.texts, pa.string())
         if self.lookup.by == "key":
             pieces = pc.split_pattern(batch.column("keys"), _KEY_SEPARATOR)
@@ -79,7 +79,7 @@ class MatchesLookup:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`operation` of a column and a value that is not None: one of OPERATIONS. `negated`: NOT of it."""
+    """Compares a column with a value that is not None, by `operation`, one of OPERATIONS. `negated`: NOT of that."""
 
     column: str
     operation: str
@@ -88,11 +88,11 @@ class Comparison:
 
     @property
     def columns(self) -> Sequence[str]:
-        """The one."""
+        """The column that is compared."""
         return (self.column,)
 
     def holds(self, batch: pa.RecordBatch) -> Mask:
-        """See `Condition`."""
+        """As `Condition.holds`."""
         values = batch.column(self.column)
         if pa.types.is_integer(values.type):
             values = values.cast(pa.int64())  # a value may be larger than the column's type

@@ -236,7 +236,7 @@ _COLUMN_PROPERTIES = {"tags": "TAGS", "keys": "KEYS", "shardingKey": "__SHARDING
 
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
-    """The columns of the input that the sink passes on: `body` is the name of the body column, `used` all other names.
+    """The columns of the input that the sink uses: `body` is the name of the body column, `used` has all other names.
     """
 
     body: str
@@ -282,7 +282,7 @@ def source_columns(schema: StructType) -> list[str]:
 
 
 def sink_columns(schema: StructType, *, topic_given: bool, use_queue_id: bool) -> SinkColumns:
-    """Check the schema of the rows to be written, and return the columns that matter.
+    """Check the schema of the rows to be written, and return the columns that the sink uses.
 
     Raises:
         UsageError: no body, two bodies, no topic although option topic is not given (`topic_given`), no queueId
@@ -314,7 +314,7 @@ def sink_columns(schema: StructType, *, topic_given: bool, use_queue_id: bool) -
 
 
 def send_back_columns(schema: StructType) -> tuple[str, ...]:
-    """Check the schema of rows that are to be sent back, and return the columns that matter, in an order of our own.
+    """Check the schema of rows that are to be sent back, and return the columns that the sink uses, in a fixed order.
 
     Raises:
         UsageError: commitLogOffset or msgId is missing, an unknown column, a wrong type, or a name twice.
@@ -347,8 +347,8 @@ def send_back_columns(schema: StructType) -> tuple[str, ...]:
 
 
 def _plain(data_type: DataType) -> str:
-    """The name of a type without what does not change its values in Arrow: whether the values of a map may be NULL, the
-    collation of a string, and the length of CHAR and VARCHAR.
+    """The name of a type without the parts that do not change its values in Arrow: nullability of map values, collation
+    of a string, length of CHAR and VARCHAR.
     """
     if isinstance(data_type, MapType):
         return f"map<{_plain(data_type.keyType)},{_plain(data_type.valueType)}>"

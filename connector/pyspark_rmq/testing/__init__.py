@@ -6,8 +6,8 @@
     rmq_group         the name of a consumer group
     rmq_store_config  the settings of the store; override it in conftest.py
 
-pytest loads this module in every run of an environment in which the package is installed, also where nobody wants it:
-it imports nothing but pytest and small things, and the rest when a test asks for a fixture.
+pytest loads this module in every run of an environment in which the package is installed, also for projects that do not
+use it. So it imports nothing but pytest and small modules, and the rest when a test asks for a fixture.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def __getattr__(name: str) -> Any:
 
 @pytest.fixture
 def rmq_store_config() -> StoreConfig:
-    """The settings of `rmq_store`: small files, else the defaults. Override it for other delay levels, say."""
+    """The settings of `rmq_store`: small files, else the defaults. Override the fixture to change delay levels, for
+    example.
+    """
     from pyspark_rmq.testing.store import SMALL
 
     return SMALL
@@ -47,7 +49,7 @@ def rmq_store_config() -> StoreConfig:
 
 @pytest.fixture
 def rmq_clock(tmp_path: Path, rmq_store_config: StoreConfig) -> RmqClock:
-    """The clock of `rmq_store`, for every process: it begins now, and moves only when the test moves it."""
+    """The clock of `rmq_store`, for every process. It starts at the present time, and only the test moves it."""
     from pyspark_rmq.testing.store import create
 
     return create(tmp_path / "rmq-store", rmq_store_config)

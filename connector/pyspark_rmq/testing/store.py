@@ -1,8 +1,9 @@
 """The values of the fixtures: a store with helpers for tests, and its clock. Control plane; messages are plain dicts.
 
 A message is a dict with the columns that the source has with the option `group` (`topic`, `body`, `properties`,
-`reconsumeTimes`, ...). One from a group's retry topic shows the topic that it was sent to, as a consumer sees it
-(DefaultMQPushConsumerImpl.resetRetryTopic); `storeTopic` is the topic that holds it. A handler gets the same as a row.
+`reconsumeTimes`, ...). A message from a group's retry topic shows the topic to which it was first sent, as a consumer
+sees it (DefaultMQPushConsumerImpl.resetRetryTopic); `storeTopic` is the topic that holds it. A handler gets the same
+columns as a row.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _ORIGIN_COLUMNS = ("originTopic", "originQueueId", "originQueueOffset", "originM
 
 
 class RmqClock:
-    """The time of a test store, for every process that has it open. It never goes backwards."""
+    """The clock of a test store, for every process that has it open. It never goes backwards."""
 
     def __init__(self, file: ClockFile) -> None:
         self._file = file
@@ -60,19 +61,20 @@ class RmqClock:
         return self.now()
 
     def set(self, when: datetime | int) -> datetime:
-        """Move the clock to a time (an int counts ms since 1970) and return it. UsageError for an earlier one."""
+        """Move the clock to a time (an int counts ms since 1970) and return it. Raises UsageError for an earlier time.
+        """
         self._file.set(when if isinstance(when, int) else _milliseconds(when - datetime.fromtimestamp(0, UTC)))
         return self.now()
 
 
 def create(path: Path, config: StoreConfig) -> RmqClock:
-    """Create a store with a clock of its own, which begins now."""
+    """Create a store with a clock of its own, which starts at the present time."""
     Store.open(path, create=True, config=config).close()
     return RmqClock(ClockFile.create(path / "pyrmq" / "clock", time.time_ns() // 1_000_000))
 
 
 class RmqTestStore:
-    """A store for one test. `path` is what Spark needs, `store` the whole interface, `clock` the time of both."""
+    """A store for one test: `path` for Spark, `store` with the whole interface, and `clock`, the time of both."""
 
     def __init__(self, path: Path, clock: RmqClock) -> None:
         self.path = path
@@ -93,7 +95,8 @@ class RmqTestStore:
         keys: str | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> list[SendResult]:
-        """Send messages, and return where they are. The topic is made if it is missing. Raises what `send` raises."""
+        """Send messages, and return their send results in order. A missing topic is created. Raises what `send` raises.
+        """
         data = [body.encode() if isinstance(body, str) else body for body in bodies]
         messages = [Message(topic, body, tags=tags, keys=keys, properties=properties or {}) for body in data]
         return [self.store.send(message) for message in messages]
@@ -107,9 +110,10 @@ class RmqTestStore:
         return self._from(DLQ_PREFIX + group, {})
 
     def consume(self, topic: str, group: str) -> list[dict[str, Any]]:
-        """Take what the group has not consumed yet from the topic and from its retry topic, and commit that.
+        """Return the messages of the topic and of the group's retry topic that the group has not consumed yet, and
+        commit them.
 
-        A group begins with the first message. Messages that are due are delivered first.
+        A new group begins with the first message. Messages that are due are delivered first.
         """
         self.store.schedule.deliver_due()
         taken = self._waiting(topic, group)
@@ -119,15 +123,15 @@ class RmqTestStore:
     def drain(
         self, topic: str, group: str, handler: Handler | None = None, *, max_reconsume_times: int | None = None
     ) -> list[dict[str, Any]]:
-        """Consume until nothing is left and nothing waits, and return every delivery in order.
+        """Consume until no message is left, delayed ones included, and return every delivery in order.
 
-        The clock jumps to the next message that is due whenever there is nothing to do. `handler` gets and answers
-        what one for `pyspark_rmq.consume` does: a `pyspark.sql.Row` (no Spark is started for it), and SUCCESS;
-        RECONSUME_LATER, None or an exception for another try after the delay, or a dead letter; a delay level; DLQ.
-        An AssertionError of the handler is the test's own and ends the call.
+        Whenever no message is ready, the clock jumps to the due time of the next delayed one. `handler` gets the same
+        `pyspark.sql.Row` as a handler of `pyspark_rmq.consume` (no Spark is started for it), and returns the same
+        results: SUCCESS; RECONSUME_LATER, None or an exception for another try after the delay, or a dead letter after
+        the last one; a delay level; DLQ. An AssertionError of the handler is the test's own, and ends the call.
 
         Raises:
-            UsageError: an answer that is none.
+            UsageError: an invalid result of the handler.
         """
         deliveries: list[dict[str, Any]] = []
         self.store.schedule.deliver_due()
@@ -149,12 +153,16 @@ class RmqTestStore:
         return deliveries
 
     def advance(self, duration: timedelta | int) -> int:
-        """Move the clock by a duration (an int counts ms), deliver what is due then, and return how many that were."""
+        """Move the clock by a duration (an int counts ms), deliver the messages that are due then, and return their
+        number.
+        """
         self.clock.advance(duration)
         return self.store.schedule.deliver_due().delivered
 
     def advance_to_next_due(self) -> timedelta | None:
-        """Move the clock to the next message that waits and deliver it; how far that was, or None if nothing waits."""
+        """Move the clock to the due time of the next delayed message and deliver it. Returns the distance, or None if
+        no delayed message is left.
+        """
         before = self.clock.now()
         due_ms = self.store.schedule.deliver_due().next_due_ms
         if due_ms is None:
@@ -197,7 +205,7 @@ def _milliseconds(duration: timedelta | int) -> int:
 
 
 def _run_handler(handler: Handler, message: dict[str, Any]) -> tuple[int, Reason | None]:
-    """The delay level that the handler stands for, and why it failed if it has not answered."""
+    """The delay level for the handler's answer, and the reason if it raised an exception or returned None."""
     from pyspark.sql import Row
 
     try:
@@ -210,7 +218,7 @@ def _run_handler(handler: Handler, message: dict[str, Any]) -> tuple[int, Reason
 
 
 def _properties(reason: Reason, now_ms: int) -> dict[str, str]:
-    """What `pyspark_rmq.consume` stores with a failed message, but for the query and its batch."""
+    """The properties that `pyspark_rmq.consume` stores with a failed message, without those of query and batch."""
     return {
         failure.ERROR_CLASS: reason.error_class,
         failure.ERROR_MESSAGE: reason.error_message,

@@ -59,35 +59,39 @@ def write_once(
     schema: str | None = None,
     stub_database: str | None = None,
 ) -> DataStreamWriter:
-    """Write the rows of a stream to a database, each message once: rows and marks are in one transaction per batch.
+    """Write the rows of a stream to a database, each message once: rows and inbox records are in one transaction per
+    batch.
 
-    `stream` was read with `format("rmq")`; it may have been filtered and given more columns, but a message has one row,
-    and the column `properties` has its id: OUTBOX_ID, else UNIQ_KEY. `database` is `env:NAME`, `file:/path` or a URL;
-    the driver opens it, and it has the tables of `rmq_store.reliable.Tables(prefix=prefix, schema=schema)`. A row is
+    `stream` was read with `format("rmq")`. It may have been filtered and given more columns, but a message has one row,
+    and the column `properties` has its id: OUTBOX_ID, else UNIQ_KEY. `database` is `env:NAME`, `file:/path` or a URL.
+    The driver opens it; it has the tables of `rmq_store.reliable.Tables(prefix=prefix, schema=schema)`. A row is
     written if `group` has not done its message: not in this query, in another one, nor by any other consumer of
-    `rmq_store.reliable`. Its stub is confirmed in the same transaction; a message whose stub is void is left out.
-    `stub_database` is where the stubs are, if that is another database: then void ones are not left out.
+    `rmq_store.reliable`. The message's stub is confirmed in the same transaction; a message whose stub is void is left
+    out. `stub_database` is the database of the stubs, if that is another one: then void messages are not left out.
 
-    Either `table` gets the rows: a SQLAlchemy Table or a name. The columns of the source that it does not have are left
-    out, any other column must be there. Or `write(connection, rows)` is called for each chunk of at most `chunk_rows`
-    rows (fewer if they have more than 8 MiB), in the driver, with what is not done yet: with `mode`
+    Either `table` gets the rows: a SQLAlchemy Table or a name. The columns of the source that the table lacks are left
+    out; it must have any other column. Or `write(connection, rows)` is called in the driver, with rows that are not
+    done yet, for each chunk of at most `chunk_rows` rows (fewer if they have more than 8 MiB). `mode` is the type of
+    `rows`:
 
         "rows"     a list of dicts      "arrow"     a `pyarrow.RecordBatch`
 
-    It writes through `connection` only, and neither commits nor rolls back. It is called again with the same rows if
-    the database asks for the transaction to be repeated.
+    `write` uses only `connection`, and neither commits nor rolls back. It is called again with the same rows if the
+    database asks for the transaction to be repeated.
 
-    Returns the writer of the query, to which `checkpointLocation` and a trigger are added; then `start()`. On Spark
-    Connect the query gets a name, if `queryName` gives it none: its batches find their query by it.
+    Returns the writer of the query; add `checkpointLocation` and a trigger, then call `start()`. On Spark Connect a
+    query without `queryName` gets a name, because its batches find their query by it.
 
     Raises:
-        UsageError: not a stream, no column `properties`, both or none of `write` and `table`; `database` leads nowhere;
-            pandas 2.2 is missing, which PySpark asks for.
+        UsageError: not a stream, no column `properties`, both or none of `write` and `table`; `database` cannot be
+            resolved; pandas 2.2, which PySpark needs, is missing.
 
     The query fails, and nothing of the batch is written, with:
-        NoMessageIdError: a message has no id. SchemaMismatchError: the database does not have the tables of
-        `rmq_store.reliable`. UsageError: there is no such table, or it does not have a column of the stream; a message
-        has several rows. sqlalchemy.exc.SQLAlchemyError: the database refuses, or stays away. Errors of `write`.
+        NoMessageIdError: a message has no id.
+        SchemaMismatchError: the database does not have the tables of `rmq_store.reliable`.
+        UsageError: the table does not exist, or lacks a column of the stream; a message has several rows.
+        sqlalchemy.exc.SQLAlchemyError: the database refuses, or cannot be reached.
+        Errors of `write`.
     """
     group = group_name(instance("group", group, str), "group")
     if not isinstance(stream, DataFrame):
@@ -149,13 +153,13 @@ class _OnceWriter:
         self._writer: BatchWriter | None = None
 
     def of_query(self, query_id: Callable[[DataFrame], str]) -> Callable[[DataFrame, int], None]:
-        """The same for batches whose query is found in another way."""
+        """The same function for Spark Connect, where `query_id` finds the query of a batch."""
         other = copy.copy(self)
         other._query_id = query_id
         return other.write_batch
 
     def check_references(self) -> None:
-        """Raise `UsageError` for a reference that leads nowhere, before a query starts."""
+        """Raise `UsageError`, before a query starts, for a reference that cannot be resolved."""
         from rmq_store.reliable import shared_engine
 
         for reference in (self._database, self._stub_database):
@@ -195,7 +199,7 @@ class _OnceWriter:
         return BatchWriter(engine, self._tables, self._group, write, target=target, stub_engine=stub_engine)
 
     def _target(self, engine: sa.Engine, columns: list[str]) -> tuple[Callable[[Any, pa.RecordBatch], object], str]:
-        """What writes a chunk, and its name."""
+        """The function that writes a chunk, and its name."""
         if self._write is not None:
             write = self._write if self._mode == "arrow" else partial(_write_dicts, self._write)
             return write, getattr(self._write, "__qualname__", "")
@@ -225,7 +229,9 @@ def _insert(table: sa.Table, columns: list[str], connection: sa.Connection, rows
 
 
 def _columns_of(table: sa.Table, columns: list[str]) -> list[str]:
-    """The columns that the table has, too. Another column of the stream is refused, unless every message has it."""
+    """The columns of the rows that the table has, too. A column that is not of the source is refused if the table lacks
+    it.
+    """
     from pyspark_rmq.schema.schema import ORIGIN_FIELDS, SOURCE_SCHEMA
 
     known = {field.name for field in (*SOURCE_SCHEMA, *ORIGIN_FIELDS)}

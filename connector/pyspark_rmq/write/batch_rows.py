@@ -1,4 +1,4 @@
-"""The rows of a micro-batch in the driver, in chunks; they can be read several times. Data plane.
+"""The rows of a micro-batch in the driver, in chunks that can be read several times. Data plane.
 
 Tasks cut the rows into pieces and return each piece as one binary value, because Spark pickles each row that it passes
 to Python. The driver writes the pieces to a temporary file, which stays in memory while it is small, and reads chunks
@@ -37,8 +37,8 @@ MEMORY_BYTES_MAX: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Cutter:
-    """The function that a task runs: pieces of at most `rows` rows, and of `CHUNK_BYTES_MAX` unless a single row has
-    more.
+    """The function that a task runs. It cuts rows into pieces of at most `rows` rows and `CHUNK_BYTES_MAX` bytes; only
+    a piece of a single row may be larger.
     """
 
     rows: int
@@ -64,8 +64,8 @@ def _halved(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 class BatchRows:
-    """The rows of a data frame, which Spark runs once. A context manager; it deletes its file at the end. `batch` names
-    the query and batch, `marks` has the highest queue offset of each queue, as far as the rows have the columns.
+    """The rows of a data frame, which Spark runs once. A context manager: it deletes its file at the end. `batch` names
+    the query and batch; `marks` has the highest queue offset of each queue, if the rows have the columns for it.
 
     Raises:
         NoMessageIdError: a row has no id.
@@ -103,7 +103,7 @@ class BatchRows:
             writer.close()
 
     def _raise_marks(self, piece: pa.RecordBatch) -> None:
-        """By first deliveries: the offset of a retry, or of what was redriven, is one of the retry topic."""
+        """Only by first deliveries: a retry, or a redriven message, has the queue offset of the retry topic."""
         topic = "storeTopic" if "storeTopic" in piece.schema.names else "topic"
         needed = ["brokerName", topic, "queueId", "queueOffset", "reconsumeTimes"]
         if not set(needed) <= set(piece.schema.names):
@@ -115,8 +115,8 @@ class BatchRows:
             self.marks[queue] = max(self.marks.get(queue, -1), found["queueOffset_max"])
 
     def chunks(self) -> Iterator[tuple[list[str], pa.RecordBatch]]:
-        """Ids and rows, from the beginning: chunks have as many rows as was asked for, but for the last one and for
-        those that would be larger than `CHUNK_BYTES_MAX`.
+        """Ids and rows, from the beginning. Each chunk has `chunk_rows` rows; the last one, and chunks that would
+        exceed `CHUNK_BYTES_MAX` bytes, have fewer.
         """
         self._file.seek(0)
         held: list[pa.RecordBatch] = []
@@ -144,8 +144,8 @@ class BatchRows:
 
 
 def _check_single(rows: pa.RecordBatch, before: int | None) -> int | None:
-    """Refuse several rows of one message, of which all but the first would be left out as done. They are neighbours
-    unless they were shuffled; `before` is the last place of the rows before these. Returns the last one of these.
+    """Refuse several rows of one message: all but the first would be left out as done. They are neighbours unless they
+    were shuffled. `before` is the commit-log offset of the row before these rows. Returns that of the last row.
     """
     if "commitLogOffset" not in rows.schema.names or not rows.num_rows:
         return None

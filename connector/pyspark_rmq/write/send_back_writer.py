@@ -1,11 +1,11 @@
-"""Writing with the option `sendBack`: rows name messages that failed, and the engine copies these. Data plane in
-`write`.
+"""Writing with the option `sendBack`: rows name messages that failed, and the engine copies these messages. Data plane
+in `write`.
 
 Tasks stage the copies, the driver commits them as one unit, as for new messages: see `writer`. `commitLogOffset` and
 `msgId` identify a message, so rows of another store, or of a store that was rolled back, are refused. Bodies and
 properties of the rows are ignored: the stored message is sent back.
 
-A row has reasons if its errorClass, errorMessage or stackHash is not NULL. Stored are these three, lastFailureTime
+A row has reasons if its errorClass, errorMessage or stackHash is not NULL. These three are stored, lastFailureTime
 (now, if there is no such column), and the query and batch that Spark names. The engine keeps the time and place of the
 first failure.
 """
@@ -39,7 +39,7 @@ _SAYS_WHY = ("errorClass", "errorMessage", "stackHash")
 
 
 class SendBackWriter(RmqWriter):
-    """`df.write`: one write, all or nothing."""
+    """The writer of `df.write`: one write, all or nothing."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the copies of the messages that the rows of one task name. Raises as `RmqWriter.write`."""
@@ -54,10 +54,10 @@ class SendBackWriter(RmqWriter):
 
 
 class SendBackStreamWriter(RmqStreamWriter):
-    """`df.writeStream`: what each micro-batch sends back is one unit."""
+    """The writer of `df.writeStream`: all messages that a micro-batch sends back are one unit."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the copies of the messages that the rows of one task name."""
+        """Stage the copies of the messages that the rows of one task name. Raises as `RmqWriter.write`."""
         query_id, batch_id, run_id = stream_ids()
         write_id = f"{query_id}-{batch_id}-{run_id}"
         return Staged(write_id, query_id, _stage(self._options, self._columns.used, write_id, iterator))
@@ -95,7 +95,7 @@ def _columns(options: SinkOptions, schema: StructType, overwrite: bool) -> SinkC
 def _stage(
     options: SinkOptions, names: Sequence[str], write_id: str, batches: Iterator[pa.RecordBatch]
 ) -> StagedFile | None:
-    """Encode the copies of a task into a file of its own. If that fails, nothing of it stays behind."""
+    """Encode the copies of a task into a file of its own. If that fails, the file is removed."""
     from pyspark import TaskContext
 
     from rmq_store import failure
@@ -118,8 +118,8 @@ def _stage(
 def send_back_rows(
     batch: pa.RecordBatch, names: Sequence[str], query_reasons: Mapping[str, str | None], now_ms: int
 ) -> pa.RecordBatch:
-    """Return rows of the sink as `rmq_store.SEND_BACK_SCHEMA`. `query_reasons` are the reasons that all rows have, None
-    for those without a value.
+    """Return rows of the sink as `rmq_store.SEND_BACK_SCHEMA`. `query_reasons` are reasons that all rows have in
+    common; a None is left out.
     """
     import pyarrow as pa
 
@@ -131,7 +131,7 @@ def send_back_rows(
 def _reasons(
     batch: pa.RecordBatch, names: Sequence[str], query_reasons: Mapping[str, str | None], now_ms: int
 ) -> pa.MapArray:
-    """The reasons of each row by property; null for rows that say nothing."""
+    """The reasons of each row by property; null for rows without a reason."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Staged(WriterCommitMessage):
-    """A task's report to the driver. `file` is None if it had no rows; `query_id` is that of a stream."""
+    """A task's report to the driver. `file` is None if the task had no rows; `query_id` is set in a stream."""
 
     write_id: str
     query_id: str | None
@@ -54,7 +54,7 @@ class Staged(WriterCommitMessage):
 
 
 class RmqWriter(DataSourceArrowWriter):
-    """`df.write`: one write, all or nothing."""
+    """The writer of `df.write`: one write, all or nothing."""
 
     def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
         self._options = options
@@ -65,20 +65,20 @@ class RmqWriter(DataSourceArrowWriter):
         self._is_there = is_there_to_write(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the rows of one task. Raises `UsageError` in a write that would also make a table."""
+        """Stage the rows of one task. Raises `UsageError` in a write that also creates a table (`refuse_table`)."""
         refuse_table()
         if not self._is_there:
             prepare_to_write(self._options)
         return Staged(self._write_id, None, _stage(self._options, self._columns, self._write_id, iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Append everything that was staged. Raises what `store_writer.commit_staged` raises; then nothing was written,
-        unless it is a StoreFailedError: the disk failed, and whether the rows are stored is not known.
+        """Append all staged rows. Raises what `store_writer.commit_staged` raises. After such an error nothing is
+        written, except after a StoreFailedError: then the disk failed, and it is unknown whether the rows are stored.
         """
         _commit(self._options, _all_reports(messages), self._marker())
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove what was staged."""
+        """Remove the staged files."""
         sweep_staged(self._options, [self._write_id])
 
     def _marker(self) -> Marker | None:
@@ -90,7 +90,9 @@ class RmqWriter(DataSourceArrowWriter):
 
 
 class RmqStreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream`: each micro-batch is one unit. Spark builds this again, in other processes, for each step."""
+    """The writer of `df.writeStream`: each micro-batch is one unit. Spark constructs it again, in other processes, for
+    each step.
+    """
 
     def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
         self._options = options
@@ -99,7 +101,9 @@ class RmqStreamWriter(DataSourceStreamArrowWriter):
         self._is_there = is_there_to_write(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the rows of one task. Raises `NotAStoreError` if the store is gone that earlier batches went to."""
+        """Stage the rows of one task. Raises `NotAStoreError` if the store to which earlier batches were written is
+        gone.
+        """
         query_id, batch_id, run_id = stream_ids()
         if not self._is_there:
             prepare_batch(self._options, int(batch_id))
@@ -108,11 +112,11 @@ class RmqStreamWriter(DataSourceStreamArrowWriter):
         return Staged(write_id, query_id, _stage(self._options, self._columns, write_id, iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Append everything that was staged, unless this batch was committed before.
+        """Append all staged rows, unless this batch was committed before.
 
         Raises:
-            MarkerError: the query has committed a later batch, or other rows for this one: its checkpoint was
-                rewound or copied.
+            MarkerError: the query has committed a later batch, or other rows for this one: its checkpoint was rewound
+                or copied.
         """
         reports = _all_reports(messages)
         query_ids = {report.query_id for report in reports}
@@ -123,7 +127,7 @@ class RmqStreamWriter(DataSourceStreamArrowWriter):
         _commit(self._options, reports, self._marker(query_id, batchId), over, stays_open=True)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Remove what was staged by the tasks that reported; the rest is swept when it is old."""
+        """Remove the staged files of the tasks that reported. Other files are swept when they are old."""
         sweep_staged(self._options, sorted({report.write_id for report in _reports(messages)}))
 
     def _marker(self, query_id: str | None, batch_id: int) -> Marker | None:
@@ -154,7 +158,7 @@ def _columns(options: SinkOptions, schema: StructType) -> SinkColumns:
 def _stage(
     options: SinkOptions, columns: SinkColumns, write_id: str, batches: Iterator[pa.RecordBatch]
 ) -> StagedFile | None:
-    """Encode the rows of a task into a file of its own. If that fails, nothing of it stays behind."""
+    """Encode the rows of a task into a file of its own. If that fails, the file is removed."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -176,7 +180,7 @@ def _input(batch: pa.RecordBatch, columns: SinkColumns) -> pa.RecordBatch:
 
 
 def _is_over(query_id: str, batch_id: int) -> Callable[[str], bool]:
-    """Says of the id of a write whether it was an attempt at this batch of the query, or at an earlier one."""
+    """A function that tells whether a write id is an attempt at this batch of the query, or at an earlier one."""
     attempt = re.compile(rf"{re.escape(query_id)}-([0-9]{{1,18}})-.*", re.ASCII)
 
     def is_over(write_id: str) -> bool:
@@ -213,7 +217,7 @@ def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
 
 
 def _all_reports(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
-    """The reports of all tasks; `StagingError` if one is missing, because its rows would be."""
+    """The reports of all tasks. Raises `StagingError` if a report is missing, because its rows would be missing."""
     reports = _reports(messages)
     if len(reports) < len(messages):
         from rmq_store import StagingError
@@ -225,7 +229,8 @@ def _all_reports(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]
 def refuse_table() -> None:
     """Raise `UsageError` in a task of `saveAsTable` or CREATE TABLE AS SELECT. Spark does not name the statement to the
     driver's side of a writer. It runs the write as a part of the statement that makes the table, and then drops the
-    table. Other writes are part of nothing but a stream's batch, in `foreachBatch`.
+    table. A write that makes no table is part of no statement, except in `foreachBatch`, where it is part of a stream's
+    batch.
     """
     from pyspark import TaskContext
 
