@@ -42,6 +42,14 @@ def open_writers(
 
 
 @contextlib.contextmanager
+def connected(connection: KafkaConnection) -> Iterator[tuple[KafkaAdministration, KafkaReader]]:
+    """An administration client and a reader, closed after the block. Raises as `open_reader`."""
+    with contextlib.ExitStack() as opened:
+        administration = opened.enter_context(contextlib.closing(open_administration(connection)))
+        yield administration, opened.enter_context(contextlib.closing(open_reader(connection)))
+
+
+@contextlib.contextmanager
 def extra_needed() -> Iterator[None]:
     """The import of kafka-python: without it a UsageError that says how to get it."""
     try:

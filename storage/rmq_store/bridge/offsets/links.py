@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 
-from rmq_store.bridge.kafka.connect import open_administration, open_reader, open_writers
+from rmq_store.bridge.kafka.connect import connected, open_reader, open_writers
 from rmq_store.bridge.kafka.connection import KafkaConnection
 from rmq_store.bridge.offsets.kafka_side import KafkaSide
 from rmq_store.bridge.offsets.letters import letters_of_kafka, letters_of_store
@@ -51,8 +51,7 @@ def _opened(
     store: Store, connection: KafkaConnection, cluster_id: str, *, into_store: str, into_kafka: str
 ) -> Iterator[tuple[KafkaSide, StoreSide, MirrorPositions, MirrorPositions]]:
     with ExitStack() as opened:
-        administration = opened.enter_context(closing(open_administration(connection)))
-        reader = opened.enter_context(closing(open_reader(connection)))
+        administration, reader = opened.enter_context(connected(connection))
         kafka, rmq = KafkaSide(administration, reader), StoreSide(store, cluster_id)
         there = IntoStore(StorePositions(store, into_store, kafka.cluster_id), kafka, rmq)
         back: MirrorPositions = no_positions

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.mirror.mirror_options import conflict_exit, kafka_connection, kafka_options
+from rmq_store.cli.mirror.mirror_options import conflict_exit, kafka_options, names_of, write_remarks
 from rmq_store.cli.shared.completion import DEAD_GROUP
 from rmq_store.cli.shared.confirm import changing_options, confirm
 from rmq_store.cli.shared.numbers import FiniteRange
@@ -16,13 +17,11 @@ from rmq_store.cli.shared.progress import counting_bar
 from rmq_store.cli.shared.stop_signal import stopped_by_signals
 from rmq_store.cli.shared.times import parse_time
 
+if TYPE_CHECKING:
+    from rmq_store.bridge.kafka.connection import KafkaConnection
+
 _RATE_MIN, _RATE_MAX = 0.001, 1_000_000_000
 _REASONS_SHOWN = 5
-
-
-def names_of(texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Names that an option was given, by repetition or commas."""
-    return tuple(dict.fromkeys(part.strip() for text in texts for part in text.split(",") if part.strip()))
 
 
 @click.command(
@@ -49,9 +48,7 @@ def names_of(texts: tuple[str, ...]) -> tuple[str, ...]:
 def dead_letters(
     root: Path,
     as_json: bool,
-    bootstrap_servers: tuple[str, ...],
-    kafka_settings: tuple[str, ...],
-    kafka_file: Path | None,
+    connection: KafkaConnection,
     letter_topics: tuple[str, ...],
     group_rules: tuple[str, ...],
     name: str,
@@ -67,15 +64,13 @@ def dead_letters(
     RocketMQ broker may run on it. Exit status 4: another process imports under this name.
     """
     from rmq_store import Store
-    from rmq_store.bridge.kafka.connect import open_administration, open_reader
+    from rmq_store.bridge.kafka.connect import connected
     from rmq_store.bridge.letters.into_triage import LettersIntoTriage
     from rmq_store.bridge.letters.letter_rows import LetterGroups
 
     wanted = LetterGroups.parse(group_rules)
-    connection = kafka_connection(bootstrap_servers, kafka_settings, kafka_file)
     with conflict_exit(), stopped_by_signals() as stop, Store.open(root) as store, contextlib.ExitStack() as opened:
-        administration = opened.enter_context(contextlib.closing(open_administration(connection)))
-        reader = opened.enter_context(contextlib.closing(open_reader(connection)))
+        administration, reader = opened.enter_context(connected(connection))
         letters = LettersIntoTriage(
             store, reader, administration, mirror=name, cluster_id=cluster_id, topics=names_of(letter_topics),
             groups=wanted, count_losses=on_data_loss == "count",
@@ -95,13 +90,11 @@ def dead_letters(
         })  # fmt: skip
         return
     write_table(("GROUP", "IMPORTED"), sorted(letters.counts.items()), flexible=("GROUP",))
-    for count, what in (
+    write_remarks((
         (letters.unknown_count, "have no headers that say where they come from and why"),
         (letters.refused_count, f"do not fit a message: they are in %DLQ%mirror_{name}"),
         (lost_count, "were deleted by Kafka before they were read"),
-    ):
-        if count:
-            click.echo(printable(f"{count} {what}"))
+    ))  # fmt: skip
 
 
 @click.command(
@@ -139,9 +132,7 @@ def redrive(
     root: Path,
     as_json: bool,
     group: str,
-    bootstrap_servers: tuple[str, ...],
-    kafka_settings: tuple[str, ...],
-    kafka_file: Path | None,
+    connection: KafkaConnection,
     kafka_topics: tuple[str, ...],
     to_topic: str | None,
     reason: str | None,
@@ -161,7 +152,7 @@ def redrive(
     broker may run on it. Exit status 1: letters were refused; 4: another process sends letters of this group.
     """
     from rmq_store import Store
-    from rmq_store.bridge.kafka.connect import open_administration, open_reader, open_writers
+    from rmq_store.bridge.kafka.connect import connected, open_writers
     from rmq_store.bridge.letters.redrive import REDRIVEN, REFUSED, KafkaRedrive
     from rmq_store.bridge.letters.redriven_topic import transactional_id_of
     from rmq_store.broker.filter.sql92 import compile_selector
@@ -171,15 +162,11 @@ def redrive(
     chosen = names_of(kafka_topics)
     if not chosen and not to_topic and not dry_run:
         raise UsageError("--topic: name the Kafka topics that letters may go to; --dry-run shows which ones they name")
-    connection = kafka_connection(bootstrap_servers, kafka_settings, kafka_file)
     with conflict_exit(), Store.open(root) as store, contextlib.ExitStack() as opened:
         since_ms = None if since is None else parse_time(since, store.clock())
         wanted = Wanted(since_ms=since_ms, reason=reason, selector=compile_selector(sql) if sql else None)
-        administration = opened.enter_context(contextlib.closing(open_administration(connection)))
-        reader = opened.enter_context(contextlib.closing(open_reader(connection)))
-        moving = KafkaRedrive(
-            store, group, administration, reader, topics=chosen, to_topic=to_topic, wanted=wanted
-        )  # fmt: skip
+        administration, reader = opened.enter_context(connected(connection))
+        moving = KafkaRedrive(store, group, administration, reader, topics=chosen, to_topic=to_topic, wanted=wanted)
         totals = moving.plan(limit)
         if not dry_run and totals.outcomes[REDRIVEN]:
             if not yes:

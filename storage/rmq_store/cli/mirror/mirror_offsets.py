@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.mirror.mirror_options import kafka_connection, kafka_options
+from rmq_store.cli.mirror.mirror_options import kafka_options
 from rmq_store.cli.shared.confirm import changing_options, confirm
 from rmq_store.cli.shared.numbers import FiniteRange
 from rmq_store.cli.shared.output import printable, store_argument, wide_option, write_json, write_table
@@ -109,9 +109,7 @@ def offsets(
     name: str,
     back_name: str | None,
     cluster_id: str,
-    bootstrap_servers: tuple[str, ...],
-    kafka_settings: tuple[str, ...],
-    kafka_file: Path | None,
+    connection: KafkaConnection,
     every_s: float | None,
     **given: Any,
 ) -> None:
@@ -130,7 +128,6 @@ def offsets(
         raise UsageError("--every cannot ask: add --yes or --dry-run")
     if every_s is not None and asked.rules.force_back:
         raise UsageError("--force-back with --every would take a group back again and again")
-    connection = kafka_connection(bootstrap_servers, kafka_settings, kafka_file)
     with Store.open(root) as store:
         opened = _opener(store, connection, direction, cluster_id, name, back_name or name)
         if every_s is not None:

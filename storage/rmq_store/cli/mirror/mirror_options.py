@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from rmq_store.bridge.kafka.connection import KafkaConnection
     from rmq_store.bridge.mirror.report import MirrorReport
     from rmq_store.bridge.positions.topics import TopicChoice
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 EXIT_CONFLICT = 4
 """Another mirror of this name has taken over: whoever starts services must not start this one again by itself."""
@@ -36,10 +35,15 @@ _SHOWN_S = 0.5
 _REPORTED_S = 10.0
 
 
-def kafka_options(command: Command) -> Command:
-    """Add the options of a connection; the command gets `bootstrap_servers`, `kafka_settings` and `kafka_file` for
-    `kafka_connection`.
-    """
+def kafka_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a connection; the command gets `connection: KafkaConnection`."""
+
+    @functools.wraps(command)
+    def with_connection(
+        bootstrap_servers: tuple[str, ...], kafka_settings: tuple[str, ...], kafka_file: Path | None, **given: Any
+    ) -> None:
+        command(connection=_kafka_connection(bootstrap_servers, kafka_settings, kafka_file), **given)
+
     options = (
         click.option("--bootstrap-servers", required=True, multiple=True, metavar="HOST:PORT",
                      envvar="KAFKA_BOOTSTRAP_SERVERS", show_envvar=True,
@@ -50,16 +54,18 @@ def kafka_options(command: Command) -> Command:
         click.option("--kafka-file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
                      help="A file of settings as for --kafka, one a line."),
     )  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return _with_options(with_connection, options)
 
 
-def topic_options(command: Command) -> Command:
-    """Add which topics are copied, and their names; the command gets `source_topics`, `pattern`, `renames` and
-    `dots_as` for
-    `topic_choice`, and `create_topics`.
-    """
+def topic_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that choose and rename topics; the command gets `choice: TopicChoice` and `create_topics`."""
+
+    @functools.wraps(command)
+    def with_choice(
+        source_topics: tuple[str, ...], pattern: str | None, renames: tuple[str, ...], dots_as: str, **given: Any
+    ) -> None:
+        command(choice=_topic_choice(source_topics, pattern, renames, dots_as), **given)
+
     options = (
         click.option("--topics", "source_topics", multiple=True, metavar="NAME",
                      help="Topics to copy; commas or repetition for more."),
@@ -74,15 +80,21 @@ def topic_options(command: Command) -> Command:
         click.option("--create-topics", is_flag=True,
                      help="Make missing topics on the other side, and add queues or partitions to existing ones."),
     )  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return _with_options(with_choice, options)
 
 
-def run_options(command: Command) -> Command:
-    """Add how a mirror runs; the command gets `name`, `cluster_id`, `rate`, `windows`, `once`, `metrics_file` and
-    `letters_max`.
+def run_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options about a run. The command gets `name`, `cluster_id`, `rate`, `windows`, `once`, `letters_max` and
+    `display: Display`; it must have --json, too.
     """
+
+    @functools.wraps(command)
+    def with_display(as_json: bool, windows: tuple[str, ...], metrics_file: Path | None, **given: Any) -> None:
+        from rmq_store.bridge.mirror.pace import Window
+
+        times = tuple(map(Window.parse, windows))
+        command(windows=times, display=Display(as_json, metrics_file), **given)
+
     options = (
         click.option("--name", required=True, metavar="NAME", help="Name of the mirror, under which its position is "
                                                                    "stored."),
@@ -99,13 +111,30 @@ def run_options(command: Command) -> Command:
         click.option("--metrics", "metrics_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
                      help="Write OpenMetrics text to this file, for node_exporter's textfile collector."),
     )  # fmt: skip
+    return _with_options(with_display, options)
+
+
+def names_of(texts: Sequence[str]) -> tuple[str, ...]:
+    """The names that an option was given, by repetition or commas."""
+    return tuple(dict.fromkeys(part.strip() for text in texts for part in text.split(",") if part.strip()))
+
+
+def write_remarks(remarks: Sequence[tuple[int, str]]) -> None:
+    """Print a line for each count that is not 0."""
+    for count, text in remarks:
+        if count:
+            click.echo(printable(f"{count} {text}"))
+
+
+def _with_options(
+    command: Callable[..., None], options: Sequence[Callable[[Callable[..., None]], Callable[..., None]]]
+) -> Callable[..., None]:
     for option in reversed(options):
         command = option(command)
     return command
 
 
-def kafka_connection(bootstrap_servers: Sequence[str], settings: Sequence[str], file: Path | None) -> KafkaConnection:
-    """The connection that the options describe. UsageError."""
+def _kafka_connection(bootstrap_servers: Sequence[str], settings: Sequence[str], file: Path | None) -> KafkaConnection:
     from rmq_store.bridge.kafka.connection import KafkaConnection
 
     given: dict[str, str] = {}
@@ -116,13 +145,11 @@ def kafka_connection(bootstrap_servers: Sequence[str], settings: Sequence[str], 
     return KafkaConnection(tuple(bootstrap_servers), given)
 
 
-def topic_choice(topics: Sequence[str], pattern: str | None, renames: Sequence[str], dots_as: str) -> TopicChoice:
-    """The choice that the options describe. UsageError."""
+def _topic_choice(topics: Sequence[str], pattern: str | None, renames: Sequence[str], dots_as: str) -> TopicChoice:
     from rmq_store.bridge.positions.topics import Rename, TopicChoice, compiled
 
-    names = tuple(dict.fromkeys(part.strip() for given in topics for part in given.split(",") if part.strip()))
     return TopicChoice(
-        names,
+        names_of(topics),
         None if pattern is None else compiled(pattern, "--pattern"),
         tuple(Rename.parse(text) for text in renames),
         dots_as,

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.mirror.mirror_letters import names_of
-from rmq_store.cli.mirror.mirror_options import conflict_exit, kafka_connection, kafka_options
+from rmq_store.cli.mirror.mirror_options import conflict_exit, kafka_options, names_of, write_remarks
 from rmq_store.cli.shared.completion import GROUP
-from rmq_store.cli.shared.output import common_options, printable, write_json, write_table
+from rmq_store.cli.shared.output import common_options, write_json, write_table
 from rmq_store.cli.shared.progress import counting_bar
 from rmq_store.cli.shared.stop_signal import stopped_by_signals
+
+if TYPE_CHECKING:
+    from rmq_store.bridge.kafka.connection import KafkaConnection
 
 
 @click.command(
@@ -42,9 +45,7 @@ def retry(
     root: Path,
     as_json: bool,
     group: str,
-    bootstrap_servers: tuple[str, ...],
-    kafka_settings: tuple[str, ...],
-    kafka_file: Path | None,
+    connection: KafkaConnection,
     failed: tuple[str, ...],
     kafka_topics: tuple[str, ...],
     name: str,
@@ -63,14 +64,12 @@ def retry(
     it. Exit status 4: another process handles retries of this group.
     """
     from rmq_store import Store
-    from rmq_store.bridge.kafka.connect import open_administration, open_reader, open_writers
+    from rmq_store.bridge.kafka.connect import connected, open_writers
     from rmq_store.bridge.letters.retry_return import transactional_id
     from rmq_store.bridge.letters.retry_topic import KafkaRetry
 
-    connection = kafka_connection(bootstrap_servers, kafka_settings, kafka_file)
     with conflict_exit(), stopped_by_signals() as stop, Store.open(root) as store, contextlib.ExitStack() as opened:
-        administration = opened.enter_context(contextlib.closing(open_administration(connection)))
-        reader = opened.enter_context(contextlib.closing(open_reader(connection)))
+        administration, reader = opened.enter_context(connected(connection))
         writers = opened.enter_context(contextlib.closing(open_writers(connection, administration)))
         writer = opened.enter_context(contextlib.closing(writers.writer(transactional_id(group))))
         ladder = KafkaRetry(
@@ -98,11 +97,9 @@ def retry(
         [topic, count] for counts in (returning.returned, returning.dead) for topic, count in sorted(counts.items())
     ]
     write_table(("TOPIC", "RETURNED"), rows, flexible=("TOPIC",))
-    for count, what in (
+    write_remarks((
         (ladder.waiting_count, "wait for their retry"),
         (ladder.refused_count, f"do not fit a message: they are in %DLQ%mirror_{name}"),
         (returning.refused_count, f"were not taken by Kafka: they are in %DLQ%{group}"),
         (ladder.intake.lost_count, "were deleted by Kafka before they were read"),
-    ):
-        if count:
-            click.echo(printable(f"{count} {what}"))
+    ))  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,16 +12,18 @@ from rmq_store.cli.mirror.mirror_options import (
     PATIENCE_ONCE_S,
     Display,
     conflict_exit,
-    kafka_connection,
     kafka_options,
     run_options,
-    topic_choice,
     topic_options,
 )
 from rmq_store.cli.shared.output import store_argument
 from rmq_store.cli.shared.stop_signal import stopped_by_signals
 from rmq_store.cli.shared.times import TIMES, parse_time
 from rmq_store.errors import StoreLockedError, UsageError
+
+if TYPE_CHECKING:
+    from rmq_store.bridge.kafka.connection import KafkaConnection
+    from rmq_store.bridge.positions.topics import TopicChoice
 
 _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -69,21 +71,14 @@ _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 )
 def rmq_to_kafka(
     root: Path,
-    as_json: bool,
-    bootstrap_servers: tuple[str, ...],
-    kafka_settings: tuple[str, ...],
-    kafka_file: Path | None,
-    source_topics: tuple[str, ...],
-    pattern: str | None,
-    renames: tuple[str, ...],
-    dots_as: str,
+    connection: KafkaConnection,
+    choice: TopicChoice,
     create_topics: bool,
     start: str,
     name: str,
     cluster_id: str,
-    windows: tuple[str, ...],
     once: bool,
-    metrics_file: Path | None,
+    display: Display,
     on_data_loss: Any,
     on_source_change: Any,
     begin_again: bool,
@@ -104,11 +99,10 @@ def rmq_to_kafka(
     mirror only reads the store, and in a power cut the broker may lose messages that Kafka has. Exit status 1: topics
     have stopped; 4: another mirror of this name is running.
     """
-    from rmq_store.bridge.kafka.connect import open_administration, open_reader, open_writers
+    from rmq_store.bridge.kafka.connect import connected, open_writers
     from rmq_store.bridge.mirror.into_kafka import IntoKafka
     from rmq_store.bridge.mirror.kafka_side import CopyRules, KafkaSide
     from rmq_store.bridge.mirror.kafka_targets import TargetRules
-    from rmq_store.bridge.mirror.pace import Window
     from rmq_store.bridge.positions.kafka_positions import KafkaPositions
     from rmq_store.bridge.positions.topics import check_mirror_name
     from rmq_store.clock import system_clock
@@ -119,31 +113,26 @@ def rmq_to_kafka(
             "directory of a store, for example the storePathRootDir of a broker."
         )
     check_mirror_name(name)
-    times = tuple(map(Window.parse, windows))
-    choice = topic_choice(source_topics, pattern, renames, dots_as)
     where: Any = start if start in ("earliest", "latest") else parse_time(start, system_clock())
     rules = CopyRules(where, on_data_loss, on_source_change, begin_again)
     made = dict(_setting(text) for text in topic_settings)
     targets = TargetRules(create_topics, made, replication_factor or -1, old_timestamps, compacted)
-    connection = kafka_connection(bootstrap_servers, kafka_settings, kafka_file)
-    display = Display(as_json, metrics_file)
     with conflict_exit(), contextlib.ExitStack() as stack:
         stop = stack.enter_context(stopped_by_signals())
         store, is_writable = _open(root)
         stack.enter_context(store)
-        administration = stack.enter_context(contextlib.closing(open_administration(connection)))
+        administration, reader = stack.enter_context(connected(connection))
         writers = stack.enter_context(
             contextlib.closing(
                 open_writers(connection, administration, compression=compression, is_stopping=lambda: stop.wait(0))
             )
         )
-        reader = stack.enter_context(contextlib.closing(open_reader(connection)))
         positions = KafkaPositions(name, cluster_id, reader, administration, writers, is_stopping=lambda: stop.wait(0))
         side = KafkaSide(name, cluster_id, administration.cluster_id(), administration, writers, positions)
         positions.prepare()
         mirror = IntoKafka(
             store, side, choice, rules, targets,
-            wait=stop.wait, on_report=display.show, windows=times,
+            wait=stop.wait, on_report=display.show,
             is_writable=is_writable, patience_s=PATIENCE_ONCE_S if once else None, **given,
         )  # fmt: skip
         report = mirror.run(until_caught_up=once)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,15 +11,16 @@ from rmq_store.cli.mirror.mirror_options import (
     PATIENCE_ONCE_S,
     Display,
     conflict_exit,
-    kafka_connection,
     kafka_options,
     run_options,
-    topic_choice,
     topic_options,
 )
 from rmq_store.cli.shared.output import store_argument
 from rmq_store.cli.shared.stop_signal import stopped_by_signals
 from rmq_store.cli.shared.times import TIMES, parse_time
+
+if TYPE_CHECKING:
+    from rmq_store.bridge.kafka.connection import KafkaConnection
 
 
 @click.command(
@@ -57,19 +58,11 @@ from rmq_store.cli.shared.times import TIMES, parse_time
               metavar="N", help="A topic with more partitions is refused.")  # fmt: skip
 def kafka_to_rmq(
     root: Path,
-    as_json: bool,
-    bootstrap_servers: tuple[str, ...],
-    kafka_settings: tuple[str, ...],
-    kafka_file: Path | None,
-    source_topics: tuple[str, ...],
-    pattern: str | None,
-    renames: tuple[str, ...],
-    dots_as: str,
+    connection: KafkaConnection,
     start: str,
     name: str,
-    windows: tuple[str, ...],
     once: bool,
-    metrics_file: Path | None,
+    display: Display,
     **given: Any,
 ) -> None:
     """Copy records of Kafka topics into topics of a store, until Ctrl-C or SIGTERM: partition p to queue p, committed
@@ -81,35 +74,27 @@ def kafka_to_rmq(
     mirror of this name is running.
     """
     from rmq_store import Store
-    from rmq_store.bridge.kafka.connect import open_administration, open_reader
+    from rmq_store.bridge.kafka.connect import connected
     from rmq_store.bridge.mirror.into_store import IntoStore
     from rmq_store.bridge.mirror.options import EARLIEST, LATEST, IntoStoreOptions
-    from rmq_store.bridge.mirror.pace import Window
     from rmq_store.clock import system_clock
 
     options = IntoStoreOptions(
         name,
-        choice=topic_choice(source_topics, pattern, renames, dots_as),
         start=start if start in (EARLIEST, LATEST) else parse_time(start, system_clock()),  # type: ignore[arg-type]
-        windows=tuple(map(Window.parse, windows)),
         **given,
     )
-    connection = kafka_connection(bootstrap_servers, kafka_settings, kafka_file)
-    display = Display(as_json, metrics_file)
-    with conflict_exit(), stopped_by_signals() as stop, Store.open(root) as store:
-        administration = open_administration(connection)
-        try:
-            reader = open_reader(connection)
-            try:
-                mirror = IntoStore(
-                    store, reader, administration, options,
-                    wait=stop.wait, on_report=display.show, patience_s=PATIENCE_ONCE_S if once else None,
-                )  # fmt: skip
-                report = mirror.run(until_caught_up=once)
-            finally:
-                reader.close()
-        finally:
-            administration.close()
+    with (
+        conflict_exit(),
+        stopped_by_signals() as stop,
+        Store.open(root) as store,
+        connected(connection) as (administration, reader),
+    ):
+        mirror = IntoStore(
+            store, reader, administration, options,
+            wait=stop.wait, on_report=display.show, patience_s=PATIENCE_ONCE_S if once else None,
+        )  # fmt: skip
+        report = mirror.run(until_caught_up=once)
     display.end(report)
     if report.failures:
         raise click.exceptions.Exit(1)
