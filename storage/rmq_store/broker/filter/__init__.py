@@ -1,1 +1,1 @@
-"""Filters of consumers: tag expressions and SQL92 selectors (org.apache.rocketmq.filter)."""
+"""Consumers' filters: tag expressions and SQL92 selectors (org.apache.rocketmq.filter)."""

@@ -18,8 +18,8 @@ Sources: SelectorParser.jj, and ExpressionMessageFilter.java for a message that 
     a bare name is a condition that never holds, for properties are texts; write `flag = TRUE`
     a text where a number is needed: the message does not match, whatever else the selector says
 
-Unlike there, text behind a complete expression is an error (Java's parser does not look at it), 0L is 0, and length
-and depth are limited.
+Differences to Java: text after a complete expression is an error (Java's parser ignores it), 0L is 0, and length and
+depth are limited.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Selector:
         self._evaluate = node.evaluate
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        """Say whether a message with these properties (TAGS and KEYS among them) is selected. Never raises."""
+        """True if a message with these properties (including TAGS and KEYS) is selected. Never raises."""
         try:
             return self._evaluate(properties) is True
         except NotComparableError:

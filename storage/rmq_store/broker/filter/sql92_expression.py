@@ -31,7 +31,7 @@ _TEXT_TESTS: Mapping[str, Callable[[str, str], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A part of a selector that began at `token`; `sort` is what Java tells by the class of its node."""
+    """A part of a selector that began at `token`; `sort` stands for the class of Java's node."""
 
     evaluate: Callable[[Mapping[str, str]], Value]
     sort: Literal["constant", "name", "number", "boolean"]
@@ -41,7 +41,7 @@ class Node:
 
     @property
     def is_condition(self) -> bool:
-        """Java's BooleanExpression: TRUE, FALSE and NULL are some."""
+        """True for Java's BooleanExpression, which TRUE, FALSE and NULL are too."""
         return self.sort == "boolean" or (self.sort == "constant" and isinstance(self.constant, bool | None))
 
 
@@ -110,7 +110,7 @@ def negation(node: Node) -> Node:
 
 
 def minus(token: Token, node: Node) -> Node:
-    """The negative number; NULL for what is none, a text of digits included."""
+    """The negative number; NULL for a value that is no number, a text of digits included."""
 
     def evaluate(properties: Mapping[str, str]) -> Value:
         value = node.evaluate(properties)
@@ -184,7 +184,7 @@ def membership(left: Node, elements: Sequence[str], *, negated: bool) -> Node:
 
 
 def text_test(left: Node, keyword: str, part: str, *, negated: bool) -> Node:
-    """CONTAINS, STARTSWITH, ENDSWITH: FALSE, NOT or not, for what is no text, and for the empty text."""
+    """CONTAINS, STARTSWITH, ENDSWITH: FALSE, with NOT too, for a value that is no text, and for the empty text."""
     test = _TEXT_TESTS[keyword]
 
     def evaluate(properties: Mapping[str, str]) -> Value:

@@ -1,4 +1,4 @@
-"""How an SQL92 selector compares values (control plane). Source: ComparisonExpression.java, ConstantExpression.java.
+"""Compares values in an SQL92 selector (control plane). Source: ComparisonExpression.java, ConstantExpression.java.
 
 Types are those of Java: properties are strings; a constant is a string, a boolean, an Integer (32 bits), a Long or a
 Double. Strings become numbers by the rules of the other side's type: `a = 3` refuses '3.5' and ' 3', `a = 3.0` takes
@@ -25,11 +25,11 @@ _DOUBLE_MIN = 5e-324
 
 
 class Long(int):
-    """A constant that does not fit into 32 bits: the other side may use 64 as well."""
+    """A constant that does not fit into 32 bits: the other operand may have 64 bits too."""
 
 
 class NotComparableError(Exception):
-    """Java throws here while it looks at a message; the broker then takes it as not matching."""
+    """Java throws here while it evaluates a message; the broker then treats the message as not matching."""
 
 
 def integer_constant(text: str) -> int:
@@ -59,7 +59,9 @@ def equal(left: Value, right: Value) -> bool | None:
 
 
 def ordered(test: Callable[[int], bool]) -> Callable[[str | int | float, Value], bool | None]:
-    """Return the operator whose answer is `test` of -1, 0 or 1; NULL if the right side is. NotComparableError."""
+    """Return the operator that applies `test` to -1, 0 or 1; its result is NULL if the right side is NULL.
+    NotComparableError.
+    """
 
     def operator(left: str | int | float, right: Value) -> bool | None:
         if right is None:
@@ -101,7 +103,7 @@ def _compare(left: str | int | float, right: str | int | float) -> int:
 
 
 def _number(text: str, like: int | float) -> int | float:
-    """Convert to the type of the other side."""
+    """Convert a text to the type of the other operand."""
     if isinstance(like, float):
         return _double(text)
     bits = 63 if isinstance(like, Long) else 31

@@ -1,7 +1,7 @@
 """The messages of a topic that a consumer wants: a tag expression, or a condition on properties.
 
-Tags go to the broker, which looks at their hashes in the queue; the texts are compared there as well. Conditions are
-evaluated here. Sources: MessageSelector.java, FilterAPI.java, SubscriptionData.java.
+The broker evaluates tags: it compares their hashes in the queue, then the texts. This module evaluates conditions.
+Sources: MessageSelector.java, FilterAPI.java, SubscriptionData.java.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rmq_store.broker.filter.tags import ALL_TAGS, TagFilter
 
 @dataclass(frozen=True, slots=True)
 class MessageSelector:
-    """A selector as `subscribe` takes it: `by_tag("TagA || TagB")` or `by_sql("a > 5 AND b IS NOT NULL")`."""
+    """A selector for `subscribe`: `by_tag("TagA || TagB")` or `by_sql("a > 5 AND b IS NOT NULL")`."""
 
     expression_type: str
     expression: str
@@ -58,13 +58,13 @@ class Subscription:
         return cls(topic, MessageSelector.by_tag(selector or ALL_TAGS) if isinstance(selector, str) else selector)
 
     def select(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of a batch with a column `properties` that are wanted, of those that the broker let through. Without
-        a condition it is the batch itself; with one, a dict is made for each row.
+        """The selected rows of a batch with a column `properties`, whose tags the broker has filtered. Without a
+        condition it returns the batch itself; with one, it makes a dict for each row.
         """
         if self._matches is None:
             return rows
         return rows.filter(pa.array([self._matches(dict(pairs)) for pairs in rows.column("properties").to_pylist()]))
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        """Whether a message that the broker let through is wanted."""
+        """True if a message, whose tags the broker has filtered, is selected."""
         return self._matches is None or self._matches(properties)

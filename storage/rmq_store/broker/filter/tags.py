@@ -1,6 +1,6 @@
 """Tag expressions: `*`, or tags separated by `||` (FilterAPI#buildSubscriptionData).
 
-A queue entry holds only a hash of the tag, so a broker's answer may contain messages with other tags. The texts are
+A queue entry holds only a hash of the tag, so a broker's result may contain messages with other tags. So the texts are
 compared last.
 """
 
@@ -26,7 +26,7 @@ class TagFilter:
 
     @classmethod
     def parse(cls, expression: str | None) -> TagFilter | None:
-        """None if the expression matches every message.
+        """Parse an expression; None if it matches every message.
 
         Raises:
             UsageError: bars without a tag between them.

@@ -38,10 +38,9 @@ from rmq_store.log.retention import remove_queue_files
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """The files and entries that a deletion takes. `topics` and `groups`: those whose settings go. `offsets`: {group:
-    topics} whose committed
-    offsets go. `pops`: (group, topic) whose POP state goes. `message_count`: messages of `topics` that can be read now;
-    they stay in the log.
+    """The entries and files that a deletion removes: settings of `topics` and `groups`; committed `offsets`, {group:
+    topics}; POP state of `pops`, (group, topic). `message_count`: messages of `topics` that can be read now; they stay
+    in the log.
     """
 
     topics: tuple[str, ...] = ()
@@ -56,7 +55,7 @@ class Deletion:
 
 @checked_methods()
 class Administration:
-    """The topics and groups of one store. Of a store opened for reading it only says what would go."""
+    """The topics and groups of one store. For a store opened for reading it only plans."""
 
     def __init__(
         self,
@@ -77,8 +76,8 @@ class Administration:
     def update_topic(
         self, name: str, change: Callable[[TopicConfig], TopicConfig], *, default: TopicConfig
     ) -> tuple[TopicConfig | None, TopicConfig]:
-        """Replace a topic's settings by what `change` makes of them, or of `default` for a new one; durable on return.
-        Returns the settings before (None: it is new) and after.
+        """Replace a topic's settings by the result of `change`, which gets `default` for a new topic; durable on
+        return. Returns the settings before (None: it is new) and after.
 
         Raises:
             UsageError: a topic of the broker itself, a bad name or value; nothing was changed.
@@ -93,7 +92,7 @@ class Administration:
     def update_group(
         self, name: str, change: Callable[[SubscriptionGroup], SubscriptionGroup], *, default: SubscriptionGroup
     ) -> SubscriptionGroup:
-        """Replace a group's settings by what `change` makes of them, or of `default` for a new one, and return them;
+        """Replace a group's settings by the result of `change`, which gets `default` for a new group, and return them;
         durable on return. Raises as `update_topic`.
         """
         self._require_writer()
@@ -101,8 +100,8 @@ class Administration:
         return self._groups.change(name, change, default=default)
 
     def plan_topic_deletion(self, name: str) -> Deletion:
-        """The plan of `delete_topic`. UnknownTopicError: nothing is left of such a topic. UsageError: a topic of
-        the broker itself, or a bad name.
+        """The plan of `delete_topic`. UnknownTopicError: there is nothing of the topic to delete. UsageError: a topic
+        of the broker itself, or a bad name.
         """
         names.validate_topic(name)
         if names.is_system_topic(name):
@@ -114,12 +113,12 @@ class Administration:
         return deletion
 
     def delete_topic(self, name: str) -> Deletion:
-        """Delete a topic and what groups know of it, and return what was taken; durable on return. See the module for
-        what stays. Consumers at work are not asked: see `live.active_groups`.
+        """Delete a topic and all entries of groups about it, and return what was removed; durable on return. See the
+        module for what stays. Active consumers are not checked: see `active_consumers.active_groups`.
 
         Raises:
             UsageError: as `plan_topic_deletion`; nothing was changed.
-            ReadOnlyError, StoreLockedError, StoreFullError, StoreFailedError: it may be done in part; repeat it.
+            ReadOnlyError, StoreLockedError, StoreFullError, StoreFailedError: a part may be deleted already; repeat it.
         """
         self._require_writer()
         deletion = self.plan_topic_deletion(name)
@@ -127,7 +126,7 @@ class Administration:
         return deletion
 
     def plan_group_deletion(self, name: str, *, remove_offsets: bool = False) -> Deletion:
-        """The plan of `delete_group`. UsageError: nothing is left of such a group, or a bad name."""
+        """The plan of `delete_group`. UsageError: there is nothing of the group to delete, or a bad name."""
         names.validate_group(name)
         has_settings = (name,) if self._groups.has(name) else ()
         deletion = Deletion(groups=has_settings)
@@ -148,8 +147,9 @@ class Administration:
         return deletion
 
     def delete_group(self, name: str, *, remove_offsets: bool = False) -> Deletion:
-        """Delete a group's settings, and with `remove_offsets` all that belongs to it, its dead letters too; returns
-        what was taken. Durable on return. Raises as `delete_topic`; consumers at work: `live.require_idle`.
+        """Delete a group's settings, and with `remove_offsets` also its offsets, POP state, retry topic and dead
+        letters. Returns what was removed. Durable on return. Raises as `delete_topic`. Active consumers are not
+        checked: see `active_consumers.require_idle`.
         """
         self._require_writer()
         deletion = self.plan_group_deletion(name, remove_offsets=remove_offsets)
@@ -164,27 +164,28 @@ class Administration:
         return self._deletion([topic for topic in gone if self._unlisted.get(topic) is None])
 
     def clean_unused_topics(self) -> Deletion:
-        """Take what groups know of topics that are not there any more; durable on return. Raises as `delete_topic`."""
+        """Delete entries of groups about topics that no longer exist; durable on return. Raises as `delete_topic`."""
         self._require_writer()
         deletion = self.plan_cleaning()
         self._delete(deletion)
         return deletion
 
     def clean_queue_files(self) -> int:
-        """Delete queue files that know only messages which retention has taken, never the last one of a queue; returns
-        how many. Durable on return. StoreLockedError, StoreFailedError.
+        """Delete queue files whose messages retention has all deleted, never the last file of a queue. Returns how
+        many. Durable on return. StoreLockedError, StoreFailedError.
         """
         self._require_writer()
         return remove_queue_files(self._log)
 
     def leftover_count(self, topic: str) -> int:
-        """How many messages could be read of `topic` now, whether it is there or not."""
+        """The number of messages of `topic` that can be read now, also if the table lacks it."""
         names.validate_topic(topic)
         ranges = self._queues.ranges(topic, self._queues.queue_ids(topic)).values()
         return sum(span.max_offset - span.min_offset for span in ranges)
 
     def _deletion(self, topics: Iterable[str], *, unlisted: Collection[str] = ()) -> Deletion:
-        """What goes with these topics, in their order; `unlisted`: those that are there without being in the table."""
+        """The deletion of these topics, in their order; `unlisted`: topics that have queues but no entry in the table.
+        """
         wanted = list(topics)
         found = {
             group: tuple(sorted({topic for topic, _ in offsets} & set(wanted)))
@@ -235,6 +236,6 @@ class Administration:
 
 
 def _remove(journal: PopJournal) -> None:
-    """Not in the function that closes it: an interrupt may leave the lock of this block behind."""
+    """A function of its own, not in the one that closes the journal: an interrupt may leave this block's lock held."""
     with journal.exclusive():
         journal.remove()

@@ -23,8 +23,8 @@ def describe_first(root: Path, settings: StoreConfig) -> None:
 
 
 def describe(log: CommitLog, known: StoreFile | None, settings: StoreConfig) -> StoreFile:
-    """Write store.json if the store has none, or if settings were given that may change. Returns the file that holds:
-    another opener may have written it first. Makes the default topics of a store without a topic table.
+    """Write store.json if the store has none, or if the caller gave settings that may change. Returns the content that
+    counts: another opener may have written it first. Makes the default topics of a store without a topic table.
     """
     root = log.root
     if known is None or known.config != settings:
@@ -44,14 +44,16 @@ def describe(log: CommitLog, known: StoreFile | None, settings: StoreConfig) -> 
 
 
 def broker_name(root: Path, settings: StoreConfig) -> str:
-    """5.x brokers leave a topic that carries their name; otherwise the store's own setting."""
+    """The name of the broker: that of the topic that 5.x brokers name after themselves, otherwise the store's own
+    setting.
+    """
     return _name_left(root, TopicTable(root).stamp()) or settings.broker_name
 
 
 
 @functools.lru_cache(maxsize=16)
 def _name_left(root: Path, stamp: Stamp) -> str | None:
-    """Found once for each state of the table: every task of Spark opens the store, and there may be many topics."""
+    """Cached for each state of the table, because every task of Spark opens the store, and there may be many topics."""
     for name in TopicTable(root).all():
         if name.startswith(_SYNC_MEMBER_PREFIX):
             return name.removeprefix(_SYNC_MEMBER_PREFIX)

@@ -1,4 +1,4 @@
-"""The directory of a store: whether one is there, whose it is, and how an empty one begins."""
+"""The directory of a store: checks if a store is there and which program wrote it, and makes a new one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT
 
 
 def is_store(root: Path) -> bool:
-    """Whether a store is there.
+    """True if a store is there.
 
     Raises:
-        StoreKindError: a store is there without a log. The log is made first, so it is elsewhere or lost, and a new
-            store must not begin in its place. Or the log is of another kind.
+        StoreKindError: a store is there without a log. The log is made first, so it is elsewhere or lost, and no new
+            store may begin there. Or the log is of another kind.
     """
     log = root / "commitlog"
     if log.is_dir():
@@ -42,7 +42,7 @@ def why_no_store(root: Path) -> str:
 
 
 def is_ours(root: Path) -> bool:
-    """Whether the last writer of the store was one of ours, and no broker."""
+    """True if the last writer of the store was this engine, and no broker."""
     try:
         return durable.read_limited(root / "lock", 4096).startswith(OUR_LOCK_TEXT)
     except FileNotFoundError:

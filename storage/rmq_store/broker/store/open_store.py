@@ -1,4 +1,4 @@
-"""Opening a store: each check and step from a path to a log that can be used, in order.
+"""Opens a store: each check and step from a path to a usable log, in order.
 
     1. check the arguments, and that a store is at the path (or make its directory)
     2. refuse kinds of stores that cannot be read, or not be written
@@ -69,7 +69,7 @@ Make = Callable[[CommitLog, StoreFile, str, RecoveryReport | None], S]
 
 
 def open_store(request: OpenRequest, make: Make[S]) -> S:
-    """Open the log and make the store of it. Raises as `Store.open`; nothing stays open then."""
+    """Open the log, and call `make` with it. Raises as `Store.open`; then everything is closed again."""
     root, paths = _checked_root(request)
     ours = is_ours(root)  # first: a process that is about to say so has written everything that follows from it
     known = StoreFile.load(root) or described_before(root)
@@ -127,7 +127,9 @@ def open_store(request: OpenRequest, make: Make[S]) -> S:
 
 
 def _checked_root(request: OpenRequest) -> tuple[Path, Sequence[Path]]:
-    """The directory of a store that may be opened so, and where its log is if not in it."""
+    """The directory of a store that may be opened by this request, and the directories of its log if they are
+    elsewhere.
+    """
     root, read_only = Path(request.path).absolute(), request.read_only
     if request.on_corruption not in ("refuse", "keep"):
         raise UsageError(f"on_corruption={request.on_corruption!r}: must be refuse or keep")
@@ -175,8 +177,8 @@ def _prepare_reading(log: CommitLog) -> None:
 
 
 def _with_index_of(log: CommitLog, settings: StoreConfig) -> StoreConfig:
-    """The settings of a broker's store that none of ours has opened yet: its index says whether it has one, and of
-    what.
+    """The settings of a broker's store that this engine opens for the first time: its index files show if it has an
+    index, and of which entries.
     """
     if log.views.index is not None and has_no_index(log):
         settings, log.views.index = replace(settings, message_index_enable=False), None
@@ -185,8 +187,8 @@ def _with_index_of(log: CommitLog, settings: StoreConfig) -> StoreConfig:
 
 
 def _with_delays_of(log: CommitLog, settings: StoreConfig, *, ours: bool) -> StoreConfig:
-    """The settings without delay levels, if a broker wrote delayed messages and nobody gave its levels: these messages
-    tell them to the log.
+    """The settings without delay levels, if a broker wrote delayed messages and no caller gave its levels: the log then
+    infers them from these messages.
     """
     if not settings.tells_delays() and _has_brokers_records(log, ours=ours):
         settings = replace(settings, message_delay_level="")
@@ -198,7 +200,7 @@ def _with_delays_of(log: CommitLog, settings: StoreConfig, *, ours: bool) -> Sto
 
 
 def _has_brokers_records(log: CommitLog, *, ours: bool) -> bool:
-    """Whether a broker has written into the store, whose delays nobody told us."""
+    """True if a broker with unknown delays has written to the store."""
     if not ours:
         return bool(log.segments.bases())
     known = log.progress.load()
@@ -207,7 +209,7 @@ def _has_brokers_records(log: CommitLog, *, ours: bool) -> bool:
 
 
 def _consumed(root: Path) -> dict[tuple[str, int], list[int]]:
-    """Up to where each group has consumed each queue: these offsets were given out."""
+    """The committed offsets of all groups by queue: all offsets below them were given out."""
     consumed: dict[tuple[str, int], list[int]] = {}
     for key, offset in OffsetTable(root).given_out():
         consumed.setdefault(key, []).append(offset)
@@ -217,7 +219,7 @@ def _consumed(root: Path) -> dict[tuple[str, int], list[int]]:
 
 @functools.lru_cache(maxsize=64)
 def _warn(text: str) -> None:
-    """Once: every task of Spark opens the store."""
+    """Warn once, because every task of Spark opens the store."""
     _LOG.warning("%s", text)
 
 

@@ -1,6 +1,6 @@
-"""The parts of an open store, and which part gets which: wiring only.
+"""The parts of an open store, and their connections: wiring only.
 
-Every public method asks one of the gates at the end first, which refuse a closed or a read-only store.
+Every public method first calls one of the gates at the end, which refuse a closed or a read-only store.
 """
 
 from __future__ import annotations
@@ -86,13 +86,13 @@ class StoreParts:
         return self._queues
 
     def _refuse_unreadable(self, topic: str) -> None:
-        """TopicKindError: the topic is kept in a way that is not read here."""
+        """TopicKindError: the topic has a kind of queue that this engine does not read."""
         known = self._topics.all().get(topic)
         if known is not None and known.kind is not None:
             kinds.refuse_to_read_topic(topic, known.kind)
 
     def _reading_ends(self) -> Queues:
-        """As `_reading`, for a method that asks where queues and log end. StoreReplacedError: the directory was moved
+        """As `_reading`, for a method that returns ends of queues or log. StoreReplacedError: the directory was moved
         or replaced.
         """
         queues = self._reading()

@@ -1,4 +1,4 @@
-"""Messages, ranges and times of an open store, as its users ask for them."""
+"""The public methods of a store for messages, ranges and times."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Reading(TopicsAndGroups):
     """The part of `Store` that reads."""
 
     def redriven(self, group: str) -> Mapping[int, OffsetRanges]:
-        """The dead letters in each queue of `%DLQ%group` that were redriven up to now, as offset ranges.
+        """The dead letters in each queue of `%DLQ%group` that were redriven until now, as offset ranges.
         CorruptionError: a record of the redrive ledger is damaged.
         """
         self._reading()
@@ -36,7 +36,7 @@ class Reading(TopicsAndGroups):
 
     def queue_range(self, topic: str, queue_id: int) -> QueueRange:
         """The queue offsets [min, max) that can be read; (0, 0) for a queue that was never used. TopicKindError: the
-        topic is kept in a way that is not read here.
+        topic has a kind of queue that this engine does not read.
         """
         queues = self._reading_ends()
         self._refuse_unreadable(topic)
@@ -72,7 +72,7 @@ class Reading(TopicsAndGroups):
         Raises:
             OffsetOutOfRangeError: [start, end) is not within the queue's range.
             CorruptionError: a record or entry is damaged; all batches before it are valid.
-            UsageError: unknown column. TopicKindError: the topic is kept in a way that is not read here.
+            UsageError: unknown column. TopicKindError: the topic has a kind of queue that this engine does not read.
         """
         self._refuse_unreadable(topic)
         # One thread for single messages.
@@ -160,7 +160,7 @@ class Reading(TopicsAndGroups):
         return backlogs(self._log, newest_unit, self._reading().end())
 
     def backlog_by_topic(self) -> dict[str, int]:
-        """{topic: number of delayed messages that will come to it}; failed messages come to a `%RETRY%` topic. Reads
+        """{target topic: number of delayed messages for it}; the target of a failed message is a `%RETRY%` topic. Reads
         every delayed message. CorruptionError: a queue is damaged.
         """
         newest_unit = None if self._writer is None else self._writer.newest_unit
@@ -176,18 +176,18 @@ class Reading(TopicsAndGroups):
 
     def pin(self, start_offset: int, end_offset: int) -> Pin:
         """Keep retention from deleting [start_offset, end_offset) of the commit log, until the pin is released or the
-        process dies; for at most `destroyMapedFileIntervalForcibly` (2 min) once it wants to.
+        process dies. Retention waits at most `destroyMapedFileIntervalForcibly` (2 min) from its first attempt.
         """
         self._reading()
         return Pin(self._log.segments, start_offset, end_offset)
 
     def archive(self, directory: str | Path) -> DeadLetterArchive:
-        """The archive of this store's dead letters in `directory`, which is made when it is first written to."""
+        """The archive of this store's dead letters in `directory`, which the first write makes."""
         return DeadLetterArchive(self._log, self._reading(), self._topics, Path(directory).absolute())
 
     def refresh(self) -> None:
-        """Read the end of the log from disk again, for a read-only store that none of our writers has open.
-        StoreReplacedError: the directory was moved or replaced.
+        """Read the end of the log from disk again, for a read-only store that no process of this engine has open for
+        writing. StoreReplacedError: the directory was moved or replaced.
         """
         self._reading_ends().refresh()
 

@@ -69,7 +69,7 @@ MANUAL_PASSES = 20
 
 
 class Archive(Protocol):
-    """Keeps dead letters elsewhere."""
+    """The archive of dead letters, as retention needs it."""
 
     def archive_up_to(self, log_offset: int) -> object:
         """Archive every dead letter below `log_offset` that is not archived yet; durable on return."""
@@ -79,8 +79,8 @@ class Archive(Protocol):
 class SegmentFate:
     """The decision about the segment [`start`, `end`) of the log: whether a pass deletes it, and why (not).
 
-    `modified_ms`: when its file was last written to. `waiting`: messages in it that are not delivered yet. `is_kept`:
-    by a reader.
+    `modified_ms`: time of the last write to its file. `waiting`: number of its delayed messages that are not delivered
+    yet. `is_kept`: a reader keeps it.
     """
 
     start: int
@@ -96,8 +96,8 @@ class SegmentFate:
 class RetentionPlan:
     """The plan of a pass. `trigger` is time, disk, manual or retry; "": it would do nothing.
 
-    `segments`: those that it would look at, oldest first; behind the first one that stays nothing goes.
-    `usage_percent`: of the disk; None if unknown. `log_start`: where the log begins now.
+    `segments`: those that it would check, oldest first; it deletes none after the first one that stays.
+    `usage_percent`: of the disk; None if unknown. `log_start`: present start of the log.
     """
 
     trigger: str
@@ -107,7 +107,7 @@ class RetentionPlan:
 
     @property
     def going(self) -> tuple[SegmentFate, ...]:
-        """The segments that go."""
+        """The segments that the pass would delete."""
         return tuple(fate for fate in self.segments if fate.goes)
 
 
@@ -115,7 +115,7 @@ class RetentionPlan:
 class RetentionReport:
     """The result of a pass: segments deleted (their first offsets), files of queues and index, units written again.
 
-    `stopped`: why it deleted fewer segments than it could have; "" if it did not.
+    `stopped`: why it deleted fewer segments than the rules allow; "" if it deleted all of them.
     """
 
     plan: RetentionPlan
@@ -151,17 +151,17 @@ class Retention:
         self._views_start = -1  # where the log began when old files of the views were last looked for
 
     def settings(self) -> StoreConfig:
-        """The settings that hold now: another process may have changed them."""
+        """The present settings: another process may have changed them."""
         known = StoreFile.load(self._log.root) if self._log.writable else None
         return known.config if known else self._config
 
     @leaves_no_lock
     def configure(self, /, **settings: Any) -> StoreConfig:
-        """Change settings of retention for good, for every process, and return them all; durable on return.
-        `message_delay_level` can be changed, too: it counts for who opens the store from then on.
+        """Change settings of retention for every process, and return all settings; durable on return.
+        `message_delay_level` can be changed too: it counts for processes that open the store later.
 
         Raises:
-            UsageError: a setting that belongs to how the store is written, or a bad value; a `dlq_archive_path` in the
+            UsageError: a setting that is fixed when the store is made, or a bad value; a `dlq_archive_path` in the
                 store itself.
             ReadOnlyError, StoreLockedError, StoreFullError, StoreFailedError: nothing was changed.
         """
@@ -182,7 +182,7 @@ class Retention:
     def plan(
         self, *, manual: bool = False, file_reserved_time: int | None = None, drop_waiting: bool = False
     ) -> RetentionPlan:
-        """The plan of `run`; it changes nothing, and can be asked of a read-only store.
+        """The plan of `run`; it changes nothing, and works for a read-only store too.
 
         Raises:
             UsageError: `file_reserved_time` is negative.
@@ -213,17 +213,17 @@ class Retention:
     def run(
         self, *, manual: bool = False, file_reserved_time: int | None = None, drop_waiting: bool = False
     ) -> RetentionReport:
-        """One pass: delete what may go now; see the module for the rules.
+        """One pass: delete the segments that the rules allow; see the module.
 
         `manual`: at any hour. `file_reserved_time`: hours, instead of the store's setting. `drop_waiting`: delayed
-        messages and timers that were not delivered are deleted, too. On return what is gone is gone for good, and
-        everything else is there; a death at any moment leaves a store that just begins later.
+        messages and timers that were not delivered are deleted, too. The deletion is durable on return. If the process
+        dies at any moment, the store is intact and only begins later.
 
         Raises:
             ReadOnlyError: the store was opened with `read_only=True`.
-            StoreLockedError: another process is at it, or an append takes too long.
+            StoreLockedError: another process runs retention, or an append takes too long.
             UsageError, CorruptionError: as `plan`.
-            StoreFullError, StoreFailedError: what was not deleted is still there.
+            StoreFullError, StoreFailedError: the segments that were not deleted are intact.
         """
         self._require_writer()
         settings = self._settings(file_reserved_time)
@@ -243,7 +243,7 @@ class Retention:
             self._lock.release_left()  # of a block that was interrupted on its way in or out
 
     def close(self) -> None:
-        """Let go of the lock file."""
+        """Close the lock file."""
         self._lock.close()
 
     def _run(self, plan: RetentionPlan, settings: StoreConfig) -> RetentionReport:
@@ -276,7 +276,7 @@ class Retention:
         return report
 
     def _archive(self, directory: str, end: int) -> str:
-        """Archive the dead letters below `end`; why that failed, or ""."""
+        """Archive the dead letters below `end`. Returns why that failed, or ""."""
         try:
             self._open_archive(Path(directory)).archive_up_to(end)
         except (StoreError, OSError) as error:
@@ -311,8 +311,8 @@ class Retention:
     def _fates(
         self, bases: list[int], settings: StoreConfig, usage: int | None, refusals: Refusals
     ) -> list[SegmentFate]:
-        """What age, disk and readers say, up to the first segment that is too young. Those behind one that is kept are
-        looked at, too: their patience begins to run out at the same time.
+        """The decisions by age, disk and readers, up to the first segment that is too young. Segments after a kept one
+        are checked too, so that the waiting time for their readers begins at the same time.
         """
         now_ms = self._log.clock()
         forced = usage is not None and usage > settings.disk_space_clean_forcibly_ratio
@@ -373,7 +373,7 @@ def _held(fate: SegmentFate, waiting: SegmentBacklog | None, now_ms: int) -> Seg
 
 
 def _cut(fates: list[SegmentFate]) -> tuple[SegmentFate, ...]:
-    """Nothing goes behind the first one that stays; of those behind it only the kept ones matter."""
+    """The segments up to the first one that stays, and of those after it only the kept ones, which now stay too."""
     first = next((number for number, fate in enumerate(fates) if not fate.goes), len(fates))
     behind = [replace(fate, goes=False) for fate in fates[first + 1 :] if fate.is_kept]
     return (*fates[: first + 1], *behind)
@@ -381,13 +381,13 @@ def _cut(fates: list[SegmentFate]) -> tuple[SegmentFate, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """{first offset of a segment: when it could not go for the first time}, and when that was last tried; ms."""
+    """{first offset of a segment: time of the first refusal}, and the time of the last attempt; ms."""
 
     since_ms: dict[int, int]
     tried_ms: int = 0
 
     def left_ms(self, base: int, now_ms: int, patience_ms: int) -> int:
-        """How long a segment may be kept yet; 0 or less: no longer."""
+        """The time (ms) for which readers may still keep a segment; 0 or less: no longer."""
         since = self.since_ms.get(base, now_ms)
         return patience_ms - max(now_ms - since, 0)
 
@@ -399,7 +399,7 @@ class _Refusals:
         self._path = path
 
     def load(self) -> Refusals:
-        """The known times; none if the file is missing or unreadable: then readers get their time once more."""
+        """The known times; none if the file is missing or unreadable: then the waiting time for readers begins anew."""
         try:
             data: Any = json.loads(durable.read_limited(self._path, _REFUSALS_BYTES_MAX))
             found = Refusals({int(base): since for base, since in data["refused"].items()}, data["tried"])
@@ -413,7 +413,9 @@ class _Refusals:
         return Refusals({})
 
     def note(self, kept: list[int], log_start: int, now_ms: int) -> None:
-        """These segments could not go, or others below `log_start` could. A clock that was set back begins again."""
+        """Record that these segments could not be deleted, and forget those below `log_start`. After the clock was set
+        back, times begin anew.
+        """
         known = self.load()
         since = {base: min(ms, now_ms) for base, ms in known.since_ms.items() if base >= log_start}
         for base in kept:

@@ -1,4 +1,4 @@
-"""The settings of a store that is opened, from three sources: those of store.json, of its files, and of the caller."""
+"""The settings of a store that is being opened, from three sources: store.json, the store's files, and the caller."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def settings_that_hold(
     ours: bool,
     paths: Sequence[Path] = (),
 ) -> StoreConfig:
-    """The settings that hold: those in store.json. A store without store.json has those of `config` and of its files.
+    """The effective settings: those in store.json. A store without store.json has those of `config` and of its files.
 
     Errors about the index are added to `damage`, not raised: messages can be read without the index.
 
     Raises:
-        UsageError: `config` asks for another value than the store was made with.
+        UsageError: `config` has another value than the store was made with.
         CorruptionError: the sizes of the files contradict store.json.
     """
     wanted = config or DEFAULTS
@@ -70,7 +70,7 @@ def settings_that_hold(
 
 
 def described_before(root: Path) -> StoreFile | None:
-    """Look again for a store.json that was not there: None if the store never had one; the file if another process
+    """Check again for a store.json that was missing. None if the store never had one; the content if another process
     has just written it.
 
     store.json is written before any file marks the store as ours. If such a file and messages are there, store.json is

@@ -1,4 +1,4 @@
-"""The store: one directory, opened. A facade: it opens and closes, and every question goes to the part that answers it.
+"""The store: one directory, opened. A facade: it opens and closes, and passes each call to the part that does the work.
 
 with Store.open("/data/store", create=True) as store:
     store.create_topic("Orders", queue_count=4)
@@ -55,7 +55,7 @@ class Store(Reading, Writing):
         """Open the store at `path`; with `create`, make one if the directory is missing or empty.
 
         `config` gives the settings of a new store, or of a store that a broker made. For a store that this engine made,
-        it must not contradict the store's settings; fields with their default value ask for nothing. Settings that may
+        it must not contradict the store's settings; fields with their default value are not compared. Settings that may
         change (those of `Retention.configure`, and messageDelayLevel) are replaced for every process. Messages that are
         delayed already keep their due times. If a broker wrote the store and no caller ever gave messageDelayLevel, the
         delay of each level is inferred from the delayed messages.
@@ -94,8 +94,7 @@ class Store(Reading, Writing):
         Raises:
             StoreFailedError: a flush failed; the next opener recovers the store.
             StoreLockedError: another process, or another thread, appends for too long.
-            UsageError: a signal handler calls it in the middle of an append or a flush of the same thread. The store
-                stays open.
+            UsageError: a signal handler calls it during an append or a flush of the same thread. The store stays open.
         """
         if self._closed or os.getpid() != self._pid:
             return

@@ -1,4 +1,4 @@
-"""Topics, groups, committed offsets and leases of an open store, as its users ask for them."""
+"""The public methods of a store for topics, groups, committed offsets and leases."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class TopicsAndGroups(StoreParts):
         return self._groups.all()
 
     def create_group(self, group: SubscriptionGroup, *, exist_ok: bool = False) -> SubscriptionGroup:
-        """Add a consumer group's settings durably and return them; with `exist_ok`, return those that are there
-        unchanged. UsageError if a value is bad, or the group is there.
+        """Add a consumer group's settings durably and return them; with `exist_ok`, return existing ones unchanged.
+        UsageError if a value is bad, or the group exists.
         """
         self._changing()
         return self._groups.create(group, exist_ok=exist_ok)
@@ -81,12 +81,12 @@ class TopicsAndGroups(StoreParts):
         Raises:
             UsageError: consumerOffset.json and lmqConsumerOffset.json have different offsets of the group, and
                 `enable_lmq` is not set.
-            CorruptConfigError: raised by the result for an offset that is in the file and cannot be used.
+            CorruptConfigError: the lookup in the result of an offset that is in the file and cannot be used.
         """
         return self._offsets.committed(group)
 
     def all_committed_offsets(self) -> Mapping[str, Mapping[tuple[str, int], int]]:
-        """`committed_offsets` of every group; without those for which that is an error: see `offset_conflicts`."""
+        """`committed_offsets` of every group, without groups for which it raises an error: see `offset_conflicts`."""
         return self._offsets.all()
 
     def offset_conflicts(self) -> list[str]:
@@ -100,7 +100,7 @@ class TopicsAndGroups(StoreParts):
         below the offsets: messages that are not flushed yet are flushed first.
 
         Raises:
-            UsageError: a name, queue id or offset that cannot be one.
+            UsageError: an invalid name, queue id or offset.
             StoreLockedError, StoreFullError, StoreFailedError: nothing was committed.
         """
         self._changing()

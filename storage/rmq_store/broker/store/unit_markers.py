@@ -1,4 +1,4 @@
-"""Unit markers outlive their segments.
+"""Keeps unit markers longer than their segments.
 
 Before retention deletes a segment, it writes some units again: the newest unit of each key whose last record lies in
 it.
@@ -23,7 +23,7 @@ from rmq_store.log.core.units import END_TAG, UNITS_QUEUE, UNITS_TOPIC, UnitReco
 
 
 class UnitMarkers:
-    """The newest units of one store open for writing, seen from its oldest segments."""
+    """The markers of one store open for writing, for its retention."""
 
     def __init__(self, log: CommitLog, host: Host) -> None:
         self._log = log
@@ -31,8 +31,8 @@ class UnitMarkers:
         self._table = UnitTable(log)
 
     def carry(self, log_offset: int, expired_ms: int) -> int:
-        """Write again what the units below `log_offset` say, but for expiring ones that were appended before
-        `expired_ms`; returns how many. Visible as one on return, durable after a flush. Raises as `append`.
+        """Write the units below `log_offset` again, except for expiring ones that were appended before `expired_ms`.
+        Returns how many. They become visible at once; durable after a flush. Raises as `append`.
         """
         log = self._log
         with append_lock(log):
@@ -42,7 +42,9 @@ class UnitMarkers:
         return len(units)
 
     def forget(self, expired_ms: int) -> None:
-        """Forget the expired units whose last records are gone. StoreFullError, StoreFailedError: they stay."""
+        """Forget the expired units whose last records retention has deleted. StoreFullError, StoreFailedError: they
+        stay.
+        """
         with append_lock(self._log):
             self._table.forget(unit for unit in self._below(self._log.start()) if _is_expired(unit, expired_ms))
 

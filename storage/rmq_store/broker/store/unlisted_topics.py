@@ -23,7 +23,7 @@ _NAMED = 3
 
 
 class UnlistedTopics:
-    """Those of one open store."""
+    """The unlisted topics of one open store."""
 
     def __init__(self, root: Path, topics: TopicTable, queues: Queues) -> None:
         self._root = root
@@ -31,24 +31,25 @@ class UnlistedTopics:
         self._queues = queues
 
     def get(self, name: str) -> TopicConfig | None:
-        """The topic, if it is not in the table, has had messages, and was not deleted. It cannot be written to: a
-        queue does not say which permissions its topic had.
+        """The topic, if it is not in the table, has had messages, and was not deleted; otherwise None. It cannot be
+        written to, because the queues do not hold the topic's permissions.
 
         Raises:
-            CorruptConfigError: the table cannot be read, or the list of deleted topics.
-            CorruptionError, OSError: as a look at a queue's range.
+            CorruptConfigError: the table or the list of deleted topics cannot be read.
+            CorruptionError, OSError: as for a queue's range.
         """
         return None if self._topics.has(name) else self._found(name, deleted_topics(self._root))
 
     def all(self) -> Mapping[str, TopicConfig]:
-        """All of them by name, `%LMQ%` queues of a broker among them. Raises as `get`."""
+        """All unlisted topics by name, including `%LMQ%` queues of a broker. Raises as `get`."""
         listed, deleted = self._topics.all(), deleted_topics(self._root)
         names = sorted(self._queues.topic_names().difference(listed))
         names = [name for name in names if not self._topics.has(name)]
         return {name: topic for name in names if (topic := self._found(name, deleted)) is not None}
 
     def told(self) -> str:
-        """The addition about these to an error about a topic that is not there; "" without any. Raises as `get`."""
+        """A sentence about the unlisted topics, for the error about an unknown topic; "" without any. Raises as `get`.
+        """
         text = listed(tuple(self.all()))
         return f"; not in the table, though they have queues: {text} (see `rmq repair`)" if text else ""
 
@@ -65,7 +66,7 @@ class UnlistedTopics:
         return TopicConfig(name, max(ids) + 1, max(ids) + 1, PERM_READ, kind=kind)
 
     def _is_used_since(self, name: str, ends: Mapping[int, int], log_end: int) -> bool:
-        """Whether a message was stored at or above `log_end`, where the topic was deleted."""
+        """True if a message was stored at or above `log_end`, the end of the log when the topic was deleted."""
         newest = (self._queues.commit_log_offset_before(name, queue_id, end) for queue_id, end in ends.items())
         return any(offset >= log_end for offset in newest)
 

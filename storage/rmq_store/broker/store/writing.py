@@ -1,4 +1,4 @@
-"""Everything that appends to an open store, as its users ask for it."""
+"""The public methods of a store that append."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Writing(StoreParts):
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
         flush_timeout_ms: int | None = None,
     ) -> SendResult:
-        """Store one message. Under SYNC_FLUSH it is on disk on return; under ASYNC_FLUSH it survives this process,
-        not the machine. `sys_flag` says how a body is compressed that the caller has compressed.
+        """Store one message. Under SYNC_FLUSH it is on disk on return; under ASYNC_FLUSH it survives this process, not
+        the machine. `sys_flag` holds the compression of a body that the caller has compressed.
 
         Waits at most `lock_timeout_ms` for other writers (StoreLockedError). Under SYNC_FLUSH it waits at most
         `flush_timeout_ms` for the fsync of another writer (FLUSH_DISK_TIMEOUT; None: the setting syncFlushTimeout). Its
@@ -41,8 +41,8 @@ class Writing(StoreParts):
 
         Raises:
             UsageError: the message breaks a rule (name, size, properties); nothing was written.
-            StoreFullError, StoreLockedError: nothing was written; may work later.
-            StoreFailedError: whether it is stored is unknown.
+            StoreFullError, StoreLockedError: nothing was written; a later call may succeed.
+            StoreFailedError: it is unknown whether the message is stored.
         """
         if type(sys_flag) is not int or type(lock_timeout_ms) is not int or flush_timeout_ms is not None:
             sys_flag = integer("sys_flag", sys_flag)
@@ -144,7 +144,7 @@ class Writing(StoreParts):
 
     @property
     def dead_letters(self) -> DeadLetters:
-        """Moves dead letters to where they are consumed again. ReadOnlyError."""
+        """Redrives and restores dead letters. ReadOnlyError."""
         self._writing()
         assert self._dead_letters is not None
         return self._dead_letters
