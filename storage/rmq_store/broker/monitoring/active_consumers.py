@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from rmq_store.broker.store.store import Store
 
 LOCK_PREFIX: Final = "%LOCK%"
-"""Begins the name of the lease on one queue; its owner is the client id, too."""
+"""Prefix of the name of the lease on one queue; its owner is the client id, too."""
 
 
 def active_consumers(store: Store, group: str) -> list[str]:
-    """Members that commit offsets of `group` now; for each its name, its process, since when, and what it holds.
-    Sorted.
+    """Active members that commit offsets of `group`: for each its name, process, start time, and leases. Sorted.
 
     Raises:
         UsageError: a bad group name.
@@ -36,8 +35,8 @@ def active_consumers(store: Store, group: str) -> list[str]:
 
 
 def active_groups(store: Store, topic: str) -> list[str]:
-    """The groups somebody works for that read `topic`, sorted: by a lease on it, or by a member that has subscribed to
-    it; if the member has not said to what, by an offset of its group.
+    """The active groups that read `topic`, sorted: those with a lease on it, or with a member that has subscribed to
+    it. If a member's subscriptions are unknown, an offset of its group on the topic counts.
     """
     readers = {group for group, offsets in store.all_committed_offsets().items() if any(t == topic for t, _ in offsets)}
     return [
@@ -53,10 +52,10 @@ def active_groups(store: Store, topic: str) -> list[str]:
 
 
 def require_idle(store: Store, group: str) -> None:
-    """Do nothing if nobody is at work as `group`.
+    """Check that no consumer of `group` is active.
 
     Raises:
-        LeaseHeldError: somebody is; the text names all of them, `.holder` is the first.
+        LeaseHeldError: consumers are active; the text names all of them, `.holder` is the first.
         UsageError: a bad group name.
     """
     found = active_consumers(store, group)

@@ -33,8 +33,8 @@ _NEEDED = ("queueId", "queueOffset", "storeTimestamp", "reconsumeTimes", "proper
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The wanted dead letters. `reason`: an error class, its last part, or a stack hash. `since_ms`: dead since
-    then.
+    """A filter of dead letters. `reason`: an error class, its last part, or a stack hash. `since_ms`: they became dead
+    letters at this time or later.
     """
 
     since_ms: int | None = None
@@ -43,12 +43,12 @@ class Wanted:
 
     @property
     def needs_reading(self) -> bool:
-        """Whether queue offsets alone do not tell."""
+        """True if the filter needs the records, and queue offsets are not enough."""
         return self.reason is not None or self.selector is not None
 
 
 class DeadLetterRows:
-    """The dead letters that `group` has now; those that come later are left out.
+    """The present dead letters of `group`; later ones are left out.
 
     Raises (when constructed):
         UsageError: a bad name, or the group has no dead letters' topic.
@@ -69,15 +69,17 @@ class DeadLetterRows:
         self._moved: Mapping[int, OffsetRanges] | None = None
 
     def ranges(self) -> Mapping[int, QueueRange]:
-        """Ranges by queue, before any filter."""
+        """The range of each queue, without the filter."""
         return self._ranges
 
     def count(self) -> int:
-        """How many there are, whatever is wanted of them."""
+        """The number of dead letters, without the filter."""
         return sum(queue.max_offset - queue.min_offset for queue in self._ranges.values())
 
     def redriven_count(self) -> int:
-        """How many of those that there are were moved on. CorruptionError: a record of that is damaged."""
+        """The number of present dead letters that were redriven. CorruptionError: a record of the redrive ledger is
+        damaged.
+        """
         found = 0
         for queue_id, (first, last) in self._ranges.items():
             ranges = self._redriven().get(queue_id, OffsetRanges.none())
@@ -86,7 +88,7 @@ class DeadLetterRows:
         return found
 
     def places(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield (queue ids int32, queue offsets int64) of what is wanted, in the order of the queues."""
+        """Yield (queue ids int32, queue offsets int64) of the selected dead letters, in the order of the queues."""
         if self._wanted.needs_reading:
             for batch in self.batches(("queueId", "queueOffset")):
                 yield batch.column("queueId").to_numpy(), batch.column("queueOffset").to_numpy()
@@ -98,7 +100,7 @@ class DeadLetterRows:
                 yield np.full(len(offsets), queue_id, np.int32), offsets
 
     def batches(self, columns: Sequence[str] = tuple(DEAD_LETTER_SCHEMA.names)) -> Iterator[pa.RecordBatch]:
-        """Yield what is wanted, in the order of the queues; DEAD_LETTER_SCHEMA restricted to `columns`.
+        """Yield the selected dead letters, in the order of the queues; DEAD_LETTER_SCHEMA restricted to `columns`.
 
         Raises:
             CorruptionError: a record is damaged.
@@ -109,7 +111,7 @@ class DeadLetterRows:
                 yield from self._step(queue_id, start, min(start + _STEP_ROWS, last), columns)
 
     def newest(self, count: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The last `count` that are wanted, the newest first, one row at a time. Raises as `batches`."""
+        """The last `count` selected dead letters, the newest first, one row at a time. Raises as `batches`."""
         found: list[tuple[int, int, int]] = []
         for queue_id in self._ranges:
             first, stop = self._range(queue_id)

@@ -5,10 +5,9 @@
     inflight                   given out by pops and not committed: next offset to give out - consumer offset
     retries, dead              the diff of the group's %RETRY% topic, and what lies in %DLQ%<group>
 
-over the topics of which the group has committed an offset, its %RETRY% topic included; a topic that was deleted is left
-out, and one that is kept in a way that is not read here. Nothing is locked and nothing changed: a store that others
-write is read as it is at the moment. Source:
-AdminBrokerProcessor#getConsumeStats, ConsumeStats.
+over the topics of which the group has committed an offset, its %RETRY% topic included. Deleted topics, and those with a
+kind of queue that this engine does not read, are left out. It takes no locks and changes nothing: other processes may
+write the store meanwhile. Source: AdminBrokerProcessor#getConsumeStats, ConsumeStats.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ _LOG = logging.getLogger(__name__)
 class QueueLag:
     """One queue of one group; offsets and counts of messages, times in ms.
 
-    `consumer_offset`: None if the group has committed none of this queue. `last_timestamp_ms`: when the newest consumed
-    message was stored, 0 if there is none (any more). `lag_ms`: how long the oldest message that is left has been
-    there, 0 if none is left, None if its record cannot be read. `queueing_ms`: the same of those that nobody was given.
+    `consumer_offset`: None if the group has committed none of this queue. `last_timestamp_ms`: store time of the newest
+    consumed message, 0 if there is none (any more). `lag_ms`: age of the oldest message that is not consumed, 0 if
+    there is none, None if its record cannot be read. `queueing_ms`: the same for messages that were not given out.
     """
 
     topic: str
@@ -63,10 +62,9 @@ class GroupLag:
 
 
 def group_lag(store: Store, group: str, now_ms: int | None = None) -> GroupLag:
-    """The lag of one group; without queues for one that never committed. `now_ms`: instead of the store's clock.
-
-    Work is in proportion to the group's queues: at most three records of each are looked at. Raises CorruptionError if
-    the journal of a pop, or a queue, is unreadable.
+    """The lag of one group; without queues for one that never committed. `now_ms`: instead of the store's clock. The
+    cost is proportional to the group's queues: at most three records of each are read. Raises CorruptionError if the
+    journal of a pop, or a queue, is unreadable.
     """
     return LagLook(store, now_ms).group(group)
 
@@ -79,14 +77,14 @@ def all_lags(store: Store, now_ms: int | None = None) -> list[GroupLag]:
 
 @functools.lru_cache(maxsize=1024)
 def _warn(text: str) -> None:
-    """Once for each text: a scrape comes every few seconds."""
+    """Warn once for each text, because a scrape comes every few seconds."""
     _LOG.warning("%s", text)
 
 
 class LagLook:
-    """One look at a store: the queues of a topic are asked for once, however many groups read it.
+    """A snapshot of a store: the ranges of a topic's queues are read once, however many groups read the topic.
 
-    Without `last_timestamps` those of all queues are 0; it saves a third of the work.
+    With `last_timestamps=False` those of all queues are 0, which saves a third of the work.
     """
 
     def __init__(self, store: Store, now_ms: int | None = None, *, last_timestamps: bool = True) -> None:
@@ -96,8 +94,8 @@ class LagLook:
         self._ranges: dict[str, Mapping[int, QueueRange]] = {}
 
     def ranges(self, topic: str) -> Mapping[int, QueueRange]:
-        """The queues of a topic; {} if it was deleted, perhaps just now, or is kept in a way not read here (that
-        is logged, once). CorruptionError.
+        """The ranges of a topic's queues; {} if it was deleted, perhaps just now, or has a kind of queue that this
+        engine does not read (then it warns once). CorruptionError.
         """
         if topic not in self._ranges:
             try:
@@ -142,14 +140,14 @@ class LagLook:
         )  # fmt: skip
 
     def _age_ms(self, topic: str, queue_id: int, found: QueueRange, offset: int) -> int | None:
-        """How long the first message from `offset` on has been there; 0 if there is none, None if it cannot be read."""
+        """The age (ms) of the first message from `offset` on; 0 if there is none, None if it cannot be read."""
         if offset >= found.max_offset:
             return 0
         stored_ms = self._stored_ms(topic, queue_id, max(offset, found.min_offset))
         return None if stored_ms is None else max(0, self._now_ms - stored_ms)
 
     def _stored_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """storeTimestamp of a message; None if retention took it, or its record is damaged."""
+        """storeTimestamp of a message; None if retention deleted it, or its record is damaged."""
         try:
             return self._store.store_timestamp(topic, queue_id, queue_offset)
         except (OffsetOutOfRangeError, CorruptRecordError):

@@ -3,9 +3,9 @@
     {"format": 1, "losses": [{"time_ms": ..., "group": ..., "query": ..., "batch": ..., "topic": ..., "queue": ...,
      "start": ..., "end": ..., "reason": ...}, ...]}
 
-The newest 10,000 are kept. A batch that Spark repeats loses the same range again, or more of it: what lies within a
-range that the same reader has lost in the same queue for the same reason is no new loss. Control state: losing the file
-loses the report, and no message.
+The newest 10,000 are kept. A batch that Spark repeats loses the same range again, or a larger one. A range within an
+earlier loss of the same reader, queue and reason is no new loss. If this file is lost, only the report is lost, and no
+message.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _BYTES_MAX = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Messages `[start, end)` of a queue that a reader went on without; `end` is None if nobody knows it.
+    """Messages `[start, end)` of a queue that a reader skipped; `end` is None if unknown.
 
     `reason`: retention, rolled back, deleted topic, closed queue, or corruption. `group`, `query` and `batch` are None
-    where the reader has none, or was not told. `time_ms`: when it was recorded.
+    if the reader has none, or does not know them. `time_ms`: when the loss was recorded.
     """
 
     topic: str
@@ -51,9 +51,8 @@ class Loss:
 
 @checked
 def record_losses(path: str | Path, losses: Sequence[Loss]) -> list[Loss]:
-    """Add losses to the report of the store at `path`, durably, and return those that were not in it, with the time.
-
-    A store that was made by a broker, or that cannot be written, gets no report; then all of them are returned.
+    """Add losses to the report of the store at `path`, durably, and return the new ones, with the time. A store that
+    was made by a broker, or that cannot be written, gets no report; then all losses are returned.
 
     Raises:
         StoreLockedError, StoreFullError, StoreFailedError: as a change of a table under `config/`.
@@ -115,7 +114,7 @@ def _reader(loss: Loss) -> tuple[object, ...]:
 
 
 def _covers(loss: Loss, other: Loss) -> bool:
-    """Whether one loss says all that the other one does."""
+    """True if `loss` includes `other`."""
     if _reader(loss) != _reader(other):
         return False
     if loss.end is None or other.end is None:

@@ -27,7 +27,7 @@ _NOT_ONLINE = 206
 
 
 class TrackType(StrEnum):
-    """TrackType.java, as far as a directory can tell."""
+    """TrackType.java, without the types that a store directory cannot show."""
 
     CONSUMED = "CONSUMED"
     CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
@@ -51,7 +51,7 @@ class MessageTrack:
 
 
 class Tracker:
-    """Answers for many messages of one store at one moment: offsets and filters are read once."""
+    """Finds the tracks of many messages of one store: offsets and filters are read once."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -64,11 +64,11 @@ class Tracker:
         return sorted(group for group, offsets in self.committed.items() if any(name == topic for name, _ in offsets))
 
     def track(self, message: StoredMessage) -> list[MessageTrack]:
-        """One for each group of the message's topic; CorruptConfigError."""
+        """One track for each group of the message's topic. CorruptConfigError."""
         return [self._track(message, group) for group in self.groups(message.topic)]
 
     def track_type(self, group: str, message: StoredMessage) -> TrackType:
-        """The track of one message in one group. CONSUMED: its offset in that queue is above the message's."""
+        """The track of one message in one group. CONSUMED: the group's offset in that queue is above the message's."""
         offset = self.committed.get(group, {}).get((message.topic, message.queue_id), 0)
         if offset > message.queue_offset:
             return TrackType.CONSUMED if self._selects(group, message) else TrackType.CONSUMED_BUT_FILTERED
@@ -83,7 +83,7 @@ class Tracker:
         return MessageTrack(group, found)
 
     def _selects(self, group: str, message: StoredMessage) -> bool:
-        """Whether the filter that a broker noted down for the group, if any, lets the message through."""
+        """True if the message passes the filter that a broker recorded for the group, or there is none."""
         entry = self._filters.get((group, message.topic))
         if entry is None:
             return True

@@ -1,8 +1,8 @@
 """The metrics of a store: their names, labels and meanings.
 
 `rocketmq_...` are metrics of a RocketMQ 5 broker, under the names and labels that its Prometheus exporter gives them;
-`rmq_...` are ours. docs/metrics.md says where a meaning differs. Source: BrokerMetricsConstant, BrokerMetricsManager,
-DefaultStoreMetricsManager (5.x).
+`rmq_...` are metrics of this engine. docs/metrics.md says where a meaning differs. Source: BrokerMetricsConstant,
+BrokerMetricsManager, DefaultStoreMetricsManager (5.x).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ STORE_METRICS: Final = (
     STORAGE_SIZE, FLUSH_BEHIND, RESERVE_TIME, TOPIC_MESSAGES, TOPIC_PUT, DEAD_LETTERS, DELAYED, OVERDUE,
     LOG_MIN_OFFSET, LOG_MAX_OFFSET, FILES, FILE_BYTES, DISK_USAGE, UNREADABLE,
 )  # fmt: skip
-"""What every look gives."""
+"""The metrics in every result."""
 
 QUEUE_METRICS: Final = (QUEUE_MIN_OFFSET, QUEUE_MAX_OFFSET, QUEUE_COMMITTED, QUEUE_LAG, QUEUE_LAG_TIME)
-"""What a look at every queue gives as well."""
+"""The additional metrics of a result with `queues`."""

@@ -39,13 +39,12 @@ class _Sample(NamedTuple):
 
 
 def store_metrics(store: Store, cluster: str = "DefaultCluster", *, queues: bool = False) -> list[MetricFamily]:
-    """Metrics of a store as it is now, all of STORE_METRICS (with `queues`: and QUEUE_METRICS) in that order.
-
-    Changes nothing. Work is in proportion to queues, groups and files; of each queue of a group at most three records
-    are looked at. A group or a topic that cannot be read has the sample `rmq_unreadable` instead of all others.
+    """The present metrics of a store: all of STORE_METRICS (with `queues`: and QUEUE_METRICS), in that order. Changes
+    nothing. The cost is proportional to queues, groups and files; at most three records of each queue of a group are
+    read. A group or a topic that cannot be read has the sample `rmq_unreadable` instead of all others.
 
     Raises:
-        CorruptionError: what belongs to no single one is unreadable: a table of the store, the delayed messages.
+        CorruptionError: a part that all metrics need is unreadable: a table of the store, the delayed messages.
     """
     node = cluster, "broker", store.broker_name
     found: dict[str, list[tuple[tuple[str, ...], float]]] = {}
@@ -57,7 +56,7 @@ def store_metrics(store: Store, cluster: str = "DefaultCluster", *, queues: bool
 
 
 def write_openmetrics(path: str | Path, families: Iterable[MetricFamily]) -> None:
-    """Replace a file by the text of the families; readers, of whatever user, find the old one or the new one whole.
+    """Replace a file by the text of the families. Readers of any user find the complete old or the complete new file.
 
     Raises:
         FileNotFoundError: the directory does not exist.
@@ -105,7 +104,7 @@ def _lag(lag: GroupLag) -> Iterator[_Sample]:
 
 
 def _oldest(ages_ms: Iterable[int | None]) -> int | None:
-    """The greatest age; None if one of them is not known."""
+    """The greatest age; None if one of them is unknown."""
     known = list(ages_ms)
     return None if None in known else max(age_ms or 0 for age_ms in known)
 
@@ -167,7 +166,7 @@ def _disk(store: Store) -> Iterator[_Sample]:
 
 
 def earliest_message_ms(store: Store) -> int | None:
-    """When the oldest record of the log was stored; None if there is none, or if it is damaged or was just deleted."""
+    """Store time (ms) of the log's oldest record; None if there is none, or if it is damaged or was just deleted."""
     start, end = store.log_range()
     try:
         return store.message_at(start).store_timestamp_ms if start < end else None
@@ -176,7 +175,7 @@ def earliest_message_ms(store: Store) -> int | None:
 
 
 def not_flushed_bytes(root: Path) -> int | None:
-    """Bytes of the log that a power cut would take now; None if no process of ours has the store open."""
+    """Bytes of the log that a power cut would destroy now; None if no process of this engine has the store open."""
     try:
         page = StatePage(root / "pyrmq" / "state", writable=False)
     except (OSError, StoreError):
@@ -185,7 +184,9 @@ def not_flushed_bytes(root: Path) -> int | None:
 
 
 def _use_of(directory: Path) -> tuple[int, int]:
-    """Files below a directory, and what they take on the disk: sparse ones take less than their size."""
+    """The number of files below a directory, and the bytes that they occupy on disk: less than their size for sparse
+    files.
+    """
     files = size_bytes = 0
     for parent, _, names in os.walk(directory):
         for name in names:

@@ -1,7 +1,7 @@
-"""Plans and makes changes of a group's offsets: `rmq offsets reset`, resetOffsetByTime, skipAccumulatedMessage.
+"""Plans and commits changes of a group's offsets: `rmq offsets reset`, resetOffsetByTime, skipAccumulatedMessage.
 
-A target is a function of a queue; what it answers is moved into the queue's [min, max], so that a consumer finds the
-offset there. Sources: AdminBrokerProcessor#resetOffsetInner, ResetOffsetByTimeCommand.java.
+A target is a function from a queue to an offset. The result is limited to the queue's [min, max], so that a consumer
+finds the offset there. Sources: AdminBrokerProcessor#resetOffsetInner, ResetOffsetByTimeCommand.java.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ OWNER = "reset of its offsets"
 
 @dataclass(frozen=True, slots=True)
 class QueuePlace:
-    """A queue that holds [`min_offset`, `max_offset`), and where a group stands in it; None: it never committed."""
+    """A queue with messages [`min_offset`, `max_offset`), and a group's committed offset in it; None: it never
+    committed.
+    """
 
     topic: str
     queue_id: int
@@ -33,21 +35,23 @@ class QueuePlace:
 
     @property
     def lag(self) -> int:
-        """Messages to come, as mqadmin counts them: without an offset from 0 on."""
+        """Number of messages to consume, as mqadmin counts them: without an offset from 0 on."""
         return self.max_offset - (self.committed or 0)
 
     def nearest(self, offset: int) -> int:
-        """`offset`, if a consumer finds it in the queue; else the end of the queue that is nearer."""
+        """`offset`, limited to [min, max] of the queue."""
         return min(max(offset, self.min_offset), self.max_offset)
 
 
 Target = Callable[[QueuePlace], int | None]
-"""Which offset a queue gets; None: it stays as it is."""
+"""The new offset of a queue; None: it stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetChange:
-    """`place` gets the offset `then`; `wanted` is what the target said, which may lie outside of the queue."""
+    """The queue `place` gets the offset `then`; `wanted` is the result of the target, which may lie outside of the
+    queue.
+    """
 
     place: QueuePlace
     wanted: int
@@ -55,22 +59,22 @@ class OffsetChange:
 
     @property
     def lag(self) -> int:
-        """Messages to come after the change."""
+        """Number of messages to consume after the change."""
         return self.place.max_offset - self.then
 
 
 def earliest(place: QueuePlace) -> int:
-    """The first message that can be read."""
+    """Target: the first message that can be read."""
     return place.min_offset
 
 
 def latest(place: QueuePlace) -> int:
-    """Behind the newest message."""
+    """Target: the end of the queue, after the newest message."""
     return place.max_offset
 
 
 def at_time(store: Store, timestamp_ms: int) -> Target:
-    """The first message stored at that time or later; below 0: behind the newest one, as in RocketMQ."""
+    """Target: the first message stored at that time or later; below 0: the end of the queue, as in RocketMQ."""
 
     def target(place: QueuePlace) -> int:
         if timestamp_ms < 0:
@@ -81,19 +85,19 @@ def at_time(store: Store, timestamp_ms: int) -> Target:
 
 
 def at_offset(offset: int) -> Target:
-    """The same offset for every queue."""
+    """Target: the same offset for every queue."""
     return lambda place: offset
 
 
 def shifted(count: int) -> Target:
-    """So many messages forward, or back if it is negative, from where the group stands; without an offset from the
+    """Target: `count` messages forward from the committed offset, or back if it is negative; without an offset from the
     first message.
     """
     return lambda place: (place.min_offset if place.committed is None else place.committed) + count
 
 
 def given(offsets: Mapping[tuple[str, int], int]) -> Target:
-    """The offset of each (topic, queue id) that is named."""
+    """Target: the given offset of each (topic, queue id); other queues stay as they are."""
     return lambda place: offsets.get((place.topic, place.queue_id))
 
 
@@ -105,7 +109,7 @@ def plan_reset(
     is left out. Changes nothing.
 
     Raises:
-        UnknownTopicError: one of the topics is not there. UsageError: it has no queue `queue_id`; a bad name.
+        UnknownTopicError: one of the topics does not exist. UsageError: it has no queue `queue_id`; a bad name.
     """
     committed = store.committed_offsets(group)
     changes = []
@@ -122,10 +126,10 @@ def plan_reset(
 
 
 def apply_reset(store: Store, group: str, changes: Sequence[OffsetChange]) -> None:
-    """Commit what was planned; durable on return. No stream of the group can begin meanwhile.
+    """Commit planned changes; durable on return. No stream of the group can begin meanwhile.
 
     Raises:
-        LeaseHeldError: somebody is at work as the group and would overwrite it; nothing was changed.
+        LeaseHeldError: an active consumer of the group would overwrite the offsets; nothing was changed.
         ReadOnlyError, StoreLockedError, StoreFullError, StoreFailedError: as `Store.commit_offsets`.
     """
     require_idle(store, group)

@@ -1,7 +1,7 @@
 """Traces messages through a store: the events of each, and the state of each group. It writes nothing.
 
-`trace_records` finds the records, `trace_life` reads them; what they do not say is asked of offsets, queue entries,
-the markers of transactions and, if it is named, an archive of dead letters.
+`trace_records` finds the records, `trace_life` reads them. Other facts come from offsets, queue entries, the markers of
+transactions and, if given, an archive of dead letters.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from rmq_store.broker.store.store import Store
 
 SCAN_MAX: Final = 1_000_000
-"""Messages that are looked at where the index cannot answer."""
+"""The most messages that are read if the index cannot answer."""
 
 _TIMER_TOPICS = (names.TIMER_TOPIC, names.PYRMQ_TIMER_TOPIC)
 _COPIES = (Event.FAILED, Event.RETRY, Event.DEAD, Event.RESTORED, Event.REDRIVEN)
 
 
 class State(StrEnum):
-    """Where a message is now, for one group; without a group, for all."""
+    """The state of a message for one group, or for all groups."""
 
     CONSUMED = "CONSUMED"
     CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
@@ -52,8 +52,8 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a message is for a group (None: no group sees it yet): `attempt` is the one that succeeded, is next, or was
-    the last; `due_ms` when it goes on.
+    """The state of a message for a group (None: no group sees it yet). `attempt` is the one that succeeded, is next, or
+    was the last; `due_ms`: time of the next delivery.
     """
 
     group: str | None
@@ -65,9 +65,9 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """All that is known of one message: `steps` in their order, `standings` by group.
+    """The known facts of one message: `steps` in their order, `standings` by group.
 
-    `complete`: False if not everything could be looked at (`scan_max`, or more than a thousand copies).
+    `complete`: False if some records were not read (`scan_max`, or more than a thousand copies).
     """
 
     msg_id: str
@@ -88,13 +88,13 @@ class Trace:
         self._tracker = Tracker(store)
 
     def by_unique_keys(self, unique_keys: Sequence[str], topic: str | None = None) -> list[Life]:
-        """The lives of the messages with these unique ids, those that are found, in the order of the ids.
+        """The lives of the found messages with these unique ids, in the order of the ids.
 
         `topic`: where the originals are, which is read if the index cannot answer.
 
         Raises:
-            UsageError: one is not found, the store keeps no index, and without `topic` there is nothing to go by.
-            CorruptIndexError: the same, where the index is damaged or not known to be whole.
+            UsageError: one is not found, the store keeps no index, and no `topic` was given that could be read instead.
+            CorruptIndexError: the same, if the index is damaged or may be incomplete.
             CorruptionError: a record, a queue or a config file is damaged.
         """
         wanted = list(dict.fromkeys(unique_keys))
@@ -113,8 +113,8 @@ class Trace:
         return [life for life in lives if life.steps]
 
     def by_offset_id(self, msg_id: str) -> Life | None:
-        """The life of the message that a broker gave this offset id, also if only later copies are left of it; None if
-        there are none. Any copy's id will do. UsageError: no offset id. Raises as `by_unique_keys`.
+        """The life of the message with this offset id, or of which a copy has it, also if only later copies are left;
+        None if there are none. UsageError: not an offset id. Raises as `by_unique_keys`.
         """
         parse_offset_message_id(msg_id)
         first = self._copies.original(msg_id)
@@ -135,8 +135,8 @@ class Trace:
         return lives[0] if lives else self._life(unique_key, copies, complete)
 
     def by_key(self, topic: str, key: str) -> list[Life]:
-        """The lives of the newest 64 messages of the topic with this key, and of those that wait to get there (delayed,
-        half). Raises as `Query.by_key`.
+        """The lives of the newest 64 messages of the topic with this key, and of delayed and half messages for the
+        topic. Raises as `Query.by_key`.
         """
         found = self._store.query.by_key(topic, key)
         for parking in DELAY_TOPICS:
@@ -181,7 +181,9 @@ class Trace:
         return found
 
     def _due_ms(self, record: StoredMessage) -> int | None:
-        """When a waiting message goes on. A timer's queue entry may have been rebuilt by a broker, its property not."""
+        """The due time (ms) of a waiting message. A timer's property is used, because a broker may have rebuilt its
+        queue entry.
+        """
         if record.topic in _TIMER_TOPICS:
             text = record.properties.get(keys.TIMER_OUT_MS, "")
             return int(text) if text.isascii() and text.isdigit() else None
@@ -193,8 +195,8 @@ class Trace:
             return None
 
     def _rolled_back(self, half: Step) -> Step | None:
-        """The end of a half message without a commit, if the broker noted one down: the queue of markers has one record
-        for several half messages, their queue offsets in its body ("0,1,").
+        """The rollback of a half message, if the broker recorded one: the queue of markers has one record for several
+        half messages, with their queue offsets in its body ("0,1,").
         """
         name, queue_id = names.OP_HALF_TOPIC, 0
         first, last = self._store.queue_range(name, queue_id)
@@ -235,7 +237,7 @@ class Trace:
 
 
 def _gone(steps: Sequence[Step]) -> Step | None:
-    """What came before the first record that is left, if that is a copy."""
+    """The step for lost earlier records, if the first record that is left is a copy."""
     first = steps[0].message
     if first is None or steps[0].event not in _COPIES:
         return None
@@ -244,7 +246,7 @@ def _gone(steps: Sequence[Step]) -> Step | None:
 
 
 def _nobody(last: Step) -> Standing:
-    """Where a message is that no group has looked at."""
+    """The state of a message that no group has read."""
     states = {
         Event.DELAYED: State.WAITING, Event.TIMED: State.WAITING, Event.HALF: State.HALF, Event.CHECKED: State.HALF,
         Event.ROLLED_BACK: State.ROLLED_BACK,

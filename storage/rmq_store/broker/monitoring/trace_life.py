@@ -2,8 +2,8 @@
 
 Every hop of a message is a full copy of it in the log. The properties of a copy say how it came there: RocketMQ's are
 set by AbstractSendMessageProcessor#consumerSendMsgBack and ScheduleMessageService#messageTimeUp, ours by `failure` and
-`redrive_batch`. Deliveries to a listener leave no record: that an attempt failed is known from the copy that its
-failure made, that one succeeded from the offset.
+`redrive_batch`. Deliveries to a listener leave no record. A copy shows that an attempt failed; the group's offset shows
+that one succeeded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WAITING_TOPICS = (names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.PYRMQ_TIMER_TO
 
 
 class Event(StrEnum):
-    """A step of a life, by a record or its absence."""
+    """The kinds of steps in a life, each shown by a record or its absence."""
 
     GONE = "GONE"
     STORED = "STORED"
@@ -66,8 +66,8 @@ SEEN = (Event.STORED, Event.DELIVERED, Event.COMMITTED)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that happened, at `time_ms`. `attempt` counts from 1; `due_ms`: when it goes on; `message`: the record
-    that says so, None for GONE, ROLLED_BACK and ARCHIVED.
+    """An event at `time_ms`. `attempt` counts from 1; `due_ms`: time of the next delivery; `message`: the record of the
+    event, None for GONE, ROLLED_BACK and ARCHIVED.
     """
 
     time_ms: int
@@ -83,9 +83,9 @@ class Step:
 
 
 def steps_of(records: Iterable[StoredMessage], due_ms: Mapping[int, int]) -> list[Step]:
-    """The steps that the records of one message tell, in the order of the log.
+    """The steps in the records of one message, in the order of the log.
 
-    `due_ms`: by commit-log offset, when messages that wait are due.
+    `due_ms`: due times of waiting messages, by commit-log offset.
     """
     steps: list[Step] = []
     for record in sorted(records, key=lambda record: record.commit_log_offset):
@@ -94,7 +94,7 @@ def steps_of(records: Iterable[StoredMessage], due_ms: Mapping[int, int]) -> lis
 
 
 def with_archived(steps: list[Step], archived: Iterable[Step]) -> list[Step]:
-    """The steps with those of an archive, each behind that of its dead letter; in front where that is gone."""
+    """The steps with those of an archive, each after the step of its dead letter; at the front if that is gone."""
     merged = list(steps)
     for step in archived:
         place = (step.topic, step.queue_id, step.queue_offset, step.time_ms)
@@ -106,7 +106,9 @@ def with_archived(steps: list[Step], archived: Iterable[Step]) -> list[Step]:
 
 
 def group_of_retry(topic: str, properties: Mapping[str, str]) -> str:
-    """The group of a retry topic. A pop's is named %RETRY%group_topic, or with a `+`; its records name the group."""
+    """The group of a retry topic. A retry topic of POP has the name %RETRY%group_topic, or one with a `+`; its records
+    name the group.
+    """
     return properties.get(keys.ORIGIN_GROUP) or names.retry_group(topic)
 
 
@@ -164,7 +166,9 @@ def _dead(step: Step, record: StoredMessage, before: list[Step]) -> Step:
 
 
 def _redriven_group(record: StoredMessage, before: list[Step]) -> str | None:
-    """Whose dead letter was moved: the property names its place in the dead-letter topic, not the topic."""
+    """The group of a redriven dead letter: the property has its queue and offset in the dead-letter topic, not the
+    topic.
+    """
     if record.topic.startswith(names.RETRY_PREFIX):
         return group_of_retry(record.topic, record.properties)
     place = record.properties[DEAD_LETTER]
@@ -175,7 +179,7 @@ def _redriven_group(record: StoredMessage, before: list[Step]) -> str | None:
 
 
 def _has_level(properties: Mapping[str, str]) -> bool:
-    """Whether a send-back came after the redrive, which leaves the level behind."""
+    """True if a send-back came after the redrive: the redrive removes the delay level."""
     return keys.DELAY_TIME_LEVEL in properties
 
 

@@ -1,9 +1,9 @@
-"""All copies of some messages in a store.
+"""Finds all copies of messages in a store.
 
-The index is asked first: every copy of a message keeps its UNIQ_KEY, so one look-up per topic finds all of them, for
-many messages at once. Where the index cannot answer (there is none, it is not whole, or a message has no UNIQ_KEY) the
-queues that hold copies are read instead, at most `scan_max` messages of them: then UNIQ_KEY and ORIGIN_MESSAGE_ID tell
-which belong to a message.
+Every copy of a message keeps its UNIQ_KEY, so one look-up in the index per topic finds all of them, for many messages
+at once. If the index cannot answer (there is none, it is incomplete, or a message has no UNIQ_KEY), the queues that
+hold copies are read instead, at most `scan_max` messages of them. UNIQ_KEY and ORIGIN_MESSAGE_ID then show which belong
+to a message.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 _RECORDS_MAX = 1000
 
 DELAY_TOPICS = (names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.PYRMQ_TIMER_TOPIC, names.HALF_TOPIC)
-"""Where messages wait that their topic does not hold yet."""
+"""The topics in which messages wait before they are stored in their own topic."""
 
 
 class Copies:
-    """Finds records in one open store. The second value says whether the answer is complete."""
+    """Finds records in one open store. The second value of each result is True if it is complete."""
 
     def __init__(self, store: Store, scan_max: int) -> None:
         self._store = store
