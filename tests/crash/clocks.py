@@ -166,13 +166,13 @@ class Life:
 def due_now() -> Iterator[None]:
     from rmq_store.broker.delay.scheduler import Schedule
 
-    look_now = Schedule._look_now
+    end_now = Schedule._end_now
 
-    def look_later(schedule: Schedule) -> tuple[int, int]:
-        end, now_ms = look_now(schedule)
+    def end_later(schedule: Schedule) -> tuple[int, int]:
+        end, now_ms = end_now(schedule)
         return end, now_ms + 60_000
 
-    with mock.patch.object(Schedule, "_look_now", look_later):
+    with mock.patch.object(Schedule, "_end_now", end_later):
         yield
 
 

@@ -134,7 +134,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "dead_letters.redrive": {"group": "g", "rows": NO_DEAD,
                              "to_topic": "T", "max_replays": 3, "parking_topic": "P", "rate_per_second": 5.0},
     "dead_letters.redriven": {"group": "g"},
-    "dead_letters.note_moved": {"group": "g", "queue_id": 0, "queue_offsets": [0]},
+    "dead_letters.record_moved": {"group": "g", "queue_id": 0, "queue_offsets": [0]},
     "redriven": {"group": "g"},
     "pop.receive": {"group": "g", "topic": "T", "max_messages": 1, "invisible_duration_ms": 10, "tags": "a",
                     "accepts": None, "init_mode": ConsumeInitMode.MAX, "max_delivery_attempts": 3},
@@ -314,7 +314,7 @@ def test_wrong_values_of_the_other_public_parts_are_refused_by_errors_of_ours(st
     def leased(**arguments: Any) -> None:
         lease = Lease(arguments["root"], arguments["group"], arguments["name"])
         lease.acquire(arguments["owner"])
-        lease.say_topics(arguments["topics"])
+        lease.write_topics(arguments["topics"])
         lease.release()
 
     def staged(**arguments: Any) -> None:

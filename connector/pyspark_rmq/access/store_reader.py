@@ -64,7 +64,7 @@ class FoundRows(Protocol):
         """By queue id: queue offsets of the messages that the index found, (n,) int64, ascending."""
 
     @property
-    def untold(self) -> Mapping[int, Sequence[tuple[int, int]]]:
+    def uncovered(self) -> Mapping[int, Sequence[tuple[int, int]]]:
         """By queue id: ranges [start, end) of queue offsets that the index does not cover, ascending. `found` has
         nothing in them.
         """

@@ -70,7 +70,8 @@ def _look_up(
             unindexed += parts
             continue
         found |= {Queue(topic, queue_id): rows for queue_id, rows in answer.found.items()}
-        unindexed += [QueueSlice(topic, queue_id, *span) for queue_id, spans in answer.untold.items() for span in spans]
+        for queue_id, ranges in answer.uncovered.items():
+            unindexed += [QueueSlice(topic, queue_id, *span) for span in ranges]
     return found, unindexed
 
 

@@ -146,8 +146,8 @@ class _Scan:
             self.report.log_end = base + position
             records += 1
             if records % PROGRESS_EVERY_RECORDS == 0:
-                self._tell(number, position)
-        self._tell(number, position)
+                self._report_progress(number, position)
+        self._report_progress(number, position)
         return True
 
     def _check_size(self, base: int, path: str, size_bytes: int) -> None:
@@ -212,24 +212,24 @@ class _Scan:
         """Report missing segments before the one that starts at `base`; returns the offset at which the log continues
         in that one.
         """
-        offset, told = self.report.log_end, 0
+        offset, reported = self.report.log_end, 0
         while offset < base:
             if (known := self._skip(offset)) > offset:
                 offset = known
                 continue
             segment = offset - offset % self.segment_bytes
             # One name that is far off may make any number of them.
-            end = min(segment + self.segment_bytes, base) if told < FINDINGS_KEPT else base
+            end = min(segment + self.segment_bytes, base) if reported < FINDINGS_KEPT else base
             path = f"commitlog/{segment:020d}"
             if os.path.lexists(self.ledger.root / path):
                 self.ledger.bad_ranges.append((offset, end))  # it is too short, or no file, and reported
             else:
                 self.ledger.bad_range(BadRange(path, offset, end, "the segment is missing"), offset)
-            offset, told = end, told + 1
+            offset, reported = end, reported + 1
         self.report.log_end = offset
         return offset
 
-    def _tell(self, number: int, position: int) -> None:
+    def _report_progress(self, number: int, position: int) -> None:
         done_bytes = number * self.segment_bytes + position
         self.progress(self.report.messages, done_bytes, len(self.segments) * self.segment_bytes)
 

@@ -101,8 +101,8 @@ class Ledger:
     def map_once(self, path: str) -> Bytes:
         """The file `path` of the store, mapped. `map` caches the result."""
         data, unreadable = map_file(self.root / path)
-        told = any(bad.path == path for bad in self.report.unreadable) if unreadable else True
-        for start, end, why in unreadable if not told else ():
+        is_reported = any(bad.path == path for bad in self.report.unreadable) if unreadable else True
+        for start, end, why in unreadable if not is_reported else ():
             text = f"{end - start} bytes cannot be read: {why}"
             self.report.unreadable.append(Problem(path, start, text, end))
             self.problem(path, start, text, end - start)

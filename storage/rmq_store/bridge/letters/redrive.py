@@ -297,7 +297,7 @@ class KafkaRedrive:
 
     def _note(self, rows: pa.RecordBatch) -> None:
         for queue_id, moved in _by_queue(rows):
-            self._store.dead_letters.note_moved(self._group, queue_id, moved.column("queueOffset").to_pylist())
+            self._store.dead_letters.record_moved(self._group, queue_id, moved.column("queueOffset").to_pylist())
 
 
 def _add(writer: KafkaWriter, partition: Partition, records: pa.RecordBatch, refused: Counter[str]) -> pa.RecordBatch:

@@ -42,7 +42,7 @@ _TRIES = 3
 NewestUnit = Callable[[str, str], UnitRecord | None]
 """(purpose, key) -> the newest unit; None if there is none."""
 
-_Places = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+_Waiting = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 """Commit-log offsets, ascending, and due times in ms; (n,) each."""
 
 
@@ -171,7 +171,7 @@ def backlog_by_segment(log: CommitLog, newest_unit: NewestUnit, start: int, end:
     first = start // size
     counts = np.zeros((end - 1) // size - first + 1 if end > start else 0, np.int64)
     until = np.zeros(len(counts), np.int64)
-    for offsets, due_ms in _places(log, newest_unit, end):
+    for offsets, due_ms in _waiting(log, newest_unit, end):
         rows = offsets >= start
         segments = offsets[rows] // size - first
         np.add.at(counts, segments, 1)
@@ -182,7 +182,7 @@ def backlog_by_segment(log: CommitLog, newest_unit: NewestUnit, start: int, end:
     }
 
 
-def _places(log: CommitLog, newest_unit: NewestUnit, end: int) -> Iterator[_Places]:
+def _waiting(log: CommitLog, newest_unit: NewestUnit, end: int) -> Iterator[_Waiting]:
     """The delayed messages below `end`, a step of a queue at a time."""
     for level, done in _levels(log, newest_unit):
         yield from _of_level(log, level - 1, done, end)
@@ -201,13 +201,13 @@ def _levels(log: CommitLog, newest_unit: NewestUnit) -> Iterator[tuple[int, int]
         yield level, max(ours, progress[level]) if level in known else ours
 
 
-def _timers(log: CommitLog, newest_unit: NewestUnit, end: int) -> Iterator[_Places]:
+def _timers(log: CommitLog, newest_unit: NewestUnit, end: int) -> Iterator[_Waiting]:
     reader = DueCopyReader(log)
     for queue_id in range(TIMER_QUEUES):
         yield from _of_timers(log, reader, queue_id, Watermark.of(newest_unit(purposes.TIMER, str(queue_id))), end)
 
 
-def _of_level(log: CommitLog, queue_id: int, done: int, end: int) -> Iterator[_Places]:
+def _of_level(log: CommitLog, queue_id: int, done: int, end: int) -> Iterator[_Waiting]:
     queue = log.views.queue(SCHEDULE_TOPIC, queue_id)
     for start, stop in _steps(log, SCHEDULE_TOPIC, queue_id, done, end):
         entries = queue.entries(start, stop)
@@ -217,7 +217,7 @@ def _of_level(log: CommitLog, queue_id: int, done: int, end: int) -> Iterator[_P
 
 def _of_timers(
     log: CommitLog, reader: DueCopyReader, queue_id: int, watermark: Watermark, end: int
-) -> Iterator[_Places]:
+) -> Iterator[_Waiting]:
     for start, stop in _steps(log, PYRMQ_TIMER_TOPIC, queue_id, watermark.start, end):
         rows = watermark.not_delivered(timer_rows(log, reader, queue_id, start, stop))
         yield rows["log_offset"], rows["due_ms"]

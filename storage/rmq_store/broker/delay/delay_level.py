@@ -66,7 +66,7 @@ class DelayLevel:
         self._queue_id = level - 1
         self._next: int | None = None  # queue offset of the first message that waits; None: not looked yet
         self._due_ms: int | None = None  # when it is due; None: it was not there when we looked
-        self._place = -1  # where its record is
+        self._log_offset = -1  # where its record is
 
     def next_due_ms(self, end: int, now_ms: int) -> int | None:
         """The due time of the first undelivered message below `end`; None: there is none. Another process may have
@@ -76,7 +76,7 @@ class DelayLevel:
             self._look(end)
         if self._due_ms is None:
             return None
-        if self._due_ms <= now_ms + self._delay_ms or not self._is_of_future(self._place, now_ms):
+        if self._due_ms <= now_ms + self._delay_ms or not self._is_of_future(self._log_offset, now_ms):
             return self._due_ms
         return now_ms
 
@@ -93,7 +93,7 @@ class DelayLevel:
             return None
         due_ms, now_ms = due_times(self._log, self._queue_id, entries), self._log.clock()
         self._due_ms = int(due_ms[0]) if len(entries) else None
-        self._place = int(entries["commit_log_offset"][0]) if len(entries) else -1
+        self._log_offset = int(entries["commit_log_offset"][0]) if len(entries) else -1
         count = count_due(due_ms, until_ms, now_ms, self._delay_ms)
         if self._asks_records:
             count = self._count_sure(due_ms[:count], entries, until_ms, now_ms)
@@ -141,7 +141,7 @@ class DelayLevel:
                 self._next = self._progress(self.newest_unit())
             if self._next < last:
                 first = self._log.views.queue(SCHEDULE_TOPIC, self._queue_id).entries(self._next, self._next + 1)
-                self._place = int(first["commit_log_offset"][0])
+                self._log_offset = int(first["commit_log_offset"][0])
                 self._due_ms = int(due_times(self._log, self._queue_id, first)[0])
         except FileNotFoundError:
             self._due_ms = 0  # retention took messages: `chunk` finds out where the queue begins now

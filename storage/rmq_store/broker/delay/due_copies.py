@@ -122,9 +122,9 @@ class Restored(NamedTuple):
 
 
 class _Copied(NamedTuple):
-    """Encoded copies of the rows with the numbers `place` (n,)."""
+    """Encoded copies of the rows `numbers` (n,)."""
 
-    place: Rows
+    numbers: Rows
     batch: pa.RecordBatch
     is_put_off: bool
 
@@ -144,9 +144,9 @@ class DueCopyReader:
         order = np.argsort(rows.log_offsets, kind="stable")
         crc_from = crc_required_from(self._log)
         runs = [
-            (order[place[first : first + _RUN_ROWS]], base, buffer)
-            for place, base, buffer in self._segments(rows.take(order))
-            for first in range(0, len(place), _RUN_ROWS)
+            (order[numbers[first : first + _RUN_ROWS]], base, buffer)
+            for numbers, base, buffer in self._segments(rows.take(order))
+            for first in range(0, len(numbers), _RUN_ROWS)
         ]
         parts = map_in_threads(lambda run: self._copy(rows, *run, crc_from, put_off), runs)
         copied = [copy for part in parts for copy in part if copy.batch.num_rows]
@@ -156,32 +156,32 @@ class DueCopyReader:
             return Restored(batches, put_off_count)
         # Read in log order, put in the order asked for.
         whole = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
-        places = np.argsort(np.concatenate([copy.place for copy in copied]))
-        ordered: list[pa.RecordBatch] = whole.take(pa.array(places)).to_batches()
+        order_of_rows = np.argsort(np.concatenate([copy.numbers for copy in copied]))
+        ordered: list[pa.RecordBatch] = whole.take(pa.array(order_of_rows)).to_batches()
         return Restored(ordered, put_off_count)
 
     def _copy(
-        self, rows: DueRows, place: Rows, base: int, buffer: pa.Buffer, crc_from: int | None, put_off: PutOff | None
+        self, rows: DueRows, numbers: Rows, base: int, buffer: pa.Buffer, crc_from: int | None, put_off: PutOff | None
     ) -> list[_Copied]:
-        """The copies of the rows with the numbers `place`, without those that cannot be copied; all lie in the segment
-        that begins at `base`.
+        """The copies of the rows `numbers`, without those that cannot be copied; all lie in the segment that begins at
+        `base`.
         """
-        part = rows.take(place)
+        part = rows.take(numbers)
         good, headers = self._headers(buffer, base, part, crc_from)
         if len(good) < len(part):
-            place, part = place[good], part.take(good)
+            numbers, part = numbers[good], part.take(good)
         good, topics, queue_ids = self._targets(headers, part)
         if len(good) < len(part):
-            place, headers = place[good], headers.take(good)
+            numbers, headers = numbers[good], headers.take(good)
         waits = np.zeros(len(good), np.bool_)
         for topic, queue_id in put_off.targets if put_off else ():
             waits |= pc.equal(topics.cast(pa.string()), topic).to_numpy(zero_copy_only=False) & (queue_ids == queue_id)
         if put_off is None or not waits.any():
-            return [_Copied(place, self._delivered(headers, topics, queue_ids), False)]
+            return [_Copied(numbers, self._delivered(headers, topics, queue_ids), False)]
         goes, stays = np.flatnonzero(~waits), np.flatnonzero(waits)
         delivered = self._delivered(headers.take(goes), topics.take(pa.array(goes)), queue_ids[goes])
         later = self._put_off(headers.take(stays), put_off.due_ms)
-        return [_Copied(place[goes], delivered, False), _Copied(place[stays], later, True)]
+        return [_Copied(numbers[goes], delivered, False), _Copied(numbers[stays], later, True)]
 
     def _delivered(self, headers: FrameHeaders, topics: pa.DictionaryArray, queue_ids: Int32) -> pa.RecordBatch:
         return copy_frames(headers, topics=topics, queue_ids=queue_ids, options=self._options)
@@ -195,15 +195,15 @@ class DueCopyReader:
             properties=set_properties(headers.property_strings(), {names.TIMER_OUT_MS: str(due_ms)}),
             options=self._options,
         )
-        place = ENCODED_SCHEMA.get_field_index("tags_code")
-        return batch.set_column(place, ENCODED_SCHEMA.field(place), pa.array(np.full(count, due_ms, np.int64)))
+        column = ENCODED_SCHEMA.get_field_index("tags_code")
+        return batch.set_column(column, ENCODED_SCHEMA.field(column), pa.array(np.full(count, due_ms, np.int64)))
 
     def due_times(self, rows: DueRows) -> Int64:
         """int64 (n,): due times (ms) of messages of the timer topic, from their records; 0 if unknown."""
         due = np.zeros(len(rows), np.int64)
-        for place, base, buffer in self._segments(rows):
-            good, headers = self._headers(buffer, base, rows.take(place), crc_required_from(self._log))
-            due[place[good]] = due_times(headers.properties((names.TIMER_OUT_MS,))).fill_null(0).to_numpy()
+        for numbers, base, buffer in self._segments(rows):
+            good, headers = self._headers(buffer, base, rows.take(numbers), crc_required_from(self._log))
+            due[numbers[good]] = due_times(headers.properties((names.TIMER_OUT_MS,))).fill_null(0).to_numpy()
         return due
 
     def _segments(self, rows: DueRows) -> Iterator[tuple[Rows, int, pa.Buffer]]:
@@ -211,12 +211,12 @@ class DueCopyReader:
         segment_bytes = self._log.segments.size_bytes
         bases = rows.log_offsets // segment_bytes * segment_bytes
         for base in np.unique(bases).tolist():
-            place = np.flatnonzero(bases == base)
+            numbers = np.flatnonzero(bases == base)
             try:
-                yield place, base, self._log.segments.open(base).buffer
+                yield numbers, base, self._log.segments.open(base).buffer
             except FileNotFoundError:
                 if base >= self._log.start():  # else retention took it
-                    _LOG.error("%s: %d parked messages are gone with segment %d", self._log.root, len(place), base)
+                    _LOG.error("%s: %d delayed messages are gone with segment %d", self._log.root, len(numbers), base)
 
     def _headers(self, buffer: pa.Buffer, base: int, rows: DueRows, crc_from: int | None) -> tuple[Rows, FrameHeaders]:
         """The rows of one segment that are undamaged records of their queue, and their headers."""

@@ -63,7 +63,7 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Search:
     """At `now_ms` no message below `end` was due, and none will be before `due_ms`. A queue that failed is tried again
     at `again_ms`.
     """
@@ -115,10 +115,10 @@ class Schedule:
         self._lock = OfdLock(log.own / "delay.lock")
         # The first one in it delivers. A dict, because to leave it is one step that no signal handler can come between.
         self._turns: dict[object, None] = {}
-        self._look = _Look()
+        self._search = _Search()
         self._is_unsaved = False
         self._saved_ms = log.clock()
-        self._leave_levels_without_progress()
+        self._skip_levels_without_progress()
         self._correct_progress()
 
     def deliver_due(self, limit: int | None = None) -> Delivery:
@@ -139,11 +139,11 @@ class Schedule:
         """
         if limit is not None and limit < 1:
             raise UsageError(f"limit={limit}: deliver at least one message")
-        end, now_ms = self._look_now()
-        look = self._look
+        end, now_ms = self._end_now()
+        search = self._search
         is_time_to_save = self._is_unsaved and abs(now_ms - self._saved_ms) >= SAVE_INTERVAL_MS
-        if look.holds(end, now_ms) and not is_time_to_save:
-            return Delivery(0, look.due_ms)
+        if search.holds(end, now_ms) and not is_time_to_save:
+            return Delivery(0, search.due_ms)
         self._log.held_root.refuse_if_replaced()
         turn = object()
         try:
@@ -153,7 +153,7 @@ class Schedule:
                 return Delivery(0, now_ms)  # what that thread will find is not known
             if is_time_to_save:
                 self.save_progress()
-            return self._look_and_deliver(limit)
+            return self._search_and_deliver(limit)
         finally:
             self._turns.pop(turn, None)
             self._lock.release_left()  # of a block that was interrupted on its way in or out
@@ -186,8 +186,8 @@ class Schedule:
         finally:
             self._lock.close()
 
-    def _look_and_deliver(self, limit: int | None) -> Delivery:
-        end, now_ms = self._look_now()
+    def _search_and_deliver(self, limit: int | None) -> Delivery:
+        end, now_ms = self._end_now()
         due = self._next_due_ms(end, now_ms)
         delivered = 0
         if due is not None and due <= now_ms:
@@ -195,13 +195,13 @@ class Schedule:
                 if not is_alone:
                     return Delivery(0, due)
                 delivered = self._deliver(end, now_ms, limit)
-            end, now_ms = self._look_now()
+            end, now_ms = self._end_now()
             due = self._next_due_ms(end, now_ms)
         failed_ms = [failure.at_ms for failure in list(self._failed.values())]
-        self._look = _Look(end, now_ms, due, min(failed_ms) + TRY_AGAIN_MS if failed_ms else None)
+        self._search = _Search(end, now_ms, due, min(failed_ms) + TRY_AGAIN_MS if failed_ms else None)
         return Delivery(delivered, due)
 
-    def _look_now(self) -> tuple[int, int]:
+    def _end_now(self) -> tuple[int, int]:
         """The end of the log, and a time read after it: no message below was stored later, unless the clock was set
         back.
         """
@@ -214,7 +214,7 @@ class Schedule:
 
     def _times(self, end: int, now_ms: int) -> list[tuple[DelayLevel | TimerQueue, int | None]]:
         return [
-            (lane, self._ask(queue, lambda lane=lane: lane.next_due_ms(end, now_ms), None))  # type: ignore[misc]
+            (lane, self._try_queue(queue, lambda lane=lane: lane.next_due_ms(end, now_ms), None))  # type: ignore[misc]
             for lane, queue in self._lanes.items()
         ]
 
@@ -224,9 +224,9 @@ class Schedule:
     def _end_of(self, queue_id: int) -> int:
         end = self._log.writing_page.appended_end
         queue = self._queue(SCHEDULE_TOPIC, queue_id)
-        return self._ask(queue, lambda: self._log.queue_max(SCHEDULE_TOPIC, queue_id, end), 0)
+        return self._try_queue(queue, lambda: self._log.queue_max(SCHEDULE_TOPIC, queue_id, end), 0)
 
-    def _ask(self, queue: Path, question: Callable[[], T], otherwise: T) -> T:
+    def _try_queue(self, queue: Path, question: Callable[[], T], otherwise: T) -> T:
         """Call `question` for one queue. A queue that cannot be read does not block the others: an error is logged
         once, the result is `otherwise`, and it is tried again later.
         """
@@ -243,13 +243,13 @@ class Schedule:
         except (CorruptionError, NotAStoreError) as error:
             if queue not in (Path(error.path), *Path(error.path).parents):
                 raise
-            self._leave(queue, error)
+            self._skip(queue, error)
             return otherwise
         if failure is not None and not failure.is_delivery:
             self._works_again(queue)
         return answer
 
-    def _leave(self, queue: Path, error: Exception, remedy: str = _REPAIR, *, is_delivery: bool = False) -> None:
+    def _skip(self, queue: Path, error: Exception, remedy: str = _REPAIR, *, is_delivery: bool = False) -> None:
         is_named = queue in self._failed
         self._failed[queue] = _Failure(self._log.clock(), remedy, is_delivery)
         if not is_named:
@@ -262,7 +262,7 @@ class Schedule:
         if self._failed.pop(queue, None) is not None:
             _LOG.warning("%s: queue %s of %s works again", self._log.root, queue.name, queue.parent.name)
 
-    def _leave_levels_without_progress(self) -> None:
+    def _skip_levels_without_progress(self) -> None:
         """Skip levels with an unusable entry in the table: it is unknown which of their messages a broker has
         delivered.
         """
@@ -274,7 +274,7 @@ class Schedule:
         try:
             self._offsets.all().get(int(queue.name) + 1)
         except CorruptConfigError as error:
-            self._leave(queue, error, _MEND_ENTRY)
+            self._skip(queue, error, _MEND_ENTRY)
             return False
         return True
 
@@ -287,7 +287,7 @@ class Schedule:
         while lanes:
             for lane in list(lanes):
                 rows_max = CHUNK_ROWS if limit is None else min(CHUNK_ROWS, limit - delivered)
-                chunk = self._ask(
+                chunk = self._try_queue(
                     self._lanes[lane],
                     lambda lane=lane, rows_max=rows_max: lane.chunk(now_ms, rows_max, CHUNK_BYTES),  # type: ignore[misc]
                     None,
@@ -320,7 +320,7 @@ class Schedule:
             return self._append(self._reader.restore(chunk.rows, PutOff(closed, due_ms)), chunk)
         except (CorruptionError, NotAStoreError, UsageError) as error:
             # They have no room for another time to wait for, or the timer queue takes none either.
-            self._leave(queue, error, is_delivery=True)
+            self._skip(queue, error, is_delivery=True)
             return None
 
     def _append(self, restored: Restored, chunk: Chunk) -> int | None:

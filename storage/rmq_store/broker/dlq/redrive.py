@@ -175,7 +175,7 @@ class DeadLetters:
                     progress(job.done_rows, job.moved_bytes)
         return job.result({})
 
-    def note_moved(self, group: str, queue_id: int, queue_offsets: Sequence[int]) -> int:
+    def record_moved(self, group: str, queue_id: int, queue_offsets: Sequence[int]) -> int:
         """Record that dead letters (offsets of a queue of `%DLQ%group`) were moved by another program, out of this
         store's sight. Returns how many were new to the ledger. As `redrive`, it may be repeated. Durable and raises as
         `Store.send`.
@@ -271,7 +271,7 @@ class DeadLetters:
             if writes and copies and not self._move(job, redriver, queue_id, chunk, judged, targets, copies, newest):
                 continue  # another process moved dead letters of this group meanwhile: they may be the same
             moved_bytes = sum(int(copy.run.sizes[copy.kept].sum(dtype=np.int64)) for copy in copies)
-            job.note(chunk[:done], judged, targets, moved_bytes)
+            job.set_outcomes(chunk[:done], judged, targets, moved_bytes)
             return done
 
     def _move(
@@ -300,7 +300,7 @@ class DeadLetters:
         appended = self._writer.append_unit(batches, unit, expect=newest)
         if appended is None:
             return False
-        job.place(chunk[rows], np.concatenate(queue_ids), appended.queue_offsets[:-1], appended.offsets[:-1])
+        job.set_targets(chunk[rows], np.concatenate(queue_ids), appended.queue_offsets[:-1], appended.offsets[:-1])
         return True
 
     def _route(self, job: RedriveRequest, topics: pa.DictionaryArray, copy: Copy) -> npt.NDArray[np.int32]:

@@ -148,13 +148,13 @@ class RedriveLedger:
         for batch in self._reader.read(request, queue.entries(first, last)):
             for body, offset in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 try:
-                    self._note(json.loads(body))
+                    self._add(json.loads(body))
                 except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
                     path = self._log.segments.path(self._log.segments.base_of(offset))
                     raise CorruptRecordError(str(path), offset, f"no record of moved dead letters: {error}") from error
                 self._next += 1
 
-    def _note(self, content: Mapping[str, Any]) -> None:
+    def _add(self, content: Mapping[str, Any]) -> None:
         """Add the content of a record to the table. ValueError, KeyError, TypeError or similar: the record is not one
         of ours.
         """

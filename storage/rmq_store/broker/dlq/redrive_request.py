@@ -58,7 +58,7 @@ class RedriveRequest:
         self.left = limit
         count = rows.num_rows
         self._texts = {name: np.full(count, None, object) for name in ("msgId", "outcome", "reason", "target")}
-        self._places = np.full((3, count), -1, np.int64)
+        self._written = np.full((3, count), -1, np.int64)
 
     def queues(self) -> Iterator[tuple[int, Rows]]:
         """(queue id, its rows in ascending order of queue offset)."""
@@ -67,7 +67,7 @@ class RedriveRequest:
         for rows in np.split(order, changes) if len(order) else ():
             yield int(self.queue_ids[rows[0]]), rows
 
-    def note(self, rows: Rows, judged: Judged, targets: npt.NDArray[np.object_], moved_bytes: int) -> None:
+    def set_outcomes(self, rows: Rows, judged: Judged, targets: npt.NDArray[np.object_], moved_bytes: int) -> None:
         """Store the outcomes of `rows`, the first ones of `judged`; `targets`: topic of each moving row, else None."""
         count = len(rows)
         for name, values in (("msgId", judged.ids), ("outcome", judged.outcomes), ("reason", judged.reasons)):
@@ -76,10 +76,10 @@ class RedriveRequest:
         self.done_rows += count
         if self.left is not None:
             self.left -= int(np.count_nonzero(judged.moving() < count))
-        self.moved_rows += int(np.count_nonzero(self._places[0][rows] >= 0))
+        self.moved_rows += int(np.count_nonzero(self._written[0][rows] >= 0))
         self.moved_bytes += moved_bytes
 
-    def place(
+    def set_targets(
         self,
         rows: Rows,
         target_queue_ids: npt.NDArray[np.int32],
@@ -87,13 +87,13 @@ class RedriveRequest:
         log_offsets: npt.NDArray[np.int64],
     ) -> None:
         """Store the target queues and offsets of moved rows; all (n,)."""
-        self._places[:, rows] = target_queue_ids, queue_offsets, log_offsets
+        self._written[:, rows] = target_queue_ids, queue_offsets, log_offsets
 
     def result(self, renamed: Mapping[str, str]) -> pa.RecordBatch:
         """RESULT_SCHEMA in the order of the rows, without undecided rows; `renamed`: other names for outcomes."""
         outcomes = [renamed.get(outcome, outcome) for outcome in self._texts["outcome"]]
-        absent = self._places[0] < 0
-        target_queue_ids, *offsets = (pa.array(places, mask=absent) for places in self._places)
+        absent = self._written[0] < 0
+        target_queue_ids, *offsets = (pa.array(numbers, mask=absent) for numbers in self._written)
         texts = {name: pa.array(values, pa.string()) for name, values in self._texts.items()}
         columns = [
             pa.array(self.queue_ids), pa.array(self.queue_offsets), texts["msgId"], pa.array(outcomes, pa.string()),

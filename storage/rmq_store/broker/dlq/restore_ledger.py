@@ -88,7 +88,7 @@ class RestoreLedger(RedriveLedger):
         }
         return self._encode(content, options)
 
-    def _note(self, content: Mapping[str, Any]) -> None:
+    def _add(self, content: Mapping[str, Any]) -> None:
         if "digests" not in content:
             raise development_version(
                 self._log.root, f"a record of {RESTORED_TOPIC} without `digests`", "restore into another store"

@@ -28,7 +28,7 @@ _FORMAT = 1
 _BYTES_MAX = 16 << 20
 
 
-def note_deletion(root: Path, topics: Iterable[str], log_end: int) -> None:
+def record_deletion(root: Path, topics: Iterable[str], log_end: int) -> None:
     """Record that `topics` are deleted while the log ends at `log_end`; durable on return.
 
     Raises:

@@ -153,7 +153,7 @@ class Lease:
         self._write(_HEARTBEAT_START, _heartbeat(self._clock()))
         return True
 
-    def say_topics(self, topics: Collection[str]) -> None:
+    def write_topics(self, topics: Collection[str]) -> None:
         """Write the holder's subscribed topics; does nothing if the lease is lost."""
         text = json.dumps(sorted(topics)).encode()
         if text != self._topics and self.held():
@@ -169,7 +169,7 @@ class Lease:
 
     def holder(self) -> LeaseInfo | None:
         """The holder of the lease, this object included; None if it is free. Changes nothing."""
-        return _look(self._path)
+        return _read_holder(self._path)
 
     def _held_by_other(self) -> LeaseHeldError:
         info = self.holder() or LeaseInfo(self.name, "", None, None, None)
@@ -213,7 +213,7 @@ def _live(root: str | Path, group: str, wanted: Callable[[str], bool]) -> list[L
         entries = sorted(group_directory(as_path(root), group).iterdir())
     except FileNotFoundError:
         return []
-    found = (_look(entry) for entry in entries if entry.name.endswith(_SUFFIX) and wanted(entry.name))
+    found = (_read_holder(entry) for entry in entries if entry.name.endswith(_SUFFIX) and wanted(entry.name))
     return sorted((info for info in found if info is not None), key=lambda info: info.name)
 
 
@@ -242,7 +242,7 @@ def _heartbeat(now_ms: int) -> bytes:
     return b"%*d" % (_HEARTBEAT_LENGTH, now_ms)
 
 
-def _look(path: Path) -> LeaseInfo | None:
+def _read_holder(path: Path) -> LeaseInfo | None:
     """Return the data that the holder wrote to a lease file; None if the file is not locked. The content may be
     anything.
     """

@@ -66,13 +66,13 @@ def group_lag(store: Store, group: str, now_ms: int | None = None) -> GroupLag:
     cost is proportional to the group's queues: at most three records of each are read. Raises CorruptionError if the
     journal of a pop, or a queue, is unreadable.
     """
-    return LagLook(store, now_ms).group(group)
+    return LagReader(store, now_ms).group(group)
 
 
 def all_lags(store: Store, now_ms: int | None = None) -> list[GroupLag]:
     """`group_lag` of every group that has committed an offset, by name."""
-    look = LagLook(store, now_ms)
-    return [look.group(group) for group in sorted(store.all_committed_offsets())]
+    lags = LagReader(store, now_ms)
+    return [lags.group(group) for group in sorted(store.all_committed_offsets())]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -81,7 +81,7 @@ def _warn(text: str) -> None:
     _LOG.warning("%s", text)
 
 
-class LagLook:
+class LagReader:
     """A snapshot of a store: the ranges of a topic's queues are read once, however many groups read the topic.
 
     With `last_timestamps=False` those of all queues are 0, which saves a third of the work.

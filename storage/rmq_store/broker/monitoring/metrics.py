@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from rmq_store.broker.metadata.leases import groups_with_leases
 from rmq_store.broker.monitoring import metric_table as table
 from rmq_store.broker.monitoring.active_consumers import active_consumers
-from rmq_store.broker.monitoring.lag import GroupLag, LagLook, QueueLag
+from rmq_store.broker.monitoring.lag import GroupLag, LagReader, QueueLag
 from rmq_store.broker.write.disk_space import usage_percent
 from rmq_store.errors import CorruptionError, CorruptRecordError, StoreError, UsageError
 from rmq_store.files import durable
@@ -48,8 +48,8 @@ def store_metrics(store: Store, cluster: str = "DefaultCluster", *, queues: bool
     """
     node = cluster, "broker", store.broker_name
     found: dict[str, list[tuple[tuple[str, ...], float]]] = {}
-    look = LagLook(store, last_timestamps=False)
-    for metric, labels, number in chain(_groups(store, look), _topics(store, look), _waiting(store), _disk(store)):
+    lags = LagReader(store, last_timestamps=False)
+    for metric, labels, number in chain(_groups(store, lags), _topics(store, lags), _waiting(store), _disk(store)):
         found.setdefault(metric.name, []).append(((*node, *labels), number))
     metrics = (*table.STORE_METRICS, *(table.QUEUE_METRICS if queues else ()))
     return [MetricFamily(metric, found.get(metric.name, [])) for metric in metrics]
@@ -65,14 +65,14 @@ def write_openmetrics(path: str | Path, families: Iterable[MetricFamily]) -> Non
     durable.write_atomically(path, openmetrics_text(families).encode("utf-8", "replace"), mode=_MODE)
 
 
-def _groups(store: Store, look: LagLook) -> Iterator[_Sample]:
+def _groups(store: Store, lags: LagReader) -> Iterator[_Sample]:
     yield _Sample(table.GROUP_NUMBER, (), len(store.groups()))
     for group in sorted({*store.all_committed_offsets(), *groups_with_leases(store.path)}):
         labels = group, _flag(_is_system_group(group))
         if is_group_name(group):
             yield _Sample(table.CONNECTIONS, labels, len(active_consumers(store, group)))
         try:
-            lag = look.group(group)
+            lag = lags.group(group)
         except CorruptionError:
             yield _Sample(table.UNREADABLE, (group, ""), 1)
             continue
@@ -109,12 +109,12 @@ def _oldest(ages_ms: Iterable[int | None]) -> int | None:
     return None if None in known else max(age_ms or 0 for age_ms in known)
 
 
-def _topics(store: Store, look: LagLook) -> Iterator[_Sample]:
+def _topics(store: Store, lags: LagReader) -> Iterator[_Sample]:
     topics = store.topics()
     yield _Sample(table.TOPIC_NUMBER, (), len(topics))
     for topic in sorted(topics):
         try:
-            ranges = look.ranges(topic)
+            ranges = lags.ranges(topic)
         except CorruptionError:
             yield _Sample(table.UNREADABLE, ("", topic), 1)
             continue

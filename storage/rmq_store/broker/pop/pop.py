@@ -1,7 +1,7 @@
 """`store.pop`: invisible messages, the base of SimpleConsumer.
 
 A received message is invisible to its group for a time. If the consumer acknowledges it in time, it is finished;
-otherwise it is given out again. The rules are in `pop_turn`, the states in `pop_state`, the file in `pop_journal`.
+otherwise it is given out again. The rules are in `pop_step`, the states in `pop_state`, the file in `pop_journal`.
 Sources: PopConsumerService.java (5.x), PopMessageProcessor.java, AckMessageProcessor.java,
 ChangeInvisibleTimeProcessor.java; ConsumerProcessor.java and PopMessageResultFilterImpl.java (proxy) for dead letters
 and void handles. The differences to RocketMQ:
@@ -32,7 +32,7 @@ from rmq_store.broker.metadata.topics import TopicTable
 from rmq_store.broker.pop.pop_journal import PopJournal
 from rmq_store.broker.pop.pop_messages import ConsumeInitMode, PropertyFilter, StoredRow, TopicReader
 from rmq_store.broker.pop.pop_state import Change, Given, Gone, Key
-from rmq_store.broker.pop.pop_turn import Services, Turn
+from rmq_store.broker.pop.pop_step import PopStep, Services
 from rmq_store.broker.pop.receipt_handle import ReceiptHandle
 from rmq_store.broker.read.queues import Queues
 from rmq_store.broker.retry.retry import Retry
@@ -149,15 +149,15 @@ class Pop:
 
         def take() -> list[tuple[StoredRow, Given]]:
             with pops.journal.exclusive():
-                turn = self._turn(pops, group, topic)
+                step = self._step(pops, group, topic)
                 queue_count = config.read_queue_nums
                 ranges = pops.reader.ranges(queue_count)
-                turn.settle(ranges, init_mode, pops.checked)
-                turn.bury(attempts_max)
+                step.ensure_positions(ranges, init_mode, pops.checked)
+                step.store_dead_letters(attempts_max)
                 order = [(pops.receives + number) % queue_count for number in range(queue_count)]
                 pops.receives += 1
-                taken = turn.take(ranges, order, max_messages, invisible_duration_ms, attempts_max, tags, accepts)
-                self._commit(pops, turn)
+                taken = step.take(ranges, order, max_messages, invisible_duration_ms, attempts_max, tags, accepts)
+                self._commit(pops, step)
                 return taken
 
         try:
@@ -203,7 +203,7 @@ class Pop:
 
         def commit() -> None:
             with known.journal.exclusive():
-                self._turn(known, *key).commit()
+                self._step(known, *key).commit()
 
         try:
             commit()
@@ -237,7 +237,7 @@ class Pop:
                 raise _void(handle, group, topic, f"its invisible duration ended at {given.visible_at_ms}")
             changed = change(given, now_ms)
             pops.journal.append([changed])
-            self._commit(pops, self._turn(pops, group, topic))
+            self._commit(pops, self._step(pops, group, topic))
         return changed
 
     def _send_dead(self, group: str, topic: str, unit: int, dead: Sequence[tuple[StoredRow, int]]) -> None:
@@ -250,16 +250,16 @@ class Pop:
     def _last_unit(self, group: str, topic: str) -> int:
         return self._writer.last_unit(purposes.SEND_BACK, _unit_key(group, topic)) or 0
 
-    def _commit(self, pops: _Pops, turn: Turn) -> None:
+    def _commit(self, pops: _Pops, step: PopStep) -> None:
         now_ms = self._clock()
         if pops.committed_ms is None:
             pops.committed_ms = now_ms
         elif now_ms - pops.committed_ms >= COMMIT_INTERVAL_MS:
-            turn.commit()
+            step.commit()
             pops.committed_ms = now_ms
 
-    def _turn(self, pops: _Pops, group: str, topic: str) -> Turn:
-        return Turn(self._services, pops.journal, pops.reader, group, topic, self._clock, pops.damaged)
+    def _step(self, pops: _Pops, group: str, topic: str) -> PopStep:
+        return PopStep(self._services, pops.journal, pops.reader, group, topic, self._clock, pops.damaged)
 
     def _of(self, group: str, topic: str) -> _Pops:
         validate_group(group)

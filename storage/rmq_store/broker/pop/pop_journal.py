@@ -140,7 +140,7 @@ class PopJournal:
         finally:
             os.close(fd)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Apply appends of other processes, without the lock and without changing the file. CorruptConfigError."""
         try:
             fd = durable.open_nofollow(self.path, os.O_RDONLY)
@@ -221,7 +221,7 @@ def read_state(directory: Path) -> PopState:
     there is no journal. An append during the call counts as a whole or not at all. CorruptConfigError.
     """
     journal = PopJournal(directory, sync=False)
-    journal.look()
+    journal.refresh()
     return journal.state
 
 

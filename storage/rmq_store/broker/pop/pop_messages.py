@@ -77,7 +77,7 @@ class TopicReader:
             return 0
         return max(found.max_offset - 1, found.min_offset)
 
-    def mark(self, queue_id: int, next_offset: int) -> tuple[int, int]:
+    def fingerprint(self, queue_id: int, next_offset: int) -> tuple[int, int]:
         """(commit-log offset, store timestamp in ms) of the message before `next_offset`; -1 twice if there is none. A
         damaged one has the time -1.
         """

@@ -164,7 +164,7 @@ class LocalGroups:
             del known[topic]
         if known or fresh:
             self._uses[lease.group, client_id] = known | fresh
-        lease.say_topics(topics)
+        lease.write_topics(topics)
 
     def _owner(self, group: str, queue: MessageQueue) -> str | None:
         found = self._locks.get((group, queue))

@@ -41,12 +41,12 @@ _TRIES = 3
 
 
 class FoundRows(NamedTuple):
-    """By queue id: `found` queue offsets (n,), ascending; `untold` ranges [start, end) of queue offsets that the index
-    does not cover, ascending, disjoint from `found`. Queues without any are left out.
+    """By queue id: `found` queue offsets (n,), ascending; `uncovered` ranges [start, end) of queue offsets without
+    index entries, ascending, disjoint from `found`. Queues without any are left out.
     """
 
     found: dict[int, Int64]
-    untold: dict[int, list[Span]]
+    uncovered: dict[int, list[Span]]
 
 
 class KeyRows:
@@ -63,7 +63,7 @@ class KeyRows:
         "key": as one of its KEYS. "unique key": as its UNIQ_KEY, for a message of a batch also the batch's. "id": as
         its UNIQ_KEY or offset id, as in MQAdmin.viewMessage.
 
-        For a store without an index, or with an untrusted one, all rows are `untold`.
+        For a store without an index, or with an untrusted one, all rows are `uncovered`.
 
         Raises:
             OffsetOutOfRangeError: retention was faster.
@@ -79,7 +79,7 @@ class KeyRows:
             return FoundRows({}, {queue_id: [span] for queue_id, span in spans.items()})
         gaps = self._gaps(covered)
         found = self._query.find(
-            topic, texts, unique=by != "key", of_batches=by != "key", within=self._places(topic, spans)
+            topic, texts, unique=by != "key", of_batches=by != "key", within=self._log_span(topic, spans)
         )
         rows = np.stack([found[name].to_numpy() for name in ("queue_id", "queue_offset", "commit_log_offset")])
         if by == "id":
@@ -87,13 +87,13 @@ class KeyRows:
         answer = FoundRows({}, {})
         for queue_id, span in spans.items():
             borders = self._lower_bounds(topic, queue_id, span, gaps.ravel()).reshape(-1, 2)
-            untold = borders[borders[:, 0] < borders[:, 1]]
+            uncovered = borders[borders[:, 0] < borders[:, 1]]
             offsets = self._confirmed(topic, queue_id, span, rows[1:, rows[0] == queue_id])
-            offsets = offsets[~_inside(offsets, untold)]
+            offsets = offsets[~_inside(offsets, uncovered)]
             if len(offsets):
                 answer.found[queue_id] = offsets
-            if len(untold):
-                answer.untold[queue_id] = [(start, end) for start, end in untold.tolist()]
+            if len(uncovered):
+                answer.uncovered[queue_id] = [(start, end) for start, end in uncovered.tolist()]
         return answer
 
     def _gaps(self, covered: list[Span]) -> Int64:
@@ -113,23 +113,22 @@ class KeyRows:
             reached = max(reached, last)
         return _joined([*gaps, (reached, end)])
 
-    def _places(self, topic: str, spans: Mapping[int, Span]) -> Span:
+    def _log_span(self, topic: str, spans: Mapping[int, Span]) -> Span:
         """The range of the log that holds all records of the rows."""
         ends = {queue_id: np.array([first, last - 1]) for queue_id, (first, last) in spans.items()}
         entries = [self._entries(topic, queue_id, rows) for queue_id, rows in ends.items()]
-        places = np.stack([both["commit_log_offset"].astype(np.int64) for both in entries])
-        return int(places[:, 0].min()), int(places[:, 1].max()) + 1
+        log_offsets = np.stack([both["commit_log_offset"].astype(np.int64) for both in entries])
+        return int(log_offsets[:, 0].min()), int(log_offsets[:, 1].max()) + 1
 
-    def _lower_bounds(self, topic: str, queue_id: int, span: Span, places: Int64) -> Int64:
-        """For each commit-log offset of `places` (n,), ascending, the first row of the span whose record lies there or
-        above, (n,).
+    def _lower_bounds(self, topic: str, queue_id: int, span: Span, log_offsets: Int64) -> Int64:
+        """For each of `log_offsets` (n,), ascending, the first row of the span whose record lies there or above, (n,).
         """
-        low = np.full(len(places), span[0], np.int64)
-        high = np.full(len(places), span[1], np.int64)
+        low = np.full(len(log_offsets), span[0], np.int64)
+        high = np.full(len(log_offsets), span[1], np.int64)
         while len(going := np.flatnonzero(low < high)):
             middle = (low[going] + high[going]) // 2
             entries = self._entries(topic, queue_id, middle)
-            below = (entries["commit_log_offset"] < places[going]) | (entries["frame_size"] == PRE_BLANK_SIZE)
+            below = (entries["commit_log_offset"] < log_offsets[going]) | (entries["frame_size"] == PRE_BLANK_SIZE)
             low[going[below]] = middle[below] + 1
             high[going[~below]] = middle[~below]
         return low
@@ -139,9 +138,9 @@ class KeyRows:
         entry points at that commit-log offset; ascending, each once.
         """
         rows = rows[:, (rows[0] >= span[0]) & (rows[0] < span[1])]
-        offsets, places = rows[:, np.argsort(rows[0], kind="stable")]
+        offsets, log_offsets = rows[:, np.argsort(rows[0], kind="stable")]
         entries = self._entries(topic, queue_id, offsets)
-        return np.unique(offsets[entries["commit_log_offset"] == places])
+        return np.unique(offsets[entries["commit_log_offset"] == log_offsets])
 
     def _entries(self, topic: str, queue_id: int, rows: Int64) -> np.ndarray:
         return self._queues.entries_at(topic, queue_id, rows)

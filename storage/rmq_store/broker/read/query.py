@@ -78,7 +78,7 @@ class Query:
         self._frames = StoredFrames(log)
         self._key_rows = KeyRows(log, queues, self)
         self._whole_end = -1  # the end of the log for which a read-only store's index was found to be whole
-        self._is_index_looked_at = False
+        self._is_index_checked = False
         self._search: IndexSearch | None = None
 
     def by_key(
@@ -133,8 +133,8 @@ class Query:
         found = self._newest(topic, unique_key, window, limit, has_key)
         if not found:
             rows = self.find(topic, [unique_key], begin_ms=window[0], end_ms=window[1], unique=True, of_batches=True)
-            places, log_end = rows.column("commit_log_offset").to_pylist(), self._queues.end()
-            messages = (self._message(place, log_end) for place in reversed(places))
+            log_offsets, log_end = rows.column("commit_log_offset").to_pylist(), self._queues.end()
+            messages = (self._message(log_offset, log_end) for log_offset in reversed(log_offsets))
             found = [message for message in messages if message is not None][:limit]
         return found
 
@@ -168,17 +168,17 @@ class Query:
         found = self._at_entry(topic, queue_id, offset)
         if found is not None:
             return found
-        place = self._queues.commit_log_offset(topic, queue_id, offset)
+        log_offset = self._queues.commit_log_offset(topic, queue_id, offset)
         try:
-            found = message_at(self._log, self._queues.end(), place)
+            found = message_at(self._log, self._queues.end(), log_offset)
         except (UsageError, CorruptRecordError) as error:
             self._queues.commit_log_offset(topic, queue_id, offset)  # tells if retention was faster
             if isinstance(error, CorruptRecordError):
                 raise damaged_message(self._log, topic, queue_id, offset, error) from error
-            what = f"points at byte {place} of the log, where no message begins"
+            what = f"points at byte {log_offset} of the log, where no message begins"
             raise damaged_entry(self._log, topic, queue_id, offset, what) from error
         if (found.topic, found.queue_id, found.queue_offset) != (topic, queue_id, offset):
-            raise damaged_entry(self._log, topic, queue_id, offset, f"points at another message ({place})")
+            raise damaged_entry(self._log, topic, queue_id, offset, f"points at another message ({log_offset})")
         return found
 
     def _at_entry(self, topic: str, queue_id: int, offset: int) -> StoredMessage | None:
@@ -189,10 +189,10 @@ class Query:
         if queue_id < 0 or offset < 0:
             return None
         try:
-            place, size, _ = self._log.views.queue(topic, queue_id).entry(offset)
+            log_offset, size, _ = self._log.views.queue(topic, queue_id).entry(offset)
             if not 0 < size != PRE_BLANK_SIZE:
                 return None
-            found = message_at(self._log, self._queues.end(), place, size)
+            found = message_at(self._log, self._queues.end(), log_offset, size)
         except (FileNotFoundError, UsageError, CorruptionError):
             return None
         return found if (found.topic, found.queue_id, found.queue_offset) == (topic, queue_id, offset) else None
@@ -279,15 +279,15 @@ class Query:
             self._whole_end = end
         if self._search is None or self._search.index is not index:
             self._search = IndexSearch(index, self._log.files)
-        self._tell_of_lost_files(self._search)
+        self._warn_of_lost_files(self._search)
         return self._search
 
-    def _tell_of_lost_files(self, search: IndexSearch) -> None:
+    def _warn_of_lost_files(self, search: IndexSearch) -> None:
         """Warn once about lost index files: a search for a key in them finds nothing, as if there was no such message.
         """
-        if self._is_index_looked_at:
+        if self._is_index_checked:
             return
-        self._is_index_looked_at = True
+        self._is_index_checked = True
         with contextlib.suppress(CorruptionError):  # who needs that file is told
             if (lost := lost_keys(self._log, search.covered())) is not None:
                 _LOG.warning(

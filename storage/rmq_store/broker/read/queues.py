@@ -154,7 +154,7 @@ class Queues:
                 f"{topic}-{queue_id}: message {queue_offset} was asked for, the queue has [{first}, {last})",
                 queue_offset, first, last,
             )  # fmt: skip
-        return self._place(topic, queue_id, queue_offset)[0]
+        return self._offset_and_size(topic, queue_id, queue_offset)[0]
 
     def commit_log_offset_before(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """See `Store.commit_log_offset_before`."""
@@ -167,23 +167,23 @@ class Queues:
         offset = around[asked - from_row]
         if sorted(around) == around and log_start <= offset < log_end:
             return offset
-        return self._judged_place(topic, queue_id, asked, first, last)
+        return self._checked_offset(topic, queue_id, asked, first, last)
 
-    def _judged_place(self, topic: str, queue_id: int, asked: int, first: int, last: int) -> int:
+    def _checked_offset(self, topic: str, queue_id: int, asked: int, first: int, last: int) -> int:
         """The commit-log offset of a message whose entry is not in ascending order with its neighbours. If the record
         is not this message, the offset is limited to the range between the nearest sound entries.
         """
-        key, (offset, size) = (topic, queue_id), self._place(topic, queue_id, asked)
+        key, (offset, size) = (topic, queue_id), self._offset_and_size(topic, queue_id, asked)
         if self._log.is_record_of(*key, offset, size, asked):
             return offset
         of_queue, near = functools.partial(self._entries, *key), nearest_sound_entry.ENTRIES_PER_STEP
         before = nearest_sound_entry.sound_before(self._log, key, of_queue, max(asked - near, first), asked)
         behind = nearest_sound_entry.sound_after(self._log, key, of_queue, asked + 1, min(asked + 1 + near, last))
-        low = self._log.start() if before is None else self._place(*key, before)[0]
-        high = self.end() if behind is None else self._place(*key, behind)[0]
+        low = self._log.start() if before is None else self._offset_and_size(*key, before)[0]
+        high = self.end() if behind is None else self._offset_and_size(*key, behind)[0]
         return max(low, min(offset, high))
 
-    def _place(self, topic: str, queue_id: int, queue_offset: int) -> tuple[int, int]:
+    def _offset_and_size(self, topic: str, queue_id: int, queue_offset: int) -> tuple[int, int]:
         """(commit-log offset, size) from the entry."""
         entry = self._entries(topic, queue_id, queue_offset, queue_offset + 1)[0]
         return int(entry["commit_log_offset"]), int(entry["frame_size"])
@@ -250,7 +250,7 @@ class Queues:
     def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """See `Store.store_timestamp`."""
         self._check_range(topic, queue_id, queue_offset, queue_offset + 1)
-        offset, size = self._place(topic, queue_id, queue_offset)
+        offset, size = self._offset_and_size(topic, queue_id, queue_offset)
         is_own = self._log.is_record_of(topic, queue_id, offset, size, queue_offset)
         timestamp = self._log.store_timestamp(offset) if is_own else None
         if timestamp is None:
@@ -298,8 +298,8 @@ class Queues:
         unreadable messages of [low, high) around it, as (first, offset after the last). OffsetOutOfRangeError:
         retention deleted it.
         """
-        key, place = (topic, queue_id), self._place(topic, queue_id, queue_offset)
-        if self._log.is_record_of(*key, *place, queue_offset):
+        key, found = (topic, queue_id), self._offset_and_size(topic, queue_id, queue_offset)
+        if self._log.is_record_of(*key, *found, queue_offset):
             return queue_offset, queue_offset
         self._check_range(topic, queue_id, queue_offset, queue_offset + 1)
         of_queue = functools.partial(self._entries, topic, queue_id)

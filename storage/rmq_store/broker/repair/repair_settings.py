@@ -143,8 +143,8 @@ def _salvage(root: Path, given: Given, problem: str) -> Settings:
     identity, found = _read_what_can_be_read(root)
     known = {**found, **given.settings}
     config = replace(given.config or DEFAULTS, **known)
-    told = {*known, *_SIZES, _UNNEEDED}
-    lost = [name for name, field in JAVA_NAMES.items() if field.name not in told]
+    known_names = {*known, *_SIZES, _UNNEEDED}
+    lost = [name for name, field in JAVA_NAMES.items() if field.name not in known_names]
     if given.config is not None or given.defaults or lost == ["messageDelayLevel"]:  # which not every store.json has
         lost = []
     action = f"it is made anew: {len(found)} of {len(JAVA_NAMES)} settings can be read, the files tell the sizes, "

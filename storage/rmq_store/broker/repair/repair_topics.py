@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rmq_store.broker.metadata.deleted_topics import DELETED_TOPICS_FILE, deleted_topics, note_deletion, was_used_since
+from rmq_store.broker.metadata.deleted_topics import (
+    DELETED_TOPICS_FILE,
+    deleted_topics,
+    record_deletion,
+    was_used_since,
+)
 from rmq_store.broker.metadata.topics import DEFAULT_TOPICS, QUEUE_COUNT_MAX, TopicConfig, TopicTable
 from rmq_store.broker.repair.repair_finding import Finding
 from rmq_store.broker.repair.repair_trash import Trash
@@ -104,4 +109,4 @@ def make_deleted_topics_again(root: Path, trash: Trash) -> None:
     table, progress = TopicTable(root), Progress(root / "pyrmq" / "progress").load_for_repair()
     unknown = [topic.topic_name for topic in topics_of_queues(root) if not table.has(topic.topic_name)]
     gone = [name for name in unknown if not is_system_topic(name)]
-    note_deletion(root, gone, progress[0].end if progress is not None else 0)
+    record_deletion(root, gone, progress[0].end if progress is not None else 0)

@@ -69,17 +69,17 @@ def destination_of(
     level = delay_level_of(properties.get(names.DELAY_TIME_LEVEL))
     if level <= 0 and timer.TIMER_PROPERTY_SET.isdisjoint(properties):
         return Destination(topic, queue_id, properties)
-    real_place = {names.REAL_TOPIC: topic, names.REAL_QUEUE_ID: str(queue_id)}
+    target = {names.REAL_TOPIC: topic, names.REAL_QUEUE_ID: str(queue_id)}
     if level > 0 and rules.delay_levels_ms:
         kept = {name: value for name, value in properties.items() if name not in timer.TIMER_PROPERTIES}
         if level > len(rules.delay_levels_ms):
             level = len(rules.delay_levels_ms)
             kept[names.DELAY_TIME_LEVEL] = str(level)
-        return Destination(SCHEDULE_TOPIC, level - 1, {**kept, **real_place}, delay_ms=rules.delay_levels_ms[level - 1])
+        return Destination(SCHEDULE_TOPIC, level - 1, {**kept, **target}, delay_ms=rules.delay_levels_ms[level - 1])
     due = timer.due_ms(properties, now_ms, rules.timer_delay_ms_max)
     if due is None:
         return Destination(topic, queue_id, properties)
-    waiting = {**properties, **real_place, names.TIMER_OUT_MS: str(due)}
+    waiting = {**properties, **target, names.TIMER_OUT_MS: str(due)}
     return Destination(PYRMQ_TIMER_TOPIC, timer.timer_queue_id(due - now_ms), waiting, tags_code=due)
 
 

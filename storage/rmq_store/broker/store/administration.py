@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rmq_store.arguments import checked_methods
-from rmq_store.broker.metadata.deleted_topics import note_deletion
+from rmq_store.broker.metadata.deleted_topics import record_deletion
 from rmq_store.broker.metadata.groups import GroupTable, SubscriptionGroup
 from rmq_store.broker.metadata.offsets import OffsetTable
 from rmq_store.broker.metadata.topics import TopicConfig, TopicTable
@@ -201,7 +201,7 @@ class Administration:
 
     def _delete(self, deletion: Deletion) -> None:
         if deletion.topics:
-            note_deletion(self._log.root, deletion.topics, self._log.writing_page.appended_end)
+            record_deletion(self._log.root, deletion.topics, self._log.writing_page.appended_end)
         for topic in deletion.topics:
             self._topics.delete(topic)
         for group in deletion.groups:

@@ -247,7 +247,7 @@ class Retention:
         self._lock.close()
 
     def _run(self, plan: RetentionPlan, settings: StoreConfig) -> RetentionReport:
-        self._refusals.note([fate.start for fate in plan.segments if fate.is_kept], plan.log_start, self._log.clock())
+        self._refusals.record([fate.start for fate in plan.segments if fate.is_kept], plan.log_start, self._log.clock())
         report = RetentionReport(plan, stopped=next((fate.reason for fate in plan.segments if not fate.goes), ""))
         if plan.going:
             end = plan.going[-1].end
@@ -269,7 +269,7 @@ class Retention:
             if number:
                 self._sleep(settings.delete_commit_log_files_interval / 1000)
             if not mechanics.remove_segment(self._log, fate.start, forced=fate.is_kept):
-                self._refusals.note([fate.start], fate.start, self._log.clock())
+                self._refusals.record([fate.start], fate.start, self._log.clock())
                 return replace(report, stopped=_KEPT)
             _LOG.info("%s: deleted bytes %d to %d of the log: %s", self._log.root, fate.start, fate.end, fate.reason)
             report = replace(report, removed=(*report.removed, fate.start))
@@ -412,7 +412,7 @@ class _Refusals:
             _LOG.warning("%s: unreadable; segments that are kept by readers stay once more", self._path)
         return Refusals({})
 
-    def note(self, kept: list[int], log_start: int, now_ms: int) -> None:
+    def record(self, kept: list[int], log_start: int, now_ms: int) -> None:
         """Record that these segments could not be deleted, and forget those below `log_start`. After the clock was set
         back, times begin anew.
         """

@@ -31,10 +31,10 @@ class TopicsAndGroups(StoreParts):
         """One topic, as `find_topic`; UnknownTopicError names some that the table lacks."""
         topic = self.find_topic(name)
         if topic is None:
-            told = self._unlisted.told()
+            hint = self._unlisted.hint()
             if is_light(name) and kinds.queues_are_in(self.path) != "files":
-                told = ": light message queues that its broker keeps in RocksDB are not read here"
-            raise UnknownTopicError(f"no topic {str(name)[:255]!r} in {self.path}{told}")
+                hint = ": light message queues that its broker keeps in RocksDB are not read here"
+            raise UnknownTopicError(f"no topic {str(name)[:255]!r} in {self.path}{hint}")
         return topic
 
     def find_topic(self, name: str) -> TopicConfig | None:

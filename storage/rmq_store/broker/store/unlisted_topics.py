@@ -47,7 +47,7 @@ class UnlistedTopics:
         names = [name for name in names if not self._topics.has(name)]
         return {name: topic for name in names if (topic := self._found(name, deleted)) is not None}
 
-    def told(self) -> str:
+    def hint(self) -> str:
         """A sentence about the unlisted topics, for the error about an unknown topic; "" without any. Raises as `get`.
         """
         text = listed(tuple(self.all()))

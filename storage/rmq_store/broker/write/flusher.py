@@ -50,7 +50,7 @@ class Flusher:
         self._stopped = False
         self._failing = False
         self._saved_end = log.writing_page.appended_end
-        self._saved_ms = self._thorough_ms = self._looked_ms = clock()
+        self._saved_ms = self._thorough_ms = self._checked_ms = clock()
         self._thread = Background(self._run, "rmq-flush")
 
     def start(self) -> None:
@@ -71,7 +71,7 @@ class Flusher:
         """
         if not self._timed:
             self._woken.set()
-        if self._clock() - self._looked_ms >= _LATE_INTERVALS * self._interval_ms:
+        if self._clock() - self._checked_ms >= _LATE_INTERVALS * self._interval_ms:
             with contextlib.suppress(StoreLockedError):  # somebody else is flushing at this moment
                 self.flush_if_due(timeout_ms=0)
 
@@ -98,7 +98,7 @@ class Flusher:
             or appended // segment_bytes > flushed // segment_bytes
         ):
             flush(self._log, appended, timeout_ms)
-        self._looked_ms = now_ms  # not after a failure: writers hear of that from their own flush
+        self._checked_ms = now_ms  # not after a failure: writers hear of that from their own flush
 
     def _run(self) -> None:
         while not self._stopped:

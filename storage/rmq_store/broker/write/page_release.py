@@ -35,10 +35,10 @@ class PageRelease:
         want of a descriptor, is ignored: the release only saves memory.
         """
         address = data.ctypes.data
-        place = bisect.bisect_right(self._files, address, key=lambda file: file[0]) - 1
-        if place < 0:
+        number = bisect.bisect_right(self._files, address, key=lambda file: file[0]) - 1
+        if number < 0:
             return
-        base, size, path = self._files[place]
+        base, size, path = self._files[number]
         first = -(-(address - base) // _PAGE_BYTES) * _PAGE_BYTES
         end = (address - base + len(data)) // _PAGE_BYTES * _PAGE_BYTES
         if address >= base + size or first >= end:

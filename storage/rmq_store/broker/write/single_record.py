@@ -51,7 +51,7 @@ class OneMessageEncoder:
             raise UsageError(f"the body has {len(message.body)} bytes, more than maxMessageSize={limit}")
         unique_id = self.unique_id(message, now_ms)
         stored = message.stored_properties(unique_id)
-        topic, queue_id, properties, delay_ms, tags_code = self._place(message, stored, queue_id, now_ms)
+        topic, queue_id, properties, delay_ms, tags_code = self._destination(message, stored, queue_id, now_ms)
         frame, key_hashes, tags_hash = encode_one(
             topic,
             message.body,
@@ -68,7 +68,7 @@ class OneMessageEncoder:
             tags_code = tags_hash
         return OneRecord(topic, queue_id, frame, tags_code, key_hashes, delay_ms), unique_id
 
-    def _place(self, message: Message, stored: dict[str, str], queue_id: int, now_ms: int) -> Destination:
+    def _destination(self, message: Message, stored: dict[str, str], queue_id: int, now_ms: int) -> Destination:
         """The destination of the message: its own topic, or the topic in which it waits."""
         if message.delay_level < 0:
             raise UsageError(f"delay_level={message.delay_level} is no delay level; 0 means none")

@@ -49,10 +49,10 @@ def refuse_twice(files: Sequence[StagedFile], batches: Sequence[pa.RecordBatch])
     if not len(twice):
         return
     offset = int(offsets[twice[0]])
-    places = np.flatnonzero(_column(batches, "copy_of") == offset)
-    rows = _column(batches, "given_row")[places]
+    copies = np.flatnonzero(_column(batches, "copy_of") == offset)
+    rows = _column(batches, "given_row")[copies]
     ends = np.cumsum([file.row_count for file in files])
-    tasks = [files[place].partition_id for place in np.searchsorted(ends, places, side="right").tolist()]
+    tasks = [files[number].partition_id for number in np.searchsorted(ends, copies, side="right").tolist()]
     named = [f"partition {task}, row {row}" for task, row in zip(tasks, rows.tolist(), strict=True)]
     raise UsageError(
         f"{named[0]} and {named[1]} both name the message at commitLogOffset {offset}: it would come back once for "

@@ -271,7 +271,7 @@ class OfdLock:
 
     def who(self) -> LockState:
         """Query the holder of the byte, this object included. Changes nothing, also if the file does not exist."""
-        kind, pid, text = self._ask()
+        kind, pid, text = self._query()
         if kind == fcntl.F_UNLCK:
             return LockState("free", None)
         if pid <= 0 and self.futex is not None:
@@ -282,10 +282,10 @@ class OfdLock:
 
     def posix_holder(self) -> int | None:
         """Pid of a process that holds the byte with a POSIX lock, so not one of ours; None if there is none."""
-        kind, pid, _ = self._ask()
+        kind, pid, _ = self._query()
         return pid if kind != fcntl.F_UNLCK and pid > 0 else None
 
-    def _ask(self) -> tuple[int, int, bytes]:
+    def _query(self) -> tuple[int, int, bytes]:
         """The kind of lock that stands in the way of an exclusive one, the kernel's pid for it (-1 for OFD locks), and
         the pid that is written in the file.
         """

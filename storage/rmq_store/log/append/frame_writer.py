@@ -142,14 +142,14 @@ def _sources(batches: Sequence[pa.RecordBatch], *, has_crc: bool) -> Iterator[_S
         count = len(bounds) - 1
         data = np.frombuffer(batch.column("frame").buffers()[2], dtype=np.uint8) if count else np.empty(0, np.uint8)
         crc0 = batch.column("crc").to_numpy(zero_copy_only=False) if has_crc else None
-        row, told = 0, int(bounds[0])
+        row, used_end = 0, int(bounds[0])
         while row < count:
             fits = int(np.searchsorted(bounds, bounds[row] + PIECE_BYTES, side="right")) - 1
             behind = max(row + 1, fits)
-            used_up = data[told : bounds[behind]]
+            used_up = data[used_end : bounds[behind]]
             if behind < count and len(used_up) < USED_BYTES:
                 used_up = data[:0]
-            told += len(used_up)
+            used_end += len(used_up)
             crcs = None if crc0 is None else crc0[row:behind]
             yield _Source(first + row, data, bounds[row : behind + 1], crcs, used_up)
             row = behind

@@ -30,7 +30,7 @@ class WriteBack:
     def __init__(self, segments: SegmentRun, start: int, *, wanted: bool) -> None:
         self._segments = segments
         self._wanted = wanted
-        self._told = start
+        self._hinted_end = start
         self._hints: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._is_begun = self._is_over = False
         # A plain one: who is here has the append lock, whose blocks no signal handler of this thread enters.
@@ -40,13 +40,13 @@ class WriteBack:
         """Report that the log was written up to this offset."""
         with self._lock:
             while self._wanted:
-                file_end = self._segments.base_of(self._told) + self._segments.size_bytes
-                if end < file_end and end - self._told < STEP_BYTES:
+                file_end = self._segments.base_of(self._hinted_end) + self._segments.size_bytes
+                if end < file_end and end - self._hinted_end < STEP_BYTES:
                     return
                 self._begin(min(end, file_end))
 
     def _begin(self, end: int) -> None:
-        start, self._told = self._told, end
+        start, self._hinted_end = self._hinted_end, end
         base = self._segments.base_of(start)
         with contextlib.suppress(StoreError, OSError, RuntimeError):  # no descriptor or thread left, say
             file = self._segments.open(base)

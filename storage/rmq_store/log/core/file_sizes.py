@@ -32,10 +32,10 @@ def size_of_files(directory: Path) -> int | None:
         size = native.functions.common_size(str(directory), np.array(bases, np.int64))
         if size:
             return size
-    return _looked_at([run.name(base) for base in bases])
+    return _common_size([run.name(base) for base in bases])
 
 
-def _looked_at(paths: list[str]) -> int | None:
+def _common_size(paths: list[str]) -> int | None:
     sizes = []
     for path in paths:
         try:

@@ -28,9 +28,9 @@ _LOG = logging.getLogger(__name__)
 _PLACEHOLDER_SIZE = 1
 
 
-# What an error names, and how many files are looked at for it.
+# The most messages that an error names, and files that are read for it.
 _NAMED_MAX = 5
-_LOOKED_AT_MAX = 1000
+_FILES_MAX = 1000
 
 
 def placeholder_entries(bad: BadRange, count: int) -> np.ndarray:
@@ -72,17 +72,17 @@ def messages_in(log: CommitLog, bad: BadRange) -> str:
     """The messages that lay in a damaged range, according to queue entries, as text for an error; "" if none is found.
     In a large store not all queue files are read.
     """
-    found, looked_at, new = [], 0, AcceptedDamage((bad,))
+    found, files_read, new = [], 0, AcceptedDamage((bad,))
     for key in log.views.keys():
         queue = log.views.queue(*key)
         for base in queue.run.bases():
-            looked_at += 1
+            files_read += 1
             entries = _entries_in(queue.run, base)
             sizes = entries["frame_size"]
             lies_in = new.mask(entries["commit_log_offset"].astype(np.int64)) & (sizes > _PLACEHOLDER_SIZE)
             rows = np.flatnonzero(lies_in & (sizes != PRE_BLANK_SIZE))[: _NAMED_MAX + 1]
             found += [f"message {base // ENTRY_BYTES + row} of {key[0]}-{key[1]}" for row in rows.tolist()]
-        if len(found) > _NAMED_MAX or looked_at > _LOOKED_AT_MAX:
+        if len(found) > _NAMED_MAX or files_read > _FILES_MAX:
             break
     return f"{', '.join(found[:_NAMED_MAX])}{' and more' if len(found) > _NAMED_MAX else ''}"
 

@@ -146,7 +146,7 @@ def reaches(log: CommitLog, key: QueueKey, end: int, log_end: int) -> bool:
     if fd is None:
         return False
     try:
-        for entry in (first, end - 1, *_looks(first, first + per_file, end)):
+        for entry in (first, end - 1, *_probes(first, first + per_file, end)):
             raw = os.pread(fd, PLACE.size, (entry - first) * ENTRY_BYTES)
             offset, size = PLACE.unpack(raw) if len(raw) == PLACE.size else (0, 0)
             if size <= 0 or not 0 <= offset < log_end:
@@ -156,8 +156,8 @@ def reaches(log: CommitLog, key: QueueKey, end: int, log_end: int) -> bool:
         os.close(fd)
 
 
-def _looks(low: int, high: int, end: int) -> Iterator[int]:
-    """Where below `end` a bisection of [low, high) looks until it has found `end`, or what lies behind it."""
+def _probes(low: int, high: int, end: int) -> Iterator[int]:
+    """The entries below `end` that a bisection of [low, high) reads before it finds `end`, or a later end."""
     while low < high:
         middle = (low + high) // 2
         if middle < end:

@@ -29,7 +29,7 @@ _NO_FRAMES = np.empty(0, np.int64)
 
 
 class DamageWalk:
-    """One walk. The caller tells it of each piece of a stretch (`note`) before it asks for the next stretch."""
+    """One walk. The caller passes each piece of a stretch to `add` before it requests the next stretch."""
 
     def __init__(self, log: CommitLog, durable_point: int, *, presumes: bool) -> None:
         self.found: list[BadRange] = []
@@ -44,7 +44,7 @@ class DamageWalk:
         self._next: dict[QueueKey, int] = {}
         self._newest_ms = 0
 
-    def note(self, piece: scan.Stretch, columns: DispatchColumns) -> None:
+    def add(self, piece: scan.Stretch, columns: DispatchColumns) -> None:
         """The frames of a piece are part of the log."""
         for key, first, entries in scan.entries_by_queue(columns, piece, self._log.views.elsewhere):
             self.firsts.setdefault(key, first)

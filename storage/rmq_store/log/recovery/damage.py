@@ -65,7 +65,7 @@ def presumed_end(log: CommitLog, start: StartingPoint) -> int:
     try:
         for stretch in over.walk(start.offset):
             for piece, columns, _ in units.split(log, stretch):
-                over.note(piece, columns)
+                over.add(piece, columns)
             end = stretch.end
     finally:
         log.accepted_damage = accepted

@@ -24,8 +24,8 @@ from rmq_store.log.recovery.rebuild import Rebuild
 
 _LOG = logging.getLogger(__name__)
 
-# The newest messages of a level that are asked: of one that is damaged the one before it tells.
-_LOOK = 64
+# The newest messages of a level that are read: if one is damaged, the one before it shows the delay.
+_READ_MAX = 64
 
 
 def infer_delays(log: CommitLog, assumed_ms: tuple[int, ...]) -> None:
@@ -33,7 +33,7 @@ def infer_delays(log: CommitLog, assumed_ms: tuple[int, ...]) -> None:
 
     Call it before a recovery, which writes entries with these delays. NotAStoreError: of `Rebuild.load`.
     """
-    found = dict(_told(log))
+    found = dict(_inferred(log))
     delays_ms = list(assumed_ms)
     for level, delay_ms in sorted(found.items()):
         delays_ms += delays_ms[-1:] * (level - len(delays_ms))  # a level above the table's last counts as that
@@ -48,27 +48,27 @@ def warn_of_assumed(log: CommitLog, assumed_ms: tuple[int, ...]) -> None:
     differs = any(level > len(assumed_ms) or delay_ms != assumed_ms[level - 1] for level, delay_ms in known.items())
     assumed = [str(level) for level in range(1, len(table.delays_ms) + 1) if table.is_assumed(level)]
     if differs and assumed:
-        told = ", ".join(f"level {level} {delay_ms // 1000} s" for level, delay_ms in known.items())
-        _warn(str(log.root), told, ", ".join(assumed))
+        known_text = ", ".join(f"level {level} {delay_ms // 1000} s" for level, delay_ms in known.items())
+        _warn(str(log.root), known_text, ", ".join(assumed))
 
 
 @functools.lru_cache(maxsize=64)
-def _warn(root: str, told: str, assumed: str) -> None:
+def _warn(root: str, known: str, assumed: str) -> None:
     _LOG.warning(
         "%s: the messageDelayLevel of its broker is not RocketMQ's own: messages tell %s. Nothing tells the delays of "
         "levels %s: what is sent or sent back there waits as in RocketMQ, until somebody tells them: "
-        "rmq updateBrokerConfig -k messageDelayLevel", root, told, assumed,
+        "rmq updateBrokerConfig -k messageDelayLevel", root, known, assumed,
     )  # fmt: skip
 
 
-def _told(log: CommitLog) -> Iterator[tuple[int, int]]:
-    """(level, its delay in ms) of the levels whose messages tell it."""
+def _inferred(log: CommitLog) -> Iterator[tuple[int, int]]:
+    """(level, its delay in ms) of the levels whose messages show it."""
     begun = Rebuild.load(log.root)
     for queue_id in sorted(log.views.queue_ids(SCHEDULE_TOPIC)):
         try:
             delay_ms = _delay_of(log, queue_id)
         except (CorruptionError, NotAStoreError, FileNotFoundError):
-            continue  # whoever uses this queue is told
+            continue  # the reader of this queue gets the error
         if delay_ms is not None:
             yield queue_id + 1, delay_ms
     if begun is not None:  # what is in the queues was made from the log; what was there before is in the copies
@@ -82,7 +82,7 @@ def _delay_of(log: CommitLog, queue_id: int) -> int | None:
     queue = log.views.queue(SCHEDULE_TOPIC, queue_id)
     bases = queue.run.bases()
     last = log.queue_max(SCHEDULE_TOPIC, queue_id, log.files_end()) if bases else 0
-    first = max(last - _LOOK, bases[0] // ENTRY_BYTES) if last else 0
+    first = max(last - _READ_MAX, bases[0] // ENTRY_BYTES) if last else 0
     entries = queue.entries(first, last)
     due_ms, stored_ms = due_codes(log, queue_id, entries)
     rows = np.flatnonzero(can_be_due(stored_ms, due_ms) & (entries["frame_size"] != PRE_BLANK_SIZE))

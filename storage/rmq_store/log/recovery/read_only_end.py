@@ -160,7 +160,7 @@ def _from_log_alone(log: CommitLog, views: RebuiltViews) -> ReadOnlyEnd:
         for stretch in over.walk(end):
             if len(stretch.positions):
                 columns = scan.columns_of(log, stretch)
-                over.note(stretch, columns)
+                over.add(stretch, columns)
                 for key, first, entries in scan.entries_by_queue(columns, stretch, views.elsewhere):
                     spool.add(key, first, entries)
             end = stretch.end
@@ -216,7 +216,7 @@ def _walk(
     over = DamageWalk(log, start.durable_point, presumes=presumes)
     for stretch in over.walk(start.offset, limit):
         for piece, columns, _ in units.split(log, stretch):
-            over.note(piece, columns)
+            over.add(piece, columns)
         stretches.append(stretch)
         end = stretch.end
     torn = None if start.foreign else units.torn()

@@ -71,26 +71,26 @@ class RebuiltQueue(ConsumeQueue):
         self._old = self._old[: max(first - self.first, 0)]
         self._new = self._new[: max(first - split, 0)]
         if gap := first - self.end:
-            self._new = _joined(self._new, _between(self._last_place(), gap, accepted))
+            self._new = _joined(self._new, _between(self._last_log_offset(), gap, accepted))
         self._new = _joined(self._new, entries)
 
-    def _last_place(self) -> int:
+    def _last_log_offset(self) -> int:
         last = self._new if len(self._new) else self._old
         return int(last["commit_log_offset"][-1])
 
     def max_offset(self, end: int, confirm: Confirm, is_record: Confirm) -> int:
         """See `ConsumeQueue.max_offset`."""
-        if self.first == self.end or self._place(self.end - 1) < end:
+        if self.first == self.end or self._log_offset(self.end - 1) < end:
             return self.end if self.first < self.end else 0
-        return bisect.bisect_left(range(self.end), end, lo=self.first, key=self._place)
+        return bisect.bisect_left(range(self.end), end, lo=self.first, key=self._log_offset)
 
     def min_offset(self, log_start: int, max_offset: int, log_end: int, confirm: Confirm) -> int:
         """See `ConsumeQueue.min_offset`."""
-        if self.first >= max_offset or self._place(self.first) >= log_start:
+        if self.first >= max_offset or self._log_offset(self.first) >= log_start:
             return min(self.first, max_offset)
-        return bisect.bisect_left(range(max_offset), log_start, lo=self.first, key=self._place)
+        return bisect.bisect_left(range(max_offset), log_start, lo=self.first, key=self._log_offset)
 
-    def _place(self, queue_offset: int) -> int:
+    def _log_offset(self, queue_offset: int) -> int:
         return self.entry(queue_offset)[0]
 
     def entries(self, start: int, stop: int) -> np.ndarray:
@@ -200,22 +200,22 @@ class RebuiltViews(Views):
         file_bytes, index = log.geometry.mapped_file_size_consume_queue, log.views.index
         super().__init__(log.root, file_bytes, log.files, index, writable=False)
         self._entries = _NONE
-        self._places: dict[QueueKey, tuple[int, int, int]] = {}
+        self._slices: dict[QueueKey, tuple[int, int, int]] = {}
         self._grown: dict[QueueKey, RebuiltQueue] = {}
         self._ids: dict[str, list[int]] = {}
 
     def fill(self, spool: Spool, accepted: AcceptedDamage) -> None:
         """Replace all known queues by the spooled entries. StoreFullError, StoreFailedError."""
-        self._entries, self._places = spool.put_together(accepted)
+        self._entries, self._slices = spool.put_together(accepted)
         self._grown, self._ids = {}, {}
-        for topic, queue_id in self._places:
+        for topic, queue_id in self._slices:
             self._ids.setdefault(topic, []).append(queue_id)
 
     def add(self, key: QueueKey, first: int, entries: np.ndarray, accepted: AcceptedDamage) -> None:
         """Add entries of records that follow all others in the log."""
         queue = self.queue(*key)
         queue.add(first, entries, accepted)
-        if key not in self._places and key not in self._grown:
+        if key not in self._slices and key not in self._grown:
             self._ids.setdefault(key[0], []).append(key[1])
         self._grown[key] = queue
 
@@ -224,7 +224,7 @@ class RebuiltViews(Views):
         key = (topic, queue_id)
         if (grown := self._grown.get(key)) is not None:
             return grown
-        first, begin, count = self._places.get(key, (0, 0, 0))
+        first, begin, count = self._slices.get(key, (0, 0, 0))
         return RebuiltQueue(super().queue(topic, queue_id).run, key, first, self._entries[begin : begin + count])
 
     def keys(self) -> list[QueueKey]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.broker.metadata.deleted_topics import deleted_topics, note_deletion
+from rmq_store.broker.metadata.deleted_topics import deleted_topics, record_deletion
 from rmq_store.broker.repair.repair import carry_out, examine
 from rmq_store.errors import CorruptConfigError
 
@@ -61,12 +61,12 @@ def test_without_the_list_deleted_topics_are_found_too(root: Path, damage: Calla
 
 def test_topics_without_queue_files_are_forgotten_and_a_damaged_list_begins_anew(root: Path) -> None:
     (root / "consumequeue" / "Again").rename(root / "consumequeue" / "Other")
-    note_deletion(root, ["Orders"], 99)
+    record_deletion(root, ["Orders"], 99)
     assert deleted_topics(root).keys() == {"Gone", "Orders"}
     path = root / "pyrmq" / "deleted_topics.json"
     for text in ('{"format": 2, "topics": {}}', '{"format": 1, "topics": {"a": "b"}}', "[1]", "[" * 100_000):
         path.write_text(text)
         with pytest.raises(CorruptConfigError):
             deleted_topics(root)
-        note_deletion(root, ["Gone"], 5)
+        record_deletion(root, ["Gone"], 5)
         assert json.loads(path.read_text()) == {"format": 1, "topics": {"Gone": 5}}

@@ -125,12 +125,12 @@ def test_a_member_reads_what_it_has_subscribed_to_whatever_its_group_has_committ
 def test_the_topics_of_a_killed_member_are_not_those_of_the_next_holder(store: Store) -> None:
     killed = Lease(store.path, "g", "m", clock=store.clock)
     killed.acquire("a")
-    killed.say_topics(["T", "U"])
+    killed.write_topics(["T", "U"])
     killed._lock.close()
     lease = Lease(store.path, "g", "m", clock=store.clock)
     lease.acquire("b")
     assert [info.topics for info in live_leases(store.path, "g")] == [()]
-    lease.say_topics(["V"])
+    lease.write_topics(["V"])
     assert [info.topics for info in live_leases(store.path, "g")] == [("V",)]
     lease.release()
 

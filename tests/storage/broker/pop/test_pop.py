@@ -18,7 +18,7 @@ from rmq_store import (
     UnknownTopicError,
     UsageError,
 )
-from rmq_store.broker.pop import pop_messages, pop_turn
+from rmq_store.broker.pop import pop_messages, pop_step
 from rmq_store.broker.pop.pop import Pop, Popped
 from rmq_store.broker.pop.pop_messages import ConsumeInitMode
 from rmq_store.broker.rules import hot_queue
@@ -325,7 +325,7 @@ def test_one_receive_looks_at_a_bounded_number_of_messages(store: Store, monkeyp
 def test_a_group_has_a_bounded_number_of_messages_of_a_queue_in_hand(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pop_turn, "IN_FLIGHT_MAX", 5)
+    monkeypatch.setattr(pop_step, "IN_FLIGHT_MAX", 5)
     send(store, 10)
     first = store.pop.receive("g", "T", 3, 30)
     assert len(store.pop.receive("g", "T", 3, 30)) == 2
@@ -390,7 +390,7 @@ def test_when_somebody_else_moves_the_offset_the_group_begins_anew_there(
     popped = store.pop.receive("g", "T", 4, 30)
     for one in popped[:3]:
         store.pop.ack("g", "T", one.receipt_handle)
-    store.pop._turn(store.pop._of("g", "T"), "g", "T").commit()
+    store.pop._step(store.pop._of("g", "T"), "g", "T").commit()
     assert store.committed_offsets("g") == {("T", 0): 3}
     clock.now_ms += 1
     store.commit_offsets("g", {("T", 0): moved_to})

@@ -66,7 +66,7 @@ def test_rows_of_a_queue_are_found_by_both_ids(root: Path, by: str) -> None:
         for texts, offsets in (([BATCH], [0, 1, 2, 3, 4]), (MEMBERS[1:3], [1, 2]), ([ALONE, MEMBERS[4], BATCH], None)):
             found = store.query.rows.find("T", texts, {0: (0, 6)}, by)  # type: ignore[arg-type]
             assert found.found[0].tolist() == (offsets or [0, 1, 2, 3, 4, 5])
-            assert not found.untold
+            assert not found.uncovered
         assert store.query.rows.find("T", [f"{PREFIX}837159630022"], {0: (0, 6)}, "id").found == {}
 
 

@@ -47,7 +47,7 @@ class Services:
     last_unit: Callable[[str, str], int]
 
 
-class Turn:
+class PopStep:
     """One receive, or one commit of offsets; valid only in the `exclusive` block of its journal. `named`: damaged
     messages for which an error was logged already. The time at which the receive began decides which messages are
     visible. The invisible time of a message begins just before it is written to the journal, because dead letters and a
@@ -77,7 +77,7 @@ class Turn:
 
     # -- positions --------------------------------------------------------------------------------------------------
 
-    def settle(self, ranges: Mapping[int, QueueRange], mode: ConsumeInitMode, checked: set[int]) -> None:
+    def ensure_positions(self, ranges: Mapping[int, QueueRange], mode: ConsumeInitMode, checked: set[int]) -> None:
         """Give every queue a valid position. A new queue begins. A queue whose committed offset another program moved
         begins anew. A queue that lost messages in a power cut goes back to the committed offset. `checked`: queues
         whose messages this process does not check again, because the log is never cut while a process has the store
@@ -93,8 +93,8 @@ class Turn:
                 if start < 0:
                     start = self._reader.first_offset(queue_id, found, mode, is_retry=is_retry)
                 start = min(max(start, found.min_offset), found.max_offset)
-                mark = self._reader.mark(queue_id, start)
-                changes.append(Position(queue_id, start, *mark, committed, committed, is_reset=position is not None))
+                before = self._reader.fingerprint(queue_id, start)
+                changes.append(Position(queue_id, start, *before, committed, committed, is_reset=position is not None))
             checked.add(queue_id)
         if changes:
             self._journal.append(changes)
@@ -103,7 +103,7 @@ class Turn:
     def _is_there(self, position: Position, found: QueueRange) -> bool:
         if position.next_offset > found.max_offset:
             return False
-        offset, timestamp_ms = self._reader.mark(position.queue_id, position.next_offset)
+        offset, timestamp_ms = self._reader.fingerprint(position.queue_id, position.next_offset)
         # The time is not known while the message is damaged, now or when it was passed.
         is_same_time = -1 in (timestamp_ms, position.store_timestamp_ms) or timestamp_ms == position.store_timestamp_ms
         return offset == -1 or (offset == position.commit_log_offset and is_same_time)
@@ -195,11 +195,11 @@ class Turn:
     def _moved(self, queue_id: int, next_offset: int) -> Iterator[Position]:
         position = self._state.positions[queue_id]
         if next_offset != position.next_offset:
-            place, timestamp_ms = self._reader.mark(queue_id, next_offset)
+            log_offset, timestamp_ms = self._reader.fingerprint(queue_id, next_offset)
             yield replace(
                 position,
                 next_offset=next_offset,
-                commit_log_offset=place,
+                commit_log_offset=log_offset,
                 store_timestamp_ms=timestamp_ms,
                 is_reset=False,
             )
@@ -224,26 +224,26 @@ class Turn:
 
     # -- dead letters -----------------------------------------------------------------------------------------------
 
-    def bury(self, attempts_max: int | None) -> None:
+    def store_dead_letters(self, attempts_max: int | None) -> None:
         """Send messages whose attempts are used up to the dead letters, and finish what a killed process began."""
         units: dict[int, list[Key]] = {}
         for key, unit in self._state.dying.items():
             units.setdefault(unit, []).append(key)
         for unit in sorted(units):
-            self._finish(units[unit], unit)
+            self._finish_unit(units[unit], unit)
         visible = self._state.visible(self._now_ms, _DEAD_MAX)
         exhausted = [given.key for given in visible if _is_exhausted(given, attempts_max)]
         if exhausted:
             newest = self._services.last_unit(self._group, self._topic)
-            self._die(exhausted, [1 + max([newest, *units])] * len(exhausted))
+            self._begin_dead_letters(exhausted, [1 + max([newest, *units])] * len(exhausted))
 
-    def _die(self, keys: Sequence[Key], units: Sequence[int]) -> None:
+    def _begin_dead_letters(self, keys: Sequence[Key], units: Sequence[int]) -> None:
         """Write to the journal which unit makes each message a dead letter, and finish these units."""
         self._journal.append([Dying(*key, unit) for key, unit in zip(keys, units, strict=True)])
         for unit in dict.fromkeys(units):
-            self._finish([key for key, own in zip(keys, units, strict=True) if own == unit], unit)
+            self._finish_unit([key for key, own in zip(keys, units, strict=True) if own == unit], unit)
 
-    def _finish(self, keys: Sequence[Key], unit: int) -> None:
+    def _finish_unit(self, keys: Sequence[Key], unit: int) -> None:
         if self._services.last_unit(self._group, self._topic) < unit:
             givens = [given for key in keys if (given := self._state.get(key)) is not None]
             try:
@@ -259,7 +259,7 @@ class Turn:
             except (ResponseError, CorruptionError) as error:
                 if len(givens) > 1:
                     # One of them is to blame. All get units of their own before the first one is stored.
-                    self._die([given.key for given in givens], range(unit + 1, unit + 1 + len(givens)))
+                    self._begin_dead_letters([given.key for given in givens], range(unit + 1, unit + 1 + len(givens)))
                 else:
                     self._put_off(givens[0], error)
                 return
