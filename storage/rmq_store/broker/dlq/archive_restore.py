@@ -29,7 +29,6 @@ from rmq_store.broker.rules.send_back import properties_bytes_max
 from rmq_store.broker.write.writer import Writer
 from rmq_store.errors import CorruptionError, CorruptRecordError, OffsetOutOfRangeError, UsageError
 from rmq_store.format.batches.frame_copy import CopyOptions, copy_frames
-from rmq_store.format.batches.frame_encoder import EncodeOptions
 from rmq_store.format.bytes.gather import value_bytes
 from rmq_store.format.frames.frame_crcs import damaged_frames
 from rmq_store.format.frames.frame_fields import FrameHeaders, frame_columns
@@ -144,7 +143,7 @@ class ArchiveRestorer:
             report = replace(report, restored_count=count, present_count=absent.num_rows - count)
             if not count:
                 return report, 0
-            record = self._table.restored(key, file.queue_id, offsets[left], digests[left], self._options())
+            record = self._table.restored(key, file.queue_id, offsets[left], digests[left], self._host)
             unit = UnitRecord(purposes.RESTORE, key, (newest or 0) + 1, count)
             batches = [self._encode(file, missing), record]
             if self._writer.append_unit(batches, unit, expect=newest) is not None:
@@ -237,9 +236,3 @@ class ArchiveRestorer:
         name, queues = names.dlq_topic(file.group), file.queue_id + 1
         known = self._topics.all().get(name)
         return known or self._topics.create(TopicConfig(name, queues, queues, self._config.dlq_perm), exist_ok=True)
-
-    def _options(self) -> EncodeOptions:
-        return EncodeOptions(
-            store_host=self._host, born_host=self._host, now_ms=self._log.clock(), crc_property=self._log.crc_property,
-            index_tags=self._log.index_tags,
-        )  # fmt: skip

@@ -30,7 +30,6 @@ from rmq_store.broker.rules import purposes
 from rmq_store.broker.rules.routing import Router
 from rmq_store.broker.write.writer import Writer
 from rmq_store.errors import UsageError
-from rmq_store.format.batches.frame_encoder import EncodeOptions
 from rmq_store.format.text import names
 from rmq_store.format.text.host import Host
 from rmq_store.log.core.commit_log import CommitLog
@@ -181,7 +180,6 @@ class DeadLetters:
         `Store.send`.
         """
         names.validate_group(group)
-        host = self._host
         offsets = np.unique(np.array(queue_offsets, np.int64))
         while True:
             newest = self._writer.last_unit(purposes.REDRIVE, group)
@@ -189,11 +187,7 @@ class DeadLetters:
             new = offsets[~known.contains(offsets)]
             if not len(new):
                 return 0
-            options = EncodeOptions(
-                store_host=host, born_host=host, now_ms=self._log.clock(), crc_property=self._log.crc_property,
-                index_tags=self._log.index_tags,
-            )  # fmt: skip
-            record = self._table.record(group, {queue_id: OffsetRanges.of(new)}, options)
+            record = self._table.record(group, {queue_id: OffsetRanges.of(new)}, self._host)
             unit = UnitRecord(purposes.REDRIVE, group, (newest or 0) + 1, 0)
             if self._writer.append_unit([record], unit, expect=newest) is not None:
                 return len(new)
@@ -290,12 +284,8 @@ class DeadLetters:
         queue_ids = [self._route(job, where, copy) for where, copy in zip(topics, copies, strict=True)]
         batches = [redriver.encode(*what) for what in zip(copies, topics, queue_ids, strict=True)]
         rows = np.concatenate([copy.rows for copy in copies])
-        options = EncodeOptions(
-            store_host=self._host, born_host=self._host, now_ms=self._log.clock(), crc_property=self._log.crc_property,
-            index_tags=self._log.index_tags,
-        )  # fmt: skip
         gone = OffsetRanges.of(np.sort(job.queue_offsets[chunk[rows]]))
-        batches.append(self._table.record(job.group, {queue_id: gone}, options))
+        batches.append(self._table.record(job.group, {queue_id: gone}, self._host))
         unit = UnitRecord(purposes.REDRIVE, job.group, (newest or 0) + 1, len(rows))
         appended = self._writer.append_unit(batches, unit, expect=newest)
         if appended is None:

@@ -23,9 +23,10 @@ import pyarrow as pa
 
 from rmq_store.broker.read.queue_reader import QueueReader
 from rmq_store.broker.read.read_request import ReadRequest
+from rmq_store.broker.write.system_records import system_records
 from rmq_store.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmq_store.files.locks.guard import Guard
-from rmq_store.format.batches.frame_encoder import EncodeOptions, encode_batch
+from rmq_store.format.text.host import Host
 from rmq_store.format.text.names import SYSTEM_PREFIX
 from rmq_store.log.core.commit_log import CommitLog
 
@@ -119,16 +120,13 @@ class RedriveLedger:
         with self._guard.entered():
             self._catch_up()
 
-    def record(self, group: str, moved: Mapping[int, OffsetRanges], options: EncodeOptions) -> pa.RecordBatch:
+    def record(self, group: str, moved: Mapping[int, OffsetRanges], host: Host) -> pa.RecordBatch:
         """The record (one row of ENCODED_SCHEMA) that names the moved dead letters of a unit."""
         pairs = {str(queue_id): ranges.pairs() for queue_id, ranges in moved.items()}
-        return self._encode({"group": group, "moved": pairs}, options)
+        return self._encode({"group": group, "moved": pairs}, host)
 
-    def _encode(self, content: Mapping[str, Any], options: EncodeOptions) -> pa.RecordBatch:
-        row = {"topic": [self._topic], "body": [json.dumps(content).encode()], "tags": [content["group"]]}
-        return encode_batch(
-            pa.RecordBatch.from_pydict(row), queue_ids=np.array([_QUEUE], np.int32), options=options
-        )
+    def _encode(self, content: Mapping[str, Any], host: Host) -> pa.RecordBatch:
+        return system_records(self._log, host, self._topic, _QUEUE, content["group"], [json.dumps(content).encode()])
 
     def _catch_up(self) -> None:
         try:

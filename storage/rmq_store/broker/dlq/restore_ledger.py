@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from rmq_store.broker.dlq.redrive_ledger import OffsetRanges, RedriveLedger
 from rmq_store.errors import development_version
-from rmq_store.format.batches.frame_encoder import EncodeOptions
 from rmq_store.format.bytes.gather import value_bytes
+from rmq_store.format.text.host import Host
 from rmq_store.format.text.names import SYSTEM_PREFIX
 from rmq_store.log.core.commit_log import CommitLog
 
@@ -77,16 +77,14 @@ class RestoreLedger(RedriveLedger):
                 found |= np.isin(digests, unit.digests)
         return found
 
-    def restored(
-        self, key: str, queue_id: int, offsets: Int64, digests: Digests, options: EncodeOptions
-    ) -> pa.RecordBatch:
+    def restored(self, key: str, queue_id: int, offsets: Int64, digests: Digests, host: Host) -> pa.RecordBatch:
         """The record (one row of ENCODED_SCHEMA) that names the restored dead letters of a unit; offsets ascending."""
         content = {
             "group": key,
             "moved": {str(queue_id): OffsetRanges.of(offsets).pairs()},
             "digests": {str(queue_id): digests.astype(_DIGEST).tobytes().hex()},
         }
-        return self._encode(content, options)
+        return self._encode(content, host)
 
     def _add(self, content: Mapping[str, Any]) -> None:
         if "digests" not in content:

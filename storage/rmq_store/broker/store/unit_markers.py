@@ -10,12 +10,9 @@ older than `unitMarkerReservedTime`. All other units record progress (delivery, 
 
 from __future__ import annotations
 
-import numpy as np
-import pyarrow as pa
-
 from rmq_store.broker.rules import purposes
+from rmq_store.broker.write.system_records import system_records
 from rmq_store.broker.write.units import UnitTable
-from rmq_store.format.batches.frame_encoder import EncodeOptions, encode_batch
 from rmq_store.format.text.host import Host
 from rmq_store.log.append.append import append, append_lock
 from rmq_store.log.core.commit_log import CommitLog
@@ -38,7 +35,8 @@ class UnitMarkers:
         with append_lock(log):
             units = [unit for unit in self._below(log_offset) if not _is_expired(unit, expired_ms)]
             if units:
-                append(log, [self._encode(units)])
+                ends = [unit.bodies(0, 0)[1] for unit in units]
+                append(log, [system_records(log, self._host, UNITS_TOPIC, UNITS_QUEUE, END_TAG, ends)])
         return len(units)
 
     def forget(self, expired_ms: int) -> None:
@@ -50,23 +48,6 @@ class UnitMarkers:
 
     def _below(self, log_offset: int) -> list[UnitRecord]:
         return self._table.below(log_offset, self._log.writing_page.appended_end)
-
-    def _encode(self, units: list[UnitRecord]) -> pa.RecordBatch:
-        count = len(units)
-        rows = {
-            "topic": [UNITS_TOPIC] * count,
-            "body": [unit.bodies(0, 0)[1] for unit in units],
-            "tags": [END_TAG] * count,
-        }
-        options = EncodeOptions(
-            store_host=self._host,
-            born_host=self._host,
-            now_ms=self._log.clock(),
-            crc_property=self._log.crc_property,
-            index_tags=self._log.index_tags,
-        )
-        queue_ids = np.full(count, UNITS_QUEUE, np.int32)
-        return encode_batch(pa.RecordBatch.from_pydict(rows), queue_ids=queue_ids, options=options)
 
 
 def _is_expired(unit: UnitRecord, expired_ms: int) -> bool:

@@ -6,7 +6,6 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pyarrow as pa
 
 from rmq_store.broker.metadata.store_config import StoreConfig
@@ -19,6 +18,7 @@ from rmq_store.broker.write.page_release import PageRelease
 from rmq_store.broker.write.single_record import OneMessageEncoder
 from rmq_store.broker.write.staged_copies import staged_rows
 from rmq_store.broker.write.staged_files import CONTENT_SUM_MASK, StagedFile, discard_staged, open_all_staged
+from rmq_store.broker.write.system_records import system_records
 from rmq_store.broker.write.units import UnitTable
 from rmq_store.errors import (
     MarkerError,
@@ -28,7 +28,6 @@ from rmq_store.errors import (
     UnknownTopicError,
     UsageError,
 )
-from rmq_store.format.batches.frame_encoder import EncodeOptions, encode_batch
 from rmq_store.format.frames.message import Message, check_message
 from rmq_store.format.properties.property_string import WAIT_STORE_MSG_OK
 from rmq_store.format.text.host import Host
@@ -338,20 +337,14 @@ class Writer:
         return True
 
     def _bracket(self, unit: UnitRecord) -> Unit:
-        options = EncodeOptions(
-            store_host=self._host,
-            born_host=self._host,
-            now_ms=self._log.clock(),
-            crc_property=self._log.crc_property,
-            index_tags=self._log.index_tags,
-        )
+        now_ms = self._log.clock()
+
+        def record(tag: str, body: bytes) -> pa.RecordBatch:
+            return system_records(self._log, self._host, UNITS_TOPIC, UNITS_QUEUE, tag, [body], now_ms)
 
         def encode(start: int, end: int) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-            records = []
-            for tag, body in zip((BEGIN_TAG, END_TAG), unit.bodies(start, end), strict=True):
-                row = pa.RecordBatch.from_pydict({"topic": [UNITS_TOPIC], "body": [body], "tags": [tag]})
-                records.append(encode_batch(row, queue_ids=_QUEUE, options=options))
-            return records[0], records[1]
+            first, last = unit.bodies(start, end)
+            return record(BEGIN_TAG, first), record(END_TAG, last)
 
         return encode
 
@@ -396,9 +389,6 @@ class Writer:
         """
         ids = (queue_id for queue_id in self._log.views.queue_ids(topic) if queue_id < QUEUE_COUNT_MAX)
         return max(count, 1 + max(ids, default=-1))
-
-
-_QUEUE = np.array([UNITS_QUEUE], dtype=np.int32)
 
 
 def _waits_for_disk(message: Message) -> bool:
