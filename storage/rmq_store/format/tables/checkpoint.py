@@ -69,8 +69,3 @@ class Checkpoint:
     def min_timestamp(self) -> int:
         """Every message stored up to this ms is in the commit log and in the consume queues."""
         return max(0, min(self.physic_msg_timestamp, self.logics_msg_timestamp) - _SAFETY_MS)
-
-    @property
-    def min_timestamp_index(self) -> int:
-        """Every message stored up to this ms is in the index too."""
-        return min(self.min_timestamp, self.index_msg_timestamp)

@@ -13,11 +13,7 @@ from datetime import UTC, datetime, tzinfo
 from rmq_store.errors import UsageError
 
 COMMIT_LOG_DIRECTORY = "commitlog"
-CONSUME_QUEUE_DIRECTORY = "consumequeue"
-INDEX_DIRECTORY = "index"
 CONFIG_DIRECTORY = "config"
-CHECKPOINT_FILE = "checkpoint"
-ABORT_FILE = "abort"
 LOCK_FILE = "lock"
 
 RETRY_PREFIX = "%RETRY%"
@@ -137,14 +133,10 @@ def dlq_topic(group: str) -> str:
     return DLQ_PREFIX + group
 
 
-def segment_name(offset: int) -> str:
-    """File name of a commit-log, consume-queue or timer-log segment: its start in bytes, 20 digits."""
-    assert 0 <= offset <= _OFFSET_MAX
-    return f"{offset:020d}"
-
-
 def parse_segment_name(name: str) -> int | None:
-    """Start in bytes of the segment `name`, or None if that is no segment's name."""
+    """Start in bytes of a commit-log, consume-queue or timer-log segment: its name is that number in 20 digits. None
+    for any other name.
+    """
     if not _SEGMENT_NAME.fullmatch(name):
         return None
     offset = int(name)

@@ -25,10 +25,8 @@ def test_checkpoint_reads_back_from_its_4096_bytes(checkpoint: Checkpoint) -> No
 
 def test_messages_of_the_last_three_seconds_are_not_counted_on() -> None:
     assert Checkpoint(10_000, 9_000, 20_000).min_timestamp == 6_000
-    assert Checkpoint(10_000, 9_000, 20_000).min_timestamp_index == 6_000
-    assert Checkpoint(10_000, 9_000, 5_000).min_timestamp_index == 5_000
     assert Checkpoint(0, 9_000, 5_000).min_timestamp == 0
-    assert Checkpoint().min_timestamp_index == 0
+    assert Checkpoint().min_timestamp == 0
 
 
 def test_short_file_is_corrupt_but_the_fields_alone_will_do() -> None:
