@@ -115,15 +115,7 @@ class GroupTable(EntryTable[SubscriptionGroup]):
             CorruptConfigError: as `create`.
         """
         _check(group)
-
-        def mutate(table: Table) -> None:
-            entries = self._file.part(table, self.part)
-            if group.group_name not in entries:
-                raise UsageError(f"no group {group.group_name!r} in {self._file.path}")
-            self._usable(group.group_name, entries[group.group_name])
-            entries[group.group_name].update(_encode(group))
-
-        self._file.update(mutate)
+        self.change(group.group_name, lambda _: group)
 
     def change(
         self,

@@ -64,11 +64,7 @@ class LocalGroups:
                     "consumer an instance_name or client_id of its own",
                     error.holder,
                 ) from error
-            try:
-                self._share(lease, client_id, topics, shares=shares)
-            except BaseException:
-                lease.release()
-                raise
+            self._share_or_release(lease, client_id, topics, shares=shares)
             self._members[group, client_id] = lease
 
     def share_topics(self, group: str, client_id: str, topics: Collection[str]) -> None:
@@ -81,11 +77,7 @@ class LocalGroups:
                 return
             lease = Lease(self._root, group, RECEIVER_PREFIX + _hashed(client_id), clock=self._clock)
             lease.acquire(client_id)
-            try:
-                self._share(lease, client_id, topics, shares=True)
-            except BaseException:
-                lease.release()
-                raise
+            self._share_or_release(lease, client_id, topics, shares=True)
             self._receivers[group, client_id] = lease
 
     def unregister(self, group: str, client_id: str) -> None:
@@ -142,6 +134,14 @@ class LocalGroups:
                 lease.release()
             for held in (self._uses, self._members, self._receivers, self._locks):
                 held.clear()
+
+    def _share_or_release(self, lease: Lease, client_id: str, topics: Collection[str], *, shares: bool) -> None:
+        """As `_share`, for a new lease: an error releases it."""
+        try:
+            self._share(lease, client_id, topics, shares=shares)
+        except BaseException:
+            lease.release()
+            raise
 
     def _share(self, lease: Lease, client_id: str, topics: Collection[str], *, shares: bool) -> None:
         """Hold exactly these topics, and publish that. LeaseHeldError: a stream has one of them; nothing has

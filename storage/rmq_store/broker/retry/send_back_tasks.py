@@ -17,15 +17,15 @@ import pyarrow as pa
 from rmq_store.arguments import checked_methods
 from rmq_store.broker.metadata.group_topics import usable_queues
 from rmq_store.broker.metadata.groups import GroupTable
-from rmq_store.broker.metadata.store_config import StoreFile
+from rmq_store.broker.metadata.store_log import log_of
 from rmq_store.broker.metadata.topics import TopicTable
 from rmq_store.broker.read.queues import Queues
 from rmq_store.broker.retry.send_back_batch import SendBackEncoder, normalise
 from rmq_store.broker.rules.input_rows import rows_from
 from rmq_store.broker.rules.send_back import SendBackRules
-from rmq_store.broker.write.staging import StagingFile, held
+from rmq_store.broker.write.staging import StagingFile, planned_store
 from rmq_store.clock import store_clock
-from rmq_store.errors import NotAStoreError, UsageError
+from rmq_store.errors import UsageError
 from rmq_store.format.tables.schema import STAGED_COPY_SCHEMA
 from rmq_store.format.text import names
 from rmq_store.format.text.host import Host
@@ -80,26 +80,12 @@ class SendBackArea(StagingFile):
             NotAStoreError: there is no store of this engine at `path` on this host.
             UsageError: `Retry.prepare` was not called for this group.
         """
-        root = held(path)
-        store = StoreFile.load(root)
-        if store is None:
-            raise NotAStoreError(str(root), "the store that was planned is not on this host; run the tasks where it is")
-        config = store.config
+        root, config = planned_store(path)
         settings = GroupTable(root).get(group)
         retry_topic = TopicTable(root).all().get(names.retry_topic(group))
         if settings is None or (retry_topic is None and settings.retry_queue_nums > 0):
             raise UsageError(f"{root}: group {group!r} is not prepared for send-backs: call store.retry.prepare first")
-        log = CommitLog(
-            root,
-            config.geometry(),
-            writable=False,
-            index_enabled=False,
-            index_tags=config.message_index_tags,
-            clock=clock or store_clock(root),
-            sync_flush=config.flush_disk_type == "SYNC_FLUSH",
-            crc_property=config.enabled_append_prop_crc,
-            delay_levels_ms=config.delay_levels_ms(),
-        )
+        log = log_of(root, config, writable=False, index=False, clock=clock or store_clock(root))
         if not config.message_delay_level:
             infer_delays(log, log.delay_levels_ms)
         encoder = None

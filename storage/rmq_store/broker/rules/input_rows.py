@@ -15,12 +15,11 @@ from rmq_store.format.batches.input_columns import as_type
 _ROW = re.compile(r"row (\d+)")
 
 
-def as_schema(rows: pa.RecordBatch, schema: pa.Schema, needed: Collection[str], purpose: str) -> pa.RecordBatch:
-    """The rows as a batch of `schema`; a column that is not `needed` may be missing, and is then null.
+def check_columns(rows: pa.RecordBatch, schema: pa.Schema) -> None:
+    """Refuse a value that is no batch, and columns that are not in `schema` or come twice.
 
     Raises:
-        UsageError: a column is missing (the error names its `purpose`), unknown, twice or of another type; a value that
-            does not fit, or a null in a needed column; names row and column.
+        UsageError: names the column.
     """
     if not isinstance(rows, pa.RecordBatch):
         raise UsageError(f"a pyarrow RecordBatch is expected, got {type(rows).__name__}")
@@ -29,6 +28,16 @@ def as_schema(rows: pa.RecordBatch, schema: pa.Schema, needed: Collection[str], 
         raise UsageError(f"unknown column {unknown[0]!r}; known are {', '.join(schema.names)}")
     if len(set(rows.schema.names)) < rows.num_columns:
         raise UsageError(f"a column is there twice: {', '.join(rows.schema.names)}")
+
+
+def as_schema(rows: pa.RecordBatch, schema: pa.Schema, needed: Collection[str], purpose: str) -> pa.RecordBatch:
+    """The rows as a batch of `schema`; a column that is not `needed` may be missing, and is then null.
+
+    Raises:
+        UsageError: a column is missing (the error names its `purpose`), unknown, twice or of another type; a value that
+            does not fit, or a null in a needed column; names row and column.
+    """
+    check_columns(rows, schema)
     columns = []
     for field in schema:
         if field.name not in rows.schema.names:

@@ -19,6 +19,7 @@ from typing import TypeVar
 from rmq_store import kinds
 from rmq_store.broker.metadata.offsets import OffsetTable
 from rmq_store.broker.metadata.store_config import StoreConfig, StoreFile
+from rmq_store.broker.metadata.store_log import log_of
 from rmq_store.broker.metadata.topics import topics_with_batch_queues
 from rmq_store.broker.store.describe import broker_name, describe, describe_first
 from rmq_store.broker.store.directory import is_ours, is_store, make_root, why_no_store
@@ -75,18 +76,8 @@ def open_store(request: OpenRequest, make: Make[S]) -> S:
     known = StoreFile.load(root) or described_before(root)
     damage: list[CorruptIndexError] = []
     settings = settings_that_hold(root, known, request.config, damage, ours=ours, paths=paths)
-    log = CommitLog(
-        root,
-        settings.geometry(),
-        writable=not request.read_only,
-        index_enabled=settings.message_index_enable and not damage,
-        index_tags=settings.message_index_tags,
-        clock=request.clock or store_clock(root),
-        sync_flush=settings.flush_disk_type == "SYNC_FLUSH",
-        crc_property=settings.enabled_append_prop_crc,
-        delay_levels_ms=settings.delay_levels_ms(),
-        paths=paths,
-    )
+    clock = request.clock or store_clock(root)
+    log = log_of(root, settings, writable=not request.read_only, index=not damage, clock=clock, paths=paths)
     recovery = None
     is_open = False
     try:

@@ -14,7 +14,7 @@ from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.metadata.topics import TopicConfig
 from rmq_store.broker.rules.delay import DelayRules
 from rmq_store.broker.rules.delay_batch import delay_rows
-from rmq_store.broker.rules.input_rows import rows_from
+from rmq_store.broker.rules.input_rows import check_columns, rows_from
 from rmq_store.broker.rules.routing import Router
 from rmq_store.errors import UsageError
 from rmq_store.format.batches.frame_encoder import EncodeOptions, encode_batch
@@ -203,13 +203,7 @@ def normalise(
     Raises:
         UsageError: as `MessageEncoder.encode`.
     """
-    if not isinstance(batch, pa.RecordBatch):
-        raise UsageError(f"a pyarrow RecordBatch is expected, got {type(batch).__name__}")
-    unknown = [name for name in batch.schema.names if name not in schema.names]
-    if unknown:
-        raise UsageError(f"unknown column {unknown[0]!r}; known are {', '.join(schema.names)}")
-    if len(set(batch.schema.names)) < batch.num_columns:
-        raise UsageError(f"a column is there twice: {', '.join(batch.schema.names)}")
+    check_columns(batch, schema)
     arrays, fields = [], []
     for field in schema:
         if field.name == "topic" and default_topic is not None:

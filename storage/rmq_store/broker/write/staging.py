@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from rmq_store.arguments import checked_methods
 from rmq_store.broker.metadata.delay_settings import with_delays
-from rmq_store.broker.metadata.store_config import StoreFile
+from rmq_store.broker.metadata.store_config import StoreConfig, StoreFile
 from rmq_store.broker.metadata.topics import TopicTable
 from rmq_store.broker.rules.input_rows import rows_from
 from rmq_store.broker.write.encoder import MessageEncoder
@@ -39,20 +39,23 @@ _RESERVE_FROM_BYTES = 4 << 20
 _RESERVED_BYTES = 16 << 20
 
 
-def held(path: str | Path) -> Path:
-    """The directory of a store that a task stages for, opened: the file goes into this directory, even if the path is
-    replaced later. NotAStoreError if there is none.
+def planned_store(path: str | Path) -> tuple[Path, StoreConfig]:
+    """The directory of a store that a task stages for, opened, and the store's settings. The file goes into this
+    directory, even if the path is replaced later. NotAStoreError if no store of this engine is there.
     """
     directory = Path(path).absolute()
+    reason = "the store that was planned is not on this host; run the tasks where it is"
     try:
         root = Root(directory)
     except (FileNotFoundError, NotADirectoryError):
-        reason = "the store that was planned is not on this host; run the tasks where it is"
         raise NotAStoreError(str(directory), reason) from None
     except OSError as error:
         raise durable.translate(error, directory) from error
     root.watch()
-    return root.path
+    store = StoreFile.load(root.path)
+    if store is None:
+        raise NotAStoreError(str(root.path), reason)
+    return root.path, store.config
 
 
 class _CrcFile:
@@ -205,12 +208,9 @@ class StagingArea(StagingFile):
         Raises:
             NotAStoreError: there is no store of this engine at `path` on this host.
         """
-        root = held(path)
-        store = StoreFile.load(root)
-        if store is None:
-            raise NotAStoreError(str(root), "the store that was planned is not on this host; run the tasks where it is")
+        root, config = planned_store(path)
         encoder = MessageEncoder(
-            with_delays(root, store.config), TopicTable(root).all(), clock or store_clock(root), default_topic=topic,
+            with_delays(root, config), TopicTable(root).all(), clock or store_clock(root), default_topic=topic,
             use_queue_id=use_queue_id, compress_over_bytes=compress_over_bytes, keep_unique_key=keep_unique_key,
             drop_properties=drop_properties,
         )  # fmt: skip

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -153,24 +154,20 @@ def _index_missing(log: CommitLog, record: ProgressRecord) -> bool:
 
 def _lost_queues(log: CommitLog, known: QueueEnds | None) -> tuple[QueueKey, ...]:
     lost = known.lost(log) if known is not None else []
-    if lost:
-        (topic, queue_id), count = lost[0], len(lost)
-        _LOG.warning(
-            "%s: files of %d queues are missing, of %s-%d first: their entries are taken from the log",
-            log.root, count, topic, queue_id,
-        )  # fmt: skip
-    return tuple(lost)
+    text = "%s: files of %d queues are missing, of %s-%d first: their entries are taken from the log"
+    return _warned(log, lost, text)
 
 
 def _corrupt_queues(log: CommitLog, end: int, known: QueueEnds | None) -> tuple[QueueKey, ...]:
     corrupt = corrupt_queues(log, end, known)
-    if corrupt:
-        (topic, queue_id), count = corrupt[0], len(corrupt)
-        _LOG.warning(
-            "%s: entries of %d queues are damaged, of %s-%d first: they are taken from the log",
-            log.root, count, topic, queue_id,
-        )  # fmt: skip
-    return tuple(corrupt)
+    text = "%s: entries of %d queues are damaged, of %s-%d first: they are taken from the log"
+    return _warned(log, corrupt, text)
+
+
+def _warned(log: CommitLog, queues: Sequence[QueueKey], text: str) -> tuple[QueueKey, ...]:
+    if queues:
+        _LOG.warning(text, log.root, len(queues), *queues[0])
+    return tuple(queues)
 
 
 def _ends_at(log: CommitLog, record: ProgressRecord) -> bool:
