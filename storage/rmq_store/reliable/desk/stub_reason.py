@@ -12,23 +12,13 @@ import sqlalchemy as sa
 from rmq_store.reliable.database.leases import is_live
 from rmq_store.reliable.database.tables import CONFIRMED, VOID
 from rmq_store.reliable.outbox.backoff import WAIT_MS_MAX
-from rmq_store.reliable.relay.resend_rule import Action, GroupState, LogState, SentStub, decide
+from rmq_store.reliable.relay.group_rows import LogRow
+from rmq_store.reliable.relay.resend_rule import Action, GroupState, SentStub, decide
 
 UNSENT: Final = "unsent"
 WAITING: Final = "waiting"
 DUE: Final = "due"
 MANUAL: Final = "manual"
-
-
-@dataclass(frozen=True, slots=True)
-class LogRow:
-    """A message that a group has received and not done. Times in ms since 1970; `lease_until_ms` is 0 for nobody."""
-
-    received_ms: int
-    reconsume_times: int
-    lease_until_ms: int
-    blocks_until_ms: int
-    is_dead: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +81,7 @@ def _decide(stub: SentStub, groups: Sequence[GroupStatus], now_ms: int) -> Actio
         group.name: GroupState(
             group.done_ms is not None,
             group.high_water,
-            None
-            if group.log is None
-            else LogState(group.log.lease_until_ms, group.log.blocks_until_ms, group.log.is_dead),
+            group.log,
             not group.is_known,
         )
         for group in groups

@@ -21,7 +21,8 @@ import sqlalchemy as sa
 
 from rmq_store.reliable.database.tables import CONFIRMED, UNCONFIRMED, VOID, Tables
 from rmq_store.reliable.database.transact import read
-from rmq_store.reliable.desk.stub_reason import DUE, MANUAL, UNSENT, WAITING, GroupStatus, LogRow, judge
+from rmq_store.reliable.desk.stub_reason import DUE, MANUAL, UNSENT, WAITING, GroupStatus, judge
+from rmq_store.reliable.relay.group_rows import GroupRows
 from rmq_store.reliable.relay.inboxes import Inboxes
 
 STATES: Final = (UNSENT, WAITING, DUE, MANUAL, VOID)
@@ -135,69 +136,37 @@ def _groups(inboxes: Inboxes, tables: Tables, rows: Sequence[sa.Row[Any]]) -> Ma
     asked = sa.select(stub_group).where(stub_group.c.message_id.in_(ids))
     asked = asked.order_by(stub_group.c.message_id, stub_group.c.group_name)
     pairs = read(inboxes.stubs, partial(_rows, asked=asked))
-    names: dict[sa.Engine, set[str]] = {}
-    for pair in pairs:
-        names.setdefault(inboxes.of(pair.group_name), set()).add(pair.group_name)
-    topics = sorted({row.topic for row in rows})
-    known = _Known()
-    for engine, groups in names.items():
-        try:
-            read(engine, partial(known.add, tables=tables, groups=sorted(groups), ids=ids, topics=topics))
-        except sa.exc.OperationalError:
-            known.silent |= groups
+    known = GroupRows()
+    groups = {pair.group_name for pair in pairs}
+    known.read_all(inboxes, tables, groups, ids, sorted({row.topic for row in rows}), _pass_if_away)
     stubs = {row.message_id: row for row in rows}
     found: dict[str, list[GroupStatus]] = {}
     for pair in pairs:
         stub = stubs[pair.message_id]
         mark = known.marks.get((pair.group_name, stub.broker_name or "", stub.topic, stub.sent_queue_id))
         is_known = stub.queue_offset is not None
-        status = known.status(pair.group_name, pair.message_id, pair.confirmed_ms, mark if is_known else None)
+        status = _status(known, pair.group_name, pair.message_id, pair.confirmed_ms, mark if is_known else None)
         found.setdefault(pair.message_id, []).append(status)
     return found
 
 
 def group_statuses(engine: sa.Engine, tables: Tables, message_id: str, groups: Sequence[str]) -> list[GroupStatus]:
     """Those of the groups that have received or done a message, whether it has a stub or not."""
-    known = _Known()
+    known = GroupRows()
     read(engine, partial(known.add, tables=tables, groups=groups, ids=[message_id], topics=[]))
-    found = [known.status(group, message_id, None, None) for group in groups]
+    found = [_status(known, group, message_id, None, None) for group in groups]
     return [group for group in found if group.done_ms is not None or group.log is not None]
 
 
-class _Known:
-    """Rows of consumers' databases about some groups and messages."""
+def _status(rows: GroupRows, group: str, message_id: str, confirmed_ms: int | None, mark: int | None) -> GroupStatus:
+    key = (group, message_id)
+    is_known = group not in rows.unreachable
+    return GroupStatus(group, confirmed_ms, rows.done.get(key), rows.logs.get(key), mark, is_known)
 
-    def __init__(self) -> None:
-        self.logs: dict[tuple[str, str], LogRow] = {}
-        self.done: dict[tuple[str, str], int] = {}
-        self.marks: dict[tuple[str, str, str, int], int] = {}
-        self.silent: set[str] = set()
 
-    def add(
-        self,
-        connection: sa.Connection,
-        *,
-        tables: Tables,
-        groups: Sequence[str],
-        ids: Sequence[str],
-        topics: Sequence[str],
-    ) -> None:
-        log, inbox, high = tables.log, tables.inbox, tables.high_water
-        for row in connection.execute(sa.select(log).where(log.c.group_name.in_(groups), log.c.message_id.in_(ids))):
-            lease_ms = row.lease_until_ms if row.lease_token else 0
-            found = LogRow(row.received_ms, row.reconsume_times, lease_ms, row.blocks_until_ms, bool(row.is_dead))
-            self.logs[row.group_name, row.message_id] = found
-        asked = sa.select(inbox).where(inbox.c.group_name.in_(groups), inbox.c.message_id.in_(ids))
-        for row in connection.execute(asked):
-            self.done[row.group_name, row.message_id] = row.done_ms
-        marks = sa.select(high).where(high.c.group_name.in_(groups), high.c.topic.in_(topics))
-        for row in connection.execute(marks):
-            self.marks[row.group_name, row.broker_name, row.topic, row.queue_id] = row.queue_offset
-
-    def status(self, group: str, message_id: str, confirmed_ms: int | None, mark: int | None) -> GroupStatus:
-        key = (group, message_id)
-        is_known = group not in self.silent
-        return GroupStatus(group, confirmed_ms, self.done.get(key), self.logs.get(key), mark, is_known)
+def _pass_if_away(groups: Sequence[str], error: sa.exc.SQLAlchemyError) -> None:
+    if not isinstance(error, sa.exc.OperationalError):
+        raise error
 
 
 def _oldest_of_keys(

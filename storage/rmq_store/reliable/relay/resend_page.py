@@ -18,8 +18,9 @@ from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.transact import read
 from rmq_store.reliable.outbox.claims import SendingRules, is_due_again
 from rmq_store.reliable.outbox.stub import pending_groups_of
+from rmq_store.reliable.relay.group_rows import GroupRows
 from rmq_store.reliable.relay.inboxes import Inboxes
-from rmq_store.reliable.relay.resend_rule import GroupState, LogState, SentStub
+from rmq_store.reliable.relay.resend_rule import GroupState, SentStub
 
 _LOG = logging.getLogger(__name__)
 
@@ -57,7 +58,10 @@ def due_page(
 ) -> list[Candidate]:
     """At most `limit` candidates behind a place, with the groups that have not confirmed."""
     rows, pending = read(inboxes.stubs, lambda connection: _due(connection, tables, rules, now_ms, after, limit))
-    states = _states(inboxes, tables, rows, pending)
+    states = GroupRows()
+    groups = {group for names in pending.values() for group in names}
+    ids, topics = [row.message_id for row in rows], sorted({row.topic for row in rows})
+    states.read_all(inboxes, tables, groups, ids, topics, _warn)
     ends = {queue: max_offset(queue) for queue in {_queue_of(row) for row in rows} if queue is not None}
     return [_candidate(row, pending.get(row.message_id, ()), states, ends) for row in rows]
 
@@ -100,69 +104,16 @@ def _due(
     return rows, pending_groups_of(connection, tables, [row.message_id for row in rows])
 
 
-class _States:
-    """Rows of consumers' databases, by (group, id) and by (group, broker, topic, queue id)."""
-
-    def __init__(self) -> None:
-        self.done: set[tuple[str, str]] = set()
-        self.logs: dict[tuple[str, str], LogState] = {}
-        self.marks: dict[tuple[str, str, str, int], int] = {}
-        self.unreachable: set[str] = set()
-
-    def read_from(
-        self,
-        connection: sa.Connection,
-        tables: Tables,
-        groups: Sequence[str],
-        ids: Sequence[str],
-        topics: Sequence[str],
-    ) -> None:
-        log, inbox, mark = tables.log, tables.inbox, tables.high_water
-        logs = sa.select(log).where(log.c.group_name.in_(groups), log.c.message_id.in_(ids))
-        for row in connection.execute(logs):
-            lease_until_ms = row.lease_until_ms if row.lease_token is not None else 0
-            state = LogState(lease_until_ms, row.blocks_until_ms, bool(row.is_dead))
-            self.logs[row.group_name, row.message_id] = state
-        marks = sa.select(mark).where(mark.c.group_name.in_(groups), mark.c.topic.in_(topics))
-        for row in connection.execute(marks):
-            self.marks[row.group_name, row.broker_name, row.topic, row.queue_id] = row.queue_offset
-        # Last: what was done between these reads is then seen as done, and not as a message without a log row.
-        done = sa.select(inbox.c.group_name, inbox.c.message_id).where(
-            inbox.c.group_name.in_(groups), inbox.c.message_id.in_(ids)
-        )
-        self.done.update((row.group_name, row.message_id) for row in connection.execute(done))
-
-    def of(self, group: str, message_id: str, queue: MessageQueue | None) -> GroupState:
-        """The state of the message in the group."""
-        if group in self.unreachable:
-            return GroupState(is_unreachable=True)
-        key = (group, message_id)
-        mark = None if queue is None else self.marks.get((group, queue.broker_name, queue.topic, queue.queue_id))
-        return GroupState(key in self.done, mark, self.logs.get(key))
+def _state_of(rows: GroupRows, group: str, message_id: str, queue: MessageQueue | None) -> GroupState:
+    if group in rows.unreachable:
+        return GroupState(is_unreachable=True)
+    key = (group, message_id)
+    mark = None if queue is None else rows.marks.get((group, queue.broker_name, queue.topic, queue.queue_id))
+    return GroupState(key in rows.done, mark, rows.logs.get(key))
 
 
-def _states(
-    inboxes: Inboxes, tables: Tables, rows: Sequence[sa.Row[Any]], pending: Mapping[str, Sequence[str]]
-) -> _States:
-    states = _States()
-    groups_at: dict[sa.Engine, set[str]] = {}
-    for groups in pending.values():
-        for group in groups:
-            groups_at.setdefault(inboxes.of(group), set()).add(group)
-    ids = [row.message_id for row in rows]
-    topics = sorted({row.topic for row in rows})
-    for engine, names in groups_at.items():
-        asked = sorted(names)
-
-        def read_all(connection: sa.Connection, asked: Sequence[str] = asked) -> None:
-            states.read_from(connection, tables, asked, ids, topics)
-
-        try:
-            read(engine, read_all)
-        except sa.exc.SQLAlchemyError as error:
-            _LOG.warning("the inbox of %s cannot be read, their messages wait: %s", ", ".join(asked), _reason(error))
-            states.unreachable |= names
-    return states
+def _warn(groups: Sequence[str], error: sa.exc.SQLAlchemyError) -> None:
+    _LOG.warning("the inbox of %s cannot be read, their messages wait: %s", ", ".join(groups), _reason(error))
 
 
 def _reason(error: sa.exc.SQLAlchemyError) -> object:
@@ -177,7 +128,7 @@ def _queue_of(row: sa.Row[Any]) -> MessageQueue | None:
 
 
 def _candidate(
-    row: sa.Row[Any], groups: Sequence[str], states: _States, ends: Mapping[MessageQueue, int | None]
+    row: sa.Row[Any], groups: Sequence[str], states: GroupRows, ends: Mapping[MessageQueue, int | None]
 ) -> Candidate:
     queue = _queue_of(row)
     stub = SentStub(
@@ -197,5 +148,5 @@ def _candidate(
         row.claim_token is not None,
         row.body_bytes,
         stub,
-        {group: states.of(group, row.message_id, queue) for group in groups},
+        {group: _state_of(states, group, row.message_id, queue) for group in groups},
     )
