@@ -25,20 +25,20 @@ from rmq_store.broker.filter.subscription import MessageSelector, Subscription
 from rmq_store.client.backend.backend import Backend, broker_of
 from rmq_store.client.backend.local import StorePlaces, backend_of
 from rmq_store.client.consume_service.ordered_process_queue import OrderedProcessQueue
-from rmq_store.client.consumer.pull_service import PULL_AFTER_ERROR_MS, with_bounds
+from rmq_store.client.consumer.lite_pull_service import LitePullService
+from rmq_store.client.consumer.polled_offsets import PolledOffsets
 from rmq_store.client.group.client_id import make_client_id
 from rmq_store.client.group.consumer_config import LitePullConsumerConfig, MessageModel
 from rmq_store.client.group.membership import Membership
 from rmq_store.client.group.offset_store import checked_offset, open_offset_store
 from rmq_store.client.group.rebalance import Assignment, Rebalance
-from rmq_store.client.group.start_offset import pull_from_where
 from rmq_store.client.group.timers import SteadyClock
 from rmq_store.errors import UsageError
 from rmq_store.files.locks.background import Background
 from rmq_store.files.locks.guard import Event, Guard
 from rmq_store.format.text.names import validate_group, validate_topic
 from rmq_store.protocol.errors import ClientError, ClientErrorCode, MQClientError
-from rmq_store.protocol.messages import MessageExt, MessageQueue, PullStatus
+from rmq_store.protocol.messages import MessageExt, MessageQueue
 
 _WAIT_S = 0.02
 _BEAT_S = 0.2
@@ -75,18 +75,13 @@ class LitePullConsumer:
         self._guard = Guard()
         self._subscriptions: dict[str, Subscription] = {}
         self._assigned: dict[MessageQueue, Assignment[OrderedProcessQueue]] | None = None
-        # Behind the last message that `poll` has returned, by queue.
-        self._polled: dict[MessageQueue, int] = {}
-        # The queues of which something was polled or sought since their last commit.
-        self._moved: set[MessageQueue] = set()
-        # The queue whose messages the last `poll` returned, and how far it was consumed before, unless that is stored.
-        self._in_hand: tuple[MessageQueue, int | None] | None = None
+        self._polled = PolledOffsets()
         self._paused: set[MessageQueue] = set()
         self._state = "new"
         self._steady_clock = SteadyClock(self._backend.clock)
         self._next_auto_commit_ms = -1
-        self._rounds = 0
         self._offsets = open_offset_store(self._backend, consumer_group, self.client_id, self.config)
+        self._pulls = LitePullService(self._backend, consumer_group, self.config, self._offsets, self._polled)
         self._rebalance = Rebalance(
             self._backend,
             consumer_group,
@@ -224,7 +219,7 @@ class LitePullConsumer:
         try:
             with self._guard.entered():
                 if self.auto_commit:
-                    self._note(self._consumed())
+                    self._note(self._polled.consumed(self._queues()))
                 self._offsets.persist(self._queues())
         finally:
             try:
@@ -245,13 +240,13 @@ class LitePullConsumer:
         deadline = time.monotonic() + wait_ms / 1000
         with self._guard.entered():
             self._check_running()
-            self._in_hand = None
+            self._polled.begin_poll()
         while True:
             with self._guard.entered():
                 self._check_running()
                 self._maybe_auto_commit()
                 self._membership.run_due()
-                messages = self._next_messages()
+                messages = self._pulls.next_messages(self._assignments(), self._subscriptions, self._paused)
             left_s = deadline - time.monotonic()
             if messages or left_s <= 0:
                 return messages
@@ -271,9 +266,8 @@ class LitePullConsumer:
             number = checked_offset(queue, offset)
             if not first <= number <= last:
                 raise MQClientError(f"{queue}: offset {number} is not in {first}..{last}")
-            assignment.next_offset = self._polled[queue] = number
-            self._moved.add(queue)
-            self._let_go(queue)
+            assignment.next_offset = number
+            self._polled.seek(queue, number)
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
         """Continue at the first message that still exists. Raises as `seek`."""
@@ -321,52 +315,6 @@ class LitePullConsumer:
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
-    def _next_messages(self) -> list[MessageExt]:
-        for _, broker in sorted(self._backend.brokers().items()):
-            try:
-                broker.deliver_due()
-            except ClientError as error:
-                _log.warning("broker %s delivers no delayed messages: %s", broker.name, error)
-        assignments = sorted(self._assignments(), key=lambda each: each.queue)
-        self._rounds += 1
-        for number in range(len(assignments)):
-            messages = self._pull(assignments[(self._rounds + number) % len(assignments)])
-            if messages:
-                return messages
-        return []
-
-    def _pull(self, assignment: Assignment[OrderedProcessQueue]) -> list[MessageExt]:
-        queue, now_ms = assignment.queue, self._backend.clock()
-        if queue in self._paused or now_ms < assignment.not_before_ms:
-            return []
-        subscription = self._subscriptions.get(queue.topic)
-        tags = subscription.tags if subscription else None
-        try:
-            if assignment.next_offset < 0:
-                assignment.next_offset = self._start(queue)
-            result = broker_of(self._backend, queue).pull(
-                self.consumer_group, queue, assignment.next_offset, self.config.pull_batch_size, tags
-            )
-        except ClientError as error:
-            assignment.not_before_ms = now_ms + PULL_AFTER_ERROR_MS
-            _log.warning("group %s: %s cannot be pulled: %s", self.consumer_group, queue, error)
-            return []
-        if result.status is PullStatus.OFFSET_ILLEGAL:
-            _log.warning("%s has no offset %d; going on at %d", queue, assignment.next_offset, result.next_begin_offset)
-        consumed = self._polled[queue] if queue in self._moved else None
-        if result.next_begin_offset != assignment.next_offset:
-            assignment.next_offset = self._polled[queue] = result.next_begin_offset
-            self._moved.add(queue)
-        wanted = (each for each in result.messages if subscription is None or subscription.matches(each.properties))
-        messages = with_bounds(wanted, result)
-        if messages:
-            self._in_hand = (queue, consumed)
-        return messages
-
-    def _start(self, queue: MessageQueue) -> int:
-        timestamp_ms = self.config.consume_timestamp_ms(self._backend.clock())
-        return pull_from_where(self._backend, self._offsets, queue, self.config.consume_from_where, timestamp_ms)
-
     def _maybe_auto_commit(self) -> None:
         now_ms = self._steady_clock()
         if self.auto_commit and now_ms >= self._next_auto_commit_ms:
@@ -383,7 +331,7 @@ class LitePullConsumer:
         if isinstance(offsets, Mapping):
             chosen = {self._find(queue).queue: checked_offset(queue, offset) for queue, offset in offsets.items()}
         else:
-            chosen = {queue: self._polled[queue] for queue in ours if queue in self._polled}
+            chosen = self._polled.of(ours)
         self._note(chosen)
         if persist:
             self._offsets.persist(chosen.keys())
@@ -392,24 +340,7 @@ class LitePullConsumer:
         """Set these offsets as the next ones to store."""
         for queue, offset in offsets.items():
             self._offsets.update(queue, offset, increase_only=False)
-            self._moved.discard(queue)
-            self._let_go(queue)
-
-    def _consumed(self) -> dict[MessageQueue, int]:
-        """Consumed offsets of this consumer's queues since their last commit, without the messages that the last `poll`
-        returned.
-        """
-        consumed = {queue: self._polled[queue] for queue in self._queues() if queue in self._moved}
-        if self._in_hand is not None:
-            queue, before = self._in_hand
-            consumed.pop(queue, None)
-            if before is not None:
-                consumed[queue] = before
-        return consumed
-
-    def _let_go(self, queue: MessageQueue) -> None:
-        if self._in_hand is not None and self._in_hand[0] == queue:
-            self._in_hand = None
+            self._polled.committed(queue)
 
     def _assignments(self) -> Collection[Assignment[OrderedProcessQueue]]:
         return self._rebalance.assignments() if self._assigned is None else self._assigned.values()
@@ -431,9 +362,7 @@ class LitePullConsumer:
             raise MQClientError(f"{queue} does not exist, or may not be read", code)
 
     def _forget(self, queue: MessageQueue) -> None:
-        self._polled.pop(queue, None)
-        self._moved.discard(queue)
-        self._let_go(queue)
+        self._polled.forget(queue)
         self._paused.discard(queue)
 
     def _stay_alive(self) -> None:

@@ -28,6 +28,7 @@ from rmq_store.client.backend.backend import Backend
 from rmq_store.client.backend.local import StorePlaces, backend_of
 from rmq_store.client.consume_service.executor import Executor
 from rmq_store.client.consume_service.listener import MessageListener, MessageListenerOrderly
+from rmq_store.client.consumer.due_messages import deliver_due
 from rmq_store.client.consumer.push_parts import make_parts
 from rmq_store.client.group.client_id import make_client_id
 from rmq_store.client.group.consumer_config import MessageModel, PushConsumerConfig
@@ -279,11 +280,7 @@ class PushConsumer:
     def _pull_round(self) -> bool:
         """Deliver due messages and pull each queue once; True if the position of one of them changed."""
         self._executor.release_due()
-        for _, broker in sorted(self._backend.brokers().items()):
-            try:
-                broker.deliver_due()
-            except ClientError as error:
-                _log.warning("broker %s delivers no delayed messages: %s", broker.name, error)
+        deliver_due(self._backend.brokers())
         if self._suspended:
             return False
         return self._pulls.pull_all(self._subscriptions)

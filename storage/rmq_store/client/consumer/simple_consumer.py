@@ -28,6 +28,7 @@ from rmq_store.broker.filter.subscription import MessageSelector, Subscription
 from rmq_store.broker.pop.pop import MESSAGES_MAX
 from rmq_store.client.backend.backend import Backend, Broker
 from rmq_store.client.backend.local import StorePlaces, backend_of
+from rmq_store.client.consumer.due_messages import deliver_due
 from rmq_store.client.consumer.message_view import MessageView
 from rmq_store.client.group.client_id import make_client_id
 from rmq_store.client.group.consumer_config import ConsumeFromWhere
@@ -245,11 +246,7 @@ class SimpleConsumer:
             turn = self._receives
             self._receives += 1
         brokers = self._backend.brokers()
-        for broker in brokers.values():
-            try:
-                broker.deliver_due()
-            except ClientError as error:  # its disk is full, say: what is there can be received
-                _log.warning("broker %s delivers no delayed messages: %s", broker.name, error)
+        deliver_due(brokers)
         sources = [
             (subscription, name)
             for subscription in wanted
