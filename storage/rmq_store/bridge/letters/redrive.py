@@ -14,6 +14,7 @@ topic, records them in the store, and produces none twice.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -26,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader, KafkaTopic, KafkaWriter, Partition
+from rmq_store.bridge.kafka.user_topics import add_fitting, is_compacted, require_user_topic
 from rmq_store.bridge.letters.header_rows import without_marks
 from rmq_store.bridge.letters.redriven_topic import RedrivenTopic
 from rmq_store.bridge.records.origin import sources_of_messages
@@ -34,7 +36,7 @@ from rmq_store.bridge.records.to_kafka import KafkaRules, to_kafka
 from rmq_store.broker.monitoring.dead_letter_rows import DeadLetterRows, Wanted
 from rmq_store.broker.rules.failure import KAFKA_LETTER
 from rmq_store.broker.store.store import Store
-from rmq_store.errors import RecordRefusedError, RecordTooLargeError, UsageError
+from rmq_store.errors import RecordRefusedError, UsageError
 from rmq_store.format.properties import property_string
 from rmq_store.format.text import names
 
@@ -103,13 +105,9 @@ class KafkaRedrive:
         self._known: Mapping[str, KafkaTopic] = administration.topics()
         self._chosen = {*topics, *([] if to_topic is None else [to_topic])}
         for topic in sorted(self._chosen):
-            if topic.startswith("__"):
-                raise UsageError(f"{topic!r} is an internal topic of Kafka or of a mirror: no letter is sent to it")
-            if topic not in self._known:
-                raise UsageError(f"Kafka has no topic {topic!r}")
+            require_user_topic(topic, self._known, "no letter is sent to it")
         self._to_topic = to_topic
-        self._administration = administration
-        self._compacted: dict[str, bool] = {}
+        self._is_compacted = functools.cache(functools.partial(is_compacted, administration))
         self._is_open = False
         self.redriven = RedrivenTopic(administration, reader, group)
 
@@ -276,7 +274,8 @@ class KafkaRedrive:
             refused[f"Kafka's topic {topic!r} would not take it"] += mapped.letters.num_rows
             records = without_marks(mapped.rows)
             if writer is not None:
-                records = _add(writer, Partition(topic, partition), records, refused)
+                records, large = add_fitting(writer, Partition(topic, partition), records)
+                refused[f"larger than a record of Kafka's topic {topic!r} may be"] += large.num_rows
             went.append(rows.take(_places(records, rows)))
         sent = pa.concat_batches(went)
         if writer is not None and sent.num_rows:
@@ -289,28 +288,9 @@ class KafkaRedrive:
             self._note(sent)
         return sent, refused
 
-    def _is_compacted(self, topic: str) -> bool:
-        if topic not in self._compacted:
-            policy = self._administration.topic_settings(topic).get("cleanup.policy", "")
-            self._compacted[topic] = "compact" in policy
-        return self._compacted[topic]
-
     def _note(self, rows: pa.RecordBatch) -> None:
         for queue_id, moved in _by_queue(rows):
             self._store.dead_letters.record_moved(self._group, queue_id, moved.column("queueOffset").to_pylist())
-
-
-def _add(writer: KafkaWriter, partition: Partition, records: pa.RecordBatch, refused: Counter[str]) -> pa.RecordBatch:
-    """Add records to the transaction, but for those that the topic does not take; those that were added."""
-    while records.num_rows:
-        try:
-            writer.add(partition, records)
-            break
-        except RecordTooLargeError as error:
-            refused[f"larger than a record of Kafka's topic {partition.topic!r} may be"] += 1
-            kept = np.arange(records.num_rows) != error.row
-            records = records.filter(pa.array(kept))
-    return records
 
 
 def _parted(rows: pa.RecordBatch) -> Iterator[tuple[tuple[int, str, int], pa.RecordBatch]]:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader, KafkaWriter, Partition
+from rmq_store.bridge.kafka.user_topics import add_fitting, is_compacted, require_user_topic
 from rmq_store.bridge.letters.compacted_topic import CompactedTopic, keyed_records
 from rmq_store.bridge.letters.header_rows import with_header, without_marks
 from rmq_store.bridge.letters.redriven_topic import escaped
@@ -34,9 +35,7 @@ from rmq_store.broker.store.store import Store
 from rmq_store.errors import (
     MirrorSourceError,
     RecordRefusedError,
-    RecordTooLargeError,
     UnknownTopicError,
-    UsageError,
 )
 from rmq_store.format.properties.mirror_properties import (
     KAFKA_ATTEMPTS,
@@ -106,15 +105,12 @@ class RetryReturn:
         self.refused_count = 0
         known = administration.topics(topics)
         for topic in topics:
-            if topic.startswith("__"):
-                raise UsageError(f"{topic!r} is an internal topic of Kafka or of a mirror: no record returns to it")
-            if topic not in known:
-                raise UsageError(f"Kafka has no topic {topic!r}")
+            require_user_topic(topic, known, "no record returns to it")
             count = known[topic].partition_count
             letters = administration.create_topic(topic + DEAD_LETTERS_SUFFIX, count, {})
             for name, partitions in ((topic, count), (letters.name, letters.partition_count)):
                 self._partitions[name] = partitions
-                self._compacted[name] = "compact" in administration.topic_settings(name).get("cleanup.policy", "")
+                self._compacted[name] = is_compacted(administration, name)
 
     def begin(self) -> None:
         """Take the transactional id, and read the position; also after an error.
@@ -268,16 +264,12 @@ class RetryReturn:
     def _add(
         self, partition: Partition, records: pa.RecordBatch, rows: pa.RecordBatch, unsuitable: dict[int, str]
     ) -> int:
-        while records.num_rows:
-            try:
-                self._writer.add(partition, records)
-                break
-            except RecordTooLargeError as error:
-                offset = records.column("offset")[error.row].as_py()
-                row = int(np.searchsorted(rows.column("queueOffset").to_numpy(), offset))
-                unsuitable[row] = f"larger than a record of Kafka's topic {partition.topic!r} may be"
-                records = records.filter(pa.array(np.arange(records.num_rows) != error.row))
-        return int(records.num_rows)
+        added, large = add_fitting(self._writer, partition, records)
+        places = np.searchsorted(rows.column("queueOffset").to_numpy(), large.column("offset").to_numpy())
+        unsuitable |= dict.fromkeys(
+            places.tolist(), f"larger than a record of Kafka's topic {partition.topic!r} may be"
+        )
+        return int(added.num_rows)
 
     def _culprits(self, rows: pa.RecordBatch, known: dict[int, str], error: RecordRefusedError) -> dict[int, str]:
         """The rows that Kafka's refusal is about. It may name good neighbours: those become dead letters, too."""

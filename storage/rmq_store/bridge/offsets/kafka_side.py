@@ -10,6 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader, KafkaTopic, Partition, Position
+from rmq_store.bridge.kafka.user_topics import is_compacted
 from rmq_store.bridge.offsets.origins import record_origins
 from rmq_store.bridge.offsets.side import Extent, Origin, Queue
 from rmq_store.bridge.offsets.translate import Origins
@@ -58,7 +59,7 @@ class KafkaSide:
         if not partitions:
             return {}
         ends, starts = self.reader.stable_ends(partitions), self.reader.starts(partitions)
-        compacted = {topic: self._is_compacted(topic) for topic in {queue.topic for queue in queues}}
+        compacted = {topic: is_compacted(self.administration, topic) for topic in {queue.topic for queue in queues}}
         return {
             queue: Extent(starts[place], max(starts[place], ends[place]), compacted[queue.topic])
             for queue, place in zip(queues, partitions, strict=True)
@@ -107,9 +108,6 @@ class KafkaSide:
     def _topic(self, name: str) -> KafkaTopic | None:
         found = self._known.get(name)
         return self.administration.topics([name]).get(name) if found is None else found
-
-    def _is_compacted(self, topic: str) -> bool:
-        return "compact" in self.administration.topic_settings(topic).get("cleanup.policy", "")
 
 
 def read_rows(
