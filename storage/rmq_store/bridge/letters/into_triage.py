@@ -10,13 +10,11 @@ import pyarrow as pa
 from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader, Partition
 from rmq_store.bridge.letters.intake import Intake
 from rmq_store.bridge.letters.letter_rows import LetterGroups, letter_rows
+from rmq_store.bridge.mirror.store_units import rmq_rules
 from rmq_store.bridge.records.letter import letter_topic
 from rmq_store.bridge.records.route import Route
-from rmq_store.bridge.records.to_rmq import RmqRules
-from rmq_store.broker.rules.send_back import properties_bytes_max
 from rmq_store.broker.store.store import Store
 from rmq_store.format.text import names
-from rmq_store.log.core.layout import BLANK_BYTES
 
 
 class LettersIntoTriage:
@@ -68,15 +66,3 @@ class LettersIntoTriage:
 
     def _make(self, topic: str) -> None:
         self._store.create_topic(topic, 1, self._store.config.dlq_perm, exist_ok=True)
-
-
-def rmq_rules(store: Store, mirror: str) -> RmqRules:
-    """Limits of a store's messages, and the time."""
-    config = store.config
-    return RmqRules(
-        mirror,
-        store.clock(),
-        max_body_bytes=config.max_message_size,
-        max_properties_bytes=properties_bytes_max(config.enabled_append_prop_crc),
-        max_frame_bytes=config.mapped_file_size_commit_log - BLANK_BYTES,
-    )

@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader, KafkaWriter, Partition
 from rmq_store.bridge.letters.intake import Intake
-from rmq_store.bridge.letters.into_triage import rmq_rules
 from rmq_store.bridge.letters.retry_return import RetryReturn
 from rmq_store.bridge.letters.retry_rows import RETRY_QUEUE, RetryRules, retry_rows
+from rmq_store.bridge.mirror.store_units import rmq_rules
 from rmq_store.bridge.records.letter import letter_topic
 from rmq_store.bridge.records.route import Route
 from rmq_store.broker.store.store import Store

@@ -9,7 +9,7 @@ from typing import Final
 
 from rmq_store.bridge.mirror.kafka_side import CopyRules, KafkaSide
 from rmq_store.bridge.mirror.kafka_targets import TargetRules
-from rmq_store.bridge.mirror.pace import Pace, Window
+from rmq_store.bridge.mirror.pace import Pace, Window, closed_s
 from rmq_store.bridge.mirror.report import MirrorReport
 from rmq_store.bridge.mirror.topic_into_kafka import TopicIntoKafka
 from rmq_store.bridge.positions.topics import TopicChoice
@@ -77,7 +77,7 @@ class IntoKafka:
             there, or two would become one.
         """
         try:
-            while not self._wait(self._closed_s()):
+            while not self._wait(closed_s(self._windows)):
                 self._look()
                 moved = [self._copy(topic) for topic in list(self._topics.values()) if not self._wait(0)]
                 self._tell("copying" if any(moved) else "waiting")
@@ -90,11 +90,6 @@ class IntoKafka:
                 topic.copy.close()
         self._tell("stopped")
         return self.report
-
-    def _closed_s(self) -> float:
-        """How long until a window opens; 0: one is open."""
-        now_ms = int(time.time() * 1000)
-        return min((window.wait_ms(now_ms) for window in self._windows), default=0) / 1000
 
     def _is_done(self, until_caught_up: bool, has_moved: bool) -> bool:
         failures = [topic.failure for topic in self._topics.values() if topic.failure is not None]

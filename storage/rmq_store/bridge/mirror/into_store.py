@@ -10,22 +10,21 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader, KafkaTopic, Partition
 from rmq_store.bridge.mirror.options import IntoStoreOptions
-from rmq_store.bridge.mirror.pace import Pace
+from rmq_store.bridge.mirror.pace import REPORT_S, RETRY_S, Pace, Stopped, Waits
 from rmq_store.bridge.mirror.report import MirrorReport, PartitionReport
 from rmq_store.bridge.mirror.source_topics import SourcePartition, SourceTopics
-from rmq_store.bridge.record_batches.schema import CREATE_TIME, NO_TIMESTAMP_MS, RECORDS_SCHEMA, Fetched
-from rmq_store.bridge.records.letter import letter_topic, letters_to_rmq
-from rmq_store.bridge.records.to_rmq import MappedToRmq, RmqRules, to_rmq
+from rmq_store.bridge.mirror.store_units import batch_letter, letter_bytes_max, position_rows, rmq_rules, unit_ends
+from rmq_store.bridge.record_batches.schema import Fetched
+from rmq_store.bridge.records.letter import letter_topic
+from rmq_store.bridge.records.to_rmq import RmqRules, to_rmq
 from rmq_store.broker.store.store import Store
 from rmq_store.errors import (
     CorruptBatchError,
@@ -37,36 +36,19 @@ from rmq_store.errors import (
     StoreFullError,
     StoreLockedError,
 )
-from rmq_store.format.properties.property_string import PROPERTIES_BYTES_MAX
-from rmq_store.log.core.layout import BLANK_BYTES
 
-UNIT_BYTES: Final = 16 << 20
 UNIT_ROWS: Final = 65_536
-"""Of one append, at most; a larger record is one by itself."""
+"""Number of records of one append, at most."""
 
 POLL_MS: Final = 500
 LOOK_S: Final = 10.0
 """Between two looks at the topics."""
 
-LAG_S: Final = 2.0
 EMPTY_UNIT_S: Final = 10.0
 """Between two units of a partition that moved without records: each costs two records of the store."""
 
-RETRY_S: Final = 1.0
-_CRC_PROPERTY_BYTES: Final = 20
-_ROW_BYTES: Final = 64
-# Of the frame of a dead letter, at most: its fields and properties.
-_LETTER_BYTES_BESIDE: Final = 4096
-# What no record batch fits in: the letter of a batch that cannot be decoded holds only its position.
-_NO_RECORD_BYTES: Final = 62
 # A position beyond the stable end is a source that was truncated, or an end that lags after a change of the leader.
 _BEYOND_S: Final = 5.0
-
-Answer = TypeVar("Answer")
-
-
-class _Stopped(Exception):
-    """Somebody asked the mirror to stop while it waited."""
 
 
 class IntoStore:
@@ -94,15 +76,14 @@ class IntoStore:
         self._reader = reader
         self._administration = administration
         self._options = options
-        self._wait = wait
         self._on_report = on_report
-        self._patience_s = patience_s
         self._pace = Pace(options.rate)
         self._topics = SourceTopics(store, reader, administration, options, administration.cluster_id())
         self._looked_s = self._lag_s = 0.0
         self._goal: dict[Partition, int] | None = None
         self._ask_until_s = 0.0
         self.report = MirrorReport(options.mirror, "kafka-to-rmq")
+        self._waits = Waits(wait, self._pace, options.windows, self.report, on_report, patience_s)
         self._letters_are_made = False
         self._look()
 
@@ -122,11 +103,11 @@ class IntoStore:
                 self._set_goal()
             while not self._is_done():
                 self._turn()
-        except _Stopped:
+        except Stopped:
             pass
         else:
             self._look_at_lag()
-        with contextlib.suppress(_Stopped):  # the store is full: the next run passes the same offsets
+        with contextlib.suppress(Stopped):  # the store is full: the next run passes the same offsets
             self._settle(everything=True)
         self.report.state = "stopped"
         self._on_report(self.report)
@@ -134,7 +115,7 @@ class IntoStore:
 
     def _set_goal(self) -> None:
         active = self._topics.active
-        self._goal = dict(self._asked(lambda: self._reader.stable_ends(list(active))))
+        self._goal = dict(self._waits.answered(lambda: self._reader.stable_ends(list(active))))
         is_beyond = any(active[place].read_offset > end for place, end in self._goal.items())
         self._ask_until_s = time.monotonic() + (_BEYOND_S if is_beyond else 0.0)
 
@@ -145,53 +126,21 @@ class IntoStore:
         return all(place not in active or active[place].read_offset >= end for place, end in self._goal.items())
 
     def _turn(self) -> None:
-        self._pause()
+        self._waits.until_allowed()
         now_s = time.monotonic()
         if now_s - self._looked_s >= LOOK_S:
-            self._asked(self._look)
+            self._waits.answered(self._look)
         fetched = self._polled()
         self.report.last_poll_ms = time.time_ns() // 1_000_000
         if fetched:
             self._copy(fetched)
         self._settle()
-        if now_s - self._lag_s >= LAG_S:
+        if now_s - self._lag_s >= REPORT_S:
             self._look_at_lag()
         self._tell()
         if self._topics.stopped and not self._topics.active:
             place, reason = next(iter(self._topics.stopped.items()))
             raise MirrorSourceError(f"every partition has stopped; {place.topic}/{place.partition}: {reason}")
-
-    def _pause(self) -> None:
-        """Wait for a window, and as the rate says; sees whether the mirror is to stop."""
-        while (wait_s := self._window_s()) > 0:
-            self.report.state = "outside of its window"
-            self._on_report(self.report)
-            self._sleep(min(wait_s, LAG_S))
-        while (wait_s := self._pace.wait_s()) > 0:
-            self._on_report(self.report)
-            self._sleep(min(wait_s, LAG_S))
-        self._sleep(0)
-
-    def _window_s(self) -> float:
-        now_ms = time.time_ns() // 1_000_000
-        return min((window.wait_ms(now_ms) for window in self._options.windows), default=0) / 1000
-
-    def _sleep(self, seconds: float) -> None:
-        if self._wait(seconds):
-            raise _Stopped
-
-    def _asked(self, ask: Callable[[], Answer]) -> Answer:
-        """What Kafka answers, if need be later. KafkaUnavailableError: later than the mirror is patient."""
-        since_s = time.monotonic()
-        while True:
-            try:
-                return ask()
-            except KafkaUnavailableError as error:
-                if self._patience_s is not None and time.monotonic() - since_s > self._patience_s:
-                    raise
-                self.report.state = f"waiting for Kafka: {error}"
-                self._on_report(self.report)
-            self._sleep(RETRY_S)
 
     def _look(self) -> None:
         if self._topics.look():
@@ -204,10 +153,10 @@ class IntoStore:
     def _polled(self) -> Mapping[Partition, Fetched]:
         """What has come. A partition that cannot be read stops, or goes on by option."""
         if not self._topics.active:
-            self._sleep(RETRY_S)
+            self._waits.sleep(RETRY_S)
             return {}
         try:
-            return self._asked(lambda: self._reader.poll(POLL_MS))
+            return self._waits.answered(lambda: self._reader.poll(POLL_MS))
         except KafkaOffsetError as error:
             for (topic, partition), offset in error.offsets.items():
                 self._lose(Partition(topic, partition), offset)
@@ -234,7 +183,7 @@ class IntoStore:
         one = self._topics.active.get(place)
         if one is None:
             return
-        start = self._asked(lambda: self._reader.starts([place]))[place]
+        start = self._waits.answered(lambda: self._reader.starts([place]))[place]
         if offset >= start:
             self._topics.stop(
                 place,
@@ -259,7 +208,7 @@ class IntoStore:
         if self._options.on_bad_batch == "fail" or error.next_offset is None:
             self._topics.stop(place, f"{error}. --on-bad-batch letter continues after it, if its end is known")
             return
-        self._copy_rows(one, _position_rows(max(error.offset, one.read_offset)), error.next_offset, -1, str(error))
+        self._copy_rows(one, position_rows(max(error.offset, one.read_offset)), error.next_offset, -1, str(error))
 
     def _copy(self, fetched: Mapping[Partition, Fetched]) -> None:
         """What came of each partition. It belongs to the topic that has the name now, if that was not made again since:
@@ -267,7 +216,7 @@ class IntoStore:
         """
         with_rows = sorted({place.topic for place, got in fetched.items() if got.rows.num_rows})
         found: Mapping[str, KafkaTopic] = (
-            self._asked(lambda: self._administration.topics(with_rows)) if with_rows else {}
+            self._waits.answered(lambda: self._administration.topics(with_rows)) if with_rows else {}
         )
         replaced = [name for name in with_rows if not self._topics.check_id(found, name)]
         if replaced:
@@ -286,15 +235,15 @@ class IntoStore:
     ) -> None:
         """Append rows, in units; `broken`: instead of them a dead letter that says so."""
         rules = self._rules()
-        ends = list(_unit_ends(rows, self._pace.unit_rows or UNIT_ROWS))
+        ends = list(unit_ends(rows, self._pace.unit_rows or UNIT_ROWS))
         start = 0
         for end in ends:
             part = rows.slice(start, end - start)
             is_last = end == rows.num_rows
             behind = next_offset if is_last else int(part.column("offset")[-1].as_py()) + 1
             if start:
-                self._pause()
-            mapped = to_rmq(part, one.route, rules) if not broken else _broken(part, one, rules, broken)
+                self._waits.until_allowed()
+            mapped = to_rmq(part, one.route, rules) if not broken else batch_letter(part, one.route, rules, broken)
             if mapped.letters.num_rows:
                 self._allow_letters(mapped.letters.num_rows)
             batches = [batch for batch in (mapped.rows, mapped.letters) if batch.num_rows]
@@ -323,9 +272,8 @@ class IntoStore:
                 one.written_s = time.monotonic()
                 return
             except (StoreFullError, StoreLockedError) as error:  # nothing was written
-                self.report.state = f"waiting for the store: {error}"
-                self._on_report(self.report)
-            self._sleep(RETRY_S)
+                state = f"waiting for the store: {error}"
+            self._waits.retry(state)
 
     def _settle(self, *, everything: bool = False) -> None:
         """Write positions that moved without records; not often, and all of them at the end."""
@@ -346,15 +294,9 @@ class IntoStore:
             self._letters_are_made = True
 
     def _rules(self) -> RmqRules:
-        config = self._store.config
-        frame_bytes = config.mapped_file_size_commit_log - BLANK_BYTES
-        return RmqRules(
-            self._options.mirror,
-            self._store.clock(),
-            max_body_bytes=config.max_message_size,
-            max_properties_bytes=PROPERTIES_BYTES_MAX - (_CRC_PROPERTY_BYTES if config.enabled_append_prop_crc else 0),
-            max_frame_bytes=frame_bytes,
-            max_letter_bytes=min(config.max_message_size, frame_bytes - _LETTER_BYTES_BESIDE),
+        return replace(
+            rmq_rules(self._store, self._options.mirror),
+            max_letter_bytes=letter_bytes_max(self._store),
             tags_header=self._options.tags_header,
             born_timestamp=self._options.born_timestamp,
         )
@@ -388,36 +330,3 @@ class IntoStore:
             one = self._topics.active.get(place)
             found = self.report.partitions[place] = PartitionReport(one.read_offset if one is not None else 0)
         return found
-
-
-def _broken(rows: pa.RecordBatch, one: SourcePartition, rules: RmqRules, reason: str) -> MappedToRmq:
-    """A dead letter that holds the position of what could not be decoded, and why."""
-    letters = letters_to_rmq(rows, {0: reason}, one.route, replace(rules, max_letter_bytes=_NO_RECORD_BYTES))
-    return MappedToRmq(letters.slice(0, 0), 0, letters)
-
-
-def _position_rows(offset: int) -> pa.RecordBatch:
-    row: dict[str, object] = {
-        "offset": offset, "timestampMs": NO_TIMESTAMP_MS, "timestampType": CREATE_TIME, "key": None, "value": None,
-        "headers": [],
-    }  # fmt: skip
-    return pa.RecordBatch.from_pylist([row], RECORDS_SCHEMA)
-
-
-def _unit_ends(rows: pa.RecordBatch, rows_max: int) -> Iterator[int]:
-    """Where units end, as numbers of rows: none has more rows than that, or more bytes than UNIT_BYTES unless it is one
-    row.
-    """
-    sizes = np.full(rows.num_rows, _ROW_BYTES, np.int64)
-    for name in ("key", "value"):
-        sizes += pc.binary_length(rows.column(name)).fill_null(0).to_numpy()
-    headers = rows.column("headers")
-    ends = np.cumsum(sizes)
-    per_row = headers.nbytes // max(rows.num_rows, 1)
-    ends += np.arange(1, rows.num_rows + 1) * per_row
-    start, before = 0, 0
-    while start < rows.num_rows:
-        end = int(np.searchsorted(ends, before + UNIT_BYTES, side="right"))
-        start = min(max(end, start + 1), start + rows_max, rows.num_rows)
-        before = int(ends[start - 1])
-        yield start

@@ -1,4 +1,4 @@
-"""The time windows in which a mirror may copy, and its rate limit."""
+"""The waits of a mirror: for a time window, for its rate, for Kafka and for the store."""
 
 from __future__ import annotations
 
@@ -6,13 +6,25 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
-from rmq_store.errors import UsageError
+from rmq_store.bridge.mirror.report import MirrorReport
+from rmq_store.errors import KafkaUnavailableError, UsageError
+
+REPORT_S: Final = 2.0
+"""A waiting mirror reports so often, in seconds."""
+
+RETRY_S: Final = 1.0
 
 _WINDOW = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-9])", re.ASCII)
 _DAY_MINUTES: Final = 24 * 60
 _MINUTE_MS: Final = 60_000
+
+Answer = TypeVar("Answer")
+
+
+class Stopped(Exception):
+    """Somebody asked the mirror to stop while it waited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +76,69 @@ class Pace:
         """So many were copied."""
         if self._rate is not None:
             self._free_s = max(self._free_s, self._clock_s()) + count / self._rate
+
+
+def closed_s(windows: tuple[Window, ...]) -> float:
+    """Seconds until one of the windows opens; 0: one is open, or there are none."""
+    now_ms = time.time_ns() // 1_000_000
+    return min((window.wait_ms(now_ms) for window in windows), default=0) / 1000
+
+
+class Waits:
+    """The waits of one mirror, which show in its report. `wait(seconds)` returns True at once if the mirror is to stop.
+    `patience_s`: how long Kafka may be unavailable; None: for ever. All methods may raise `Stopped`.
+    """
+
+    def __init__(
+        self,
+        wait: Callable[[float], bool],
+        pace: Pace,
+        windows: tuple[Window, ...],
+        report: MirrorReport,
+        on_report: Callable[[MirrorReport], None],
+        patience_s: float | None,
+    ) -> None:
+        self._wait = wait
+        self._pace = pace
+        self._windows = windows
+        self._report = report
+        self._on_report = on_report
+        self._patience_s = patience_s
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        if self._wait(seconds):
+            raise Stopped
+
+    def retry(self, state: str) -> None:
+        """Report `state`, and wait before a second attempt."""
+        self._report.state = state
+        self._on_report(self._report)
+        self.sleep(RETRY_S)
+
+    def until_allowed(self) -> None:
+        """Wait for a window, and for the rate; notices in any case that the mirror is to stop."""
+        while (wait_s := closed_s(self._windows)) > 0:
+            self._report.state = "outside of its window"
+            self._on_report(self._report)
+            self.sleep(min(wait_s, REPORT_S))
+        while (wait_s := self._pace.wait_s()) > 0:
+            self._on_report(self._report)
+            self.sleep(min(wait_s, REPORT_S))
+        self.sleep(0)
+
+    def answered(self, ask: Callable[[], Answer]) -> Answer:
+        """Kafka's answer to `ask`, which is called again while Kafka is unavailable.
+
+        Raises:
+            KafkaUnavailableError: for longer than `patience_s`.
+        """
+        since_s = time.monotonic()
+        while True:
+            try:
+                return ask()
+            except KafkaUnavailableError as error:
+                if self._patience_s is not None and time.monotonic() - since_s > self._patience_s:
+                    raise
+                state = f"waiting for Kafka: {error}"
+            self.retry(state)

@@ -7,8 +7,6 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.bridge.kafka.client import KafkaWriter, Partition
@@ -20,6 +18,7 @@ from rmq_store.bridge.mirror.kafka_targets import (
     prepare_target,
     record_rules,
 )
+from rmq_store.bridge.mirror.refused_records import RefusedRecords
 from rmq_store.bridge.mirror.report import MirrorReport, PartitionReport
 from rmq_store.bridge.mirror.topic_start import TopicStart
 from rmq_store.bridge.mirror.window_records import MappedWindow, map_window
@@ -29,7 +28,6 @@ from rmq_store.bridge.records.letter import too_large_letter
 from rmq_store.bridge.records.to_kafka import KafkaRules
 from rmq_store.broker.store.store import Store
 from rmq_store.errors import (
-    KafkaRefusedError,
     MirrorConflictError,
     MirrorSourceError,
     MirrorTargetError,
@@ -46,8 +44,6 @@ _POSITIONS_TIMEOUT_MS: Final = 90_000
 _CLAIM_WAIT_S: Final = 5.0
 _CLAIM_POLL_S: Final = 0.5
 _SETTINGS_AGE_S: Final = 30.0
-
-Int64 = npt.NDArray[np.int64]
 
 
 class TopicIntoKafka:
@@ -75,10 +71,7 @@ class TopicIntoKafka:
         self._positions: dict[int, QueuePosition] = {}
         self._settings: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
         self._settings_until_s = 0.0
-        self._limits: dict[int, int] = {}
-        self._refused: dict[int, dict[int, str]] = {}
-        self._short_letters = False
-        self._added: dict[Partition, list[Int64]] = {}
+        self._refused = RefusedRecords(target, letter_topic(side.mirror))
 
     # -- positions --------------------------------------------------------------------------------------------------
 
@@ -199,12 +192,11 @@ class TopicIntoKafka:
         try:
             self._write(mapped, lost)
         except RecordRefusedError as error:
-            self._judge(error)
+            self._refused.refuse(error)
             return 0
         self._must_settle = False
         for one in mapped:
-            self._limits.pop(one.window.queue_id, None)
-            self._refused.pop(one.window.queue_id, None)
+            self._refused.committed(one.window.queue_id)
         return sum(window.stop - window.start for window in windows)
 
     def close(self) -> None:
@@ -256,7 +248,7 @@ class TopicIntoKafka:
         behind = [queue_id for queue_id, (_, end) in ranges.items() if nexts[queue_id] < end]
         found = []
         for queue_id in behind:
-            rows = min(-(-self._most_rows // len(behind)), self._limits.get(queue_id, self._most_rows))
+            rows = self._refused.rows_max(queue_id, -(-self._most_rows // len(behind)))
             most_bytes = self._rules.window_bytes // len(behind)
             with contextlib.suppress(OffsetOutOfRangeError):  # retention takes them now: the next look says so
                 window = read_window(self._store, self.topic, queue_id, nexts[queue_id], rows, most_bytes)
@@ -265,9 +257,9 @@ class TopicIntoKafka:
         return found
 
     def _mapped(self, window: QueueWindow, rules: KafkaRules) -> MappedWindow:
-        limit = 0 if self._short_letters else rules.max_letter_bytes
+        limit = self._refused.letter_bytes_max(rules)
         route = self._side.route(self.topic, self.target, window.queue_id)
-        mapped = map_window(window, route, rules, self._refused.get(window.queue_id, {}), limit)
+        mapped = map_window(window, route, rules, self._refused.reasons(window.queue_id), limit)
         if mapped.older and self._targets.old_timestamps == "refuse":
             raise UsageError(
                 f"{mapped.older} messages of queue {window.queue_id} of {self.topic!r}, from offset {window.start} on, "
@@ -278,7 +270,7 @@ class TopicIntoKafka:
 
     def _write(self, windows: list[MappedWindow], lost: Mapping[int, QueuePosition]) -> None:
         assert self._writer is not None
-        self._added = {}
+        self._refused.begin()
         self._writer.begin()
         letters: list[pa.RecordBatch] = []
         for mapped in windows:
@@ -315,7 +307,7 @@ class TopicIntoKafka:
     ) -> None:
         report = self._report
         report.add(
-            sum(len(offsets) for added in self._added.values() for offsets in added),
+            self._refused.added_count,
             sum(mapped.dropped_loops for mapped in windows),
             sum(rows.num_rows for rows in letters),
         )
@@ -333,29 +325,12 @@ class TopicIntoKafka:
             except RecordTooLargeError as error:
                 if error.row:
                     self._writer.add(partition, rows.slice(0, error.row))
-                    self._note(partition, rows.slice(0, error.row))
-                limit = 0 if self._short_letters else self._record_rules().max_letter_bytes
+                    self._refused.add(partition, rows.slice(0, error.row))
+                limit = self._refused.letter_bytes_max(self._record_rules())
                 route = self._side.route(self.topic, self.target, partition.partition)
                 letters.append(too_large_letter(rows.slice(error.row, 1), str(error), route, limit))
                 rows = rows.slice(error.row + 1)
             else:
-                self._note(partition, rows)
+                self._refused.add(partition, rows)
                 break
         return letters
-
-    def _note(self, partition: Partition, rows: pa.RecordBatch) -> None:
-        self._added.setdefault(partition, []).append(rows.column("offset").to_numpy())
-
-    def _judge(self, error: RecordRefusedError) -> None:
-        """Kafka refuses some records: named ones become letters, of others a smaller window is tried."""
-        topic, queue_id = error.partition
-        if topic != self.target:
-            if topic != letter_topic(self._side.mirror) or self._short_letters:
-                raise KafkaRefusedError(str(error)) from error
-            self._short_letters = True
-            return
-        offsets = np.concatenate(self._added[Partition(topic, queue_id)])
-        rows = error.rows or ([0] if len(offsets) == 1 else [])
-        self._refused.setdefault(queue_id, {}).update({int(offsets[row]): error.reason for row in rows})
-        if not rows:
-            self._limits[queue_id] = max(len(offsets) // 2, 1)

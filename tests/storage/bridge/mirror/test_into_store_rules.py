@@ -22,7 +22,7 @@ from rmq_store import (
     UsageError,
 )
 from rmq_store.bridge.kafka.client import Partition, Position
-from rmq_store.bridge.mirror import into_store, source_topics
+from rmq_store.bridge.mirror import into_store, source_topics, store_units
 from rmq_store.bridge.mirror.into_store import IntoStore
 from rmq_store.bridge.mirror.options import IntoStoreOptions
 from rmq_store.bridge.mirror.report import MirrorReport
@@ -570,7 +570,7 @@ def test_large_fetches_are_several_units_and_a_stop_falls_between_them(
 def test_a_unit_has_bytes_enough_for_one_record_however_large(
     kafka_in_memory: FakeKafka, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(into_store, "UNIT_BYTES", 100)
+    monkeypatch.setattr(store_units, "UNIT_BYTES", 100)
     (log,) = kafka_in_memory.make(TOPIC)
     log.append(b"a" * 5000, b"b", b"c" * 5000)
     assert copy_all(kafka_in_memory, store).units == 3
