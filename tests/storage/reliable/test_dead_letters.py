@@ -18,7 +18,7 @@ from rmq_store.reliable import OUTBOX_ID, Tables, open_engine
 from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.leases import now_ms
 from rmq_store.reliable.database.manual_list import ManualEntry
-from rmq_store.reliable.relay import dead_letters
+from rmq_store.reliable.relay import dead_letter_pages
 from rmq_store.reliable.relay.dead_letters import CollectReport, DeadLetters
 
 QUEUE = MessageQueue("Orders", "rmq-embedded", 0)
@@ -210,7 +210,7 @@ def test_of_two_collectors_one_goes_on(
 def test_more_dead_letters_than_a_transaction_holds_are_collected_in_several(
     backend: LocalBackend, sqlite: sa.Engine, tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead_letters, "ROWS_PER_TRANSACTION", 3)
+    monkeypatch.setattr(dead_letter_pages, "PAGE_ROWS", 3)
     kill(backend, *(f"M{number}" for number in range(8)))
     texts: list[str] = []
     sa.event.listen(sqlite, "before_cursor_execute", lambda _c, _k, text, *_: texts.append(text))

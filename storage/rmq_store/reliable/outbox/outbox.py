@@ -31,11 +31,11 @@ from rmq_store.reliable.database.tables import UNCONFIRMED, Tables
 from rmq_store.reliable.database.transact import is_duplicate
 from rmq_store.reliable.outbox.backoff import ResendBackoff
 from rmq_store.reliable.outbox.caller_transaction import connection_of
-from rmq_store.reliable.outbox.claims import SendingRules
 from rmq_store.reliable.outbox.committed_stubs import Committed, look
 from rmq_store.reliable.outbox.delays import deliver_ms
 from rmq_store.reliable.outbox.message_ids import MessageIds
 from rmq_store.reliable.outbox.sending import NotSent, Sent, send_claimed
+from rmq_store.reliable.outbox.sending_rules import SendingRules
 from rmq_store.reliable.outbox.sent_marks import SentMarks
 from rmq_store.reliable.outbox.stub import Stub, message_row
 
@@ -51,9 +51,8 @@ _FLAG_MAX: Final = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """The results of `flush_after_commit`, by message id. `left`: why a message was not sent here; if its stub is
-    committed,
-    a relay sends it.
+    """The results of `flush_after_commit`, by message id. `left`: the reason why a message was not sent here; if its
+    stub is committed, a relay sends it.
     """
 
     sent: Mapping[str, SendResult] = field(default_factory=dict)
@@ -61,16 +60,16 @@ class Flushed:
 
 
 class Outbox:
-    """Promises messages in transactions and sends them behind the commit. Safe for threads, not across fork.
+    """Promises messages in transactions, and sends them after the commit. Safe for threads, not across fork.
 
-    `producer` is started by its owner; one that is not started checks messages and leaves all of them to a relay.
-    `engine`: the database of the business, in a sync engine; its connections are used for short transactions of their
-    own, to look at stubs and to mark them. `groups`: the consumer groups that must confirm, unless `add` names others.
-    `lease_ms`: how long nobody else sends what was added here; longer than a transaction and its send take.
-    `mark_delay_ms`: how late a sent message is marked at most. `clock`: wall clock in ms.
+    `producer` is started by its owner. A producer that is not started only checks messages, and a relay sends them.
+    `engine`: the database of the application, in a sync engine; the outbox uses its connections for short transactions
+    of its own, which check and mark stubs. `groups`: the consumer groups that must confirm, unless `add` names others.
+    `lease_ms`: how long no other process sends messages that were added here; longer than a transaction and its send
+    take. `mark_delay_ms`: how late a sent message is marked at most. `clock`: wall clock in ms.
 
-    Raises:
-        UsageError: a setting that cannot be.
+    Raises (when constructed):
+        UsageError: an invalid setting.
     """
 
     def __init__(
@@ -119,7 +118,7 @@ class Outbox:
         self.close()
 
     def close(self) -> None:
-        """Write the marks that wait. May be called again; an outbox that is closed writes marks at once."""
+        """Write the marks that are not written yet. May be called again; a closed outbox writes marks at once."""
         if os.getpid() == self._pid:
             self._marks.close()
 
@@ -133,14 +132,14 @@ class Outbox:
         send_now: bool = True,
     ) -> Stub:
         """Write the stub of a message in the caller's transaction: two statements. It is durable, and will be sent,
-        when that transaction commits. Give the stub to `flush_after_commit` then; inside of `begin` that is done.
+        when that transaction commits. Then give the stub to `flush_after_commit`; `begin` does so itself.
 
-        `connection` is a Connection or an ORM Session, in whatever savepoints; from AsyncConnection and AsyncSession:
+        `connection` is a Connection or an ORM Session, also inside savepoints. From AsyncConnection and AsyncSession:
         `await connection.run_sync(outbox.add, message)`. The message gets its id (`message_id`, its own OUTBOX_ID or
-        UNIQ_KEY, or a new one) as both properties. `send_now=False`: a relay sends it, at once.
+        UNIQ_KEY, or a new one) as both properties. `send_now=False`: only a relay sends it, in its next round.
 
         Raises:
-            UsageError: a message that no broker would take (MessageIllegalError), that is half of a transaction, or
+            UsageError: a message that no broker would accept (MessageIllegalError), that is half of a transaction, or
                 whose id has a stub already; no group; a connection that commits each statement; a forked child.
         """
         self._check_process()
@@ -176,7 +175,7 @@ class Outbox:
         return stub
 
     def _insert(self, connection: sa.Connection, row: Mapping[str, Any], *, is_chosen: bool) -> int:
-        """Insert a stub and return its seq. An id that the caller has chosen may be there: a savepoint keeps his
+        """Insert a stub and return its seq. An id that the caller has chosen may exist: a savepoint keeps the caller's
         transaction usable on PostgreSQL, where an error would end it.
         """
         try:
@@ -198,9 +197,9 @@ class Outbox:
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[sa.Connection]:
-        """A transaction: `with outbox.begin() as connection:` commits at its end, and sends what was added. An
-        exception rolls back, and nothing is sent. The error of a failed send is never raised here: the transaction is
-        committed, and a relay sends the message.
+        """A transaction: `with outbox.begin() as connection:` commits at its end, and sends the messages that were
+        added. An exception rolls back, and nothing is sent. The error of a failed send is never raised here: the
+        transaction is committed, and a relay sends the message.
         """
         self._check_process()
         stubs: list[Stub] = []
@@ -218,8 +217,8 @@ class Outbox:
         self._flush(stubs, there)
 
     def _still_there(self, connection: sa.Connection, stubs: Sequence[Stub]) -> set[str]:
-        """What no savepoint has taken back, asked before the commit: one statement less than to ask behind it, where a
-        transaction of its own would be needed. Only keys need that: others may have committed older messages.
+        """The ids that no savepoint has rolled back, asked before the commit. After it, a transaction of its own would
+        be needed. Only messages with keys need that: others may have committed older messages of the key.
         """
         ids = [stub.message_id for stub in stubs]
         # A list of parameters is compiled each time, and most transactions have one message.
@@ -230,8 +229,8 @@ class Outbox:
 
     @contextlib.contextmanager
     def collecting(self, connection: sa.Connection) -> Iterator[list[Stub]]:
-        """The stubs that are added on a connection in a `with` block, in a list that fills: for those who run code of
-        others in a transaction, commit it, and then call `flush_after_commit`.
+        """A list to which the stubs that are added on a connection in a `with` block are appended. For code that runs
+        foreign code in a transaction, commits it, and then calls `flush_after_commit`.
         """
         with self._lock:
             outer = self._open.get(connection)
@@ -247,9 +246,9 @@ class Outbox:
                     outer += stubs
 
     def flush_after_commit(self, *stubs: Stub) -> Flushed:
-        """Send messages whose transaction has been committed: those whose stub is really there and that are this
-        process's to send, in the order in which they were added. Nothing is sent of a sharding key that has an older
-        unsent message. Failures are logged and told in the answer, never raised: the transaction was committed.
+        """Send messages whose transaction has been committed, in the order in which they were added. Messages whose
+        stub does not exist, or that are not this process's to send, are left out, and so are messages whose sharding
+        key has an older unsent message. Failures are logged and returned, never raised: the transaction was committed.
         """
         self._check_process()
         return self._flush(stubs, None)
@@ -311,7 +310,7 @@ class Outbox:
 
 
 def checked_groups(groups: Sequence[str]) -> tuple[str, ...]:
-    """The groups, each once.
+    """The groups, without duplicates.
 
     Raises:
         UsageError: a name that no group can have, or that no table can hold.
@@ -325,7 +324,7 @@ def checked_groups(groups: Sequence[str]) -> tuple[str, ...]:
 
 
 def _with_id(message: Message, message_id: str | None, made_by: MessageIds, now_ms: int) -> tuple[Message, str, bool]:
-    """The message with its id, the id, and whether the caller has chosen it."""
+    """The message with its id, the id, and True if the caller has chosen it."""
     if not isinstance(message, Message):
         raise UsageError(f"a Message is expected, got {type(message).__name__}")
     given: dict[str, Any] = {name: message.properties.get(name) for name in (OUTBOX_ID, UNIQUE_KEY)}

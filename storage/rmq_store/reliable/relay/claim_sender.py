@@ -1,4 +1,4 @@
-"""Sends what a relay has claimed, marks it, and remembers which topics fail."""
+"""Sends the messages that a relay has claimed, marks them, and remembers the topics that fail."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rmq_store.client import Producer
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.transact import transact
 from rmq_store.reliable.outbox.claim_marks import give_back, mark_sent
-from rmq_store.reliable.outbox.claims import SendingRules
 from rmq_store.reliable.outbox.sending import Claimed, NotSent, Sent, breaks_a_rule, send_claimed
+from rmq_store.reliable.outbox.sending_rules import SendingRules
 from rmq_store.reliable.relay.relay_report import RelayReport
 
 _LOG = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 
 class ClaimSender:
     """`failed_topics` of the round: a topic whose brokers do not answer must not hold up the others, so the round
-    claims nothing more of it.
+    claims no more of its messages.
     """
 
     def __init__(
@@ -41,17 +41,21 @@ class ClaimSender:
         self.failed_topics: set[str] = set()
 
     def begin_round(self) -> None:
-        """Every topic may be tried again."""
+        """Forget which topics failed: each may be tried again."""
         self.failed_topics = set()
 
     def end_round(self, report: RelayReport) -> None:
-        """Count how often in a row a topic has failed; a round that has sent something forgets those that have not."""
+        """Count the failures of a topic in a row. A round that has sent something forgets the topics that have not
+        failed in it.
+        """
         if report.sent + report.resent:
             self._streaks = Counter({topic: self._streaks[topic] for topic in self.failed_topics})
         self._streaks.update(self.failed_topics)
 
     def send(self, claimed: Sequence[Claimed], report: RelayReport) -> int:
-        """Send and mark; returns how many were sent. Known results are marked, also if an error ends the sending."""
+        """Send and mark; returns the number of sent messages. Known results are marked, also if an error ends the
+        sending.
+        """
         if not claimed:
             return 0
         outcomes: list[Sent | NotSent] = []

@@ -1,14 +1,15 @@
-"""The relay: sends what nobody has sent, and sends again what nobody confirms (H09 of docs/conformance.md).
+"""The relay: sends messages that nobody has sent, and resends messages that nobody confirms (H09 of
+docs/conformance.md).
 
     relay = Relay(producer, engine, notifier=SmtpNotifier(...))
     relay.run(stop)          # or run_once(), from a timer
 
-Any number of relays may work on one database: what one has claimed, the others leave alone. A round is
+Any number of relays may work on one database: no relay sends a message that another one has claimed. A round is
 
     1. first sends      claim, send, mark; page after page
-    2. resends          read a page, decide (`resend_rule`), claim what is left of it, send, mark; page after page
-    3. people           tell of what is new on the manual list
-    4. purge            stubs that are confirmed or void for longer than any copy of their messages can come
+    2. resends          read a page, decide (`resend_rule`), claim the messages to resend, send, mark; page after page
+    3. people           notify them of new entries of the manual list
+    4. purge            delete stubs that have been confirmed or void for longer than any copy can still come
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from rmq_store.reliable.database import leases, manual_list
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.transact import is_transient, read, transact
 from rmq_store.reliable.outbox.backoff import ResendBackoff
-from rmq_store.reliable.outbox.claims import SendingRules, claim_first_sends, count_first_sends, is_anything_unsent
+from rmq_store.reliable.outbox.claims import claim_first_sends
+from rmq_store.reliable.outbox.first_sends import count_first_sends, is_anything_unsent
+from rmq_store.reliable.outbox.sending_rules import SendingRules
 from rmq_store.reliable.outbox.stub_purge import KEEP_MS, purge
 from rmq_store.reliable.relay.claim_sender import ClaimSender
 from rmq_store.reliable.relay.inboxes import Inboxes
@@ -47,14 +50,15 @@ PURGE_EVERY_MS: Final = 3_600_000
 class Relay:
     """Sends the stubs of one database. Safe to run in several processes; one object is for one thread.
 
-    `producer` is started by its owner. `engine`: the senders' database. `inboxes`: where consumer groups have theirs:
-    {group: engine}, one engine for all, or `Inboxes`; None: in the same database. `backend`: to ask brokers where their
-    queues end; without it a message that a broker has lost waits until the group's mark passes its place. `notifier`
-    tells people of new entries of the manual list. `stuck_after_ms`: how long after its resend time a message may wait
-    in its queue before people are told. `keep_ms`: how long confirmed and void stubs stay.
+    `producer` is started by its owner. `engine`: the senders' database. `inboxes`: the databases of the consumer
+    groups: {group: engine}, one engine for all, or `Inboxes`; None: the senders' database. `backend`: the brokers,
+    which are asked for the ends of their queues. Without it, a message that a broker has lost is only noticed when the
+    group's high-water mark passes its offset. `notifier` notifies people of new entries of the manual list.
+    `stuck_after_ms`: how long after its resend time a message may wait in its queue before people are notified.
+    `keep_ms`: how long confirmed and void stubs stay.
 
     Raises:
-        UsageError: a setting that cannot be.
+        UsageError: an invalid setting.
     """
 
     def __init__(
@@ -101,11 +105,11 @@ class Relay:
         """The numbers of all rounds."""
 
     def run(self, stop: threading.Event, interval_ms: int = 1_000) -> None:
-        """Rounds until `stop` is set, with `interval_ms` between two of them that had all done. A database that is away
-        for a while is logged and waited for.
+        """Run rounds until `stop` is set, with a pause of `interval_ms` after a round that left nothing to do. While a
+        database is unavailable, this is logged, and the rounds go on.
 
         Raises:
-            sqlalchemy.exc.SQLAlchemyError: what waiting does not cure, such as a missing table.
+            sqlalchemy.exc.SQLAlchemyError: an error that waiting cannot help, such as a missing table.
         """
         while not stop.is_set():
             has_more = False
@@ -119,10 +123,10 @@ class Relay:
                 stop.wait(interval_ms / 1_000)
 
     def run_once(self, *, dry_run: bool = False, stop: threading.Event | None = None) -> RelayReport:
-        """One round. On return what it reports is in the database. `dry_run` only looks. `stop` ends it between pages.
+        """Run one round. On return its report is in the database. `dry_run` only reads. `stop` ends it between pages.
 
         Raises:
-            sqlalchemy.exc.SQLAlchemyError: the senders' database failed, after some tries. Claims end by themselves.
+            sqlalchemy.exc.SQLAlchemyError: the senders' database failed several times. Claims end by themselves.
         """
         report = RelayReport()
         stop = stop or threading.Event()

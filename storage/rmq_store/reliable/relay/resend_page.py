@@ -1,4 +1,5 @@
-"""A page of stubs that are due for a resend, and what the databases and brokers say of them: reads only, without locks.
+"""A page of stubs that are due for a resend, with the state of each in databases and at brokers: reads only, without
+locks.
 
 Pages follow each other by (resend_ms, seq). The number of statements does not depend on how many rows a page has.
 """
@@ -16,7 +17,8 @@ from rmq_store.client import Backend, ClientError, MessageQueue
 from rmq_store.errors import StoreError
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.transact import read
-from rmq_store.reliable.outbox.claims import SendingRules, is_due_again
+from rmq_store.reliable.outbox.claims import is_due_again
+from rmq_store.reliable.outbox.sending_rules import SendingRules
 from rmq_store.reliable.outbox.stub import pending_groups_of
 from rmq_store.reliable.relay.group_rows import GroupRows
 from rmq_store.reliable.relay.inboxes import Inboxes
@@ -27,8 +29,8 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A stub that is due. `queue` None: where the message went is not known. `is_suspect`: who claimed it last has
-    never said what became of it.
+    """A stub that is due. `queue` None: the queue of the message is unknown. `is_suspect`: the result of its last
+    sender is unknown.
     """
 
     seq: int
@@ -56,7 +58,7 @@ def due_page(
     limit: int,
     max_offset: Callable[[MessageQueue], int | None],
 ) -> list[Candidate]:
-    """At most `limit` candidates behind a place, with the groups that have not confirmed."""
+    """At most `limit` candidates after the key `after`, each with the groups that have not confirmed."""
     rows, pending = read(inboxes.stubs, lambda connection: _due(connection, tables, rules, now_ms, after, limit))
     states = GroupRows()
     groups = {group for names in pending.values() for group in names}
@@ -67,7 +69,8 @@ def due_page(
 
 
 def end_of_queue(backend: Backend | None) -> Callable[[MessageQueue], int | None]:
-    """Asks brokers for the offset behind their last message; None if there is nobody to ask, or no answer."""
+    """A function that asks a broker for the end of a queue; it returns None if there is no broker to ask, or no answer.
+    """
 
     def ask(queue: MessageQueue) -> int | None:
         broker = None if backend is None else backend.brokers().get(queue.broker_name)

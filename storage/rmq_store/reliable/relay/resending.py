@@ -1,7 +1,7 @@
-"""Resends (H09, H10): pages of what is due, a decision for each, and what follows from it.
+"""Resends (H09, H10): pages of due stubs, a decision for each, and its consequences.
 
-A page is read without locks, so what was decided is claimed only if it still holds when its row is locked: the stub is
-due, unconfirmed, and nobody else's.
+A page is read without locks. So a stub is claimed only if the decision still holds when its row is locked: it is due,
+unconfirmed, and no other sender has it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,9 @@ from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.manual_list import ManualEntry
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.transact import transact
-from rmq_store.reliable.outbox.claims import (
-    CLAIM_BYTES_MAX,
-    SendingRules,
-    claim_resends,
-    count_again,
-    put_on_manual_list,
-)
+from rmq_store.reliable.outbox.claims import CLAIM_BYTES_MAX, claim_resends, count_again, put_on_manual_list
 from rmq_store.reliable.outbox.delays import without_delay
+from rmq_store.reliable.outbox.sending_rules import SendingRules
 from rmq_store.reliable.outbox.stub import Confirmation, confirm_all
 from rmq_store.reliable.relay.claim_sender import ClaimSender
 from rmq_store.reliable.relay.inboxes import Inboxes
@@ -67,7 +62,7 @@ class Resending:
         self._page_rows = page_rows
 
     def run(self, report: RelayReport, stop: threading.Event, *, dry_run: bool) -> None:
-        """Look at everything that is due, once. `dry_run` only looks."""
+        """Process all stubs that are due, once. `dry_run` only reads."""
         if not dry_run:
             report.counted_again += transact(
                 self._engine,
@@ -150,7 +145,7 @@ class Resending:
 
 
 def _in_memory(again: Sequence[Candidate]) -> Iterator[Sequence[Candidate]]:
-    """What is claimed together: as much as fits in memory, and suspects alone."""
+    """Groups of candidates that are claimed together: as many as fit in memory, and suspects alone."""
     together: list[Candidate] = []
     size = 0
     for each in again:

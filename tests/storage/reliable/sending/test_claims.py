@@ -9,7 +9,8 @@ import sqlalchemy as sa
 
 from rmq_store.reliable import Tables
 from rmq_store.reliable.database.transact import begin, transact
-from rmq_store.reliable.outbox.claims import SendingRules, claim_first_sends
+from rmq_store.reliable.outbox.claims import claim_first_sends
+from rmq_store.reliable.outbox.sending_rules import SendingRules
 
 RULES = SendingRules()
 

@@ -16,7 +16,7 @@ from rmq_store import Message, UsageError
 from rmq_store.client import MQBrokerError, RemotingConnectError, RemotingTimeoutError, ResponseCode
 from rmq_store.reliable import Outbox, Relay, ResendBackoff
 from rmq_store.reliable.outbox import claims
-from rmq_store.reliable.outbox.claims import SendingRules
+from rmq_store.reliable.outbox.sending_rules import SendingRules
 
 from .cluster import START_MS, World
 
