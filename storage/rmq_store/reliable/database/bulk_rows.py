@@ -14,8 +14,8 @@ import sqlalchemy as sa
 
 
 def insert_rows(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows that all have the same columns of `table`, in the caller's transaction. One statement per 1,000 rows,
-    or per as many as the database takes parameters for (SQLite: 32,766); on MariaDB and MySQL one per 1 MB.
+    """Insert rows with the same columns into `table`, in the caller's transaction. One statement per 1,000 rows, fewer
+    if the database takes fewer parameters (SQLite: 32,766). On MariaDB and MySQL one statement per 1 MB.
 
     Raises:
         sqlalchemy.exc.DBAPIError: the database refuses a row.

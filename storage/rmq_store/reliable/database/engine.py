@@ -1,10 +1,11 @@
-"""Engines: by reference, so that no password is written down, and for SQLite with what the kit needs of it.
+"""Engines: opened by reference, so that nobody writes a password down, and set up for the kit if they are of SQLite.
 
     env:NAME             the URL is in the environment variable NAME
     file:/path           the URL is the first line of a file
     postgresql+psycopg://..., mysql+pymysql://..., sqlite:////data/orders.db      the URL itself
 
-An engine that an application has made works, too. For SQLite it should begin transactions as `begin_immediate` does.
+An engine that an application has made works, too. An engine of SQLite should begin transactions as `begin_immediate`
+does.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _engines_lock = threading.Lock()
 
 
 def resolve_reference(reference: str, what: str = "the database", holds: str = "the URL") -> str:
-    """The URL, or what else `holds` says, that a reference names.
+    """The URL that a reference names, or the other value that `holds` describes.
 
     Raises:
-        UsageError: the variable or file is missing or empty. The text never holds the URL.
+        UsageError: the variable or file is missing or empty. The error text never has the URL.
     """
     if not isinstance(reference, str) or not reference:
         raise UsageError(f"{what}: {holds}, env:NAME or file:/path is expected")
@@ -58,11 +59,11 @@ def resolve_reference(reference: str, what: str = "the database", holds: str = "
 
 
 def open_engine(reference: str, **options: Any) -> sa.Engine:
-    """A new engine; `options` go to `sqlalchemy.create_engine`. Connections are tried before use, and SQLite is set up
-    by `set_up_sqlite`. A forked child makes its own connections.
+    """A new engine; `options` go to `sqlalchemy.create_engine`. It tests connections before use, and sets up SQLite by
+    `set_up_sqlite`. A forked child opens connections of its own.
 
     Raises:
-        UsageError: the reference leads nowhere, the URL is none, its database or driver is not supported.
+        UsageError: the reference cannot be resolved, the URL is invalid, its database or driver is not supported.
     """
     url = resolve_reference(reference)
     try:
@@ -96,10 +97,10 @@ def _defaults(dialect: str) -> dict[str, Any]:
 
 
 def shared_engine(reference: str) -> sa.Engine:
-    """The engine of this process for a reference, made when first asked for. Workers get only the reference.
+    """The engine of this process for a reference, opened at the first call. Workers get only the reference.
 
-    A reference that leads to another URL than before (a new password, most often) has a new engine. Raises as
-    `open_engine`.
+    If the reference resolves to another URL than before (most often because of a new password), it gets a new engine.
+    Raises as `open_engine`.
     """
     url = resolve_reference(reference)
     with _engines_lock:
@@ -109,9 +110,9 @@ def shared_engine(reference: str) -> sa.Engine:
 
 
 def set_up_sqlite(engine: sa.Engine) -> None:
-    """Make each connection durable (WAL, synchronous=FULL), patient (30 s for a lock), and explicit: a transaction
-    begins with BEGIN IMMEDIATE, where Python's module would begin later, and fail with "database is locked". One that
-    only reads (`transact.read`) does not wait for those that write.
+    """Make each connection durable (WAL, synchronous=FULL), and let it wait 30 s for a lock. A transaction begins with
+    BEGIN IMMEDIATE: Python's module would begin it later, and could fail with "database is locked". A transaction that
+    only reads (`transact.read`) does not wait for writers.
     """
 
     @sa.event.listens_for(engine, "connect")

@@ -1,10 +1,11 @@
-"""The new rows of an INSERT. The INSERT itself decides, never a SELECT before it.
+"""The rows that an INSERT has added. The INSERT itself decides that, never a SELECT before it.
 
-A SELECT shows what was committed when its snapshot began. An INSERT waits for the transaction that has the key, and
-then finds the row or puts its own. Rows are inserted in the order of their ids, so that two sets cannot deadlock.
+A SELECT shows the rows that were committed when its snapshot began. An INSERT waits for a transaction that holds the
+key, and then finds that row or adds its own. Rows are inserted in the order of their ids, so that two sets cannot
+deadlock.
 
     PostgreSQL, SQLite    ON CONFLICT DO NOTHING RETURNING
-    MariaDB, MySQL        one row: error 1062 says that it was there. A set: ON DUPLICATE KEY UPDATE of a column by
+    MariaDB, MySQL        one row: error 1062 says that it existed. A set: ON DUPLICATE KEY UPDATE of a column by
                           itself, then the rows that have this transaction's token. Never INSERT IGNORE, which hides
                           errors of other kinds
 """
@@ -29,10 +30,11 @@ Row = Mapping[str, Any]
 
 
 def inserted_ids(connection: sa.Connection, table: sa.Table, rows: Sequence[Row], token: str) -> set[str]:
-    """Insert rows of one group whose key (group_name, message_id) is not there yet; returns the ids of those.
+    """Insert rows of one group whose key (group_name, message_id) does not exist yet; returns the ids of the inserted
+    rows.
 
-    `token`: the value of the table's column `token` or `lease_token` in all `rows`, which no transaction but this one
-    has written.
+    `token`: the value of the table's column `token` or `lease_token` in all `rows`. No other transaction has written
+    it.
     """
     new: set[str] = set()
     for chunk in chunks(sorted(rows, key=lambda row: str(row["message_id"]))):

@@ -1,7 +1,7 @@
-"""Leases by wall clock, which clocks that jump cannot keep alive.
+"""Leases by the wall clock. A clock that jumps cannot keep a lease alive.
 
-A lease only saves work that two would do at one time. That an effect happens once rests on the key of the inbox, never
-on a lease, because no two clocks agree, and a worker may sleep through its lease and wake up.
+A lease only saves work that two workers would do at the same time. The key of the inbox makes an effect happen once,
+never a lease: no two clocks agree, and a worker may sleep longer than its lease and wake up.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ HORIZON_FACTOR: Final = 2
 
 
 def now_ms() -> int:
-    """The wall clock."""
+    """The wall clock, ms since 1970."""
     return time.time_ns() // 1_000_000
 
 
 def is_live(until_ms: int, at_ms: int, length_ms: int) -> bool:
-    """Whether something of at most `length_ms` that ends at `until_ms` still holds."""
+    """True if a lease of at most `length_ms` that ends at `until_ms` still holds."""
     return at_ms < until_ms <= horizon_ms(at_ms, length_ms)
 
 
@@ -30,5 +30,5 @@ def horizon_ms(at_ms: int, length_ms: int) -> int:
 
 
 def new_token() -> str:
-    """Tells the holder of a lease, or the writer of rows, from everybody else."""
+    """A random token that identifies the holder of a lease, or the writer of rows."""
     return secrets.token_hex(16)

@@ -1,16 +1,16 @@
-"""The manual list: messages that a person must look at, in the database where the failure was noticed.
+"""The manual list: messages about which a person must decide, in the database where the failure was noticed.
 
-    maximum       sent as often as is allowed, and not confirmed               (sender's database)
-    ordered       a resend would come behind later messages of its key         (sender's database)
+    maximum       sent as often as allowed, and not confirmed                  (sender's database)
+    ordered       a resend would come after later messages of its key          (sender's database)
     stuck         for a day nobody can tell whether it must be sent again      (sender's database)
-    dead_letter   the group gave it up; it lies in %DLQ%group                  (consumer's database)
+    dead_letter   the group gave up; the message is in %DLQ%group              (consumer's database)
     in_doubt      an effect outside of the transaction may have happened       (consumer's database)
-    no_id         a message that cannot be recognised; its place is its id     (consumer's database)
+    no_id         the message has no id; its place is used as the id           (consumer's database)
 
-H11 of docs/conformance.md asks for this list at the maximum. The same entry is there once, however often it is
-added. Entries go when the message is done, but those in doubt stay until a person removes them: the message was done
-again after the doubtful effect, so that effect may have happened twice. An entry that was removed and comes back is a
-new one: people are told again.
+H11 of docs/conformance.md asks for this list at the maximum. An entry exists once, however often it is added. Entries
+are removed when the message is done. Entries in doubt stay until a person removes them: the message was done again
+after the doubtful effect, so that effect may have happened twice. An entry that was removed and is added again is new:
+people are notified again.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ _ROWS_PER_STATEMENT = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ManualEntry:
-    """One row. `group_name`: the group that failed, "" if sending did. `reason`: one of `REASONS`. `detail`: text for a
-    person, perhaps with what strangers wrote. Times in ms since 1970; `notified_ms` is None until somebody was told.
+    """One row. `group_name`: the group that failed, "" if sending failed. `reason`: one of `REASONS`. `detail`: text
+    for a person, perhaps with untrusted text. Times in ms since 1970; `notified_ms` is None until a person was
+    notified.
     """
 
     message_id: str
@@ -72,8 +73,8 @@ def add(
     detail: str,
     now_ms: int,
 ) -> None:
-    """Put a message on the list, in the caller's transaction. If the entry is there, nothing changes: it keeps its
-    time, and nobody is told again.
+    """Put a message on the list, in the caller's transaction. If the entry exists, nothing changes: it keeps its time,
+    and nobody is notified again.
 
     Raises:
         UsageError: an unknown reason.
@@ -82,7 +83,7 @@ def add(
 
 
 def add_all(connection: sa.Connection, tables: Tables, entries: Iterable[ManualEntry]) -> None:
-    """The same for many entries, in one statement per thousand."""
+    """`add` for many entries, in one statement per thousand."""
     rows = {entry.key: _row(entry) for entry in entries}
     # In the order of their key, so that two writers wait for each other, and do not deadlock.
     ordered = [rows[key] for key in sorted(rows)]
@@ -116,14 +117,14 @@ def list_entries(
 
 
 def not_notified(connection: sa.Connection, tables: Tables, *, limit: int) -> list[ManualEntry]:
-    """At most `limit` entries that nobody was told of, oldest first."""
+    """At most `limit` entries about which nobody was notified, oldest first."""
     manual = tables.manual
     statement = sa.select(manual).where(manual.c.notified_ms.is_(None))
     return _entries(connection, statement.order_by(manual.c.created_ms, *_key(manual)).limit(limit))
 
 
 def mark_notified(connection: sa.Connection, tables: Tables, entries: Sequence[ManualEntry], now_ms: int) -> None:
-    """Note that somebody was told of these entries."""
+    """Record that somebody was notified of these entries."""
     manual = tables.manual
     for start in range(0, len(entries), _ROWS_PER_STATEMENT):
         keys = [entry.key for entry in entries[start : start + _ROWS_PER_STATEMENT]]
@@ -134,7 +135,7 @@ def mark_notified(connection: sa.Connection, tables: Tables, entries: Sequence[M
 
 
 def count(connection: sa.Connection, tables: Tables) -> dict[str, int]:
-    """{reason: how many entries}, of reasons that have some."""
+    """{reason: number of entries}, for reasons that have entries."""
     manual = tables.manual
     statement = sa.select(manual.c.reason, sa.func.count().label("entries")).group_by(manual.c.reason)
     return {row.reason: row.entries for row in connection.execute(statement)}
@@ -147,7 +148,7 @@ def remove(
     group_name: str | None = None,
     reason: str | None = None,
 ) -> int:
-    """Take the entries of a message off the list: all, or those of a group or reason. Returns how many there were."""
+    """Remove the entries of a message: all, or those of a group or reason. Returns their number."""
     manual = tables.manual
     statement = sa.delete(manual).where(manual.c.message_id == message_id)
     if group_name is not None:
@@ -160,7 +161,7 @@ def remove(
 def remove_all(
     connection: sa.Connection, tables: Tables, message_ids: Sequence[str], group_name: str, reason: str
 ) -> int:
-    """Take entries of many messages off the list, those of one group and reason. Returns how many there were."""
+    """Remove the entries of many messages with one group and reason. Returns their number."""
     manual = tables.manual
     removed = 0
     for start in range(0, len(message_ids), _ROWS_PER_STATEMENT):
@@ -175,17 +176,18 @@ def remove_all(
 
 
 def remove_done(connection: sa.Connection, tables: Tables) -> int:
-    """Take off what needs no person any more: dead letters that their group has done since (by a redrive, a resend, or
-    another worker) or that are void, and of sending what is confirmed or void. Returns how many there were.
+    """Remove entries that need no person any more: dead letters that are void, or that their group has done since (by a
+    redrive, a resend, or another worker), and entries about sending whose stub is confirmed or void. Returns their
+    number.
 
-    A confirmed stub says nothing about a dead letter: its group need not be one that the stub names. In a database
-    that holds one side only, the other side's entries do not exist, nor do its rows.
+    A confirmed stub says nothing about a dead letter: the stub need not name the letter's group. A database that holds
+    one side only has neither entries nor rows of the other side.
     """
     return connection.execute(sa.delete(tables.manual).where(_is_over(tables))).rowcount
 
 
 def clean(engine: sa.Engine, tables: Tables) -> int:
-    """`remove_done` in a transaction of its own, durable when it returns; if nothing is over, only a look, because
+    """`remove_done` in a transaction of its own, durable on return. If nothing is to be removed, it only reads, because
     SQLite has one writer at a time.
     """
     asked = sa.select(tables.manual.c.reason).where(_is_over(tables)).limit(1)

@@ -1,8 +1,8 @@
-"""The id of a message that all parts of the kit agree on (the document's messageId).
+"""The id by which all parts of the kit recognise a message (the document's messageId).
 
-It is the property OUTBOX_ID, which the sender's kit sets, and which retry, redrive, resend, mirrors and sinks keep; of
-messages that were sent without the kit it is the UNIQ_KEY that their producer gave. It is never the offset id, which
-changes with each copy, and never what Java's getMsgId() says of a member of a batch, which all members share.
+It is the property OUTBOX_ID, which the sender's kit sets, and which retry, redrive, resend, mirrors and sinks keep. For
+a message that was sent without the kit it is the UNIQ_KEY of its producer. It is never the offset id, which changes
+with each copy, and never the result of Java's getMsgId(), which all messages of a batch share.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _ID = re.compile(rf"[^\s\x00-\x1f\x7f]{{1,{MESSAGE_ID_CHARACTERS_MAX}}}")
 
 
 def check_message_id(message_id: object) -> str:
-    """Return a usable id: 1 to 255 characters without spaces, which every database compares alike.
+    """Return a usable id: 1 to 255 characters without spaces, which every database compares in the same way.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the id is invalid.
     """
     if not isinstance(message_id, str) or not _ID.fullmatch(message_id):
         raise UsageError(

@@ -1,7 +1,8 @@
-"""Rows that are written only where their key is new, decided by the INSERT itself.
+"""Inserts rows only if their key is new. The INSERT itself decides that.
 
-A SELECT first would decide by an old snapshot (REPEATABLE READ), and a failed INSERT ends a transaction of PostgreSQL.
-MariaDB and MySQL set a column to itself on a conflict: their INSERT IGNORE would hide every other error, too.
+A SELECT before it would decide by an old snapshot (REPEATABLE READ), and a failed INSERT ends a transaction of
+PostgreSQL. MariaDB and MySQL set a column to itself on a conflict: their INSERT IGNORE would hide every other error,
+too.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 
 def insert_new(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert the rows of `table` whose primary key is not there; the others change nothing. All of them in one
-    statement, so that deadlocks are rare if `rows` are sorted by their key.
+    """Insert the rows of `table` whose primary key does not exist; the others change nothing. One statement for all, so
+    deadlocks are rare if `rows` are sorted by their key.
     """
     if not rows:
         return

@@ -31,10 +31,10 @@ step looks at what is there, and may run again.
 
 
 def create_tables(engine: sa.Engine, tables: Tables | None = None) -> None:
-    """Make the tables that are not there; those of an application in the same metadata are left alone.
+    """Create the tables that do not exist. Other tables in the same metadata are not touched.
 
     Raises:
-        SchemaMismatchError: the tables are of a newer version.
+        SchemaMismatchError: the tables have a newer version.
     """
     tables = tables or Tables()
     found = _version(engine, tables)
@@ -54,12 +54,12 @@ def create_tables(engine: sa.Engine, tables: Tables | None = None) -> None:
 
 
 def migrate(engine: sa.Engine, tables: Tables | None = None) -> list[int]:
-    """Bring the tables to this version, step by step, or make them; returns the versions that were reached. Stop
-    senders, relays and consumers meanwhile. Tables that other migrations have made count as what they are: if they are
-    right, their version is noted.
+    """Bring the tables to this version, step by step, or create them; returns the versions that were reached. Stop
+    senders, relays and consumers first. Tables that other migrations created are accepted: if they are right, their
+    version is recorded.
 
     Raises:
-        SchemaMismatchError: the tables are of a newer version, or without a version and not those of this one.
+        SchemaMismatchError: the tables have a newer version, or have no version and are not those of this version.
     """
     tables = tables or Tables()
     found = _version(engine, tables)
@@ -86,10 +86,10 @@ def migrate(engine: sa.Engine, tables: Tables | None = None) -> list[int]:
 
 def validate_schema(engine: sa.Engine, tables: Tables | None = None, *, only: Collection[str] | None = None) -> None:
     """Compare the tables of a database with those of the kit. `only`: the names (without prefix) of the tables that
-    this database needs, such as "stub", "stub_group", "relay" and "manual" for senders.
+    this database needs, for example "stub", "stub_group", "relay" and "manual" for senders.
 
     Raises:
-        SchemaMismatchError: they differ; `differences` has a line for each.
+        SchemaMismatchError: they differ; `differences` has a line for each difference.
     """
     tables = tables or Tables()
     inspector = sa.inspect(engine)

@@ -1,4 +1,4 @@
-"""The columns of a table in a database beside those of the kit: missing ones, types, lengths, comparison of text."""
+"""Compares the columns of a table in a database with the kit's: missing ones, types, lengths, comparison of text."""
 
 from __future__ import annotations
 

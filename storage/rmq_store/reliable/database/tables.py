@@ -6,13 +6,13 @@
     inbox        a message that a group has done; written with the effect
     high_water   per group and queue: the largest offset that was delivered for the first time
     batch        a micro-batch of a streaming query that is written, per group and target
-    manual       what a person must look at
+    manual       messages about which a person must decide
     relay        one row, which makes relays claim one after the other
     schema       the version of these tables
 
-Stub, stub_group, relay and the sender's rows of manual lie in the sender's database; log, inbox, high_water, batch and
-the group's rows of manual in the consumer's. It may be the same one. Times are ms since 1970 (UTC), by the clock of the
-process that writes them.
+The sender's database has stub, stub_group, relay and the sender's rows of manual. The consumer's database has log,
+inbox, high_water, batch and the group's rows of manual. Both may be the same database. Times are ms since 1970 (UTC),
+by the clock of the process that writes them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TINY, _SHORT, _NAME, _QUEUE = 16, 64, 128, 255
 
 
 def text_type(length: int) -> sa.types.TypeEngine[str]:
-    """Text of at most `length` characters that is compared character by character everywhere."""
+    """Text of at most `length` characters, which every database compares character by character."""
     return sa.String(length).with_variant(mysql.VARCHAR(length, **_EXACT), "mysql", "mariadb")
 
 
@@ -56,16 +56,16 @@ def bytes_type() -> sa.types.TypeEngine[bytes]:
 
 
 def sequence_type() -> sa.types.TypeEngine[int]:
-    """A number that the database counts up; SQLite does so for INTEGER only."""
+    """A number that the database increments for each row; SQLite does so for INTEGER only."""
     return sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 class Tables:
-    """The tables, by name. `metadata`: where they are registered (an application's own, or a new one). `prefix` begins
-    each name: lower-case letters, digits and `_`, at most 40 characters. `schema`: a schema of the database.
+    """The tables, by name. They are registered in `metadata` (an application's own, or a new one). `prefix` begins each
+    name: lower-case letters, digits and `_`, at most 40 characters. `schema`: a schema of the database.
 
     Raises:
-        UsageError: a prefix that is no name.
+        UsageError: an invalid prefix.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class Tables:
         )
 
     def all(self) -> list[sa.Table]:
-        """Every table of the kit, in the order in which it is made."""
+        """Every table of the kit, in the order in which they are created."""
         return [
             self.stub, self.stub_group, self.log, self.inbox, self.high_water, self.batch, self.manual, self.relay,
             self.schema_version,

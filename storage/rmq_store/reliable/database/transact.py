@@ -1,14 +1,14 @@
-"""A transaction that is tried again when the database asks for it, at READ COMMITTED.
+"""A transaction at READ COMMITTED that is retried when the database asks for it.
 
-    tried again     deadlock, lock timeout, serialization failure, SQLITE_BUSY, a connection that was lost or refused,
-                    a pool without a free connection
+    retried    deadlock, lock timeout, serialization failure, SQLITE_BUSY, a connection that was lost or refused,
+               a pool without a free connection
 
-`work` may run several times, each in a transaction of its own, so its effects must all be in that transaction. After a
+`work` may run several times, each in a transaction of its own, so all its effects must be in that transaction. After a
 lost connection the commit may have happened: `work` must begin with a write whose repetition it recognises.
 
-At READ COMMITTED each statement sees what was committed before it began. At REPEATABLE READ (the default of MariaDB and
-MySQL) a decision would rest on a snapshot from before somebody else's commit, and on PostgreSQL a row that somebody
-else has changed ends the transaction.
+At READ COMMITTED each statement sees the rows that were committed before it began. At REPEATABLE READ (the default of
+MariaDB and MySQL) a decision would rest on a snapshot older than another transaction's commit. On PostgreSQL a row that
+another transaction has changed would end the transaction.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ def transact(
     tries: int = TRIES,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
-    """Run `work` in a transaction and commit it; returns what it returns, durable in the database.
+    """Run `work` in a transaction and commit it; returns its result, durable in the database.
 
     Raises:
-        sqlalchemy.exc.SQLAlchemyError: what no try cures, or the last try's error. An exception of `work` rolls back.
+        sqlalchemy.exc.SQLAlchemyError: an error that a retry cannot help, or the error of the last attempt.
+        An exception of `work` rolls back.
     """
     for attempt in range(1, tries + 1):
         try:
@@ -66,7 +67,7 @@ def transact(
 
 
 def read(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
-    """Run `work`, which only reads what is committed; in SQLite it waits for no writer. Raises as `transact`."""
+    """Run `work`, which only reads committed rows; in SQLite it waits for no writer. Raises as `transact`."""
     return transact(engine.execution_options(**{ONLY_READS: True}), work)
 
 
@@ -91,7 +92,7 @@ def _must_set_level(connection: sa.Connection) -> bool:
 
 
 def is_transient(error: sa.exc.DBAPIError | sa.exc.TimeoutError) -> bool:
-    """Whether the same transaction may succeed when it is tried again."""
+    """True if the same transaction may succeed when it is retried."""
     if isinstance(error, sa.exc.TimeoutError) or error.connection_invalidated:
         return True
     original: Any = error.orig
@@ -109,7 +110,7 @@ def is_transient(error: sa.exc.DBAPIError | sa.exc.TimeoutError) -> bool:
 
 
 def is_duplicate(error: sa.exc.IntegrityError) -> bool:
-    """Whether a row of this key was there. Other breaches (NOT NULL, foreign keys) are no duplicates."""
+    """True if a row with this key existed. Other violations (NOT NULL, foreign keys) are no duplicates."""
     original: Any = error.orig
     if isinstance(original, sqlite3.IntegrityError):
         return original.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE)

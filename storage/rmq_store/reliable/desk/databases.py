@@ -1,4 +1,4 @@
-"""The databases of the kit for a tool: opened by references, looked at, and closed again."""
+"""The databases of the kit for a tool: opened by reference, and closed again."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def open_databases(
     prefix: str = "rmq_",
     needs_tables: bool = True,
 ) -> Iterator[Databases]:
-    """The senders' database `stubs`, those of the groups in `by_group`, and `other` for all other groups: references
-    that `open_engine` takes. Errors of a database are raised as one line, without statements and their values: these
-    are data of applications.
+    """The senders' database `stubs`, the databases of the groups in `by_group`, and `other` for all other groups:
+    references as for `open_engine`. Errors of a database are raised as one line, without statements and their values,
+    which are data of applications.
 
     Raises:
-        UsageError: a reference that leads nowhere, a database that is not supported, tables that are missing.
-        StoreError: a database does not answer, or refuses something.
+        UsageError: a reference cannot be resolved, a database is not supported, tables are missing.
+        StoreError: a database does not answer, or refuses a statement.
     """
     tables = Tables(prefix=prefix)
     with contextlib.ExitStack() as closing:

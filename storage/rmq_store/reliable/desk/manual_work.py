@@ -1,13 +1,14 @@
-"""Decisions of a person about a message: send it again, end it, or take it off the manual list.
+"""Decisions of a person about a message: send it again, void it, or remove it from the manual list.
 
-    retry   it is sent once more as if it never had been: behind what its key has unsent, whatever its offset, and its
-            count begins at 0. Entries go, but doubts stay. If it fails again, a new entry tells of it. A stub that is
-            older than inbox rows are kept is refused: nobody could tell that a group has done it
-    void    it has no effect from now on: groups that have not done it will do nothing (`stub.void`)
-    clear   entries go, and nothing else happens: for what a person has done by hand, and for doubts that are over
+    retry   sends the message once more, as a new one: after the unsent messages of its key, whatever its offset, with
+            its send count at 0. Entries are removed, but entries in doubt stay. If it fails again, a new entry says so.
+            A stub that is older than inbox rows are kept is refused: nobody could tell that a group has done it
+    void    the message has no effect from now on: groups that have not done it will do nothing (`stub.void`)
+    clear   removes entries, and does nothing else: for work that a person has done by hand, and for doubts that are
+        over
 
-The sender's database comes first. If the process dies before the consumers' databases follow, the message is sent or
-void already, and an entry that is left goes when its message is done or is cleared.
+The sender's database comes first. If the process dies before it has changed the consumers' databases, the message is
+sent or void already. An entry that is left is removed when its message is done or cleared.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from rmq_store.reliable.relay.inboxes import Inboxes
 
 
 class Outcome(StrEnum):
-    """The result for one message. CHANGED is what was asked for; all others changed nothing."""
+    """The result for one message. CHANGED: the requested change was made. After any other result nothing was changed.
+    """
 
     CHANGED = "CHANGED"
     CONFIRMED = "CONFIRMED"
@@ -53,8 +55,8 @@ _OF_CONSUMING: Final = (DEAD_LETTER, IN_DOUBT, NO_ID)
 def plan(
     inboxes: Inboxes, tables: Tables, message_ids: Sequence[str], action: str, *, oldest_ms: int = 0
 ) -> dict[str, Outcome]:
-    """The plan of `action` ("retry", "void", "clear") for each message; changes nothing. `oldest_ms`: stubs that
-    are older are not retried.
+    """The outcome that `action` ("retry", "void", "clear") would have for each message; changes nothing. `oldest_ms`:
+    older stubs are not retried.
     """
     statuses = read(inboxes.stubs, partial(status_of, tables=tables, message_ids=message_ids))
     if action == "clear":
@@ -71,7 +73,7 @@ def plan(
 
 
 def done_groups(inboxes: Inboxes, tables: Tables, message_ids: Sequence[str]) -> dict[str, list[str]]:
-    """The groups that have confirmed a stub already, by id: what a person should know who ends it."""
+    """The groups that have confirmed a stub already, by id. A person who voids a message should know them."""
     stub_group = tables.stub_group
     asked = sa.select(stub_group.c.message_id, stub_group.c.group_name).where(
         stub_group.c.message_id.in_(message_ids), stub_group.c.confirmed_ms.is_not(None)
@@ -83,9 +85,7 @@ def done_groups(inboxes: Inboxes, tables: Tables, message_ids: Sequence[str]) ->
 
 
 def retry(inboxes: Inboxes, tables: Tables, message_id: str, now_ms: int, *, oldest_ms: int = 0) -> Outcome:
-    """Have a message sent again, unless its stub is older than `oldest_ms`; durable when it returns. The relay sends
-    it, not this call.
-    """
+    """Have a message sent again by the relay, unless its stub is older than `oldest_ms`; durable on return."""
     work = partial(_retry_stub, tables=tables, message_id=message_id, now_ms=now_ms, oldest_ms=oldest_ms)
     outcome = transact(inboxes.stubs, work)
     if outcome is Outcome.CHANGED:
@@ -95,7 +95,7 @@ def retry(inboxes: Inboxes, tables: Tables, message_id: str, now_ms: int, *, old
 
 
 def void_message(inboxes: Inboxes, tables: Tables, message_id: str) -> Outcome:
-    """Take a message back; durable when it returns. A group that is doing it right now may come first."""
+    """Void a message; durable on return. A group that works on it right now may finish first."""
     outcome = transact(inboxes.stubs, partial(_void_stub, tables=tables, message_id=message_id))
     if outcome is Outcome.CHANGED:
         for engine in inboxes.engines():
@@ -104,7 +104,7 @@ def void_message(inboxes: Inboxes, tables: Tables, message_id: str) -> Outcome:
 
 
 def clear(inboxes: Inboxes, tables: Tables, message_id: str) -> Outcome:
-    """Take a message off the manual list, doubts included; durable when it returns."""
+    """Remove a message from the manual list, entries in doubt included; durable on return."""
     outcome = plan(inboxes, tables, [message_id], "clear")[message_id]
     if outcome is Outcome.CHANGED:
         for engine in inboxes.engines():

@@ -22,8 +22,8 @@ _ENTRIES_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class MessageReport:
-    """`stub` None: this database has promised no such message. `others`: groups that the stub does not name, and that
-    have received or done it.
+    """`stub` is None if the senders' database has no such message. `others`: groups that the stub does not name, and
+    that have received or done the message.
     """
 
     message_id: str
@@ -35,7 +35,7 @@ class MessageReport:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing knows the message."""
+        """True if no database knows the message."""
         return self.stub is None and not self.others and not self.entries
 
 

@@ -1,4 +1,4 @@
-"""Why a stub is not sent now, in one line for a person, by the rule that the relay goes by (`resend_rule`)."""
+"""Why a stub is not sent now, in one line for a person, by the relay's own rule (`resend_rule`)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ MANUAL: Final = "manual"
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """A group that must confirm a stub. `high_water`: the largest offset that it has received of the stub's queue,
-    None without one, or if nobody knows the stub's offset.
+    """A group that must confirm a stub. `high_water`: the largest offset of the stub's queue that the group has
+    received; None if it has received none, or if the stub's offset is unknown.
     """
 
     name: str
@@ -37,7 +37,7 @@ class GroupStatus:
 
 
 def judge(row: sa.Row[Any], groups: Sequence[GroupStatus], older: sa.Row[Any] | None, now_ms: int) -> tuple[str, str]:
-    """The state of a stub and the reason. `older`: the message that its key waits for."""
+    """The state of a stub and the reason. `older`: the older message of the same sharding key for which it waits."""
     if row.status == VOID:
         return VOID, "taken back: it has no effect any more"
     if row.status == CONFIRMED:
@@ -76,7 +76,7 @@ def judge(row: sa.Row[Any], groups: Sequence[GroupStatus], older: sa.Row[Any] | 
 
 
 def _decide(stub: SentStub, groups: Sequence[GroupStatus], now_ms: int) -> Action:
-    """What the relay's rule says, without the limits that a relay was given, and without asking a broker."""
+    """The decision of the relay's rule, without the limits of a relay's settings, and without asking a broker."""
     states = {
         group.name: GroupState(
             group.done_ms is not None,

@@ -1,13 +1,13 @@
-"""The next step of a stub, and why it is not sent yet: for people who look (`rmq resend list` and `show`).
+"""The next step of a stub, and why it is not sent yet: for people (`rmq resend list` and `show`).
 
-    unsent     no broker has answered for it yet
-    waiting    sent; the time is not there, or each group may still get it
-    due        sent, and sent again in the next round
+    unsent     no broker has confirmed a send yet
+    waiting    sent; its resend time has not come, or each group may still get it
+    due        sent, and the next round sends it again
     manual     on the manual list: nobody sends it
-    void       taken back
+    void       a person has voided it
     confirmed  every group has done it
 
-A view is read without locks, a page at a time, in a number of statements that does not depend on the page.
+A view is read without locks, a page at a time. The number of statements per page does not depend on its rows.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class StubStatus:
 def stubs_in(
     inboxes: Inboxes, tables: Tables, states: Sequence[str], now_ms: int, *, group: str | None = None
 ) -> Iterator[StubStatus]:
-    """Stubs in one of the `states`, oldest first; of one group only, if it has not confirmed them."""
+    """Stubs in one of the `states`, oldest first. With `group`, only stubs that this group has not confirmed."""
     seq = -1
     stub, stub_group = tables.stub, tables.stub_group
     while True:
@@ -81,7 +81,7 @@ def stubs_named(inboxes: Inboxes, tables: Tables, message_ids: Sequence[str], no
 
 
 def count_states(engine: sa.Engine, tables: Tables) -> dict[str, int]:
-    """{unsent, sent, manual, void: how many stubs}; "sent" are those that are waiting or due."""
+    """{unsent, sent, manual, void: number of stubs}; "sent" are those that are waiting or due."""
     stub = tables.stub
     kind = sa.case(
         (stub.c.status == VOID, VOID),
@@ -99,7 +99,7 @@ def _rows(connection: sa.Connection, asked: sa.Select[Any]) -> Sequence[sa.Row[A
 
 
 def _columns(tables: Tables) -> list[sa.Column[Any]]:
-    """Of `stub`, without what may be large."""
+    """The columns of `stub`, without those that may be large."""
     return [column for column in tables.stub.columns if column.name not in ("body", "properties")]
 
 
@@ -151,7 +151,7 @@ def _groups(inboxes: Inboxes, tables: Tables, rows: Sequence[sa.Row[Any]]) -> Ma
 
 
 def group_statuses(engine: sa.Engine, tables: Tables, message_id: str, groups: Sequence[str]) -> list[GroupStatus]:
-    """Those of the groups that have received or done a message, whether it has a stub or not."""
+    """Those of the groups that have received or done a message, whether or not it has a stub."""
     known = GroupRows()
     read(engine, partial(known.add, tables=tables, groups=groups, ids=[message_id], topics=[]))
     found = [_status(known, group, message_id, None, None) for group in groups]

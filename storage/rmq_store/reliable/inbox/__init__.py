@@ -1,1 +1,1 @@
-"""The consumer's half: `Idempotency`, and all that makes an effect happen once."""
+"""The consumer's half: `Idempotency`, and the modules that make an effect happen once."""

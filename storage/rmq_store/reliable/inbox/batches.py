@@ -1,17 +1,18 @@
-"""A micro-batch of a streaming query, written with its marks in one transaction: `foreachBatch` without a second time.
+"""A micro-batch of a streaming query, written with its inbox records in one transaction: a repeated `foreachBatch`
+writes nothing.
 
     B0  high-water marks, in a transaction of their own   for the resend: which offsets the group has seen
-    B1  BEGIN; the row (query, group, target, batch)      it is there, for the same messages: nothing happens
-    B2  per chunk: inbox rows of all its ids              rows whose id was there are dropped, as are repetitions
+    B1  BEGIN; the row (query, group, target, batch)      it exists with the same messages: nothing happens
+    B2  per chunk: inbox rows of all its ids              rows whose id existed are dropped, as are repetitions
     B3             their stubs are confirmed              rows whose stub is void are dropped (stubs of this database)
     B4             write(connection, the rest)            in a savepoint; it may neither commit nor roll back
-    B5             log rows of all its ids go             an earlier consumer of the group may have failed on them
+    B5             log rows of all its ids are deleted    an earlier consumer of the group may have failed on them
     B6  COMMIT
     B7  stubs of another database are confirmed in a transaction of its own: a lost one costs a resend
 
-The inbox decides what is written, as for any other consumer of the group. The row of the batch saves the work of a
-repetition, and it still recognises one when the inbox is purged. A checkpoint that was set back, or copied, brings
-other messages under a number that is taken: they are written as far as the inbox does not have them.
+The inbox decides which rows are written, as for any other consumer of the group. The row of the batch saves the work of
+a repetition, and still recognises one when the inbox is purged. A checkpoint that was set back or copied brings other
+messages under an old batch number: those that the inbox does not have are written.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ Chunk = tuple[list[str], pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A micro-batch: `query_id` stays with its checkpoint, `batch_id` counts up. `row_count` and `digest` say which
-    messages it has, in whatever order.
+    """A micro-batch: `query_id` stays with its checkpoint, `batch_id` counts up. `row_count` and `digest` identify its
+    messages, in any order.
     """
 
     query_id: str
@@ -65,8 +66,8 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """`written_before`: an earlier run has written the batch, and nothing was done. Else how many rows were `written`,
-    how many were `dropped` because the group had done their messages before, and how many because they are `void`.
+    """`written_before`: an earlier run has written the batch, and nothing was done. Otherwise: the number of rows
+    `written`, rows `dropped` because the group had done their messages before, and rows whose messages are `void`.
     """
 
     written_before: bool
@@ -76,16 +77,16 @@ class BatchResult:
 
 
 class _WrittenBeforeError(Exception):
-    """The row of the batch is there; the transaction has done nothing."""
+    """The row of the batch exists; the transaction has done nothing."""
 
 
 class BatchWriter:
     """Writes the batches of streaming queries for one group.
 
-    `write(connection, rows)` is called for each chunk that has something to do, in the transaction that holds the
-    marks; it writes through `connection` only, because the transaction may be run again from its start, and neither
-    commits nor rolls back. `target` names what is written, in at most 64 characters: one batch may be written to
-    several. `stub_engine`: the database of the stubs, if it is another one.
+    `write(connection, rows)` is called for each chunk with rows that are not done, in the transaction that has the
+    inbox rows. It uses only `connection`, because the transaction may run again from its start, and neither commits nor
+    rolls back. `target` names the table or function, in at most 64 characters: one batch may be written to several
+    targets. `stub_engine`: the database of the stubs, if it is another one.
     """
 
     def __init__(
@@ -107,22 +108,22 @@ class BatchWriter:
         self._handlers = HandlerRunner(engine)
 
     def close(self) -> None:
-        """Watch `write` no more; nothing is written then."""
+        """Stop listening to the engine's events; nothing can be written afterwards."""
         self._handlers.close()
 
     def write(
         self, batch: Batch, chunks: Callable[[], Iterable[Chunk]], marks: Mapping[Queue, int] | None = None
     ) -> BatchResult:
-        """Write a batch, or nothing of it; it is durable in the database on return. `chunks` is called for each try.
+        """Write a batch, all or nothing; durable in the database on return. `chunks` is called for each attempt.
 
         `marks`: {(broker name, topic, queue id): the largest offset of first deliveries}. Without them the relay does
-        not see that the group has missed a message, and sends it again only when its stub is reported as stuck.
-        Statements per chunk are constant, if those of `write` are.
+        not notice that the group has missed a message. It then sends the message again only when its stub is reported
+        as stuck. The number of statements per chunk is constant, if that of `write` is.
 
-        Raises:
-            HandlerTransactionError: `write` has ended the transaction, or has tried to. sqlalchemy.exc.SQLAlchemyError:
-            what no further try cures. Errors of `write` and `chunks`. Nothing is
-                written then.
+        Raises (nothing is written then):
+            HandlerTransactionError: `write` has ended the transaction, or has tried to.
+            sqlalchemy.exc.SQLAlchemyError: an error that a retry cannot help.
+            Errors of `write` and `chunks`.
         """
         if marks:
             transact(self._engine, partial(write_marks, tables=self._tables, group=self._group, marks=marks))
@@ -195,7 +196,7 @@ class BatchWriter:
         return BatchResult(written_before=False, written=written, dropped=dropped, void=void)
 
     def _confirm(self, connection: sa.Connection, message_ids: Collection[str], at_ms: int) -> set[str]:
-        """Confirm what is not void; returns what is."""
+        """Confirm the stubs that are not void; returns the ids of void ones."""
         answers = confirm_all(connection, self._tables, self._group, message_ids, at_ms)
         return {message_id for message_id, answer in answers.items() if answer is Confirmation.VOID}
 
@@ -217,7 +218,7 @@ def _facts(batch: Batch) -> dict[str, int]:
 
 
 def _first_places(message_ids: list[str], to_do: set[str]) -> list[int]:
-    """Where the ids of `to_do` come first."""
+    """The places at which the ids of `to_do` occur first."""
     left = set(to_do)
     places = []
     for place, message_id in enumerate(message_ids):

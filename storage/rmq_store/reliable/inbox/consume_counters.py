@@ -1,4 +1,4 @@
-"""Counts of a group's messages that were done, recognised as duplicates, put off, or failed."""
+"""Counts of a group's messages: done, recognised as duplicates, postponed, or failed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rmq_store.reliable.inbox.redis_filter import Known
 class ConsumeCounts:
     """Messages since the `Idempotency` was made.
 
-    `done`: with their effect. `duplicates_by_redis`, `duplicates_by_inbox`: done before, which Redis knew, or which
-    only the database did. `void`: taken back by their sender. `later`: another worker had them. `failed`: the handler
-    or the database failed. `refused`: without an id of their own. `in_doubt`: put on the manual list. `redis_outages`:
-    how often Redis began to fail.
+    `done`: with their effect. `duplicates_by_redis`, `duplicates_by_inbox`: done before, as Redis or only the database
+    knew. `void`: voided by a person. `later`: another worker had them. `failed`: the handler or the database failed.
+    `refused`: without an id of their own. `in_doubt`: put on the manual list. `redis_outages`: how often Redis began to
+    fail.
     """
 
     done: int = 0
@@ -31,7 +31,7 @@ class ConsumeCounts:
 
 
 class Counters:
-    """Counts up, from any thread."""
+    """Counters that any thread may increment."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,15 +53,15 @@ class Counters:
         self._add(added)
 
     def doubt(self, count: int) -> None:
-        """More on the manual list."""
+        """Count messages that were put on the manual list."""
         self._add({"in_doubt": count})
 
     def refuse(self, count: int) -> None:
-        """Messages without an id."""
+        """Count messages without an id."""
         self._add({"refused": count})
 
     def outage(self) -> None:
-        """Redis began to fail."""
+        """Count that Redis began to fail."""
         self._add({"redis_outages": 1})
 
     def _add(self, added: Mapping[str, int]) -> None:

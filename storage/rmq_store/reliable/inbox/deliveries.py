@@ -1,4 +1,4 @@
-"""Deliveries of messages and rows as the kit sees them: their id, place and retry, and what an answer acknowledges."""
+"""Deliveries of messages and rows as the kit needs them: id, place, retry, and what an answer acknowledges."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BROKER_CHOOSES: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The consequence of a failure: the next delivery after so long, or none any more."""
+    """The consequence of a failure: the wait before the next delivery, or that there is none."""
 
     after_ms: int
     is_last: bool
@@ -33,24 +33,24 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """The retries of a group. `steps_ms`: how long the first, second, ... of them waits; the last step repeats."""
+    """The retries of a group. `steps_ms`: the waits before the first, second, ... retry; the last one repeats."""
 
     steps_ms: tuple[int, ...]
     max_reconsume_times: int
 
     def retry(self, reconsume_times: int) -> Retry:
-        """The consequence of a failure of a message that came again so often."""
+        """The consequence of a failure of a message that was retried `reconsume_times` times."""
         step_ms = self.steps_ms[min(reconsume_times, len(self.steps_ms) - 1)]
         return Retry(step_ms, reconsume_times >= self.max_reconsume_times)
 
     def level_of(self, wait_ms: int) -> int:
-        """The first delay level that is not shorter; `BROKER_CHOOSES` if none is."""
+        """The first delay level that is not shorter than `wait_ms`; `BROKER_CHOOSES` if there is none."""
         longer = (level for level, step_ms in enumerate(self.steps_ms, FIRST_RETRY_LEVEL) if step_ms >= wait_ms)
         return next(longer, BROKER_CHOOSES)
 
 
 def receipt_of(message: MessageExt, topic: str, reconsume_times: int, retry: Retry) -> Receipt:
-    """A delivery. `topic`: where the message lies, which is the retry topic of one that comes again.
+    """A delivery. `topic`: the topic that holds the message; for a retried message this is the retry topic.
 
     Raises:
         NoMessageIdError: it has no id of its own.
@@ -111,7 +111,7 @@ def first_rows(ids: Sequence[str | None]) -> dict[str, int]:
 
 
 def prefix_length(done: Sequence[bool]) -> int:
-    """How many come before the first that is not done."""
+    """The number of items before the first one that is not done."""
     return next((index for index, is_done in enumerate(done) if not is_done), len(done))
 
 

@@ -1,4 +1,4 @@
-"""The transaction that has the effect: inbox rows, the handler, confirmation, the end of the log rows (C3 to C6)."""
+"""The transaction of the effect: inbox rows, the handler, confirmation, deletion of the log rows (C3 to C6)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ Handle = Callable[[sa.Connection, Collection[str]], object]
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The tables of the group's rows. `stubs`: the engine of the stubs, None if they lie in the same database."""
+    """The tables that have the group's rows. `stubs`: the engine of the stubs; None if they are in the same database.
+    """
 
     group: str
     engine: sa.Engine
@@ -37,7 +38,7 @@ class Places:
 
 
 class VoidStubsError(Exception):
-    """Stubs that were taken back while the effect was under way; it is rolled back."""
+    """Stubs were voided during the effect; it is rolled back."""
 
     def __init__(self, message_ids: set[str]) -> None:
         super().__init__(f"void stubs: {len(message_ids)}")
@@ -49,7 +50,7 @@ class BusyError(Exception):
 
 
 class Effect:
-    """Runs it. Safe for threads."""
+    """Runs the transaction. Safe for threads."""
 
     def __init__(
         self, places: Places, handlers: HandlerRunner, clock: Callable[[], int], outbox: Outbox | None = None
@@ -63,11 +64,13 @@ class Effect:
         """Do messages in one transaction, durable on return; returns those that were not done before. `handle` may be
         called several times, each time after a rollback.
 
-        `may_wait` False: a worker that took over may find the first one alive, and waits for it a moment only.
+        `may_wait` False: the worker has taken over from one that may still be alive, and waits only a moment for its
+        transaction.
 
-        Raises:
-            VoidStubsError, BusyError: nothing was done.
-            what `handle` raises: nothing was done. HandlerTransactionError: unless it committed something itself.
+        Raises (nothing was done then):
+            VoidStubsError, BusyError.
+            Errors of `handle`.
+            HandlerTransactionError: the handler may have committed statements itself.
         """
         run = partial(self._run, message_ids=message_ids, handle=handle, may_wait=may_wait)
         mine, stubs = transact(self._places.engine, run)
@@ -77,7 +80,7 @@ class Effect:
         return mine
 
     def confirm(self, connection: sa.Connection, message_ids: Collection[str], now_ms: int) -> set[str]:
-        """Confirm stubs that lie in this database, in the caller's transaction; returns the ids of void ones."""
+        """Confirm stubs of this database in the caller's transaction; returns the ids of void ones."""
         if self._places.stubs is not None:
             return set()
         return confirm(connection, self._places, message_ids, now_ms)

@@ -2,7 +2,7 @@
 
     MessageExt, MessageView, RecordBatch  ->  receipts  ->  `Once`  ->  outcomes  ->  ack index, delay level, handle
 
-A message without an id cannot be done once. It fails each time and becomes a dead letter, or goes to the manual list.
+A message without an id cannot be done once. It fails each time and becomes a dead letter, or is put on the manual list.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 class Handling:
-    """Of one group. Safe for threads."""
+    """The conversions for one group. Safe for threads."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Handling:
         outside: bool,
         busy_wait_ms: int | None,
     ) -> tuple[Outcome | None, int]:
-        """The outcome of a message, and how long it must wait if another worker has it; None: it has no id."""
+        """The outcome of a message (None: it has no id), and its wait in ms if another worker has it."""
         try:
             receipt = receipt_of(message, topic, message.reconsume_times, retry)
         except NoMessageIdError as error:
@@ -97,8 +97,8 @@ class Handling:
         handler: Callable[..., object],
         outside: bool,
     ) -> Outcome:
-        """A message that another worker has stays hidden until that one's lease is over; at its last delivery, this
-        thread waits for it.
+        """The outcome of a message. If another worker has it, it stays hidden until that worker's lease ends; at its
+        last delivery, this thread waits for that.
         """
         try:
             receipt = receipt_of(view.message, view.received_from, view.delivery_attempt - 1, retry)
@@ -130,7 +130,7 @@ class Handling:
     def rows(
         self, batch: pa.RecordBatch, topic: str, handler: ArrowHandler, lease_token: str | None
     ) -> tuple[list[Outcome], int]:
-        """The outcome of each row, and how long they must wait if other workers have them."""
+        """The outcome of each row, and the wait in ms if other workers have some of them."""
         ids, error = message_ids_of(batch)
         if error is not None:
             self._refuse(topic, ids.count(None), error)
@@ -153,7 +153,7 @@ class Handling:
         return found, verdicts.wait_ms
 
     def row_outside(self, row: pa.RecordBatch, topic: str, handler: Callable[[], object]) -> Outcome:
-        """The outcome of the message of a batch with one row, whose effect is elsewhere."""
+        """The outcome of the message of a batch with one row, whose effect is outside of the database."""
         ids, error = message_ids_of(row)
         if error is not None:
             self._refuse(topic, 1, error)
@@ -165,8 +165,8 @@ class Handling:
     def answer(
         self, context: ConsumeConcurrentlyContext, outcomes: Sequence[Outcome], wait_ms: int
     ) -> ConsumeConcurrentlyStatus:
-        """Acknowledge what comes before the first that is not done. If the rest is only busy, it comes again when the
-        lease is over.
+        """Acknowledge the messages before the first one that is not done. If the others are only busy, they come again
+        when the lease is over.
         """
         context.ack_index = prefix_length([outcome.is_success for outcome in outcomes]) - 1
         if Outcome.LATER in outcomes and Outcome.FAILED not in outcomes:
@@ -174,7 +174,9 @@ class Handling:
         return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 
     def with_handle(self, view: MessageView, call: Callable[[], None]) -> bool:
-        """False: the message was visible again before; it comes, or came, again."""
+        """Run `call`, which uses the receipt handle of the view. False: the message was visible again before; it comes,
+        or came, again.
+        """
         try:
             call()
         except InvalidReceiptHandleError as error:
@@ -190,7 +192,7 @@ class Handling:
             _log.error("group %s: %s. More of this topic are only counted", self._group, error)
 
     def list_nameless(self, message: MessageExt) -> None:
-        """Put a message without an id on the manual list, under its place in the log."""
+        """Put a message without an id on the manual list, with its place in the log as the id."""
         detail = f"offset {message.queue_offset} of queue {message.queue_id} of {message.topic} ({message.broker_name})"
         add = partial(
             manual_list.add, tables=self._tables, message_id=message.offset_msg_id, group_name=self._group,

@@ -1,8 +1,8 @@
 """The high-water marks that a process must write: the largest offset of first deliveries per queue.
 
-A mark that is written costs nothing more. Of the threads that work on one queue, one writes at a time: the row would
-make them wait for each other's commits. The next worker writes what others have seen meanwhile; the last one that
-leaves writes it at once.
+A mark that is written already costs nothing. Of the threads that work on one queue, only one writes at a time:
+otherwise the row would make them wait for each other's commits. The next worker writes the offsets that others have
+seen meanwhile; the last one that leaves writes them at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class HighWater:
         self._left: set[Queue] = set()
 
     def enter(self, receipts: Iterable[Receipt]) -> dict[Queue, int]:
-        """Begin a transaction that writes these marks; `leave` ends it, whatever happens."""
+        """The marks that this thread's transaction must write. Call `leave` after it, in any case."""
         marks: dict[Queue, int] = {}
         with self._lock:
             self._active += 1
@@ -40,7 +40,7 @@ class HighWater:
         return marks
 
     def leave(self, marks: Mapping[Queue, int], *, is_committed: bool) -> dict[Queue, int]:
-        """The marks that this thread must write now, because nobody else is about to; then it calls `wrote`."""
+        """The marks that this thread must write now, because no other thread is about to; then it calls `wrote`."""
         with self._lock:
             self._active -= 1
             self._writing -= marks.keys()
@@ -50,6 +50,6 @@ class HighWater:
             return {} if self._active else {queue: self._seen[queue] for queue in self._left}
 
     def wrote(self, marks: Mapping[Queue, int]) -> None:
-        """These are committed."""
+        """Record that these marks are committed."""
         with self._lock:
             self._left -= {queue for queue, offset in marks.items() if self._seen[queue] == offset}

@@ -78,7 +78,7 @@ OutsideHandler = Callable[[MessageExt], object]
 
 @dataclass(frozen=True, slots=True)
 class ReceiveCounts:
-    """The counts of one `Idempotency.receive`: messages acknowledged, put off because another worker has them,
+    """The counts of one `Idempotency.receive`: messages that were acknowledged, that another worker has, and that
     failed.
     """
 
@@ -88,26 +88,25 @@ class ReceiveCounts:
 
 
 class Idempotency:
-    """Everything that makes a group idempotent. Safe for threads, not across fork; close it behind its consumers.
+    """Everything that makes a group idempotent. Safe for threads, not across fork. Close it after its consumers.
 
-    `engine`: of the database that holds the effects, or a reference that `open_engine` takes. Each consuming thread
-    uses one connection at a time, and so does the thread that renews leases: the pool must be as large. `stubs`: the
-    engine of the stubs if they lie in another database.
-    `outbox`: of this database: what handlers add to it is sent at once behind the commit; without, a relay sends it.
-    `redis`: a client (give it a short socket time-out), or a reference to its URL: `env:NAME`, `file:/path`, a URL.
-    `lease_ms`: how soon another worker may take over from one that died; renewed while a handler runs.
-    `retry_ladder_ms`, `max_reconsume_times`: how long the group's retries wait, and how many there are, as its
-    consumers and brokers have it. A failed message blocks its resend until the next step and `retry_slack_ms` more.
-    `inbox_retention`: how long a duplicate is recognised: longer than a resend or redrive may take to come. It never
-    counts for less than the store's retention (72 h) and the ladder together.
-    `busy_wait_ms`: how long a listener waits in its place for a message that another worker has, before it asks for a
-    later delivery; without bound where no delivery is left.
-    `redis_prefix`: begins each key; one per environment that shares a Redis. `clock`: the wall clock in ms.
+    `engine`: of the database of the effects, or a reference for `open_engine`. Each consuming thread uses one
+    connection at a time, and so does the thread that renews leases: the pool must be as large. `stubs`: the engine of
+    the stubs if they are in another database. `outbox`: an outbox of this database. Messages that handlers add to it
+    are sent right after the commit; without it, a relay sends them. `redis`: a client (give it a short socket
+    time-out), or a reference to its URL: `env:NAME`, `file:/path`, a URL. `lease_ms`: the time after which another
+    worker may take over from one that died; the lease is renewed while a handler runs. `retry_ladder_ms`,
+    `max_reconsume_times`: the waits before the group's retries, and their number, as its consumers and brokers have
+    them. A failed message is not resent until its next retry is due and `retry_slack_ms` more. `inbox_retention`: how
+    long a duplicate is recognised. It must be longer than a resend or redrive may take, and never counts for less than
+    the store's retention (72 h) and the ladder together. `busy_wait_ms`: how long a listener waits for a message that
+    another worker has, before it asks for a later delivery; if no delivery is left, it waits without limit.
+    `redis_prefix`: begins each key; use one per environment if several share a Redis. `clock`: the wall clock in ms.
 
-    While the database is away, listeners hold their messages, and answer nothing.
+    While the database is unavailable, listeners keep their messages, and do not answer.
 
     Raises (when constructed):
-        UsageError: a reference that leads nowhere, or a number out of bounds.
+        UsageError: a reference that cannot be resolved, or a number outside its range.
     """
 
     def __init__(
@@ -176,10 +175,10 @@ class Idempotency:
     ) -> MessageListenerConcurrently:
         """A listener for a PushConsumer. `handler(connection, message)` writes its effect through the connection:
         exactly once, durable before the answer. With `outside`, `handler(message)` has its effect elsewhere: at least
-        once, and the manual list names what is in doubt.
+        once, and the manual list names the messages in doubt.
 
-        All messages of a batch are tried. Those before the first that is not done are acknowledged; later ones that are
-        done come again, and are recognised.
+        All messages of a batch are tried. Those before the first one that is not done are acknowledged. Later ones that
+        are done come again, and are recognised.
         """
 
         def consume(messages: Sequence[MessageExt], context: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
@@ -204,11 +203,12 @@ class Idempotency:
         suspend_ms: int = SUSPEND_MS,
         max_reconsume_times: int = ALWAYS_AGAIN,
     ) -> MessageListenerOrderly:
-        """The same in the order of each queue. The first message that is not done ends its batch, and suspends the
-        queue for `suspend_ms`; while another worker has it, until that one's lease is over, at most 30 s at a time.
+        """As `concurrently`, in the order of each queue. The first message that is not done ends its batch, and
+        suspends the queue for `suspend_ms`. If another worker has the message, the queue is suspended until that lease
+        ends, at most 30 s at a time.
 
-        `max_reconsume_times`: the consumer's; -1, as its default: a message is never given up. One without an id would
-        suspend its queue for ever; it goes to the manual list (no_id) instead, and the queue goes on.
+        `max_reconsume_times`: the consumer's. With -1, its default, a message is retried for ever. A message without an
+        id would then suspend its queue for ever. So it is put on the manual list (no_id), and the queue goes on.
         """
         _check_number("suspend_ms", suspend_ms, 0, SUSPEND_MS_MAX)
         _check_number("max_reconsume_times", max_reconsume_times, ALWAYS_AGAIN, 1 << 31)
@@ -230,12 +230,12 @@ class Idempotency:
         return _of_group(MessageListenerOrderly(consume))
 
     def arrow(self, handler: ArrowHandler) -> MessageListenerArrow:
-        """A listener that gives `handler(connection, record_batch)` the rows of a batch that are to be done: without
-        duplicates, also within the batch, and without void ones. One transaction per batch, a fixed number of
+        """A listener that gives `handler(connection, record_batch)` the rows of a batch that are not done: without
+        duplicates, also within the batch, and without void messages. One transaction per batch, a fixed number of
         statements per 1,000 rows. The handler is not called if no row is left.
 
-        The handler may be called several times for a row, each time after a rollback: where it fails, the batch is
-        halved until the guilty rows stand alone, each part in a transaction of its own.
+        The handler may be called several times for a row, each time after a rollback. If it fails, the batch is halved
+        until the failing rows are alone, each part in a transaction of its own.
         """
 
         def consume(batch: pa.RecordBatch, context: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
@@ -255,13 +255,13 @@ class Idempotency:
         *,
         outside: bool = False,
     ) -> ReceiveCounts:
-        """Receive messages, do them, and acknowledge what is done. The rest comes again after `invisible_duration`, and
-        what another worker has, when that one's lease is over.
+        """Receive messages, run the handler, and acknowledge the messages that are done. The others come again after
+        `invisible_duration`; messages that another worker has, when its lease is over.
 
-        A message of which the acknowledgement came too late comes again, and is recognised.
+        A message whose acknowledgement came too late comes again, and is recognised.
 
         Raises:
-            UsageError, ClientError: as `SimpleConsumer.receive` and `ack`; what is done stays done.
+            UsageError, ClientError: as `SimpleConsumer.receive` and `ack`; messages that are done stay done.
         """
         done = later = failed = 0
         for view in simple_consumer.receive(max_message_num, invisible_duration):
@@ -280,16 +280,17 @@ class Idempotency:
     def apply(
         self, batch: pa.RecordBatch, topic: str, handler: ArrowHandler, *, lease_token: str | None = None
     ) -> list[bool]:
-        """Do the rows of a batch as `arrow` does, and return which of them are done: for callers that have rows and
-        their own way to answer. `topic`: where they lie, or came from; `lease_token`: an earlier try of the same work
-        had it, so its leases are no reason to wait. The handler raises `RowsFailedError` to fail some rows only.
+        """Process the rows of a batch as `arrow` does, for callers that have rows and answer in their own way. Returns
+        a flag for each row: True if it is done. `topic`: the topic that holds the rows, or from which they came.
+        `lease_token`: the token of an earlier attempt at the same work, whose leases are no reason to wait. The handler
+        raises `RowsFailedError` to fail only some rows.
         """
         outcomes, _ = self._handling.rows(batch, topic, handler, lease_token)
         return [outcome.is_success for outcome in outcomes]
 
     def apply_outside(self, row: pa.RecordBatch, topic: str, handler: Callable[[], object]) -> bool:
-        """Do the message of a batch with one row, whose effect is elsewhere, as `concurrently(outside=True)` does, and
-        return whether it is done. `topic`: as for `apply`.
+        """Process the message of a batch with one row, whose effect is outside of the database, as
+        `concurrently(outside=True)` does. Returns True if it is done. `topic`: as for `apply`.
         """
         return self._handling.row_outside(row, topic, handler).is_success
 
@@ -300,19 +301,19 @@ class Idempotency:
         return self._counters.snapshot()
 
     def purge(self) -> int:
-        """Forget what the group has done longer ago than it must be recognised; returns how many messages. Log rows are
-        not touched. A transaction per 1,000 messages, so it may run beside consumers.
+        """Delete the inbox rows of the group that are older than `inbox_retention`; returns their number. Log rows are
+        not touched. It deletes 1,000 rows per transaction, so it may run beside consumers.
 
-        The time is the earliest of this process's, the database's, and that of the newest message done, so that a clock
-        that has jumped ahead forgets nothing.
+        The present time is the earliest of three: this process's, the database's, and that of the newest message done.
+        So a clock that has jumped ahead deletes nothing.
         """
         times = transact(self._engine, lambda connection: inbox.newest_and_now_ms(connection, self.tables, self.group))
         before_ms = min(self._clock(), *times) - self._retention_ms
         return inbox.purge(self._engine, self.tables, self.group, before_ms)
 
     def close(self) -> None:
-        """End the thread that renews leases, and close what was opened here: engines and clients of references. Calls
-        that wait for another worker, or for the database, stop waiting: those messages come again.
+        """End the thread that renews leases, and close the engines and clients that were opened by reference. Calls
+        that wait for another worker, or for the database, stop waiting: their messages come again.
         """
         self._ending.set()
         while self._close:
@@ -346,7 +347,7 @@ class Idempotency:
 
 
 def _of_group(listener: L) -> L:
-    """Its inbox has no member in the key, so each message is done by one member of the group."""
+    """The listener, which a broadcasting consumer refuses: the key of the inbox names no member of the group."""
     listener.requires_clustering = True
     return listener
 

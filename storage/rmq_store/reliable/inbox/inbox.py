@@ -1,8 +1,8 @@
-"""Messages that a group has done: one row each, written by the transaction that has the effect.
+"""Messages that a group has done: one row each, written by the transaction of the effect.
 
 The row is the *first* write of that transaction. A second worker with the same message waits for that transaction. Then
 it finds the row (done before: it rolls back), or none (the first worker rolled back: it goes on). Rows stay after
-success, because a resend, a retry or a redrive may bring a duplicate; `purge` deletes rows older than that.
+success, because a resend, a retry or a redrive may bring a duplicate; `purge` deletes old rows.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from rmq_store.reliable.database.transact import transact
 
 
 def insert(connection: sa.Connection, tables: Tables, group: str, message_id: str, now_ms: int) -> bool:
-    """Write that the group does a message in this transaction. False: it was done before, nothing is written.
+    """Record that the group does a message in this transaction. False: the group has done it before, and nothing is
+    written.
 
-    Waits for another transaction that has written the same row, until it ends or the database gives up (`transact`
-    tries again then). Durable when the caller commits.
+    Waits for another transaction that has written the same row, until it ends or the database gives up (then `transact`
+    tries again). Durable when the caller commits.
     """
     return bool(insert_set(connection, tables, group, [message_id], now_ms))
 
@@ -29,7 +30,7 @@ def insert(connection: sa.Connection, tables: Tables, group: str, message_id: st
 def insert_set(
     connection: sa.Connection, tables: Tables, group: str, message_ids: Collection[str], now_ms: int
 ) -> set[str]:
-    """`insert` for many: returns the ids that are this transaction's to do; the others were done before.
+    """`insert` for many ids: returns those that this transaction has to do; the others were done before.
 
     One statement per 1,000 ids (two on MariaDB and MySQL). Durable when the caller commits.
     """
@@ -45,7 +46,7 @@ def insert_set(
 def done_ids(connection: sa.Connection, tables: Tables, group: str, message_ids: Collection[str]) -> set[str]:
     """Those of the ids that the group has done, as far as this transaction sees. One statement per 1,000 ids.
 
-    Good for saving work; only `insert` and `insert_set` decide.
+    Use it only to save work: `insert` and `insert_set` decide.
     """
     inbox = tables.inbox
     found: set[str] = set()
@@ -56,7 +57,9 @@ def done_ids(connection: sa.Connection, tables: Tables, group: str, message_ids:
 
 
 def newest_and_now_ms(connection: sa.Connection, tables: Tables, group: str) -> tuple[int, int]:
-    """When the group has done its newest message (0: it has done none), and the time by the database's clock."""
+    """The time at which the group has done its newest message (0: none), and the time by the database's clock, both in
+    ms since 1970.
+    """
     newest = connection.scalar(sa.select(sa.func.max(tables.inbox.c.done_ms)).where(tables.inbox.c.group_name == group))
     seconds = {
         "sqlite": "CAST(strftime('%s', 'now') AS INTEGER)",
@@ -66,7 +69,9 @@ def newest_and_now_ms(connection: sa.Connection, tables: Tables, group: str) -> 
 
 
 def purge(engine: sa.Engine, tables: Tables, group: str, before_ms: int) -> int:
-    """Delete what the group had done before `before_ms`; returns how many rows. A transaction per 1,000 rows."""
+    """Delete the rows of messages that the group had done before `before_ms`; returns their number. A transaction per
+    1,000 rows.
+    """
     inbox = tables.inbox
     is_old = sa.and_(inbox.c.group_name == group, inbox.c.done_ms < before_ms)
 

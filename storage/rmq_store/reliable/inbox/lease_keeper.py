@@ -1,8 +1,8 @@
-"""Renews the leases of messages that handlers work on, so that a handler may take longer than one lease.
+"""Renews the leases of messages on which handlers work, so that a handler may take longer than one lease.
 
-One daemon thread per `Idempotency`, begun with the first work; it wakes up three times per lease. A renewal that fails
-is tried again the next time, and work whose lease ends is only done by two workers at once, of which the key of the
-inbox lets one commit. In SQLite the effect's own transaction has the one write lock, so a renewal does not wait for it.
+One daemon thread per `Idempotency`, started with the first message; it wakes up three times per lease. A renewal that
+fails is repeated the next time. If a lease ends, two workers may do the same message, and the key of the inbox lets
+only one commit. In SQLite the effect's own transaction holds the only write lock, so a renewal does not wait for it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LeaseKeeper:
 
     @contextlib.contextmanager
     def hold(self, message_ids: Collection[str], token: str) -> Iterator[None]:
-        """Renew the leases that `token` has on these messages while the block runs."""
+        """Renew the leases of `token` on these messages while the block runs."""
         self._run()
         self._held[token] = message_ids
         try:
@@ -63,7 +63,7 @@ class LeaseKeeper:
             self._held.pop(token, None)
 
     def renew(self) -> None:
-        """Renew all that is held now, as the thread does."""
+        """Renew all leases that are held now, as the thread does."""
         for token, ids in list(self._held.items()):
             try:
                 self._renew_rows(ids, token)
@@ -74,7 +74,7 @@ class LeaseKeeper:
                 self._redis.renew(ids, token)
 
     def close(self) -> None:
-        """End the thread; a renewal that is under way is waited for."""
+        """End the thread, after a renewal that it has begun."""
         self._ending.set()
         thread = self._thread
         if thread is not None and self._pid == os.getpid() and thread is not threading.current_thread():
@@ -101,7 +101,7 @@ class LeaseKeeper:
 
 @contextlib.contextmanager
 def _not_waiting(connection: sa.Connection) -> Iterator[None]:
-    """Let a connection to SQLite give up soon when another one writes; BEGIN IMMEDIATE is what would wait."""
+    """Let a connection to SQLite give up soon if another one writes; its BEGIN IMMEDIATE would wait."""
     if connection.dialect.name != "sqlite":
         yield
         return

@@ -52,8 +52,8 @@ _log = logging.getLogger(__name__)
 
 
 class RowsFailedError(Exception):
-    """A handler of a set raises this to say that some of its messages failed: the transaction is rolled back, and the
-    handler is called again with the others.
+    """Raised by a handler of a set to fail some of its messages. The transaction is rolled back, and the handler is
+    called again with the others.
     """
 
     def __init__(self, message_ids: Collection[str]) -> None:
@@ -62,7 +62,7 @@ class RowsFailedError(Exception):
 
 
 class Outcome(StrEnum):
-    """The outcome of a message. The first three are successes: it need not come again."""
+    """The outcome of a message. The first three are successes: the message need not come again."""
 
     DONE = "done"
     DUPLICATE = "duplicate"
@@ -72,13 +72,14 @@ class Outcome(StrEnum):
 
     @property
     def is_success(self) -> bool:
-        """Whether the group is through with it."""
+        """True if the group need not get the message again."""
         return self in (Outcome.DONE, Outcome.DUPLICATE, Outcome.VOID)
 
 
 @dataclass(slots=True)
 class Verdicts:
-    """{message id: outcome}. `wait_ms`: of those that come later, when the last lease of another ends, from now on."""
+    """{message id: outcome}. `wait_ms`: time until the last lease of another worker ends, for messages that come later.
+    """
 
     outcomes: dict[str, Outcome]
     wait_ms: int = 0
@@ -104,13 +105,13 @@ class _Attempt:
         return [message_id for message_id in self.receipts if message_id not in self.outcomes]
 
     def recorded(self) -> set[str]:
-        """Those that have an inbox row."""
+        """The messages that have an inbox row."""
         wanted = (Outcome.DONE, Outcome.DUPLICATE)
         return {message_id for message_id, outcome in self.outcomes.items() if outcome in wanted}
 
 
 class Once:
-    """Does messages once. Safe for threads; all that it is given belongs to its `Idempotency`, which sets `ending`."""
+    """Does messages once. Safe for threads. Its `Idempotency` owns all arguments, and sets `ending`."""
 
     def __init__(
         self,
@@ -141,23 +142,23 @@ class Once:
     def run(
         self, deliveries: Sequence[Receipt], handle: Handle, *, wait_ms: int | None, lease_token: str | None = None
     ) -> Verdicts:
-        """Do messages in one transaction: `handle` gets the connection and the ids that are to be done, perhaps several
-        times, each time after a rollback. Effects that succeed are durable on return. Never raises what `handle`
-        raises.
+        """Do messages in one transaction. `handle` gets the connection and the ids that are not done, perhaps several
+        times, each time after a rollback. Effects that succeed are durable on return. Errors of `handle` are outcomes,
+        and are never raised.
 
-        `deliveries` have different ids. The number of statements is the same for any 1,000 of them. Where `handle`
-        fails on several, they are halved until the guilty ones stand alone, each half in its own transaction; by
-        `RowsFailedError` it fails some, and gets the others again.
-        `wait_ms`: how long messages that other workers have are waited for; None: as long as a lease of them lives.
-        `lease_token`: takes over rows that have it, from an earlier try of the same work.
+        `deliveries` have different ids. The number of statements is the same for any 1,000 of them. If `handle` fails
+        on several, they are halved until the failing ones are alone, each half in its own transaction. By
+        `RowsFailedError` it fails some of them, and gets the others again. `wait_ms`: how long to wait for messages
+        that other workers have; None: until their leases end. `lease_token`: takes over rows with this token, from an
+        earlier attempt at the same work.
         """
         by_id = {receipt.message_id: receipt for receipt in deliveries}
         attempt = _Attempt(by_id, is_outside=False, token=lease_token or new_token())
         return self._run(attempt, lambda: self._do_inside(attempt, attempt.received.ours, handle), wait_ms)
 
     def run_outside(self, delivery: Receipt, handle: Callable[[], object], *, wait_ms: int | None) -> Verdicts:
-        """Do a message whose effect is elsewhere: at least once. Where nobody knows whether it happened before, or
-        whether two workers had it, the manual list says so (in_doubt).
+        """Do a message whose effect is outside of the database: at least once. If nobody knows whether the effect
+        happened before, or if two workers had the message, it is put on the manual list (in_doubt).
         """
         attempt = _Attempt({delivery.message_id: delivery}, is_outside=True, token=new_token())
         return self._run(attempt, lambda: self._do_outside(attempt, handle), wait_ms)
@@ -182,7 +183,8 @@ class Once:
         return Verdicts(attempt.outcomes, max(0, until_ms - self._clock()))
 
     def _try(self, attempt: _Attempt, work: Callable[[], None]) -> None:
-        """C2 for what is not settled, and the work on what is ours then; busy messages stay unsettled."""
+        """C2 for the messages that are not settled, then the work on those that are ours. Busy messages stay unsettled.
+        """
         try:
             self._receive(attempt)
             if attempt.received.ours:
@@ -237,7 +239,9 @@ class Once:
         attempt.settle(attempt.received.void, Outcome.VOID)
 
     def _void_elsewhere(self, wanted: Sequence[Receipt]) -> set[str] | None:
-        """The void ones among them, by the database of the stubs. While that is away nobody knows: C7 tells later."""
+        """The void ones among them, by the database of the stubs. None while that database is unavailable: C7 then
+        notices them.
+        """
         if self._places.stubs is None:
             return None
         ids = [receipt.message_id for receipt in wanted]
@@ -251,7 +255,7 @@ class Once:
     # -- the work -----------------------------------------------------------------------------------------------------
 
     def _do_inside(self, attempt: _Attempt, message_ids: set[str], handle: Handle) -> None:
-        """The effect of these in one transaction, or of each half in its own."""
+        """The effect of these messages in one transaction, or of each half in its own."""
         left = message_ids
         while left:
             try:
@@ -379,7 +383,7 @@ class Once:
 
 
 def _would_repeat(error: Exception) -> bool:
-    """Whether a part of the set would fail, too: the handler breaks the rules, or the database does not work."""
+    """True if a part of the set would fail, too: the handler breaks the rules, or the database does not work."""
     if isinstance(error, HandlerTransactionError):
         return True
     return isinstance(error, sa.exc.DBAPIError | sa.exc.TimeoutError) and is_transient(error)

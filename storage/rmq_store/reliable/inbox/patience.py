@@ -1,7 +1,7 @@
 """Waits inside the worker: for a database that is unavailable, and for another worker that has the same message.
 
-Each answer "later" costs one of RocketMQ's retries, and the last retry makes a dead letter. So a worker that could not
-even try a message does not answer. It keeps the message and waits, until its consumer ends.
+Each answer "later" costs one of RocketMQ's retries, and after the last retry the message is a dead letter. So a worker
+that could not even try a message does not answer. It keeps the message and waits, until its consumer ends.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Patience:
         self._is_away = False
 
     def transact(self, work: Callable[[sa.Connection], T]) -> T:
-        """As `transact`, again and again until the database is there.
+        """As `transact`, repeated until the database is available.
 
         Raises:
-            sqlalchemy.exc.SQLAlchemyError: what no try cures; or what the last try said when the consumer ended.
+            sqlalchemy.exc.SQLAlchemyError: an error that a retry cannot help; or the last error, if the consumer ends.
         """
         pause_s = AWAY_PAUSE_FIRST_S
         while True:
@@ -59,7 +59,7 @@ class Patience:
             pause_s = min(pause_s * 2, AWAY_PAUSE_S_MAX)
 
     def turns(self, wait_ms: int | None) -> Iterator[None]:
-        """One turn at once, and more until `wait_ms` is over (None: no end), or the consumer ends."""
+        """Yield once immediately, and again until `wait_ms` is over (None: no limit), or the consumer ends."""
         deadline_s = None if wait_ms is None else time.monotonic() + wait_ms / 1000
         pause_s = BUSY_PAUSE_FIRST_S
         while True:

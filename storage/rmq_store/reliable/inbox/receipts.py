@@ -1,13 +1,13 @@
 """The log of messages that a group has received and not yet done (H03 of docs/conformance.md); high-water marks.
 
-Both are written in a transaction of their own before the effect's: the sender must see what has arrived, also while it
-is worked on. A row of the log has a lease (somebody works on it), or waits for its retry, or is dead. It goes when the
-message is done. The lease only saves work: what is done once is decided by `inbox`.
+Both are written in a transaction before the effect's: the sender must see which messages have arrived, also while a
+worker has them. A row of the log has a lease (a worker has the message), or waits for its retry, or is dead. It is
+deleted when the message is done. The lease only saves work: `inbox` decides whether a message is done.
 
-    C2   `receive`    one transaction: rows with our lease, marks, and who has what
-    E1   `fail`       one transaction: the lease given back, until when the row blocks a resend, dead letters
+    C2   `receive`    one transaction: rows with our lease, marks, and the holder of each message
+    E1   `fail`       one transaction: the lease given back, the time until which the row blocks a resend, dead letters
 
-A row says where its message lay when it was first received; a retry that takes it over changes the lease only.
+A row has the place at which its message was first received; a retry that takes it over changes only the lease.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ Queue = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """One delivery of a message. `topic`, `queue_id`, `queue_offset`: where it lies, for a retry in the retry topic.
+    """One delivery of a message. `topic`, `queue_id`, `queue_offset`: the place of the delivered message; for a retry
+    this is in the retry topic.
 
-    `retry_ms`: how long it waits for its next delivery if this one fails. `is_last`: if this one fails, it is dead.
+    `retry_ms`: the wait before its next delivery if this one fails. `is_last`: if this one fails, the message is dead.
     """
 
     message_id: str
@@ -49,20 +50,19 @@ class Receipt:
 
     @property
     def is_first_delivery(self) -> bool:
-        """Whether it counts for the high-water mark: neither a retry, nor given out before."""
+        """True if it counts for the high-water mark: it is neither a retry, nor was it delivered before."""
         return self.reconsume_times == 0 and not self.topic.startswith(RETRY_TOPIC_PREFIX)
 
     @property
     def queue(self) -> Queue:
-        """The queue that it lies in."""
+        """The queue that holds the delivered message."""
         return self.broker_name, self.topic, self.queue_id
 
 
 @dataclass(slots=True)
 class Received:
-    """The findings of C2, by id: `ours` to work on, `done` before, `void`, and `busy`: {id: when the other's lease
-    ends}.
-    `took_over`: at least one of `ours` had a worker that never said what became of it, and may be alive.
+    """The findings of C2, by id: `ours` to work on, `done` before, `void`, and `busy`: {id: end of the other worker's
+    lease}. `took_over`: at least one of `ours` had a worker whose result is unknown, and which may be alive.
     """
 
     ours: set[str] = field(default_factory=set)
@@ -84,12 +84,12 @@ def receive(
     marks: Mapping[Queue, int],
     void: Collection[str] | None = None,
 ) -> Received:
-    """C2: write log rows and marks, and say what to do with each message (ids differ from each other).
+    """C2: write log rows and marks, and find out what to do with each message (ids differ from each other).
 
-    Rows are written before the inbox is read: when another worker has done a message, it has deleted its row, so
-    either our INSERT finds its row, or we find its inbox row. At READ COMMITTED, as `transact` has it.
+    Rows are written before the inbox is read. When another worker has done a message, it has deleted its row: so either
+    our INSERT finds its row, or we find its inbox row. This needs READ COMMITTED, as in `transact`.
 
-    `void`: of the ids, those whose stub in another database is void; None: the stubs lie in this database. The number
+    `void`: of the ids, those whose stub in another database is void; None: the stubs are in this database. The number
     of statements is the same for any 1,000 messages.
     """
     found = Received(void=set(void or ()))
@@ -133,9 +133,9 @@ def fail(
     slack_ms: int,
     detail: str,
 ) -> set[str]:
-    """E1: give the rows of `token` back. They block a resend until the retry is due and `slack_ms` more; a row of the
-    last delivery is dead, and on the manual list. Returns the ids that the group has done meanwhile: another worker
-    has, or this one without an answer from the database; their log rows go.
+    """E1: give back the leases of `token`. The rows block a resend until the retry is due and `slack_ms` more. A row of
+    the last delivery becomes dead, and is put on the manual list. Returns the ids that the group has done meanwhile:
+    another worker has, or this one without an answer from the database. Their log rows are deleted.
     """
     done = inbox.done_ids(connection, tables, group, [receipt.message_id for receipt in receipts])
     delete(connection, tables, group, done)
@@ -168,7 +168,7 @@ def fail(
 def renew(
     connection: sa.Connection, tables: Tables, group: str, message_ids: Iterable[str], token: str, until_ms: int
 ) -> None:
-    """Let the leases of `token` end at `until_ms`; rows that others have taken over stay theirs."""
+    """Let the leases of `token` end at `until_ms`. Rows that other workers have taken over do not change."""
     log = tables.log
     for some in chunks(sorted(message_ids)):
         connection.execute(
@@ -179,14 +179,15 @@ def renew(
 
 
 def delete(connection: sa.Connection, tables: Tables, group: str, message_ids: Iterable[str]) -> None:
-    """Delete log rows of what is done or void, whoever has them."""
+    """Delete the log rows of messages that are done or void, whoever holds them."""
     log = tables.log
     for some in chunks(sorted(message_ids)):
         connection.execute(sa.delete(log).where(log.c.group_name == group, log.c.message_id.in_(some)))
 
 
 def write_marks(connection: sa.Connection, tables: Tables, group: str, marks: Mapping[Queue, int]) -> None:
-    """Raise the high-water marks of queues; a smaller one changes nothing. Two processes may do so at one time."""
+    """Raise the high-water marks of queues; a smaller value changes nothing. Two processes may do so at the same time.
+    """
     if not marks:
         return
     high_water = tables.high_water

@@ -4,9 +4,9 @@
     value  p:<token>    a worker has it; ends with its lease, which that worker renews
            d            done; set after the database has committed
 
-A key is given back by compare-and-delete, so nobody deletes the key of a worker that came later. Whatever Redis does
-(it is away, restarted, flushed, read only, slow, or wrong), the answer is at most "not known": the database decides.
-After an error Redis is left alone for a while, so that not each message waits for a time-out.
+A key is given back by compare-and-delete, so nobody deletes the key of a later worker. Whatever Redis does (it is
+unavailable, restarted, flushed, read only, slow, or wrong), the answer is at most "not known": the database decides.
+After an error Redis is not asked for a while, so that not each message waits for a time-out.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class Known(StrEnum):
-    """The answer of Redis about a message. UNKNOWN: ask the database, which must be asked anyway."""
+    """The answer of Redis about a message. UNKNOWN: only the database can tell. The database is asked in any case."""
 
     OURS = "ours"
     PROCESSING = "processing"
@@ -51,8 +51,8 @@ class Known(StrEnum):
 
 
 class RedisFilter:
-    """The keys of one group. `lease_ms`: how long a key of work in hand lives. `done_ttl_ms`: how long one of what is
-    done lives. `on_outage` is called once each time Redis begins to fail. Safe for threads.
+    """The keys of one group. `lease_ms`: life of the key of a message that a worker has. `done_ttl_ms`: life of the key
+    of a message that is done. `on_outage` is called once each time Redis begins to fail. Safe for threads.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class RedisFilter:
         self._silent_until_s = 0.0
 
     def claim(self, message_ids: Sequence[str], token: str) -> dict[str, Known]:
-        """SET NX for each id: `token` has those that are OURS now, until the lease ends."""
+        """SET NX for each id: `token` holds those that are OURS now, until the lease ends."""
         found = dict.fromkeys(message_ids, Known.UNKNOWN)
         value = f"p:{token}"
         for some in chunks(found):
@@ -97,17 +97,17 @@ class RedisFilter:
         return found
 
     def renew(self, message_ids: Iterable[str], token: str) -> None:
-        """Let the keys of `token` live for another lease."""
+        """Extend the keys of `token` by another lease."""
         for some in chunks(list(message_ids)):
             self._ask(some, lambda pipe, key: pipe.eval(_RENEW, 1, key, f"p:{token}", self._lease_ms))
 
     def done(self, message_ids: Iterable[str]) -> None:
-        """Say that the database has committed these."""
+        """Record that the database has committed these messages."""
         for some in chunks(list(message_ids)):
             self._ask(some, lambda pipe, key: pipe.set(key, _DONE, px=self._done_ttl_ms))
 
     def release(self, message_ids: Iterable[str], token: str) -> None:
-        """Give keys back, those of `token` only."""
+        """Delete the keys of `token`."""
         for some in chunks(list(message_ids)):
             self._ask(some, lambda pipe, key: pipe.eval(_RELEASE, 1, key, f"p:{token}"))
 
@@ -150,12 +150,12 @@ class RedisFilter:
 
 
 def open_client(reference: str) -> redis.Redis:
-    """A client that waits for at most 0.2 s, and does not try again by itself.
+    """A client that waits at most 0.2 s, and does not retry by itself.
 
     `reference`: a URL, `env:NAME` or `file:/path`.
 
     Raises:
-        UsageError: it leads nowhere, or the URL is none. The text never holds the URL.
+        UsageError: the reference cannot be resolved, or the URL is invalid. The error text never has the URL.
     """
     import redis
     from redis.backoff import NoBackoff

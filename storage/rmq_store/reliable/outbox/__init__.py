@@ -1,1 +1,1 @@
-"""The sender's half: stubs, `Outbox`, claims, and the way of a message to its broker."""
+"""The sender's half: stubs, `Outbox`, claims, and the sends to brokers."""

@@ -1,13 +1,13 @@
 """When a message may be sent again (the document's resendTime): pure.
 
     first sends that failed     after 1 s, 2 s, 4 s ... 5 min
-    sent, not confirmed         after 15 min, 30 min, 1 h ... 6 h; of a delayed message counted from its due time
+    sent, not confirmed         after 15 min, 30 min, 1 h ... 6 h; for a delayed message counted from its due time
 
-A message that waits in its queue behind others is no lost message. The high-water mark of its group tells that, and
-the log tells of one that is being worked on; but a push consumer holds messages that it has pulled and not yet begun,
-while later ones of the queue have moved the mark. RocketMQ lets a listener have a message for 15 minutes
-(consumeTimeout), so the first resend waits as long. Sooner costs duplicates when consumers are slow already, later
-costs time when a message is really lost.
+A message that waits in its queue behind others is not lost. The group's high-water mark tells that, and the log tells
+which messages a worker has. But a push consumer also holds messages that it has pulled and not yet begun, while later
+ones of the queue have moved the mark. RocketMQ lets a listener have a message for 15 minutes (consumeTimeout), so the
+first resend waits as long. A shorter wait costs duplicates when consumers are slow already; a longer one costs time
+when a message is really lost.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class ResendBackoff:
             raise UsageError(f"multiplier={self.multiplier}: at least 1")
 
     def resend_at_ms(self, send_count: int, sent_ms: int, deliver_ms: int | None = None) -> int:
-        """The resend time of a message that was sent for the `send_count`-th time. `deliver_ms`: when the broker gives
-        it out, if that is later.
+        """The resend time of a message that was sent for the `send_count`-th time. `deliver_ms`: the time at which the
+        broker delivers it, if that is later.
         """
         return max(sent_ms, deliver_ms or 0) + self._wait_ms(send_count, self.first_wait_ms, self.max_wait_ms)
 
     def retry_wait_ms(self, send_count: int) -> int:
-        """How long a message waits whose `send_count`-th send has failed."""
+        """The wait, in ms, after the `send_count`-th send of a message has failed."""
         return self._wait_ms(send_count, self.first_retry_ms, self.max_retry_ms)
 
     def _wait_ms(self, send_count: int, first_ms: int, max_ms: int) -> int:

@@ -1,8 +1,8 @@
-"""Stubs that a process may send at once after a commit. They were really committed, are still its own, and their
-sharding key has no older unsent stub.
+"""Stubs that a process may send right after a commit: they were really committed, are still its own, and their sharding
+key has no older unsent stub.
 
 The answer of a commit may have been lost, a savepoint may have been rolled back, and a long transaction may have
-outlived the claim that its stubs were born with: only the table knows.
+outlived the claim with which its stubs were inserted. Only the table knows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Key = tuple[str, str]
 
 @dataclass(slots=True)
 class Committed:
-    """`ready` to be sent now, `held_back` by an older message of their key; why the others are not is in `left`."""
+    """`ready` to be sent now, `held_back` by an older message of their key; `left` has the reasons for the others."""
 
     ready: list[Claimed] = field(default_factory=list)
     held_back: list[Claimed] = field(default_factory=list)
@@ -31,7 +31,9 @@ class Committed:
 
     @classmethod
     def of(cls, stubs: Sequence[Stub], there: Collection[str]) -> Committed:
-        """The result if just these ids are committed, claimed by us for long enough, and without sharding keys."""
+        """The result if exactly these ids are committed, claimed by this process for long enough, and without sharding
+        keys.
+        """
         found = cls()
         for stub in stubs:
             if stub.message_id in there:
@@ -50,8 +52,8 @@ def look(
     now_ms: int,
     lease_ms: int,
 ) -> Committed:
-    """Look at stubs of this process, in the order in which they are to be sent; renews claims that are half over. The
-    order of statements: one for the stubs, one for each sharding key.
+    """Check stubs of this process in the order in which they are to be sent; renews claims that are half over. One
+    statement for the stubs, and one for each sharding key.
     """
     renewed_ms = 0
     if any(stub.claim_until_ms - now_ms < lease_ms // 2 for stub in stubs):

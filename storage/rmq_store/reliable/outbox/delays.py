@@ -1,8 +1,8 @@
-"""Messages that a broker keeps for a while before it gives them out: until when, and the same message without it.
+"""Messages that a broker delays before delivery: the time of delivery, and the same message without a delay.
 
-DELAY             a level of the broker's ladder      counts before the others, as in a store
-TIMER_DELIVER_MS  a point in time
-TIMER_DELAY_MS, TIMER_DELAY_SEC       a time span
+    DELAY                                 a level of the broker's ladder; it wins over the others, as in a store
+    TIMER_DELIVER_MS                      a point in time
+    TIMER_DELAY_MS, TIMER_DELAY_SEC       a time span
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DELAYS: Final = ("DELAY", "TIMER_DELIVER_MS", *_RELATIVE)
 
 
 def deliver_ms(message: Message, now_ms: int) -> int | None:
-    """When the broker gives out a message that is sent now; None: at once."""
+    """The time at which the broker delivers a message that is sent now, ms since 1970; None: at once."""
     if not is_delayed(message):
         return None
     properties = message.stored_properties()
@@ -36,7 +36,7 @@ def deliver_ms(message: Message, now_ms: int) -> int | None:
 
 
 def is_delayed(message: Message) -> bool:
-    """Whether it has any of these properties; a batch cannot hold it."""
+    """True if it has any of these properties; a batch cannot hold it."""
     if message.delay_level or message.deliver_timestamp_ms is not None:
         return True
     return any(name in message.properties for name in DELAYS)
@@ -49,7 +49,7 @@ def without_delay(message: Message) -> Message:
 
 
 def _number(text: str | None) -> int:
-    """What is no number is no delay: the broker refuses the message, or gives it out at once."""
+    """0 for a text that is no number: the broker refuses the message, or delivers it at once."""
     if text is None or not (text.isascii() and text.isdigit() and len(text) < 16):
         return 0
     return int(text)

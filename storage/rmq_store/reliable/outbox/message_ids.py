@@ -1,9 +1,9 @@
-"""New message ids, in the form of a UNIQ_KEY: RocketMQ's tools take from one when its message was born.
+"""New message ids, in the form of a UNIQ_KEY: RocketMQ's tools read the born time from it.
 
     10 random bytes | ms since the local start of the month, uint32 | counter, uint16        32 upper-case hex digits
 
-`mqadmin queryMsgById` and `rmq trace` look for a unique key around that time only (MessageClientIDSetter.java,
-getNearlyTimeFromID). And ids that grow cost the index of a database less than ids at random.
+`mqadmin queryMsgById` and `rmq trace` look for a unique key only around that time (MessageClientIDSetter.java,
+getNearlyTimeFromID). And ascending ids cost the index of a database less than random ones.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _LOOK_EVERY_MS: Final = 60_000
 
 
 class MessageIds:
-    """Makes ids; none comes twice, whatever the clock does: milliseconds and counter are one number that only grows,
-    and each month has random bytes of its own. Safe for threads, not across fork.
+    """Generates ids. No id is repeated, whatever the clock does: milliseconds and counter are one number that only
+    grows, and each month has random bytes of its own. Safe for threads, not across fork.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class MessageIds:
         self._look_ms = -1
 
     def new(self, now_ms: int) -> str:
-        """An id of a message that is born now."""
+        """The id of a message whose born time is `now_ms`."""
         with self._lock:
             if now_ms >= self._look_ms:
                 self._look(now_ms)
@@ -41,7 +41,7 @@ class MessageIds:
             return f"{self._prefix}{sequence & ((1 << 8 * _SEQUENCE_BYTES) - 1):012X}"
 
     def _look(self, now_ms: int) -> None:
-        """Whether a month has begun."""
+        """Begin a new month, if one has come."""
         self._look_ms = now_ms + _LOOK_EVERY_MS
         today = time.localtime(now_ms / 1_000)
         month_ms = int(time.mktime((today.tm_year, today.tm_mon, 1, 0, 0, 0, 0, 0, -1))) * 1_000

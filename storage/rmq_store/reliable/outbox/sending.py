@@ -1,16 +1,16 @@
-"""The messages of a claim, sent: batches per queue, each sharding key in order.
+"""Sends the messages of a claim: batches per queue, each sharding key in order.
 
-    lane            messages that go one behind the other             sent as
+    lane            messages that are sent one after the other        sent as
     (topic, queue)  all with sharding keys that hash to the queue     batches to this queue
     (topic)         all others                                        batches to the next queue in turn
 
-A message that no batch can hold (delayed, or with a queue of its own) goes alone, at its place in the lane. Nothing
-here knows the database; no transaction is open meanwhile.
+A message that no batch can hold (delayed, or with a queue of its own) is sent alone, at its place in the lane. This
+module does not know the database; no transaction is open while it sends.
 
     failure                                          then
     the message or its batch breaks a rule           halves of the batch, down to the message; its key stops
-    not carried out: no route, no connection, busy   the lane stops; nothing is counted, the message is not to blame
-    unknown: answer lost, time over, system error    the lane stops; counted as a send, it may have been one
+    not carried out: no route, no connection, busy   the lane stops; it counts as no send, the message is not to blame
+    unknown: answer lost, time over, system error    the lane stops; it counts as a send, because it may be one
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A broker has it. The target is None for a message that waits at the broker first: its offset does not tell when a
-    group gets it. `deliver_ms`: until when it waits there.
+    """A broker has the message. The target is None for a delayed message: its offset does not tell when a group gets
+    it. `deliver_ms`: the time at which the broker delivers it.
     """
 
     claimed: Claimed
@@ -84,8 +84,8 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class NotSent:
-    """It is not known that a broker has it. `is_counted`: this may have been a send. `error` None: nobody tried, and
-    there is no reason to wait.
+    """It is unknown whether a broker has the message. `is_counted`: this may have been a send. `error` None: nobody
+    tried, and there is no reason to wait.
     """
 
     claimed: Claimed
@@ -102,8 +102,8 @@ class _Lane:
 def send_claimed(
     producer: Producer, claimed: Sequence[Claimed], clock: Callable[[], int]
 ) -> Iterator[list[Sent | NotSent]]:
-    """Send in the order of `claimed` within each sharding key; yields what became of some of them, until each has an
-    answer. Errors of the clients and of a store are answers, anything else is raised.
+    """Send in the order of `claimed` within each sharding key. Yields results of some of them, until each has one.
+    Errors of clients and stores are results; any other error is raised.
     """
     lanes: dict[tuple[str, MessageQueue | None], _Lane] = {}
     routes: dict[str, list[MessageQueue] | StoreError] = {}
@@ -121,7 +121,7 @@ def send_claimed(
 
 
 def may_have_been_sent(error: StoreError) -> bool:
-    """Whether a broker may have carried out a send that ended so, or its message is to blame."""
+    """True if a broker may have carried out a send that ended with this error, or if its message is to blame."""
     if isinstance(error, RemotingConnectError | RemotingTooMuchRequestError):
         return False
     if type(error) is MQClientError and error.__cause__ is None:
@@ -131,7 +131,7 @@ def may_have_been_sent(error: StoreError) -> bool:
 
 
 def breaks_a_rule(error: StoreError) -> bool:
-    """Whether the message itself is refused, by a client or by a broker."""
+    """True if a client or broker refuses the message itself."""
     if isinstance(error, MessageIllegalError):
         return True
     return isinstance(error, MQBrokerError | MQClientError) and error.response_code == ResponseCode.MESSAGE_ILLEGAL

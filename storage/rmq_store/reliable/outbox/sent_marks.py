@@ -26,7 +26,7 @@ WAITING_MAX: Final = 10_000
 
 
 class SentMarks:
-    """The marks of one process. Safe for threads, not across fork. A thread runs while marks wait, and not otherwise.
+    """The marks of one process. Safe for threads, not across fork. A thread runs only while there are marks to write.
 
     `delay_ms`: how late a mark may be written, at most.
     """
@@ -54,7 +54,7 @@ class SentMarks:
         self._closing = threading.Event()
 
     def add(self, outcomes: Sequence[Sent | NotSent]) -> None:
-        """Write them soon."""
+        """Write the marks of these results soon."""
         with self._lock:
             self._waiting += outcomes
             self._sent_seqs.update(each.claimed.seq for each in outcomes if isinstance(each, Sent))
@@ -66,18 +66,18 @@ class SentMarks:
             self.write()
 
     def was_sent(self, seq: int) -> bool:
-        """Whether a row that the table showed as unsent a moment ago has been sent by this process."""
+        """True if this process has sent the row, although the table may still show it as unsent."""
         with self._lock:
             return seq in self._sent_seqs or seq in self._just_marked
 
     def waiting_count(self) -> int:
-        """How many rows the table may show as unsent although they are sent, at most."""
+        """The largest number of rows that the table may show as unsent although they are sent."""
         with self._lock:
             return len(self._sent_seqs) + len(self._just_marked)
 
     def write(self) -> None:
-        """Write what waits. Marks that the database does not take are tried again with the next ones while their claim
-        lasts.
+        """Write all marks now. Marks that the database does not accept are tried again with the next ones while their
+        claim lasts.
         """
         with self._writing:
             with self._lock:
@@ -98,7 +98,7 @@ class SentMarks:
                     self._sent_seqs -= self._just_marked
 
     def close(self) -> None:
-        """Write what waits and end the thread."""
+        """Write all marks and end the thread."""
         self._closing.set()
         with self._lock:
             writer = self._writer

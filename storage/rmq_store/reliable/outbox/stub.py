@@ -29,8 +29,8 @@ _FIELDS: Final = ("KEYS", "TAGS", "__SHARDINGKEY", "DELAY", "TIMER_DELIVER_MS")
 
 @dataclass(frozen=True, slots=True)
 class Stub:
-    """A message that a transaction has promised. `seq` counts the stubs of a database in the order of their inserts.
-    `claim_token` is not None while the process that wrote it is to send it: until `claim_until_ms`.
+    """A message that a transaction has promised. `seq` numbers the stubs of a database in the order of their inserts.
+    `claim_token` is not None if the process that wrote it is to send it, until `claim_until_ms`.
     """
 
     message_id: str
@@ -43,9 +43,8 @@ class Stub:
 
 
 class Confirmation(StrEnum):
-    """The findings of `confirm`. CONFIRMED: this group's part is now done. ALREADY: it was before. VOID: the stub was
-    taken
-    back, the message must have no effect. NO_STUB: there is none, or it does not wait for this group.
+    """The result of `confirm`. CONFIRMED: this group's part is now done. ALREADY: it was before. VOID: the stub was
+    voided, the message must have no effect. NO_STUB: there is none, or it does not wait for this group.
     """
 
     CONFIRMED = "confirmed"
@@ -58,7 +57,9 @@ class Confirmation(StrEnum):
 
 
 def message_row(message: Message, stored_properties: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The columns of `stub` that hold the message; its `stored_properties`, if they are known already."""
+    """The columns of `stub` that hold the message. `stored_properties`: its properties as stored, if they are known
+    already.
+    """
     stored = message.stored_properties() if stored_properties is None else stored_properties
     return {
         "topic": message.topic,
@@ -73,7 +74,7 @@ def message_row(message: Message, stored_properties: Mapping[str, str] | None = 
 
 
 def message_of(row: sa.Row[Any]) -> Message:
-    """The message of a row of `stub`: it is stored by a broker exactly as the one that `message_row` was given."""
+    """The message of a row of `stub`. A broker stores it exactly as the message that was given to `message_row`."""
     stored: dict[str, str] = dict(json.loads(row.properties))
     named: dict[str, str] = {}
     place = -1
@@ -114,8 +115,8 @@ def _is_plain_number(value: str) -> bool:
 
 
 def status_of(connection: sa.Connection, tables: Tables, message_ids: Iterable[str]) -> dict[str, str]:
-    """The status of each id that has a stub; one statement per 1,000 ids. It is what this transaction can see: decide
-    about an effect by `confirm`, which locks.
+    """The status of each id that has a stub; one statement per 1,000 ids. It is what this transaction can see. To
+    decide about an effect, call `confirm`, which locks.
     """
     found: dict[str, str] = {}
     stub = tables.stub
@@ -126,9 +127,9 @@ def status_of(connection: sa.Connection, tables: Tables, message_ids: Iterable[s
 
 
 def confirm(connection: sa.Connection, tables: Tables, group: str, message_id: str, now_ms: int) -> Confirmation:
-    """Write, in the caller's transaction, that the group has done the message: two statements for a stub that waits.
+    """Record, in the caller's transaction, that the group has done the message: two statements for a stub that waits.
 
-    Call it behind the effect and commit both. On VOID roll back: the message must have no effect.
+    Call it after the effect and commit both. On VOID roll back: the message must have no effect.
     """
     stub, stub_group = tables.stub, tables.stub_group
     ours = connection.execute(
@@ -157,7 +158,7 @@ def confirm(connection: sa.Connection, tables: Tables, group: str, message_id: s
 def confirm_all(
     connection: sa.Connection, tables: Tables, group: str, message_ids: Collection[str], now_ms: int
 ) -> dict[str, Confirmation]:
-    """`confirm` for many ids: four statements per 1,000. Every id has an answer."""
+    """`confirm` for many ids: four statements per 1,000. Every id has a result."""
     answers = dict.fromkeys(message_ids, Confirmation.NO_STUB)
     for ids in _slices(answers):
         answers.update(_confirm_slice(connection, tables, group, ids, now_ms))
@@ -215,8 +216,8 @@ def _one_group_less(tables: Tables) -> sa.Update:
 
 
 def void(connection: sa.Connection, tables: Tables, message_id: str, now_ms: int | None = None) -> str | None:
-    """Take a message back, in the caller's transaction: groups that have not confirmed it yet will do nothing. The stub
-    is kept until no copy of the message can come any more: `resend_ms` says since when it is void.
+    """Void a message, in the caller's transaction: groups that have not confirmed it yet will do nothing. The stub is
+    kept until no copy of the message can come any more; `resend_ms` has the time at which it was voided.
 
     Returns the status that the stub has now: "void", or "confirmed" if that came first; None without a stub.
     """

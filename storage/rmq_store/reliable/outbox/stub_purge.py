@@ -1,7 +1,7 @@
-"""Deletes stubs that nothing needs any more: confirmed and void ones that nobody has touched for a month.
+"""Deletes stubs that nothing needs any more: confirmed and void ones that nobody has changed for a month.
 
-A void stub is what keeps copies of its message from having an effect, so it must outlive them: it stays longer than the
-rows of an inbox (30 days). Unconfirmed stubs stay for ever.
+A void stub keeps copies of its message from having an effect, so it must outlive them: it stays longer than the rows of
+an inbox (30 days). Unconfirmed stubs stay for ever.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ _ROWS: Final = 1_000
 
 
 def purge(engine: sa.Engine, tables: Tables, before_ms: int) -> int:
-    """Delete what was created, sent and voided before; returns how many stubs. A transaction per 1,000 stubs."""
+    """Delete stubs that were created, sent and voided before `before_ms`; returns their number. A transaction per 1,000
+    stubs.
+    """
     stub, stub_group = tables.stub, tables.stub_group
     is_old = sa.and_(stub.c.status.in_((CONFIRMED, VOID)), stub.c.resend_ms < before_ms, stub.c.created_ms < before_ms)
 

@@ -1,4 +1,4 @@
-"""The database that holds the inbox of each group: the stub's own, unless something else is said."""
+"""The database of the inbox of each group: that of the stubs, unless another one is given."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sqlalchemy as sa
 
 
 class Inboxes:
-    """`stubs`: the senders' database. `by_group` {group: engine}: groups whose inbox is elsewhere. `other`: where all
-    other groups have theirs, if that is not `stubs`.
+    """`stubs`: the senders' database. `by_group` {group: engine}: groups whose inbox is in another database. `other`:
+    the database of all other groups, if it is not `stubs`.
     """
 
     def __init__(
@@ -24,5 +24,5 @@ class Inboxes:
         return self.by_group.get(group, self.other)
 
     def engines(self) -> list[sa.Engine]:
-        """Every database, each once, that of the stubs first."""
+        """Every database, each once, the database of the stubs first."""
         return list(dict.fromkeys([self.stubs, self.other, *self.by_group.values()]))

@@ -38,10 +38,12 @@ _log = logging.getLogger(__name__)
 
 
 class Notifier(Protocol):
-    """Tells people."""
+    """Notifies people."""
 
     def notify(self, entries: Sequence[ManualEntry]) -> None:
-        """Tell of these entries, in one message. Returns when they are told; an exception: tell again later."""
+        """Notify people of these entries, in one message. Returns when that is done. After an exception the entries are
+        notified again later.
+        """
 
 
 class CallableNotifier:
@@ -51,19 +53,19 @@ class CallableNotifier:
         self._function = function
 
     def notify(self, entries: Sequence[ManualEntry]) -> None:
-        """See `Notifier.notify`."""
+        """As `Notifier.notify`."""
         self._function(entries)
 
 
 class SmtpNotifier:
     """Sends a mail through a server.
 
-    `security`: "starttls" (port 587) and "tls" (port 465) check the server's certificate and name, against the
-    system's authorities or those in the file `ca_file`; "none" is for a mail server of this machine. `user` is a name
-    or a reference, `password` a reference (env:NAME, file:/path), read anew for each mail and never shown.
+    `security`: "starttls" (port 587) and "tls" (port 465) check the server's certificate and name, against the system's
+    authorities or those in the file `ca_file`; "none" is for a mail server on this machine. `user` is a name or a
+    reference, `password` a reference (env:NAME, file:/path), read again for each mail and never shown.
 
     Raises:
-        UsageError: an address that is none, a password that is no reference or would be sent in the clear.
+        UsageError: an invalid address, a password that is no reference or would be sent in the clear.
     """
 
     def __init__(
@@ -100,10 +102,10 @@ class SmtpNotifier:
         return f"SmtpNotifier({self._host!r}, {self._port})"
 
     def notify(self, entries: Sequence[ManualEntry]) -> None:
-        """See `Notifier.notify`. Recipients that the server refuses are logged, if it takes others.
+        """As `Notifier.notify`. Recipients that the server refuses are logged, if it accepts others.
 
         Raises:
-            OSError: the server cannot be reached, its certificate is not valid, or it refuses the mail (SMTPException).
+            OSError: the server cannot be reached, its certificate is invalid, or it refuses the mail (SMTPException).
         """
         mail = mail_of(entries, self._sender, self._recipients)
         with self._connected() as server:
@@ -128,7 +130,7 @@ class SmtpNotifier:
 
 
 def mail_of(entries: Sequence[ManualEntry], sender: str, recipients: Sequence[str]) -> EmailMessage:
-    """The mail. Its headers hold nothing that a stranger wrote, and each entry is one line of its body."""
+    """The mail. Its headers have no untrusted text, and each entry is one line of its body."""
     mail = EmailMessage(policy=SMTP)
     mail["From"] = sender
     mail["To"] = ", ".join(recipients)
@@ -159,7 +161,9 @@ def printable(text: str) -> str:
 
 
 class Notifications:
-    """Tells of what is new on the manual list, and leaves a notifier that fails alone for `pause_s`."""
+    """Notifies people of new entries of the manual list. After a failure of the notifier it waits for `pause_s`
+    seconds.
+    """
 
     def __init__(
         self,
@@ -175,7 +179,7 @@ class Notifications:
         self._next_s = monotonic()
 
     def run_once(self) -> int:
-        """One message, if there is something new and no pause. Returns how many entries it told of. An exception of
+        """Send one message, if there are new entries and no pause. Returns the number of its entries. An exception of
         the notifier is logged; one of the database is raised.
         """
         if self._monotonic() < self._next_s:
@@ -203,5 +207,5 @@ class Notifications:
 
 
 def notify_pending(engine: sa.Engine, tables: Tables, notifier: Notifier) -> int:
-    """One message of what is new on the manual list, without regard to earlier failures: see `Notifications`."""
+    """Send one message about the new entries of the manual list, whatever happened before: see `Notifications`."""
     return Notifications(engine, tables, notifier).run_once()

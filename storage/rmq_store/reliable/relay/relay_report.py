@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class RelayReport:
-    """Counts of messages of a round, or of its plan in a dry run. `sent` for the first time, `resent`, `failed`
-    (their claims are given back), `confirmed` (of lost confirmations that were made up for), `notified` entries of the
-    manual list, `purged` stubs. `manual` {reason: messages}, `waiting` {why a due message is not sent again: messages}.
+    """Counts of messages of a round, or of its plan in a dry run: `sent` for the first time, `resent`, `failed` (their
+    claims are given back), `confirmed` (the group had done the message, and its confirmation was lost), `notified`
+    entries of the manual list, `purged` stubs. `manual` {reason: messages}, `waiting` {why a due message is not sent
+    again: messages}.
     """
 
     sent: int = 0

@@ -1,9 +1,10 @@
-"""A relay and what must run beside it, for a process that does nothing else (`rmq resend run`).
+"""A relay and its companions, for a process that does nothing else (`rmq resend run`).
 
-    each round       the relay: first sends, resends, people, purge
-    every 10 s       dead letters of the groups of each inbox; entries of done messages; people of the other databases
+    each round       the relay: first sends, resends, notifications, purge
+    every 10 s       dead letters of the groups of each inbox; entries of done messages; notifications of the other
+                     databases
 
-Errors of a database or broker that is away are logged and reported, and the next round tries again.
+If a database or broker is unavailable, the error is logged and reported, and the next round tries again.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServiceReport:
-    """The report of a round. `problem`: why it ended early, "" if it did not."""
+    """The report of a round. `problem`: why it ended early; "" if it did not."""
 
     relay: RelayReport = field(default_factory=RelayReport)
     collected: CollectReport = field(default_factory=CollectReport)
@@ -67,10 +68,10 @@ class RelayService:
         self._collect_s = monotonic()
 
     def run_once(self, *, dry_run: bool = False, stop: threading.Event | None = None) -> ServiceReport:
-        """One round. `dry_run` changes nothing and collects nothing.
+        """Run one round. `dry_run` changes nothing and collects nothing.
 
         Raises:
-            sqlalchemy.exc.SQLAlchemyError: what waiting does not cure, such as a missing table.
+            sqlalchemy.exc.SQLAlchemyError: an error that waiting cannot help, such as a missing table.
         """
         collected = CollectReport()
         relay = RelayReport()
@@ -89,7 +90,9 @@ class RelayService:
         return ServiceReport(relay, collected)
 
     def _collect(self) -> CollectReport:
-        """Dead letters of all groups. A group of which they cannot be read does not keep others from theirs."""
+        """Collect the dead letters of all groups. If those of one group cannot be read, the others are collected
+        nevertheless.
+        """
         total = CollectReport()
         for engine, collector in self._collectors.items():
             for group in collector.groups():

@@ -3,19 +3,20 @@
     the article                           here
     unconfirmed                           a group is left that has neither confirmed nor done it
     sent less often than allowed          else a person decides: MAXIMUM
-    resend time                           is past (the document reads the other way), and lies behind the last send
-    offset below the largest received     at or below it, of this group, broker, topic and queue, by first deliveries
-                                          only; a message whose place is not known (delayed, timed, half) need not wait
-                                          for that, nor one that the log says has come, nor one whose broker has lost it
-    id not in the log                     nobody works on it now, no retry of RocketMQ is on its way, and it is not dead
+    resend time                           is past (the document reads the other way), and is after the last send
+    offset below the largest received     at or below it, for this group, broker, topic and queue, by first deliveries
+                                          only; not needed for a message whose offset is unknown (delayed, timed, half),
+                                          that the log says has come, or that its broker has lost
+    id not in the log                     no worker has it now, no retry of RocketMQ is due, and it is not dead
 
-The mark and the log row are written in one transaction. So a message at the mark that has no row of the log was done,
-or the broker has lost it and has given its place to another; "below" would never send the last one of a queue again. A
-message that waits in its queue for too long (the group is gone, or nobody can read its inbox) is for people, too:
-STUCK.
+The mark and the log row are written in one transaction. So a message at the mark without a row of the log was done, or
+the broker has lost it and has given its offset to another message. With "below" the last message of a queue would never
+be sent again. If a message waits in its queue for too long (the group is gone, or nobody can read its inbox), people
+decide, too: STUCK.
 
 One group for which all five hold is enough. A message with a sharding key would come after later messages of its key,
-for a later message has moved the mark: a person decides (ORDERED), or the relay's `resend_out_of_order` allows it.
+because a later message has moved the mark. So a person decides (ORDERED), or the relay's `resend_out_of_order` allows
+it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ LOG_WAIT_MS_MAX: Final = 12 * 3_600_000
 
 
 class Action(StrEnum):
-    """The decision about a stub. WAIT_...: not now, because ..."""
+    """The decision about a stub. WAIT_...: it is not sent again now, and the rest of the name is the reason."""
 
     RESEND = "resend"
     MAXIMUM = "maximum"
@@ -52,8 +53,8 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SentStub:
-    """The inputs of the rule. Times in ms since 1970; `queue_offset` None: not comparable. `max_offset`: the offset
-    behind the last message that the broker has in this queue; None: it was not asked.
+    """The facts about a stub. Times in ms since 1970; `queue_offset` None: not comparable. `max_offset`: the broker's
+    end of this queue; None: the broker was not asked.
     """
 
     send_count: int
@@ -76,8 +77,7 @@ class LogState:
 @dataclass(frozen=True, slots=True)
 class GroupState:
     """The state of the message in a group that has not confirmed. `high_water`: the largest offset of the message's
-    queue
-    that was delivered to it for the first time; None: none was. `is_unreachable`: its database does not answer.
+    queue that the group received as a first delivery; None: none. `is_unreachable`: its database does not answer.
     """
 
     is_done: bool = False
@@ -88,7 +88,7 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`done_groups` have done the message and their confirmation is made up for, whatever `action` is."""
+    """`done_groups` have done the message, and their lost confirmation is written now, whatever `action` is."""
 
     action: Action
     done_groups: tuple[str, ...] = ()
@@ -135,7 +135,7 @@ def _action(stub: SentStub, left: list[GroupState], now_ms: int) -> Action:
 
 
 def _wait_of(stub: SentStub, state: GroupState, now_ms: int) -> Action | None:
-    """Why this group does not need the message again now; None: it does."""
+    """Why this group does not need the message again now; None: it needs it."""
     if state.is_unreachable:
         return Action.WAIT_UNREACHABLE
     if state.log is not None:
@@ -152,7 +152,7 @@ def _wait_of(stub: SentStub, state: GroupState, now_ms: int) -> Action | None:
 
 
 def _is_past(offset: int, max_offset: int | None, high_water: int | None) -> bool:
-    """Whether a group will not come to the offset any more."""
+    """True if the group will not receive the offset any more."""
     if max_offset is not None:
         if offset >= max_offset:
             return True  # the broker has it no more
