@@ -7,6 +7,8 @@ CHECK_HOST := sh tools/check_host.sh
 # Three processes share the tests, on two processors too: many tests wait for other processes. Each starts a Spark of its own; one that
 # has done its share takes tests from another.
 IN_PARALLEL := -n 3 --dist worksteal
+# Container images often forbid bytecode. Then each of the thousands of Python processes that tests start compiles every module again.
+unexport PYTHONDONTWRITEBYTECODE
 # All tests of these markers are there (tests/test_markers.py); to collect the others would take half a minute.
 COMPAT := tests/compat
 HARNESS := tests/crash tests/fuzz tests/security tests/storage/reliable tests/storage/bridge
