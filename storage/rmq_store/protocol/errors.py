@@ -5,6 +5,7 @@
         ├── RemotingError                      the request or its answer was lost; whether it was carried out is unknown
         │   ├── RemotingConnectError           no connection: the broker has never seen the request
         │   ├── RemotingTimeoutError           no answer in time
+        │   ├── RemotingCommandError           a frame, a header or a body that breaks the protocol
         │   └── RemotingTooMuchRequestError    the client's own limits: time budget used up, too many requests waiting
         ├── MQBrokerError                      the broker's answer: `response_code`, `remark`, `broker_name`
         │                                      (also ResponseError)
@@ -23,24 +24,46 @@ from rmq_store.errors import ResponseError, StoreError, UsageError
 
 
 class ResponseCode:
-    """The response codes that clients of this package return or distinguish (ResponseCode.java)."""
+    """The response codes of brokers and name servers (ResponseCode.java, RemotingSysResponseCode.java)."""
 
     SUCCESS: Final = 0
     SYSTEM_ERROR: Final = 1
     SYSTEM_BUSY: Final = 2
+    REQUEST_CODE_NOT_SUPPORTED: Final = 3
+    TRANSACTION_FAILED: Final = 4
     FLUSH_DISK_TIMEOUT: Final = 10
     SLAVE_NOT_AVAILABLE: Final = 11
     FLUSH_SLAVE_TIMEOUT: Final = 12
     MESSAGE_ILLEGAL: Final = 13
     SERVICE_NOT_AVAILABLE: Final = 14
+    VERSION_NOT_SUPPORTED: Final = 15
     NO_PERMISSION: Final = 16
     TOPIC_NOT_EXIST: Final = 17
+    TOPIC_EXIST_ALREADY: Final = 18
+    PULL_NOT_FOUND: Final = 19
+    PULL_RETRY_IMMEDIATELY: Final = 20
+    PULL_OFFSET_MOVED: Final = 21
     QUERY_NOT_FOUND: Final = 22
+    SUBSCRIPTION_PARSE_FAILED: Final = 23
+    SUBSCRIPTION_NOT_EXIST: Final = 24
+    SUBSCRIPTION_NOT_LATEST: Final = 25
     SUBSCRIPTION_GROUP_NOT_EXIST: Final = 26
+    FILTER_DATA_NOT_EXIST: Final = 27
+    FILTER_DATA_NOT_LATEST: Final = 28
     INVALID_PARAMETER: Final = 29
     NO_BUYER_ID: Final = 204
     NOT_IN_CURRENT_UNIT: Final = 205
+    CONSUMER_NOT_ONLINE: Final = 206
+    CONSUME_MSG_TIMEOUT: Final = 207
+    NO_MESSAGE: Final = 208
+    POLLING_FULL: Final = 209
+    POLLING_TIMEOUT: Final = 210
+    BROKER_NOT_EXIST: Final = 211
+    BROKER_DISPATCH_NOT_COMPLETE: Final = 212
+    BROADCAST_CONSUMPTION: Final = 213
     FLOW_CONTROL: Final = 215
+    NOT_LEADER_FOR_QUEUE: Final = 501
+    ILLEGAL_OPERATION: Final = 604
     GO_AWAY: Final = 1500
     TOO_MANY_REQUESTS: Final = 42900  # rocketmq.v2.Code, what a 5.x proxy makes of SYSTEM_BUSY
 
@@ -84,6 +107,12 @@ class RemotingConnectError(RemotingError):
 
 class RemotingTimeoutError(RemotingError):
     """No answer within the time allowed."""
+
+
+class RemotingCommandError(RemotingError):
+    """A frame, a header or a body that breaks the remoting protocol. A repetition would fail in the same way."""
+
+    retryable = False
 
 
 class RemotingTooMuchRequestError(RemotingError):

@@ -1,0 +1,126 @@
+"""The JSON form of a frame's header (RemotingSerializable.java), read as tolerantly as real peers require.
+
+    {"code":310,"extFields":{"a":"pg","e":"0"},"flag":0,"language":"PYTHON","opaque":7,"serializeTypeCurrentRPC":"JSON",
+     "version":409}
+
+Values of `extFields` may be numbers or booleans (C++ 1.x), `language` may be a number (pyrocketmq), `extFields` and
+`remark` may be missing or null, and unknown members are ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from rmq_store.protocol.errors import RemotingCommandError
+from rmq_store.protocol.wire.command import VERSION, LanguageCode, RemotingCommand, SerializeType
+
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"))
+_LANGUAGES: Final = {language.name: int(language) for language in LanguageCode}
+_INT32_DIGITS_MAX: Final = 11
+_NUMBER_MAX: Final = 64
+
+
+class _Number(str):
+    """A number of the text, as it is spelled: a value of `extFields` keeps its spelling."""
+
+    __slots__ = ()
+
+
+def _constant(name: str) -> _Number:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _number(token: str) -> _Number:
+    if len(token) > _NUMBER_MAX:
+        raise ValueError(f"a number of {len(token)} digits")
+    return _Number(token)
+
+
+_DECODER: Final = json.JSONDecoder(parse_int=_number, parse_float=_number, parse_constant=_constant)
+
+
+def encode(command: RemotingCommand) -> bytes:
+    """Return the header. A lone surrogate becomes "?", as in Java."""
+    header: dict[str, Any] = {"code": command.code}
+    if command.ext_fields:
+        header["extFields"] = command.ext_fields
+    header["flag"] = command.flag
+    known = command.language in LanguageCode.__members__.values()
+    header["language"] = LanguageCode(command.language).name if known else LanguageCode.OTHER.name
+    header["opaque"] = command.opaque
+    if command.remark is not None:
+        header["remark"] = command.remark
+    header["serializeTypeCurrentRPC"] = "JSON"
+    header["version"] = command.version
+    return _ENCODER.encode(header).encode("utf-8", "replace")
+
+
+def decode(header: bytes, body: bytes) -> RemotingCommand:
+    """Read a header.
+
+    Raises:
+        RemotingCommandError: not UTF-8, not JSON, `code` is missing, or a member has a wrong type.
+    """
+    try:
+        members = _DECODER.decode(header.decode())
+    except UnicodeDecodeError as error:
+        raise RemotingCommandError(f"JSON header: not UTF-8 at byte {error.start}") from error
+    except RecursionError as error:
+        raise RemotingCommandError("JSON header: nested too deeply") from error
+    except ValueError as error:
+        raise RemotingCommandError(f"JSON header: {error}") from error
+    if not isinstance(members, dict):
+        raise RemotingCommandError("JSON header: an object is expected")
+    if members.get("code") is None:
+        raise RemotingCommandError("JSON header: no member 'code'")
+    remark = members.get("remark")
+    if remark is not None and not isinstance(remark, str):
+        raise RemotingCommandError("JSON header: 'remark' is no text")
+    return RemotingCommand(
+        code=_int32(members, "code", 0),
+        ext_fields=_ext_fields(members.get("extFields")),
+        body=body,
+        opaque=_int32(members, "opaque", 0),
+        flag=_int32(members, "flag", 0),
+        remark=None if remark is None else str(remark),
+        language=_language(members.get("language")),
+        version=_int32(members, "version", VERSION),
+        serialize_type=SerializeType.JSON,
+    )
+
+
+def _int32(members: dict[str, Any], name: str, default: int) -> int:
+    value = members.get(name)
+    if value is None:
+        return default
+    # Integers come as numbers; a text of digits is accepted, as fastjson accepts it.
+    if isinstance(value, str) and len(value) <= _INT32_DIGITS_MAX and value.isascii():
+        digits = value.removeprefix("-")
+        if digits.isdigit() and -(1 << 31) <= int(value) < 1 << 31:
+            return int(value)
+    raise RemotingCommandError(f"JSON header: {name!r} is no 32-bit integer")
+
+
+def _language(value: Any) -> int:
+    if isinstance(value, _Number):
+        return _int32({"language": value}, "language", 0)
+    if value is None or isinstance(value, str):
+        return _LANGUAGES.get(value or "", LanguageCode.OTHER)
+    raise RemotingCommandError("JSON header: 'language' is neither a name nor a number")
+
+
+def _ext_fields(value: Any) -> dict[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise RemotingCommandError("JSON header: 'extFields' is no object")
+    fields = {}
+    for name, item in value.items():
+        if isinstance(item, str):
+            fields[name] = str(item)
+        elif isinstance(item, bool):
+            fields[name] = "true" if item else "false"
+        elif item is not None:
+            raise RemotingCommandError(f"JSON header: 'extFields' has no text as {name[:64]!r}")
+    return fields
