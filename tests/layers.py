@@ -47,7 +47,7 @@ FREE: Final = ("cli", "__init__")
 # Part -> its folders; each imports only folders that stand before it. "." are the modules of the part itself.
 FOLDERS: Final[dict[str, tuple[str, ...]]] = {
     "rmq_store.format": ("tables", "bytes", "text", "properties", "views", "frames", "batches"),
-    "rmq_store.protocol": (".", "wire"),
+    "rmq_store.protocol": (".", "bodies", "wire"),
     "rmq_store.files": (".", "locks", "segments"),
     "rmq_store.log": ("views", "core", "append", "integrity", "recovery", "."),
     "rmq_store.broker": (

@@ -14,6 +14,7 @@ import os
 import random
 import re
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -204,15 +205,29 @@ def _without_json_depth() -> Iterator[None]:
     config_json.DEPTH_MAX = kept
 
 
+@protection("remoting_lengths", "a length in a binary header of the network is compared with the header's end")
+def _without_remoting_lengths() -> Iterator[None]:
+    from rmq_store.protocol.wire import binary_header
+
+    def believe(header: bytes, at: int, form: struct.Struct, _: str) -> tuple[int, int]:
+        return form.unpack_from(header, at)[0], at + form.size
+
+    kept = binary_header._length
+    binary_header._length = believe
+    yield
+    binary_header._length = kept
+
+
 # -- parts ------------------------------------------------------------------------------------------------------------
 
-_TEETH = {"frame": "frame_check", "config_json": "json_depth"}
+_TEETH = {"frame": "frame_check", "config_json": "json_depth", "remoting": "remoting_lengths"}
 # Executions of the short form, and thousands of them in an hour's run: by what one costs.
 _SCALES = {
     "frame": (6000, 400), "frames": (600, 20), "properties": (1500, 60), "compression": (3000, 200), "ids": (4000, 400),
     "consume_queue": (2500, 100), "index": (1200, 40), "checkpoint": (4000, 400), "config_json": (3000, 150),
     "tables": (2500, 80), "store_file": (2500, 80), "progress": (4000, 150), "unit": (4000, 400), "staged": (2000, 80),
-    "pop_journal": (2000, 80), "receipt_handle": (4000, 400), "sql92": (3000, 200), "spark_offsets": (4000, 300),
+    "pop_journal": (2000, 80), "remoting": (2000, 60), "java_json": (3000, 150),
+    "receipt_handle": (4000, 400), "sql92": (3000, 200), "spark_offsets": (4000, 300),
 }  # fmt: skip
 
 PARTS = tuple(

@@ -52,6 +52,14 @@ from rmq_store.format.views import consume_queue
 from rmq_store.format.views.index import IndexHeader
 from rmq_store.log.core.units import UnitRecord
 from rmq_store.log.views.hash_index import HashIndex
+from rmq_store.protocol.bodies import java_json
+from rmq_store.protocol.bodies.groups import ConsumeStats
+from rmq_store.protocol.bodies.routes import KVTable, TopicRouteData
+from rmq_store.protocol.bodies.topics import TopicStatsTable
+from rmq_store.protocol.wire.command import RemotingCommand, SerializeType
+from rmq_store.protocol.wire.frames import FrameDecoder, encode_command
+from rmq_store.protocol.wire.request_table import REQUESTS
+from rmq_store.protocol.wire.signature import signature_of
 
 # DecompressionError and ConfigJsonError are what the format layer says; the layers above it make CorruptionErrors.
 TYPED = (StoreError, ConfigJsonError, DecompressionError)
@@ -451,6 +459,63 @@ def journal_seeds() -> list[bytes]:
     return [b"\0" + content, b"\1" + content]
 
 
+# -- bytes from the network -------------------------------------------------------------------------------------------
+
+BODIES = tuple(sorted({row.response_body or row.request_body or KVTable for row in REQUESTS.values()}, key=str))
+
+
+def run_remoting(data: bytes) -> None:
+    """Frames, whole and byte by byte; then each command's typed header, and a body, as that of a request."""
+    whole, pieces = FrameDecoder(1 << 16), FrameDecoder(1 << 16)
+    commands, slowly = whole.feed(data), []
+    for at in range(len(data)):
+        if pieces.failure is None:
+            slowly += pieces.feed(data[at : at + 1])
+    assert slowly == commands and str(pieces.failure) == str(whole.failure)
+    for command in commands:
+        (again,) = FrameDecoder().feed(encode_command(command))
+        assert again.ext_fields == command.ext_fields or "\\u" in ascii(command.ext_fields)
+        signature_of(command.ext_fields, command.body, "key")
+        row = REQUESTS.get(command.code)  # type: ignore[call-overload]
+        if row is not None:
+            header = row.request_header.from_ext(command.ext_fields)
+            assert row.request_header.from_ext(header.to_ext()) == header
+    whole.finish()
+
+
+def remoting_seeds() -> list[bytes]:
+    seeds = []
+    for kind in SerializeType:
+        first = RemotingCommand(34, {}, b'{"clientID":"c"}', 1, remark="ok", serialize_type=kind)
+        pull = {"consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": "5", "maxMsgNums": "32"}
+        rest = {"sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0"}
+        seeds.append(encode_command(first) + encode_command(RemotingCommand(11, pull | rest, serialize_type=kind)))
+    return seeds
+
+
+def run_java_json(data: bytes) -> None:
+    """The first byte says which body the rest is."""
+    kind, data = BODIES[(data[0] if data else 0) % len(BODIES)], data[1:]
+    value = java_json.loads(data)
+    try:
+        # Both refuse the same; a number beyond long is read, and only not written.
+        assert java_json.loads(java_json.dumps(value)) == value
+    finally:
+        body = kind.decode(data)
+    assert kind.decode(body.encode()) == body
+
+
+def java_json_seeds() -> list[bytes]:
+    texts = {
+        TopicRouteData: '{"brokerDatas":[{"brokerAddrs":{0:"a:1"},"brokerName":"b","cluster":"c"}],"queueDatas":[{'
+        '"brokerName":"b","perm":6,"readQueueNums":4,"writeQueueNums":4,"topicSysFlag":0}],"filterServerTable":{}}',
+        TopicStatsTable: '{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:{"maxOffset":1,"minOffset":0}}}',
+        ConsumeStats: '{"consumeTps":1.0E-5,"offsetTable":{{"brokerName":"\\u0041","queueId":0,"topic":"T"}:{'
+        '"brokerOffset":1,"consumerOffset":0}}}',
+    }
+    return [bytes([BODIES.index(kind)]) + text.encode() for kind, text in texts.items()]
+
+
 # -- texts of users ---------------------------------------------------------------------------------------------------
 
 
@@ -508,6 +573,8 @@ TARGETS = tuple(
         ("unit", unit_seeds, run_unit),
         ("staged", staged_seeds, run_staged),
         ("pop_journal", journal_seeds, run_pop_journal),
+        ("remoting", remoting_seeds, run_remoting),
+        ("java_json", java_json_seeds, run_java_json),
         ("receipt_handle", lambda: [b"5 1700000000000 60000 1 0 broker-a 3 5 1234"], run_receipt_handle),
         ("sql92", lambda: [b"a BETWEEN 1 AND 9 OR b IN ('x', 'y') AND NOT (c IS NULL)", b"-(+3.5e2) < a"], run_sql92),
         ("spark_offsets", spark_seeds, run_spark_offsets),
