@@ -1,0 +1,1 @@
+"""Clusters for tests: released name servers and brokers, faults between us and them, and a simulated one."""
