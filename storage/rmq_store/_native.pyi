@@ -227,7 +227,7 @@ def copy_messages(
     data: Bytes,
     positions: Int64,
     sizes: Int64,
-    base_offset: int,
+    base_offset: int | None,
     raw_body: bool,
     owner: tuple[bytes, int, Int64] | None,
     names: tuple[bytes, ...],
@@ -312,10 +312,11 @@ def newest_entries(
     size."""
 
 def walk_frames(
-    data: Bytes, position: int, stop: int, base_offset: int, crc_position: int, positions: Int64, sizes: Int64
+    data: Bytes, position: int, stop: int, base_offset: int | None, crc_position: int, positions: Int64, sizes: Int64
 ) -> int:
     """Into `positions` and `sizes` (n,): the sound frames that lie one behind another from `position` up to `stop`, or
-    as many as there is room for. How many that are. From `crc_position` on a frame must have a CRC property.
+    as many as there is room for. How many that are. From `crc_position` on a frame must have a CRC property. Without
+    `base_offset` a frame may have any commit-log offset.
     """
 
 def common_size(directory: str, numbers: Int64) -> int:

@@ -59,6 +59,12 @@ int read_frame(const uint8_t *data, int64_t count, int64_t position, int64_t siz
     return 1;
 }
 
+int take_base(int64_t *base, PyObject *given)
+{
+    *base = given == Py_None ? 0 : PyLong_AsLongLong(given);
+    return !(*base == -1 && PyErr_Occurred());
+}
+
 static PyObject *read_frames(PyObject *module, PyObject *arguments)
 {
     PyObject *given[6], *result = NULL;
@@ -68,11 +74,8 @@ static PyObject *read_frames(PyObject *module, PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "OOOOOO:read_frames", &given[0], &given[1], &given[2], &given[3], &given[4],
                           &given[5]))
         return NULL;
-    if (given[3] != Py_None) {
-        base = PyLong_AsLongLong(given[3]);
-        if (base == -1 && PyErr_Occurred())
-            return NULL;
-    }
+    if (!take_base(&base, given[3]))
+        return NULL;
     if (!take_items(&data, given[0], 1, READ_ITEMS, "data")
         || !take_items(&positions, given[1], 8, READ_ITEMS, "positions")
         || !take_n_items(&sizes, given[2], 8, READ_ITEMS, "sizes", positions.count)

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "native.h"
 #include "prefetch.h"
 
 /* With IPv4 hosts, up to the body; and a topic of no bytes with both its lengths. */
@@ -69,5 +70,8 @@ PREFETCHING expect_ends(const uint8_t *data, int64_t count, int64_t position, in
    rows. `base`, if given, is the physical offset of the data's first byte. False: it is not a message there. */
 int read_frame(const uint8_t *data, int64_t count, int64_t position, int64_t size, const int64_t *base, int32_t *narrow,
                int64_t *wide, ptrdiff_t row, ptrdiff_t rows);
+
+/* The `base` that Python gives to `read_frame`; 0 for None, where the caller passes none. False: an error is set. */
+int take_base(int64_t *base, PyObject *given);
 
 #endif

@@ -223,20 +223,20 @@ static void release_batch(Batch *batch)
 
 static PyObject *copy_messages(PyObject *module, PyObject *arguments)
 {
-    PyObject *given[4], *columns[NARROW_COLUMNS + WIDE_COLUMNS], *texts[TEXT_COLUMNS], *map, *ends, *result = NULL;
+    PyObject *given[4], *base_offset, *columns[NARROW_COLUMNS + WIDE_COLUMNS], *texts[TEXT_COLUMNS], *map, *ends, *result = NULL;
     Items data = {0}, positions = {0}, sizes = {0}, offsets = {0}, numbers[NARROW_COLUMNS + WIDE_COLUMNS] = {{{0}, 0}}, end = {0};
     Batch batch = {0};
-    long long base_offset;
+    int64_t base;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "OOOLpO(y#y#y#y#)(OOOOOOOO)(OOOOOO)OO:copy_messages", &given[0], &given[1], &given[2],
+    if (!PyArg_ParseTuple(arguments, "OOOOpO(y#y#y#y#)(OOOOOOOO)(OOOOOO)OO:copy_messages", &given[0], &given[1], &given[2],
                           &base_offset, &batch.raw, &given[3], &batch.unique_key.name, &batch.unique_key.bytes,
                           &batch.crc.name, &batch.crc.bytes, &batch.tags.name, &batch.tags.bytes, &batch.keys.name,
                           &batch.keys.bytes,
                           &columns[0], &columns[1], &columns[2], &columns[3], &columns[4], &columns[5], &columns[6],
-                          &columns[7], &texts[0], &texts[1], &texts[2], &texts[3], &texts[4], &texts[5], &map, &ends))
+                          &columns[7], &texts[0], &texts[1], &texts[2], &texts[3], &texts[4], &texts[5], &map, &ends)
+        || !take_base(&base, base_offset))
         return NULL;
-    int64_t base = base_offset;
-    batch.base = &base;
+    batch.base = base_offset == Py_None ? NULL : &base;
     if (!take_items(&data, given[0], 1, READ_ITEMS, "data") || !take_items(&positions, given[1], 8, READ_ITEMS, "positions")
         || !take_n_items(&sizes, given[2], 8, READ_ITEMS, "sizes", positions.count)
         || !take_n_items(&end, ends, 8, WRITE_ITEMS, "ends", TEXT_COLUMNS + 3))

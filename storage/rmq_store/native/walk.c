@@ -39,12 +39,13 @@ static int has_crc(const uint8_t *frame, const uint8_t *tail)
 }
 
 /* Whether the frame of `size` bytes at `position` is one that `check_frame` calls a message, if it must know its own
-   offset, and must have a CRC property if `must_have_crc`. */
-static int is_sound(const uint8_t *data, int64_t count, int64_t position, int64_t size, int64_t base, int must_have_crc)
+   offset (unless `base` is null), and must have a CRC property if `must_have_crc`. */
+static int is_sound(const uint8_t *data, int64_t count, int64_t position, int64_t size, const int64_t *base,
+                    int must_have_crc)
 {
     int32_t narrow[NARROW_FIELDS];
     int64_t wide[WIDE_FIELDS];
-    if (!read_frame(data, count, position, size, &base, narrow, wide, 0, 1))
+    if (!read_frame(data, count, position, size, base, narrow, wide, 0, 1))
         return 0;
     const uint8_t *body = data + wide[BODY_START];
     size_t body_bytes = (size_t)(wide[BODY_END] - wide[BODY_START]);
@@ -67,12 +68,14 @@ PREFETCHING send_for(const uint8_t *next, const uint8_t *end)
 
 static PyObject *walk_frames(PyObject *module, PyObject *arguments)
 {
-    PyObject *given[3], *result = NULL;
+    PyObject *given[4], *result = NULL;
     Items data = {0}, positions = {0}, sizes = {0};
-    long long position, stop, base, crc_position;
+    long long position, stop, crc_position;
+    int64_t base;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "OLLLLOO:walk_frames", &given[0], &position, &stop, &base, &crc_position, &given[1],
-                          &given[2]))
+    if (!PyArg_ParseTuple(arguments, "OLLOLOO:walk_frames", &given[0], &position, &stop, &given[3], &crc_position,
+                          &given[1], &given[2])
+        || !take_base(&base, given[3]))
         return NULL;
     if (!take_items(&data, given[0], 1, READ_ITEMS, "data") || !take_items(&positions, given[1], 8, WRITE_ITEMS, "positions")
         || !take_n_items(&sizes, given[2], 8, WRITE_ITEMS, "sizes", positions.count))
@@ -84,7 +87,8 @@ static PyObject *walk_frames(PyObject *module, PyObject *arguments)
         int64_t size = (int32_t)word_at(bytes + position);
         if (size > 0 && size < data.count - position)
             send_for(bytes + position + size, bytes + data.count);
-        if (!is_sound(bytes, data.count, position, size, base, crc_position <= position))
+        if (!is_sound(bytes, data.count, position, size, given[3] == Py_None ? NULL : &base,
+                      crc_position <= position))
             break;
         ((int64_t *)positions.view.buf)[row] = position;
         ((int64_t *)sizes.view.buf)[row++] = size;

@@ -77,7 +77,7 @@ def decode_frames(
     positions: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int32],
     *,
-    base_offset: int,
+    base_offset: int | None,
     columns: Sequence[str],
     broker_name: str,
     raw_body: bool,
@@ -88,7 +88,8 @@ def decode_frames(
     """The messages at `positions` (n,) of a mapped segment, each of `sizes` (n,) bytes; any order, repeats allowed.
 
     `columns` are names of READABLE_SCHEMA and the columns of the result, in that order. `base_offset` is the commit-log
-    offset of the buffer's first byte. Unless `raw_body`, compressed bodies are decompressed, and the COMPRESSED bit of
+    offset of the buffer's first byte; None: the frames come from anywhere in a log, as in an answer to a pull, and
+    errors name the position. Unless `raw_body`, compressed bodies are decompressed, and the COMPRESSED bit of
     their `sysFlag` is cleared as 5.x clients do. Timestamps outside the years 1..9999 become the nearest inside. The
     batch owns its memory: the segment may be unmapped. The memory comes from `memory`, if given.
 

@@ -102,7 +102,7 @@ def decode_ordinary(
     positions: Positions,
     sizes: Positions,
     *,
-    base_offset: int,
+    base_offset: int | None,
     columns: Sequence[str],
     broker_name: str,
     raw_body: bool,
@@ -135,7 +135,7 @@ def decode_ordinary(
 
 def _copy(
     data: Bytes,
-    base_offset: int,
+    base_offset: int | None,
     raw_body: bool,
     columns: Sequence[str],
     carve: Callable[[Mapping[str, int]], dict[str, Area]],

@@ -1,5 +1,6 @@
 """Walks over sound frames, each found by the size of the one before it (data plane of recovery).
 
+Frames of a log, where each knows its own offset, and of an answer to a pull, whose frames come from anywhere in a log.
 `check_frame` decides which frames are sound. The caller handles the others, and frames that are no messages. Source:
 CommitLog.java (recoverNormally, recoverAbnormally; checkMessageAndReturnSize).
 """
@@ -7,14 +8,18 @@ CommitLog.java (recoverNormally, recoverAbnormally; checkMessageAndReturnSize).
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
+from rmq_store.errors import CorruptRecordError
 from rmq_store.format.bytes import native
-from rmq_store.format.frames.frame_check import check_frame
+from rmq_store.format.frames.frame_check import FRAME_BYTES_MIN, check_frame
 
 FRAMES_MAX = 1 << 17
 """So many frames are found by one call at most."""
 
 _NEVER = (1 << 63) - 1
+
+Int64 = npt.NDArray[np.int64]
 
 
 def sound_frames(
@@ -43,5 +48,38 @@ def sound_frames(
             break
         rows.append((start, check.size))
         start += check.size
+    positions, sizes = np.array(rows, np.int64).reshape(-1, 2).T.copy()
+    return positions, sizes
+
+
+def frames_of_answer(body: bytes | memoryview) -> tuple[Int64, Int64]:
+    """Positions and sizes, (n,) both, of the messages in an answer to a pull: one behind another, nothing else.
+
+    Raises:
+        CorruptRecordError: a frame is no sound message; `.offset` is its position in the answer, `.path` is empty.
+    """
+    positions, sizes = _walk(body)
+    end = int(positions[-1] + sizes[-1]) if len(positions) else 0
+    if end < len(body):
+        check = check_frame(body, end, len(body), expect_offset=None, check_crc=True)
+        reason = check.reason or "a frame that is no message"
+        raise CorruptRecordError("", end, f"an answer to a pull has {reason}")
+    return positions, sizes
+
+
+def _walk(body: bytes | memoryview) -> tuple[Int64, Int64]:
+    if native.LOADED:
+        found = np.empty((2, len(body) // FRAME_BYTES_MIN), np.int64)
+        data = np.frombuffer(body, np.uint8)
+        count = native.functions.walk_frames(data, 0, len(body), None, _NEVER, found[0], found[1])
+        return found[0, :count], found[1, :count]
+    rows: list[tuple[int, int]] = []
+    end = 0
+    while end < len(body):
+        check = check_frame(body, end, len(body), expect_offset=None, check_crc=True)
+        if check.kind != "message":
+            break
+        rows.append((end, check.size))
+        end += check.size
     positions, sizes = np.array(rows, np.int64).reshape(-1, 2).T.copy()
     return positions, sizes

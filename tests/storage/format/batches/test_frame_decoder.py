@@ -483,3 +483,10 @@ def test_broker_store_decodes_as_one_by_one(golden: Path, walk_frames: Walk) -> 
 @pytest.mark.parametrize("name", ["store", "store-torn"])
 def test_crashed_broker_stores_decode_as_one_by_one(golden_crash: Path, walk_frames: Walk, name: str) -> None:
     assert assert_store_equals_scalar(walk_frames, golden_crash / name) > 1000
+
+
+def test_frames_from_anywhere_in_a_log_are_decoded_without_a_base_offset() -> None:
+    segment = Segment([{"commit_log_offset": 1 << 50}, {"commit_log_offset": 9}])
+    assert segment.decode(base_offset=None).column("commitLogOffset").to_pylist() == [1 << 50, 9]
+    with pytest.raises(CorruptRecordError, match="physical offset"):
+        segment.decode()

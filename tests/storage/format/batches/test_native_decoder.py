@@ -310,3 +310,19 @@ def test_where_there_is_no_room_nothing_is_made() -> None:
     for pieces in (1, 3):
         arrays = [np.empty(size, kind) for size, kind in zip([4, pieces, 99, pieces, 99], "iiBiB", strict=True)]
         assert call(frames, map=tuple(arrays)) is None
+
+
+def test_frames_from_anywhere_in_a_log_are_decoded_in_one_pass_without_a_base_offset() -> None:
+    frames = Frames([{"commit_log_offset": offset, "properties": UNIQUE} for offset in (1 << 50, 9, 70_000)])
+    data = np.frombuffer(bytes(frames.data), np.uint8)
+
+    def decoded(base_offset: int | None) -> pa.RecordBatch | None:
+        return decode_ordinary(
+            data, frames.positions, frames.sizes, base_offset=base_offset, columns=MESSAGE_SCHEMA.names,
+            broker_name="b", raw_body=False, owner=frames.owner, memory=BatchMemory(),
+        )  # fmt: skip
+
+    batch = decoded(None)
+    assert batch is not None
+    assert batch.column("commitLogOffset").to_pylist() == [1 << 50, 9, 70_000]
+    assert decoded(BASE) is None

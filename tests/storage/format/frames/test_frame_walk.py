@@ -8,6 +8,7 @@ import struct
 import numpy as np
 import pytest
 
+from rmq_store.errors import CorruptRecordError
 from rmq_store.format.bytes import native
 from rmq_store.format.frames import frame_walk
 from rmq_store.format.frames.frame_check import check_frame
@@ -158,3 +159,31 @@ def test_the_extension_refuses_what_it_cannot_use() -> None:
         native.functions.walk_frames(data, 0, 100, 0, 0, places, places[:3].copy())
     for start in (-1, 97, 1 << 62):
         assert native.functions.walk_frames(data, start, (1 << 63) - 1, 0, 0, places, places.copy()) == 0
+
+
+def test_an_answer_to_a_pull_is_walked_whatever_log_offsets_its_frames_have() -> None:
+    parts = [frame(0, commit_log_offset=offset, body=bytes(offset % 7)) for offset in (1 << 50, 3, 77, 0)]
+    positions, sizes = frame_walk.frames_of_answer(b"".join(parts))
+    assert sizes.tolist() == [len(part) for part in parts]
+    assert positions.tolist() == [sum(map(len, parts[:number])) for number in range(4)]
+
+
+def test_an_answer_without_messages_has_no_frames() -> None:
+    positions, sizes = frame_walk.frames_of_answer(b"")
+    assert len(positions) == len(sizes) == 0
+
+
+@pytest.mark.parametrize("behind", [b"\0\0\0", b"\xff" * 200, encode_blank(64), frame(0)[:-1]])
+def test_an_answer_with_other_bytes_behind_its_messages_is_refused(behind: bytes) -> None:
+    first = frame(0)
+    with pytest.raises(CorruptRecordError, match="an answer to a pull has") as refused:
+        frame_walk.frames_of_answer(first + behind)
+    assert refused.value.offset == len(first)
+
+
+def test_a_body_that_was_changed_on_its_way_is_refused() -> None:
+    sent = bytearray(frame(0, crc_property=False) * 2)
+    sent[len(sent) // 2 + 90] ^= 1
+    with pytest.raises(CorruptRecordError) as refused:
+        frame_walk.frames_of_answer(bytes(sent))
+    assert refused.value.offset == len(sent) // 2
