@@ -27,12 +27,16 @@ LAYERS: Final[dict[str, set[str]]] = {
     "clock": {"errors", "arguments", "files"},
     # Which kinds of stores there are: names of files, and sentences. Nothing of the engine: the verifier asks it, too.
     "kinds": {"errors"},
+    # A cluster of brokers over the network. Nothing of the engine, nothing of the clients.
+    "remoting": {"errors", "arguments", "threads", "format", "protocol", "kinds"},
     "log": {"errors", "clock", "threads", "format", "files", "kinds"},
     "verify": {"errors", "clock", "format", "files", "log", "kinds"},
     "broker": {
         "errors", "arguments", "clock", "threads", "memory", "format", "protocol", "files", "log", "verify", "kinds",
     },
-    "client": {"errors", "arguments", "clock", "threads", "format", "protocol", "files", "log", "broker", "kinds"},
+    "client": {
+        "errors", "arguments", "clock", "threads", "format", "protocol", "files", "log", "broker", "kinds", "remoting",
+    },
     # A user of the clients like any other, with a database beside them.
     "reliable": {"errors", "arguments", "client"},
     # A user of the store, with Kafka on its other side.
@@ -49,6 +53,7 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
     "rmq_store.format": ("tables", "bytes", "text", "properties", "views", "frames", "batches"),
     "rmq_store.protocol": (".", "bodies", "wire"),
     "rmq_store.files": (".", "locks", "segments"),
+    "rmq_store.remoting": ("transport", "cluster"),
     "rmq_store.log": ("views", "core", "append", "integrity", "recovery", "."),
     "rmq_store.broker": (
         "filter", "read", "metadata", "rules", "write", "delay", "retry", "pop", "dlq", "store", "backup", "monitoring",

@@ -54,12 +54,14 @@ from rmq_store.protocol.errors import (
     MessageIllegalError,
     MQBrokerError,
     MQClientError,
+    QueueHoleError,
     RemotingCommandError,
     RemotingConnectError,
     RemotingError,
     RemotingTimeoutError,
     RemotingTooMuchRequestError,
     ResponseCode,
+    SlaveBehindError,
 )
 from rmq_store.protocol.messages import MessageExt, MessageQueue, PullBatchResult, PullResult, PullStatus
 from rmq_store.protocol.results import SendResult, SendStatus
@@ -107,6 +109,7 @@ __all__ = [
     "PullStatus",
     "PushConsumer",
     "PushConsumerConfig",
+    "QueueHoleError",
     "RateLimiter",
     "RemotingCommandError",
     "RemotingConnectError",
@@ -117,6 +120,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "SimpleConsumer",
+    "SlaveBehindError",
     "UsageError",
     "select_message_queue_by_hash",
 ]

@@ -7,6 +7,9 @@
         │   ├── RemotingTimeoutError           no answer in time
         │   ├── RemotingCommandError           a frame, a header or a body that breaks the protocol
         │   └── RemotingTooMuchRequestError    the client's own limits: time budget used up, too many requests waiting
+        ├── QueueHoleError                     a queue lacks messages in the middle   .queue .start .end
+        ├── SlaveBehindError                   a slave does not have messages yet, and its master does not answer
+        │                                      .queue .start .end
         ├── MQBrokerError                      the broker's answer: `response_code`, `remark`, `broker_name`
         │                                      (also ResponseError)
         └── MQClientError                      the client gives up; `response_code`, see ResponseCode, ClientErrorCode
@@ -128,6 +131,35 @@ class MQBrokerError(ClientError, ResponseError):
         self.retryable = response_code in _PASSING_CODES
         if broker_name:
             self.args = (f"{self} BROKER: {broker_name}",)
+
+
+class QueueHoleError(ClientError):
+    """A queue lacks the messages [`start`, `end`), although it has messages before and behind them.
+
+    `queue` is (topic, broker name, queue id).
+    """
+
+    def __init__(self, message: str, queue: tuple[str, str, int], start: int, end: int) -> None:
+        super().__init__(message)
+        self.queue = queue
+        self.start = start
+        self.end = end
+
+
+class SlaveBehindError(ClientError):
+    """The messages [`start`, `end`) are not at the slave (yet) that was asked because their master does not answer.
+    They are not lost: the call succeeds when the master is back, or the slave has them.
+
+    `queue` is (topic, broker name, queue id).
+    """
+
+    retryable = True
+
+    def __init__(self, message: str, queue: tuple[str, str, int], start: int, end: int) -> None:
+        super().__init__(message)
+        self.queue = queue
+        self.start = start
+        self.end = end
 
 
 class MQClientError(ClientError):

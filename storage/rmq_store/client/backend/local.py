@@ -13,11 +13,11 @@ from rmq_store.broker.processor.local_broker import LocalBroker
 from rmq_store.broker.rules.routing import AUTO_CREATE_QUEUE_MAX
 from rmq_store.broker.store.store import Store
 from rmq_store.client.backend.backend import Backend
-from rmq_store.client.backend.queue_selection import queues_of_order_conf
 from rmq_store.errors import TopicKindError, UsageError
 from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX
 from rmq_store.protocol.errors import MQClientError
 from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.order_conf import queues_of_order_conf
 
 StorePlace = str | Path | Store
 StorePlaces = StorePlace | Sequence[StorePlace] | Mapping[str, StorePlace]

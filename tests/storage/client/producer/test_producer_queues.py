@@ -14,11 +14,11 @@ from rmq_store import UsageError
 from rmq_store.client.backend.queue_selection import (
     ThreadLocalIndex,
     next_queue,
-    queues_of_order_conf,
     select_message_queue_by_hash,
 )
 from rmq_store.client.producer.fault_strategy import LATENCY_TABLES, LatencyPreset, MQFaultStrategy
 from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.order_conf import queues_of_order_conf
 
 from ..conftest import FakeClock
 

@@ -1,0 +1,1 @@
+"""The network: sockets to brokers and name servers, and what a cluster of them is."""

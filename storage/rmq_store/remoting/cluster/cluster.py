@@ -1,0 +1,297 @@
+"""A cluster of RocketMQ brokers, in calls: routes of topics, and brokers called by name (MQClientInstance.java)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from types import MappingProxyType, TracebackType
+from typing import Final, Self
+
+from rmq_store.errors import UnknownTopicError
+from rmq_store.protocol.bodies.routes import ClusterInfo, TopicList
+from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError, ResponseCode
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.header_fields import request
+from rmq_store.protocol.wire.name_server_headers import GetAllTopicListFromNamesrvRequestHeader
+from rmq_store.remoting.cluster import names
+from rmq_store.remoting.cluster.name_servers import NameServers, timer_ms
+from rmq_store.remoting.cluster.routes import MASTER_ID, BrokerAddresses, RouteTable, TopicRoute
+from rmq_store.remoting.transport.client import RemotingClient
+from rmq_store.remoting.transport.settings import ClusterSettings
+
+SUCCESS: Final = (int(ResponseCode.SUCCESS),)
+IN_FLIGHT_MAX: Final = 512
+"""So many requests wait for answers at once, whatever the number of queues."""
+
+
+class Cluster:
+    """The brokers that the name servers of `settings` know. Safe for threads; a forked child opens its own connections.
+
+    Topics and groups have no namespace here: `wire_topic` and `wire_group` add that of the settings. `client` is closed
+    by `close` if the cluster made it. A call raises RemotingError if no name server answers.
+    """
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        *,
+        client: RemotingClient | None = None,
+        timer: Callable[[], float] = timer_ms,
+    ) -> None:
+        self.settings = settings
+        self.timer = timer
+        self.client = RemotingClient(settings) if client is None else client
+        self._closes = client is None
+        self.name_servers = NameServers(settings.name_servers, self.client, timer=timer)
+        self.routes = RouteTable(self.name_servers, settings.timeout_ms, wire_name=self.wire_topic, timer=timer)
+        # What readers of this process have learned. (Broker, id) -> until when it is not asked for messages; broker ->
+        # how many messages it gives in one answer.
+        self.held_off: dict[tuple[str, int], float] = {}
+        self.messages_per_pull: dict[str, int] = {}
+
+    def close(self) -> None:
+        """Close the connections. Does nothing the second time."""
+        if self._closes:
+            self.client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- names ------------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The names of the clusters behind the name servers, sorted, with commas; mostly one, as DefaultCluster."""
+        return ",".join(sorted(self.cluster_info().cluster_addr_table))
+
+    def wire_topic(self, topic: str) -> str:
+        """The topic's name on the wire and in records."""
+        return names.with_namespace(self.settings.namespace, topic)
+
+    def wire_group(self, group: str) -> str:
+        """The group's name on the wire."""
+        return names.with_namespace(self.settings.namespace, group)
+
+    def plain_name(self, name: str) -> str:
+        """The name that users see of a topic or a group."""
+        return names.without_namespace(self.settings.namespace, name)
+
+    # -- routes -----------------------------------------------------------------------------------------------------
+
+    def route(self, topic: str) -> TopicRoute | None:
+        """The topic's route, at most 30 s old; None: no broker has the topic."""
+        return self.routes.route(topic)
+
+    def refresh_route(self, topic: str) -> TopicRoute | None:
+        """The topic's route as a name server knows it now."""
+        return self.routes.refresh(topic)
+
+    def known_route(self, topic: str) -> TopicRoute:
+        """The topic's route. UnknownTopicError: no broker has the topic."""
+        route = self.route(topic)
+        if route is None:
+            raise UnknownTopicError(f"no broker of the cluster has a topic {topic!r}")
+        return route
+
+    def topics(self) -> list[str]:
+        """The topics of the namespace, sorted, those of the system and of groups, too (206)."""
+        answer = self.name_servers.call(request(GetAllTopicListFromNamesrvRequestHeader()), self.settings.timeout_ms)
+        checked(answer, "a name server")
+        namespace = self.settings.namespace
+        found = TopicList.decode(answer.body).topic_list
+        return sorted(self.plain_name(topic) for topic in found if names.is_in_namespace(namespace, topic))
+
+    def cluster_info(self) -> ClusterInfo:
+        """The clusters and their brokers, at most 30 s old (106)."""
+        return self.routes.clusters()
+
+    def broker_names(self) -> list[str]:
+        """The names of all brokers, sorted."""
+        return sorted(self.cluster_info().broker_addr_table)
+
+    # -- calls ------------------------------------------------------------------------------------------------------
+
+    def call_broker(
+        self,
+        broker_name: str,
+        command: RemotingCommand,
+        timeout_ms: int | None = None,
+        *,
+        broker_id: int = MASTER_ID,
+        ok: Collection[int] = SUCCESS,
+    ) -> RemotingCommand:
+        """Ask one process of a broker, the master by default, and wait at most `timeout_ms` (default: the settings').
+
+        If it cannot be reached, and has another address by now, that is tried once.
+
+        Raises:
+            MQBrokerError: an answer whose code is not in `ok`.
+            RemotingConnectError: no broker has seen the request; also if there is no such process.
+            RemotingError: connection lost, or no answer in time: whether it was carried out is unknown.
+        """
+        wait_ms = self.settings.timeout_ms if timeout_ms is None else timeout_ms
+        address = self.address(broker_name, broker_id)
+        try:
+            answer = self.client.call(address, command, wait_ms)
+        except RemotingConnectError as error:
+            other = _address_of(self.routes.not_reached(broker_name), broker_id)
+            if other is None or other == address:
+                raise _named(error, broker_name, broker_id) from error
+            answer = self.client.call(other, command, wait_ms)
+        except RemotingError as error:
+            self.routes.not_reached(broker_name)
+            raise _named(error, broker_name, broker_id) from error
+        return checked(answer, broker_name, ok)
+
+    def submit_broker(
+        self, broker_name: str, command: RemotingCommand, timeout_ms: int | None = None, *, broker_id: int = MASTER_ID
+    ) -> Future[RemotingCommand]:
+        """As `call_broker`, without waiting and in one try. The answer may have any code (`checked`); the future has
+        the errors of the connection. RemotingConnectError: there is no such process.
+        """
+        wait_ms = self.settings.timeout_ms if timeout_ms is None else timeout_ms
+        return self.client.submit(self.address(broker_name, broker_id), command, wait_ms)
+
+    def read_broker(
+        self,
+        broker_name: str,
+        command: RemotingCommand,
+        timeout_ms: int | None = None,
+        *,
+        ok: Collection[int] = SUCCESS,
+    ) -> RemotingCommand:
+        """As `call_broker`; while the master does not answer, a slave is asked. Only for requests that change nothing.
+
+        A slave lags: it may not know messages, topics and offsets that the master knows.
+        """
+        try:
+            return self.call_broker(broker_name, command, timeout_ms, ok=ok)
+        except RemotingError:
+            for broker_id in self._slave_ids(broker_name):
+                try:
+                    return self.call_broker(broker_name, command, timeout_ms, broker_id=broker_id, ok=ok)
+                except (RemotingError, MQBrokerError):
+                    continue
+            raise
+
+    def address(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
+        """The address that a broker's process has registered.
+
+        Raises:
+            RemotingConnectError: no name server knows such a process now.
+        """
+        broker = self.routes.broker(broker_name)
+        found = _address_of(broker, broker_id)
+        if found is None:
+            found = _address_of(self.routes.not_reached(broker_name), broker_id)
+        if found is None:
+            what = "no master" if broker_id == MASTER_ID else f"no process of the id {broker_id}"
+            raise RemotingConnectError(f"broker {broker_name} has {what} in the routes of the name servers")
+        return found
+
+    def call_all(
+        self,
+        commands: Sequence[tuple[str, RemotingCommand]],
+        timeout_ms: int | None = None,
+        *,
+        broker_ids: Mapping[str, int] = MappingProxyType({}),
+    ) -> list[RemotingCommand | RemotingError]:
+        """Ask brokers at once, any number of requests each: (broker name, request). `broker_ids` names processes other
+        than the masters. An answer may have any code (`checked`); if there is none, the error takes its place.
+        """
+        answers: list[RemotingCommand | RemotingError] = []
+        waiting: deque[tuple[str, Future[RemotingCommand] | RemotingError]] = deque()
+        unreachable: dict[str, RemotingError] = {}
+        for number in range(len(commands) + IN_FLIGHT_MAX):
+            if number < len(commands):
+                name, command = commands[number]
+                waiting.append((name, self._submitted(name, command, timeout_ms, broker_ids, unreachable)))
+            if waiting and (number >= len(commands) or len(waiting) >= IN_FLIGHT_MAX):
+                broker_name, future = waiting.popleft()
+                answers.append(self._outcome(broker_name, future, broker_ids, unreachable))
+        return answers
+
+    def read_all(
+        self, commands: Sequence[tuple[str, RemotingCommand]], timeout_ms: int | None = None
+    ) -> list[RemotingCommand | RemotingError]:
+        """As `call_all`; slaves are asked for masters that do not answer, see `read_broker`."""
+        answers = self.call_all(commands, timeout_ms)
+        failed = {commands[place][0] for place, answer in enumerate(answers) if isinstance(answer, RemotingError)}
+        slaves = {name: self._slave_ids(name) for name in sorted(failed)}
+        for step in range(max(map(len, slaves.values()), default=0)):
+            broker_ids = {name: ids[step] for name, ids in slaves.items() if step < len(ids)}
+            again = [
+                place
+                for place, answer in enumerate(answers)
+                if isinstance(answer, RemotingError) and commands[place][0] in broker_ids
+            ]
+            found = self.call_all([commands[place] for place in again], timeout_ms, broker_ids=broker_ids)
+            for place, answer in zip(again, found, strict=True):
+                if not isinstance(answer, RemotingError):
+                    answers[place] = answer
+        return answers
+
+    def _slave_ids(self, broker_name: str) -> list[int]:
+        broker = self.routes.broker(broker_name)
+        return [] if broker is None else broker.slave_ids
+
+    def _submitted(
+        self,
+        broker_name: str,
+        command: RemotingCommand,
+        timeout_ms: int | None,
+        broker_ids: Mapping[str, int],
+        unreachable: dict[str, RemotingError],
+    ) -> Future[RemotingCommand] | RemotingError:
+        if broker_name in unreachable:  # one that does not answer is waited for once, and not for each queue
+            return unreachable[broker_name]
+        try:
+            broker_id = broker_ids.get(broker_name, MASTER_ID)
+            return self.submit_broker(broker_name, command, timeout_ms, broker_id=broker_id)
+        except RemotingError as error:
+            unreachable[broker_name] = error
+            return error
+
+    def _outcome(
+        self,
+        broker_name: str,
+        future: Future[RemotingCommand] | RemotingError,
+        broker_ids: Mapping[str, int],
+        unreachable: dict[str, RemotingError],
+    ) -> RemotingCommand | RemotingError:
+        if isinstance(future, RemotingError):
+            return future
+        try:
+            return future.result()
+        except RemotingError as error:
+            if broker_name not in unreachable:
+                self.routes.not_reached(broker_name)
+                unreachable[broker_name] = _named(error, broker_name, broker_ids.get(broker_name, MASTER_ID))
+            return unreachable[broker_name]
+
+
+def checked(
+    answer: RemotingCommand | RemotingError, broker_name: str, ok: Collection[int] = SUCCESS
+) -> RemotingCommand:
+    """The answer. MQBrokerError: its code is not in `ok`. RemotingError: it is this error."""
+    if isinstance(answer, RemotingError):
+        raise answer
+    if answer.code not in ok:
+        raise MQBrokerError(answer.code, answer.remark or "", broker_name)
+    return answer
+
+
+def _address_of(broker: BrokerAddresses | None, broker_id: int) -> str | None:
+    return None if broker is None else broker.addresses.get(broker_id)
+
+
+def _named(error: RemotingError, broker_name: str, broker_id: int) -> RemotingError:
+    """The error, with the broker's name, which the transport does not know."""
+    process = "master" if broker_id == MASTER_ID else f"slave {broker_id}"
+    return type(error)(f"broker {broker_name} ({process}): {error}")

@@ -1,0 +1,59 @@
+"""Locks of queues at the masters: a client's claim, which the broker forgets after 60 s (RebalanceLockManager.java).
+
+Slaves grant locks of their own and know nothing of those of their master, so only masters are asked. A lock needs
+neither the group nor the topic to exist.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+
+from rmq_store.protocol.bodies.clients import LockBatchRequestBody, LockBatchResponseBody
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.wire.group_headers import LockBatchMqRequestHeader, UnlockBatchMqRequestHeader
+from rmq_store.protocol.wire.header_fields import request
+from rmq_store.remoting.cluster.cluster import Cluster, checked
+
+
+def lock(cluster: Cluster, group: str, client_id: str, queues: Collection[MessageQueue]) -> set[MessageQueue]:
+    """Lock queues for a client of the group, or renew its locks (41): those that it holds now, for 60 s.
+
+    Raises:
+        MQBrokerError: a broker refuses. RemotingError: a master does not answer; others may have granted locks.
+    """
+    commands = []
+    for broker_name, of_broker in _by_broker(queues).items():
+        body = _body(cluster, group, client_id, of_broker)
+        commands.append((broker_name, request(LockBatchMqRequestHeader(), body)))
+    granted: set[MessageQueue] = set()
+    for (broker_name, _), given in zip(commands, cluster.call_all(commands), strict=True):
+        answer = checked(given, broker_name)
+        granted.update(LockBatchResponseBody.decode(answer.body).lock_ok_mq_set)
+    return {queue for queue in queues if _on_wire(cluster, queue) in granted}
+
+
+def unlock(cluster: Cluster, group: str, client_id: str, queues: Collection[MessageQueue]) -> None:
+    """Release locks of the client (42); those of others stay. Raises as `lock`."""
+    commands = []
+    for broker_name, of_broker in _by_broker(queues).items():
+        body = _body(cluster, group, client_id, of_broker)
+        commands.append((broker_name, request(UnlockBatchMqRequestHeader(), body)))
+    for (broker_name, _), given in zip(commands, cluster.call_all(commands), strict=True):
+        checked(given, broker_name)
+
+
+def _by_broker(queues: Collection[MessageQueue]) -> dict[str, list[MessageQueue]]:
+    found: dict[str, list[MessageQueue]] = defaultdict(list)
+    for queue in sorted(queues):
+        found[queue.broker_name].append(queue)
+    return found
+
+
+def _body(cluster: Cluster, group: str, client_id: str, queues: Collection[MessageQueue]) -> bytes:
+    on_wire = tuple(_on_wire(cluster, queue) for queue in queues)
+    return LockBatchRequestBody(consumer_group=cluster.wire_group(group), client_id=client_id, mq_set=on_wire).encode()
+
+
+def _on_wire(cluster: Cluster, queue: MessageQueue) -> MessageQueue:
+    return MessageQueue(cluster.wire_topic(queue.topic), queue.broker_name, queue.queue_id)

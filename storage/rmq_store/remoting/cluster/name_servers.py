@@ -1,0 +1,140 @@
+"""The name servers of a cluster: a shuffled list, one of them asked until it fails, then the next.
+
+A list entry that is an HTTP address is the address server of RocketMQ: its page names the name servers, and is read
+again every two minutes. Sources: NettyRemotingClient.java (getAndCreateNameserverChannel), TopAddressing.java,
+MQClientInstance.java (fetchNameServerAddr).
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from rmq_store.errors import UsageError
+from rmq_store.protocol.errors import RemotingConnectError, RemotingError
+from rmq_store.protocol.wire.command import RemotingCommand
+
+if TYPE_CHECKING:
+    from rmq_store.remoting.transport.client import RemotingClient
+
+FETCH_EVERY_MS: Final = 120_000
+FETCH_TIMEOUT_S: Final = 3.0
+PAGE_BYTES_MAX: Final = 64 << 10
+
+_log = logging.getLogger(__name__)
+
+
+def timer_ms() -> float:
+    """A time in ms that never goes back."""
+    return time.monotonic() * 1000
+
+
+class NameServers:
+    """The name servers of a cluster. Safe for threads, which may ask different ones for a moment."""
+
+    def __init__(
+        self,
+        given: Sequence[str],
+        client: RemotingClient,
+        *,
+        shuffle: Callable[[list[str]], Any] = random.shuffle,
+        fetch: Callable[[str], str] | None = None,
+        timer: Callable[[], float] = timer_ms,
+    ) -> None:
+        if not given:
+            raise UsageError("a cluster needs the address of a name server, as rmq://ns1:9876;ns2:9876")
+        self._given = tuple(given)
+        self._client = client
+        self._shuffle = shuffle
+        self._fetch = fetch or read_address_server
+        self._timer = timer
+        self._pages = tuple(address for address in self._given if _is_page(address))
+        self._fetched_at_ms: float | None = None
+        self._addresses: tuple[str, ...] = ()
+        self._chosen = 0
+        if not self._pages:
+            self._take(self._given)
+
+    def addresses(self) -> tuple[str, ...]:
+        """The name servers in the order in which they are asked. RemotingConnectError: the address server fails."""
+        if self._pages and self._is_due():
+            self._fetch_pages()
+        return self._addresses
+
+    def call(self, request: RemotingCommand, timeout_ms: int) -> RemotingCommand:
+        """Ask one name server, after a failure the next; `timeout_ms` is for each. Only for requests that may be
+        repeated.
+
+        Raises:
+            RemotingConnectError: none could be reached. RemotingError: none has answered.
+        """
+        addresses = self.addresses()
+        failures: list[str] = []
+        last: RemotingError | None = None
+        reached = False
+        first = self._chosen
+        for step in range(len(addresses)):
+            place = (first + step) % len(addresses)
+            try:
+                answer = self._client.call(addresses[place], request, timeout_ms)
+            except RemotingError as error:
+                reached |= not isinstance(error, RemotingConnectError)
+                failures.append(f"{addresses[place]}: {error}")
+                last = error
+                continue
+            if step:
+                _log.info("name server %s is asked from now on: %s", addresses[place], "; ".join(failures))
+                self._chosen = place
+            return answer
+        kind = RemotingError if reached else RemotingConnectError
+        raise kind(f"no name server answers: {'; '.join(failures)}") from last
+
+    def call_each(self, request: RemotingCommand, timeout_ms: int) -> dict[str, RemotingCommand]:
+        """The answers of all name servers, by address: they keep their tables apart. RemotingError: one fails."""
+        return {address: self._client.call(address, request, timeout_ms) for address in self.addresses()}
+
+    def _is_due(self) -> bool:
+        return self._fetched_at_ms is None or self._timer() - self._fetched_at_ms >= FETCH_EVERY_MS
+
+    def _fetch_pages(self) -> None:
+        found = [address for address in self._given if not _is_page(address)]
+        try:
+            for page in self._pages:
+                found += _addresses_of(self._fetch(page))
+        except OSError as error:
+            if not self._addresses:
+                raise RemotingConnectError(f"the address server {page} does not answer: {error}") from error
+            _log.warning("the address server %s does not answer, the known name servers stay: %s", page, error)
+            found = list(self._addresses)
+        if not found:
+            raise RemotingConnectError(f"the address server {', '.join(self._pages)} names no name server")
+        self._fetched_at_ms = self._timer()
+        if set(found) != set(self._addresses):
+            self._take(found)
+
+    def _take(self, addresses: Sequence[str]) -> None:
+        shuffled = list(dict.fromkeys(addresses))
+        self._shuffle(shuffled)
+        self._addresses, self._chosen = tuple(shuffled), 0
+
+
+def read_address_server(url: str) -> str:
+    """The page of an address server. OSError: it cannot be read, or is longer than any list."""
+    with urllib.request.urlopen(url, timeout=FETCH_TIMEOUT_S) as answer:
+        page: bytes = answer.read(PAGE_BYTES_MAX + 1)
+    if len(page) > PAGE_BYTES_MAX:
+        raise OSError(f"the page has more than {PAGE_BYTES_MAX} bytes")
+    return page.decode("utf-8", "replace")
+
+
+def _is_page(address: str) -> bool:
+    return address.startswith(("http://", "https://"))
+
+
+def _addresses_of(page: str) -> list[str]:
+    return [part for part in (piece.strip() for piece in page.replace("\n", ";").split(";")) if part]

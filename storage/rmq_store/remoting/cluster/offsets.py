@@ -1,0 +1,228 @@
+"""Offsets of queues and of groups: ends, look-ups by time, commits, resets.
+
+Source: ConsumerManageProcessor.java, AdminBrokerProcessor.java, ResetOffsetByTimeCommand.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from rmq_store.format.frames.frame_fields import frame_columns
+from rmq_store.format.frames.frame_walk import frames_of_answer
+from rmq_store.protocol.errors import MQBrokerError, ResponseCode
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.results import QueueRange
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.group_headers import InvokeBrokerToResetOffsetRequestHeader
+from rmq_store.protocol.wire.header_fields import request
+from rmq_store.protocol.wire.headers import (
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from rmq_store.remoting.cluster.cluster import Cluster, checked
+from rmq_store.remoting.cluster.pull_request import pull
+
+V5_0_0: Final = 413
+"""MQVersion.V5_0_0: brokers write their version into answers."""
+TO_THE_END: Final = -1
+
+
+class ConsumerOffset(NamedTuple):
+    """A group's offset in a queue. `may_be_none`: the broker is older than 5.0, and answers 0 for a queue that still
+    has its first message, whether or not the group has an offset.
+    """
+
+    offset: int
+    may_be_none: bool = False
+
+
+def queue_ranges(cluster: Cluster, queues: Collection[MessageQueue]) -> dict[MessageQueue, QueueRange]:
+    """The ranges of queues, by two requests each (30, 31), all at once; (0, 0) for a queue that its broker does not
+    have. For callers without the rights that `topic_stats` needs.
+
+    Raises:
+        MQBrokerError: a broker refuses. RemotingError: neither master nor slave answers.
+    """
+    asked = list(queues)
+    commands = []
+    for queue in asked:
+        topic, queue_id = cluster.wire_topic(queue.topic), queue.queue_id
+        least = GetMinOffsetRequestHeader(topic=topic, queue_id=queue_id, bname=queue.broker_name)
+        # The beginning first: retention moves it up, and a range must not begin behind its end.
+        commands.append((queue.broker_name, request(least)))
+        most = GetMaxOffsetRequestHeader(topic=topic, queue_id=queue_id, bname=queue.broker_name)
+        commands.append((queue.broker_name, request(most)))
+    answers = cluster.read_all(commands)
+    ranges = {}
+    for place, queue in enumerate(asked):
+        first = checked(answers[2 * place], queue.broker_name)
+        behind = checked(answers[2 * place + 1], queue.broker_name)
+        start = max(GetMinOffsetResponseHeader.from_ext(first.ext_fields).offset, 0)
+        end = GetMaxOffsetResponseHeader.from_ext(behind.ext_fields).offset
+        ranges[queue] = QueueRange(start, max(end, start))
+    return ranges
+
+
+def search_offset(cluster: Cluster, queue: MessageQueue, timestamp_ms: int) -> int:
+    """The first offset stored at or after the time; the end of the queue if all are older (29).
+
+    Raises as `queue_ranges`.
+    """
+    header = SearchOffsetRequestHeader(
+        topic=cluster.wire_topic(queue.topic),
+        queue_id=queue.queue_id,
+        timestamp=timestamp_ms,
+        bname=queue.broker_name,
+    )
+    answer = cluster.read_broker(queue.broker_name, request(header))
+    offset = max(SearchOffsetResponseHeader.from_ext(answer.ext_fields).offset, 0)
+    if answer.version >= V5_0_0:
+        return offset
+    # Brokers of 4.x answer the last message if all are older.
+    last = queue_ranges(cluster, [queue])[queue].max_offset - 1
+    if offset != last:
+        return offset
+    frames = pull(cluster, queue, offset, 1).frames
+    return offset + 1 if frames and store_timestamp_ms(frames) < timestamp_ms else offset
+
+
+def store_timestamp_ms(frames: bytes) -> int:
+    """When the first message of an answer to a pull was stored."""
+    import pyarrow as pa
+
+    positions, sizes = frames_of_answer(frames)
+    headers = frame_columns(pa.py_buffer(frames), positions[:1], sizes[:1].astype(np.int32))
+    return int(headers.store_timestamp[0])
+
+
+def query_consumer_offset(
+    cluster: Cluster, group: str, queue: MessageQueue, *, set_zero_if_not_found: bool | None = None
+) -> int | None:
+    """The group's committed offset (14); None: it has none (22). A broker answers 0 for a new group and a queue that
+    still has its first messages, unless `set_zero_if_not_found` is False, which only 5.x brokers know.
+
+    Raises as `queue_ranges`.
+    """
+    found = query_consumer_offsets(cluster, group, [queue], set_zero_if_not_found=set_zero_if_not_found)
+    return found[queue].offset if queue in found else None
+
+
+def query_consumer_offsets(
+    cluster: Cluster, group: str, queues: Collection[MessageQueue], *, set_zero_if_not_found: bool | None = False
+) -> dict[MessageQueue, ConsumerOffset]:
+    """The group's committed offsets, all asked for at once; queues without one are left out. See
+    `query_consumer_offset`.
+    """
+    asked = list(queues)
+    commands = []
+    for queue in asked:
+        header = QueryConsumerOffsetRequestHeader(
+            consumer_group=cluster.wire_group(group),
+            topic=cluster.wire_topic(queue.topic),
+            queue_id=queue.queue_id,
+            set_zero_if_not_found=set_zero_if_not_found,
+            bname=queue.broker_name,
+        )
+        commands.append((queue.broker_name, request(header)))
+    found = {}
+    for queue, given in zip(asked, cluster.read_all(commands), strict=True):
+        answer = checked(given, queue.broker_name, (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND))
+        if answer.code == ResponseCode.SUCCESS:
+            offset = QueryConsumerOffsetResponseHeader.from_ext(answer.ext_fields).offset
+            found[queue] = ConsumerOffset(
+                offset, offset == 0 and set_zero_if_not_found is False and answer.version < V5_0_0
+            )
+    return found
+
+
+def update_consumer_offset(
+    cluster: Cluster, group: str, queue: MessageQueue, offset: int, *, two_way: bool = True
+) -> int:
+    """Commit an offset (15) at the broker's master, and return what stands there now: another one if a reset of the
+    group is pending, which the broker then keeps. Without `two_way` nobody waits for an answer.
+
+    Raises:
+        MQBrokerError: 26 the group does not exist at this broker (5.x; `groups.create_group`), 17, 16.
+        RemotingError: no answer; the master does not answer, and an offset is never committed to a slave.
+    """
+    if not two_way:
+        command = _update(cluster, group, queue, offset)
+        cluster.client.call_oneway(cluster.address(queue.broker_name), command)
+        return offset
+    return update_consumer_offsets(cluster, group, {queue: offset})[queue]
+
+
+def update_consumer_offsets(
+    cluster: Cluster, group: str, offsets: Mapping[MessageQueue, int]
+) -> dict[MessageQueue, int]:
+    """Commit offsets, all at once, and return what stands at the brokers now. See `update_consumer_offset`; an error is
+    raised after all brokers have answered, so the offsets of the others are committed.
+    """
+    queues = list(offsets)
+    commands = [(queue.broker_name, _update(cluster, group, queue, offsets[queue])) for queue in queues]
+    stands = dict(offsets)
+    failure: Exception | None = None
+    pending: list[MessageQueue] = []
+    for queue, given in zip(queues, cluster.call_all(commands), strict=True):
+        try:
+            answer = checked(given, queue.broker_name)
+        except MQBrokerError as error:
+            failure = failure or _explained(error, group)
+        except Exception as error:
+            failure = failure or error
+        else:
+            if answer.remark:  # "Offset has been previously reset": the broker ignored the commit
+                pending.append(queue)
+    if failure is not None:
+        raise failure
+    if pending:
+        found = query_consumer_offsets(cluster, group, pending, set_zero_if_not_found=None)
+        stands |= {queue: found[queue].offset for queue in pending if queue in found}
+    return stands
+
+
+def _update(cluster: Cluster, group: str, queue: MessageQueue, offset: int) -> RemotingCommand:
+    header = UpdateConsumerOffsetRequestHeader(
+        consumer_group=cluster.wire_group(group),
+        topic=cluster.wire_topic(queue.topic),
+        queue_id=queue.queue_id,
+        commit_offset=offset,
+        bname=queue.broker_name,
+    )
+    return request(header)
+
+
+def _explained(error: MQBrokerError, group: str) -> MQBrokerError:
+    if error.response_code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+        return error
+    remark = f"{error.remark}; the group {group!r} is not there at this broker: create it (rmq updateSubGroup)"
+    return MQBrokerError(error.response_code, remark, error.broker_name)
+
+
+def reset_offsets(cluster: Cluster, group: str, topic: str, timestamp_ms: int, *, force: bool = True) -> None:
+    """Order every master of the topic to reset the group to a time, or to the end with TO_THE_END (222). Members of the
+    group learn it by themselves. Without `force` offsets only go back.
+
+    Raises:
+        MQBrokerError: 206 a broker of 4.x has no member of the group online: commit offsets instead.
+        RemotingError: a master does not answer.
+    """
+    for broker_name in sorted(cluster.known_route(topic).queues):
+        header = InvokeBrokerToResetOffsetRequestHeader(
+            topic=cluster.wire_topic(topic),
+            group=cluster.wire_group(group),
+            timestamp=timestamp_ms,
+            is_force=force,
+            queue_id=-1,
+        )
+        cluster.call_broker(broker_name, request(header))

@@ -1,0 +1,78 @@
+"""Whether an answer to a pull holds the messages that were asked for: those of the queue, in order, without a gap.
+
+All frames of an answer are looked at together.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from rmq_store.format.bytes.gather import gather_fields
+from rmq_store.format.frames.frame_check import HEADER
+from rmq_store.format.frames.frame_walk import frames_of_answer
+from rmq_store.protocol.errors import QueueHoleError, RemotingCommandError
+from rmq_store.protocol.messages import MessageQueue
+
+Int64 = npt.NDArray[np.int64]
+
+
+def check_dense(frames: bytes, queue: MessageQueue, start: int, end: int) -> None:
+    """Check that `frames` are the messages [start, end) of the queue.
+
+    Raises:
+        QueueHoleError: some are missing.
+        RemotingCommandError: they are in another order, twice, or of another queue.
+        CorruptRecordError: a frame is no sound message.
+    """
+    _, offsets = _offsets(frames, queue)
+    if len(offsets) == end - start and bool((offsets == np.arange(start, end)).all()):
+        return
+    _check_order(offsets, queue, start, end)
+    present = np.concatenate([offsets, [end]])
+    first_missing = np.arange(start, start + len(present))
+    row = int((present != first_missing).argmax())
+    raise hole(queue, int(first_missing[row]), int(present[row]))
+
+
+def cut_filtered(frames: bytes, queue: MessageQueue, start: int, end: int) -> bytes:
+    """The messages of a filtered answer from before `end`; it may have others behind them. Raises as `check_dense`."""
+    positions, offsets = _offsets(frames, queue)
+    kept = int(offsets.searchsorted(end))
+    _check_order(offsets[:kept], queue, start, end)
+    return frames if kept == len(offsets) else frames[: int(positions[kept])]
+
+
+def hole(queue: MessageQueue, start: int, end: int) -> QueueHoleError:
+    """The error for messages that a queue lacks in its middle."""
+    return QueueHoleError(
+        f"queue {queue.queue_id} of topic {queue.topic} at broker {queue.broker_name} lacks the messages [{start}, "
+        f"{end}), although it has messages behind them. Its consume queue or its log is damaged: look at the broker's "
+        "log. Nothing was skipped",
+        (queue.topic, queue.broker_name, queue.queue_id),
+        start,
+        end,
+    )
+
+
+def _offsets(frames: bytes, queue: MessageQueue) -> tuple[Int64, Int64]:
+    """Positions of the frames and their queue offsets, (n,) both."""
+    positions, _ = frames_of_answer(frames)
+    headers = gather_fields(np.frombuffer(frames, np.uint8), positions, HEADER)
+    ids = headers["queue_id"]
+    if bool((ids != queue.queue_id).any()):
+        found = int(ids[int((ids != queue.queue_id).argmax())])
+        raise RemotingCommandError(
+            f"broker {queue.broker_name} answered a pull of {queue} with messages of queue {found}"
+        )
+    return positions, headers["queue_offset"].astype(np.int64)
+
+
+def _check_order(offsets: Int64, queue: MessageQueue, start: int, end: int) -> None:
+    steps = np.diff(offsets, prepend=start - 1)
+    if bool((steps <= 0).any()) or (len(offsets) and int(offsets[-1]) >= end):
+        shown = offsets[:5].tolist()
+        raise RemotingCommandError(
+            f"broker {queue.broker_name} answered a pull of {queue} for offsets [{start}, {end}) with others: "
+            f"{len(offsets)} messages at {shown}..."
+        )

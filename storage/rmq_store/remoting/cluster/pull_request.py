@@ -1,0 +1,138 @@
+"""One pull of a queue (PULL_MESSAGE, 11): the answer is frames of the broker's log, which nobody decodes here.
+
+The subscription is in the request, nothing is committed, and the broker never holds the request: sysFlag 4.
+Sources: PullMessageRequestHeader.java, PullSysFlag.java, PullMessageProcessor.java.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Final
+
+from rmq_store.protocol.errors import ResponseCode
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.header_fields import request
+from rmq_store.protocol.wire.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from rmq_store.remoting.cluster.cluster import Cluster, checked
+from rmq_store.remoting.cluster.names import TOOLS_CONSUMER
+from rmq_store.remoting.cluster.routes import MASTER_ID
+
+SUBSCRIPTION_FLAG: Final = 4
+PULL_CODES: Final = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+"""The codes of answers that tell the range of the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class PullAnswer:
+    """The answer to a pull: `frames` are messages one behind another, as the broker's log has them.
+
+    `code`: 0 frames, 19 the end, 20 nothing matched up to `next_offset` (or, from a slave, nothing there yet), 21 the
+    queue does not have the offset. The queue holds [min_offset, max_offset). `suggest_broker_id` is the id of the
+    process that should be asked next. `remark` is the broker's.
+    """
+
+    code: int
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    suggest_broker_id: int
+    frames: bytes
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullFilter:
+    """Who pulls, and what: `subscription` is "*", or tags as "TagA || TagB", or with `expression_type` SQL92 an
+    expression. A broker compares hashes of tags only, and takes an expression that it cannot parse for "*".
+    """
+
+    group: str = TOOLS_CONSUMER
+    subscription: str = "*"
+    expression_type: str = "TAG"
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether every message is wanted, so that queue offsets have no gaps."""
+        return self.expression_type == "TAG" and self.subscription.strip() in ("", "*")
+
+
+EVERYTHING: Final = PullFilter()
+
+
+class PullRequests:
+    """The pulls of one queue: most fields are the same in each."""
+
+    def __init__(self, cluster: Cluster, queue: MessageQueue, wanted: PullFilter = EVERYTHING) -> None:
+        self._cluster = cluster
+        self._queue = queue
+        header = PullMessageRequestHeader(
+            consumer_group=cluster.wire_group(wanted.group),
+            topic=cluster.wire_topic(queue.topic),
+            queue_id=queue.queue_id,
+            queue_offset=0,
+            max_msg_nums=0,
+            sys_flag=SUBSCRIPTION_FLAG,
+            commit_offset=0,
+            suspend_timeout_millis=0,
+            subscription=wanted.subscription.strip() or "*",
+            sub_version=0,
+            expression_type=wanted.expression_type,
+            bname=queue.broker_name,
+        )
+        command = request(header)
+        self._code, self._fields = command.code, command.ext_fields
+
+    def request(self, offset: int, max_messages: int) -> RemotingCommand:
+        """The pull of at most `max_messages` from `offset` on; a broker may give fewer."""
+        fields = self._fields | {"queueOffset": str(offset), "maxMsgNums": str(max_messages)}
+        return RemotingCommand(self._code, fields)
+
+    def submit(
+        self, offset: int, max_messages: int, broker_id: int, timeout_ms: int | None = None
+    ) -> Future[RemotingCommand]:
+        """Send a pull; the answer is for `answer_of`. RemotingConnectError: there is no such process."""
+        command = self.request(offset, max_messages)
+        return self._cluster.submit_broker(self._queue.broker_name, command, timeout_ms, broker_id=broker_id)
+
+
+def pull(
+    cluster: Cluster,
+    queue: MessageQueue,
+    offset: int,
+    max_messages: int = 32,
+    wanted: PullFilter = EVERYTHING,
+    *,
+    broker_id: int = MASTER_ID,
+    timeout_ms: int | None = None,
+) -> PullAnswer:
+    """Pull once, from one process of the queue's broker. It never waits for messages.
+
+    Raises:
+        MQBrokerError: another code than those of PullAnswer, as 2 (busy), 16 (no rights), 17 (no such topic).
+        RemotingError: no answer.
+    """
+    command = PullRequests(cluster, queue, wanted).request(offset, max_messages)
+    answer = cluster.call_broker(queue.broker_name, command, timeout_ms, broker_id=broker_id, ok=PULL_CODES)
+    return answer_of(answer, queue.broker_name)
+
+
+def answer_of(answer: RemotingCommand, broker_name: str) -> PullAnswer:
+    """Read the answer to a pull. MQBrokerError: it does not tell the range of the queue."""
+    checked(answer, broker_name, PULL_CODES)
+    header = PullMessageResponseHeader.from_ext(answer.ext_fields)
+    return PullAnswer(
+        answer.code,
+        header.next_begin_offset,
+        header.min_offset,
+        header.max_offset,
+        header.suggest_which_broker_id,
+        answer.body if answer.code == ResponseCode.SUCCESS else b"",
+        answer.remark or "",
+    )

@@ -1,0 +1,332 @@
+"""A range of a queue in lanes: several pulls of it are in flight over one connection.
+
+The offsets of a queue are dense, so a range [start, end) can be cut into pieces before anything is read. A lane is a
+piece of about as many messages as the broker gives in one answer: 32 messages or 256 KiB from its memory, 8 messages or
+64 KiB from its disk, by default. Answers come in any order; frames leave in that of the queue.
+
+    2, 215, 14           the broker is busy: fewer lanes, and a pause that grows
+    no answer            another process of the broker, or a pause
+    19, 20, 21, 17       from a slave: not there yet; the master is asked again if it is there
+    an end below `end`   from a master: the messages are gone, OffsetOutOfRangeError
+    a gap                QueueHoleError; nothing is skipped
+
+Source: PullMessageProcessor.java, MessageStoreConfig.java (maxTransferCountOnMessageInMemory and its siblings).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Final
+
+from rmq_store.errors import OffsetOutOfRangeError
+from rmq_store.protocol.errors import MQBrokerError, RemotingCommandError, RemotingError, ResponseCode, SlaveBehindError
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.pull_checks import check_dense, cut_filtered, hole
+from rmq_store.remoting.cluster.pull_request import EVERYTHING, PullAnswer, PullFilter, PullRequests, answer_of
+from rmq_store.remoting.cluster.pull_source import PullSource
+from rmq_store.remoting.cluster.routes import MASTER_ID
+
+LANES: Final = 8
+ANSWER_BYTES: Final = 256 << 10
+"""What a broker puts into one answer at most, unless one message is larger (maxTransferBytesOnMessageInMemory)."""
+YIELD_BYTES: Final = 1 << 20
+MESSAGES_PER_PULL: Final = 32
+MESSAGES_PER_PULL_MAX: Final = 1024
+# A filtered pull looks at this many messages or more, until it has found enough.
+_FILTERED_PER_PULL: Final = 256
+_FILTERED_PER_PULL_MAX: Final = 1 << 16
+# A broker that gave fewer messages than asked gets the same question for so many answers before it is asked for more.
+_GROW_AFTER: Final = 64
+# A broker that was busy gets one lane more after so many answers.
+_LANE_AFTER: Final = 16
+_BUSY: Final = (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL, ResponseCode.SERVICE_NOT_AVAILABLE)
+_PAUSE_MS, _PAUSE_MS_MAX = 20.0, 2000.0
+PATIENCE_MS: Final = 30_000
+
+
+def read_range(
+    cluster: Cluster,
+    queue: MessageQueue,
+    start: int,
+    end: int,
+    wanted: PullFilter = EVERYTHING,
+    *,
+    lanes: int = LANES,
+    patience_ms: int = PATIENCE_MS,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[bytes]:
+    """The frames of the messages [start, end) of a queue, in its order, about 1 MiB at a time.
+
+    With a filter, frames of those that the broker finds: it compares hashes of tags, so the caller compares the tags.
+    The frames are sound, and those of this queue at the offsets that are due. At most `lanes` answers of 256 KiB wait
+    for others; a message that is larger counts more. A caller that stops early leaves at most so many pulls, whose
+    answers are dropped. After `patience_ms` without any progress the last error is raised.
+
+    Raises:
+        OffsetOutOfRangeError: the queue does not have `requested` (any more), as its master says.
+        QueueHoleError: the queue lacks messages within the range.
+        SlaveBehindError: the master does not answer, and no slave has the messages.
+        MQBrokerError: the broker refuses, or is busy for too long. RemotingError: no answer for too long.
+        CorruptRecordError: a frame is no sound message.
+    """
+    return _RangeReader(cluster, queue, start, end, wanted, max(lanes, 1), patience_ms, sleep).frames()
+
+
+class _Lane:
+    """A piece [next, end) of the range that is still to come. `parts` came, and wait for what is before them."""
+
+    __slots__ = ("asked", "attempt", "end", "future", "next", "parts", "parts_bytes")
+
+    def __init__(self, start: int, end: int) -> None:
+        self.next = start
+        self.end = end
+        self.parts: list[bytes] = []
+        self.parts_bytes = 0
+        self.future: Future[RemotingCommand] | None = None
+        self.asked = 0
+        self.attempt = -1
+
+    @property
+    def is_complete(self) -> bool:
+        return self.next >= self.end
+
+
+class _NotYet(Exception):
+    """The process that was asked does not have the message, or not yet."""
+
+
+class _RangeReader:
+    def __init__(
+        self,
+        cluster: Cluster,
+        queue: MessageQueue,
+        start: int,
+        end: int,
+        wanted: PullFilter,
+        lanes: int,
+        patience_ms: int,
+        sleep: Callable[[float], None],
+    ) -> None:
+        self._cluster = cluster
+        self._queue = queue
+        self._end = end
+        self._is_filtered = not wanted.takes_all
+        self._requests = PullRequests(cluster, queue, wanted)
+        self._source = PullSource(cluster, queue.broker_name)
+        self._patience_ms = patience_ms
+        self._sleep = sleep
+        self._lanes: deque[_Lane] = deque()
+        self._uncut = start
+        self._emitted = start
+        self._lanes_max = self._lanes_now = lanes
+        known = cluster.messages_per_pull.get(queue.broker_name, MESSAGES_PER_PULL)
+        self._per_pull = _FILTERED_PER_PULL if self._is_filtered else known
+        self._grow_in = 0 if self._is_filtered else _GROW_AFTER
+        self._answers = 0
+        # Counts the pauses: a failure from before the last one needs no pause of its own.
+        self._attempt = 0
+        self._stuck_since_ms: float | None = None
+        self._pause_ms = _PAUSE_MS
+
+    def frames(self) -> Iterator[bytes]:
+        """See `read_range`."""
+        ready: list[bytes] = []
+        ready_bytes = 0
+        while self._lanes or self._uncut < self._end:
+            self._open_lanes()
+            self._await(self._lanes[0])
+            for lane in self._lanes:
+                self._look_at(lane)
+            while self._lanes:
+                head = self._lanes[0]
+                ready += head.parts
+                ready_bytes += head.parts_bytes
+                head.parts, head.parts_bytes = [], 0
+                if not head.is_complete:
+                    break
+                self._lanes.popleft()
+            self._open_lanes()
+            if ready_bytes >= YIELD_BYTES or (ready and not self._lanes):
+                joined = ready[0] if len(ready) == 1 else b"".join(ready)
+                ready, ready_bytes = [], 0
+                yield self._checked(joined)
+
+    def _checked(self, frames: bytes) -> bytes:
+        start, end = self._emitted, self._lanes[0].next if self._lanes else self._end
+        if not self._is_filtered:
+            check_dense(frames, self._queue, start, end)
+        self._emitted = end
+        return frames
+
+    # -- lanes ------------------------------------------------------------------------------------------------------
+
+    def _open_lanes(self) -> None:
+        waiting_bytes = sum(lane.parts_bytes for lane in self._lanes)
+        room = self._lanes_now - waiting_bytes // ANSWER_BYTES
+        while self._uncut < self._end and (len(self._lanes) < room or not self._lanes):
+            lane = _Lane(self._uncut, min(self._uncut + self._per_pull, self._end))
+            self._uncut = lane.end
+            self._lanes.append(lane)
+        for place, lane in enumerate(self._lanes):
+            if place >= max(room, 1):
+                break
+            # The answer of a lane that has failed is looked at when its turn comes.
+            if lane.future is None and not lane.is_complete:
+                self._submit(lane)
+
+    def _submit(self, lane: _Lane) -> None:
+        count = lane.end - lane.next
+        lane.asked = MESSAGES_PER_PULL_MAX if self._is_filtered else min(count, MESSAGES_PER_PULL_MAX)
+        lane.attempt = self._attempt
+        try:
+            lane.future = self._requests.submit(lane.next, lane.asked, self._source.broker_id)
+        except RemotingError as error:
+            lane.future = Future()
+            lane.future.set_exception(error)
+
+    def _look_at(self, lane: _Lane) -> None:
+        """Take an answer that is there, unless it is a failure: the lane's turn will come."""
+        if lane.future is not None and lane.future.done():
+            if lane.future.exception() is None and lane.future.result().code == ResponseCode.SUCCESS:
+                answer = answer_of(lane.future.result(), self._queue.broker_name)
+                if self._moves_on(answer, lane):
+                    self._take(lane, answer)
+                    return
+            if lane.attempt < self._attempt:
+                lane.future = None
+
+    def _await(self, lane: _Lane) -> None:
+        """Take the answer of the first lane, or pause and leave it without one."""
+        if lane.future is None:  # its answers have waited for so much room
+            self._submit(lane)
+        assert lane.future is not None
+        try:
+            self._take(lane, answer_of(lane.future.result(), self._queue.broker_name))
+            return
+        except MQBrokerError as error:
+            lane.future = None
+            self._refused(lane, error)
+        except RemotingCommandError:
+            raise
+        except RemotingError as error:
+            lane.future = None
+            if lane.attempt == self._attempt:
+                has_other = self._source.failed(error)
+                self._pause(error, at_once=has_other)
+        except _NotYet as missing:
+            lane.future = None
+            self._wait_for_slave(lane, str(missing))
+
+    def _take(self, lane: _Lane, answer: PullAnswer) -> None:
+        """Keep the frames of an answer, and go behind them. _NotYet: it has none."""
+        lane.future = None
+        if not self._moves_on(answer, lane):
+            self._judge_end(lane, answer)
+            return
+        behind = min(answer.next_offset, lane.end)
+        frames = answer.frames
+        if self._is_filtered:
+            frames = cut_filtered(frames, self._queue, lane.next, lane.end) if frames else b""
+        elif answer.next_offset > lane.end:
+            # Fewer messages were asked for than it went on by: some of them are missing.
+            check_dense(frames, self._queue, lane.next, answer.next_offset)
+        self._learn(lane, answer)
+        lane.next = behind
+        if frames:
+            lane.parts.append(frames)
+            lane.parts_bytes += len(frames)
+        self._stuck_since_ms, self._pause_ms = None, _PAUSE_MS
+        self._source.suggested(answer.suggest_broker_id)
+
+    def _moves_on(self, answer: PullAnswer, lane: _Lane) -> bool:
+        if answer.next_offset <= lane.next:
+            return False
+        found = answer.code == ResponseCode.SUCCESS and bool(answer.frames)
+        return found or (self._is_filtered and answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY)
+
+    def _learn(self, lane: _Lane, answer: PullAnswer) -> None:
+        """Cut the next lanes to the size of an answer; use all lanes again, bit by bit, after the broker was busy."""
+        got = answer.next_offset - lane.next
+        most = _FILTERED_PER_PULL_MAX if self._is_filtered else MESSAGES_PER_PULL_MAX
+        if lane.next + got < lane.end:
+            self._per_pull, self._grow_in = max(got, 1), _GROW_AFTER
+        elif self._grow_in > 0:
+            self._grow_in -= 1
+        elif got >= self._per_pull:
+            self._per_pull = min(max(got, self._per_pull + (self._per_pull + 3) // 4), most)
+        if not self._is_filtered:
+            self._cluster.messages_per_pull[self._queue.broker_name] = self._per_pull
+        self._answers += 1
+        if self._answers % _LANE_AFTER == 0:
+            self._lanes_now = min(self._lanes_now + 1, self._lanes_max)
+
+    # -- what is no message -----------------------------------------------------------------------------------------
+
+    def _judge_end(self, lane: _Lane, answer: PullAnswer) -> None:
+        """Raise what an answer without messages means; it may also mean: ask again."""
+        if self._source.may_lag:
+            held = f"[{answer.min_offset}, {answer.max_offset})"
+            raise _NotYet(f"it answers {answer.code} ({answer.remark}) and has {held}")
+        if lane.next < answer.min_offset or answer.max_offset <= lane.next:
+            raise OffsetOutOfRangeError(
+                f"{self._shown()} no longer has the message {lane.next}: its broker has [{answer.min_offset}, "
+                f"{answer.max_offset})",
+                lane.next,
+                answer.min_offset,
+                answer.max_offset,
+            )
+        if answer.code == ResponseCode.PULL_OFFSET_MOVED:
+            error: Exception = MQBrokerError(answer.code, answer.remark, self._queue.broker_name)
+        else:
+            error = hole(self._queue, lane.next, min(max(answer.next_offset, lane.next + 1), self._end))
+        if lane.attempt == self._attempt:
+            self._pause(error)
+
+    def _refused(self, lane: _Lane, error: MQBrokerError) -> None:
+        code = error.response_code
+        is_slave = self._source.broker_id != MASTER_ID
+        if code not in _BUSY and not (is_slave and code == ResponseCode.TOPIC_NOT_EXIST):
+            raise error
+        if is_slave and code != ResponseCode.FLOW_CONTROL:
+            self._wait_for_slave(lane, f"it answers: {error}")
+        elif lane.attempt == self._attempt:
+            self._lanes_now = max(self._lanes_now // 2, 1)
+            self._answers = 0
+            self._pause(error)
+
+    def _wait_for_slave(self, lane: _Lane, reason: str) -> None:
+        """Ask the master, or wait for it, or for the slave to get what it does not have."""
+        if lane.attempt != self._attempt:
+            return
+        asked = f"slave {self._source.broker_id}" if self._source.broker_id != MASTER_ID else "the acting master"
+        error = SlaveBehindError(
+            f"{self._shown()}: the messages [{lane.next}, {self._end}) are not at {asked} (yet): {reason}. The master "
+            "of the broker does not answer. The messages can be read when it is back, or when the slave has them; a "
+            "slave of 5.x answers pulls only with slaveReadEnable=true",
+            (self._queue.topic, self._queue.broker_name, self._queue.queue_id),
+            lane.next,
+            self._end,
+        )
+        self._pause(error, at_once=self._source.is_behind())
+
+    def _pause(self, error: Exception, *, at_once: bool = False) -> None:
+        """Wait a while before the next try, or raise the error if there was no progress for too long."""
+        now_ms = self._cluster.timer()
+        if self._stuck_since_ms is None:
+            self._stuck_since_ms = now_ms
+        elif now_ms - self._stuck_since_ms >= self._patience_ms:
+            raise error
+        self._attempt += 1
+        if not at_once:
+            self._sleep(self._pause_ms * random.uniform(0.75, 1.25) / 1000)
+            self._pause_ms = min(self._pause_ms * 2, _PAUSE_MS_MAX)
+
+    def _shown(self) -> str:
+        queue = self._queue
+        return f"queue {queue.queue_id} of topic {queue.topic} at broker {queue.broker_name}"

@@ -1,0 +1,112 @@
+"""Look-ups of messages by key and by id, and figures of brokers (MQAdminImpl.java, QueryMessageProcessor.java)."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from rmq_store.errors import UsageError
+from rmq_store.format.text.ids import parse_offset_message_id
+from rmq_store.protocol.bodies.routes import KVTable
+from rmq_store.protocol.errors import ResponseCode
+from rmq_store.protocol.wire.admin_headers import GetBrokerRuntimeInfoRequestHeader
+from rmq_store.protocol.wire.header_fields import request
+from rmq_store.protocol.wire.headers import QueryMessageRequestHeader, ViewMessageRequestHeader
+from rmq_store.remoting.cluster.cluster import Cluster, checked
+
+KEY_MAX: Final = 64
+UNIQUE_KEY_MAX: Final = 32
+"""So many messages a broker finds at most for one key, whatever it is asked for."""
+QUERY_TIMEOUT_MS: Final = 18_000
+END_OF_TIME_MS: Final = (1 << 63) - 1
+
+
+class Found(NamedTuple):
+    """The messages that one broker has found, as frames. `is_full`: as many as it gives at most, so perhaps not all.
+
+    A broker compares hashes: the caller compares the keys.
+    """
+
+    broker_name: str
+    frames: bytes
+    is_full: bool
+
+
+def query_by_key(
+    cluster: Cluster,
+    topic: str,
+    key: str,
+    *,
+    begin_ms: int = 0,
+    end_ms: int = END_OF_TIME_MS,
+    max_num: int = KEY_MAX,
+) -> list[Found]:
+    """The messages of a topic with a key, stored in [begin_ms, end_ms], from each of its brokers (12).
+
+    Raises:
+        UnknownTopicError: no broker has the topic.
+        MQBrokerError: a broker refuses. RemotingError: neither master nor slave of a broker answers.
+    """
+    return _query(cluster, topic, key, begin_ms, end_ms, min(max_num, KEY_MAX), is_unique_key=False)
+
+
+def query_by_unique_key(
+    cluster: Cluster, topic: str, unique_key: str, *, begin_ms: int = 0, end_ms: int = END_OF_TIME_MS
+) -> list[Found]:
+    """The messages of a topic with a UNIQ_KEY. As `query_by_key`."""
+    return _query(cluster, topic, unique_key, begin_ms, end_ms, UNIQUE_KEY_MAX, is_unique_key=True)
+
+
+def _query(
+    cluster: Cluster, topic: str, key: str, begin_ms: int, end_ms: int, max_num: int, *, is_unique_key: bool
+) -> list[Found]:
+    header = QueryMessageRequestHeader(
+        topic=cluster.wire_topic(topic),
+        key=key,
+        max_num=max_num,
+        begin_timestamp=begin_ms,
+        end_timestamp=end_ms,
+        is_unique_key=is_unique_key,
+    )
+    names = sorted(cluster.known_route(topic).queues)
+    answers = cluster.read_all([(name, request(header)) for name in names], QUERY_TIMEOUT_MS)
+    found = []
+    for name, given in zip(names, answers, strict=True):
+        answer = checked(given, name, (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND))
+        if answer.code == ResponseCode.SUCCESS and answer.body:
+            found.append(Found(name, answer.body, _frame_count(answer.body) >= max_num))
+    return found
+
+
+def view_message(cluster: Cluster, offset_message_id: str) -> Found | None:
+    """The message of an offset id (33), from the broker whose registered address is in the id; None: not there.
+
+    An id names an address, and anybody can make one. Only addresses of the routes are asked.
+
+    Raises:
+        UsageError: the text is no offset id, or no broker of this cluster has registered its address.
+        RemotingError: the broker does not answer.
+    """
+    host, offset = parse_offset_message_id(offset_message_id)
+    owner = cluster.routes.name_of(str(host))
+    if owner is None:
+        raise UsageError(
+            f"message id {offset_message_id!r} names the broker {host}, which is none of this cluster: nothing was "
+            "asked"
+        )
+    header = ViewMessageRequestHeader(offset=offset, bname=owner[0])
+    answer = cluster.call_broker(
+        owner[0], request(header), broker_id=owner[1], ok=(ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
+    )
+    return Found(owner[0], answer.body, False) if answer.code == ResponseCode.SUCCESS and answer.body else None
+
+
+def runtime_info(cluster: Cluster, broker_name: str, broker_id: int = 0) -> dict[str, str]:
+    """The figures of a broker's process, as texts by their names (28): brokerVersionDesc, putTps, ..."""
+    answer = cluster.call_broker(broker_name, request(GetBrokerRuntimeInfoRequestHeader()), broker_id=broker_id)
+    return dict(KVTable.decode(answer.body).table)
+
+
+def _frame_count(frames: bytes) -> int:
+    from rmq_store.format.frames.frame_walk import frames_of_answer
+
+    return len(frames_of_answer(frames)[0])

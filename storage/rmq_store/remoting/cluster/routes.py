@@ -1,0 +1,248 @@
+"""Routes: which brokers have a topic, with how many queues, and the addresses of their masters and slaves.
+
+A route is asked for again when it is 30 seconds old; if no name server answers, the known one stays in use. Only
+addresses of this table are ever dialled. Sources: TopicRouteData.java, QueueData.java, BrokerData.java,
+MQClientInstance.java (updateTopicRouteInfoFromNameServer, topicRouteData2TopicPublishInfo,
+topicRouteData2TopicSubscribeInfo), RouteInfoManager.java (pickupTopicRouteData).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeVar
+
+from rmq_store.protocol.bodies.routes import BrokerData, ClusterInfo, TopicRouteData
+from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.order_conf import queues_of_order_conf
+from rmq_store.protocol.wire.header_fields import request
+from rmq_store.protocol.wire.name_server_headers import GetBrokerClusterInfoRequestHeader, GetRouteInfoRequestHeader
+from rmq_store.remoting.cluster.name_servers import NameServers, timer_ms
+
+POLL_EVERY_MS: Final = 30_000
+AGAIN_AFTER_MS: Final = 1000
+"""So long nobody asks again for what was asked for because a broker did not answer, or no name server did."""
+MASTER_ID: Final = 0
+PERM_READ: Final = 4
+PERM_WRITE: Final = 2
+
+_log = logging.getLogger(__name__)
+
+Known = TypeVar("Known")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddresses:
+    """A broker's name and the addresses of its processes by broker id: 0 is the master, others are slaves.
+
+    `acting_enabled`: a name server may show a slave as id 0 while there is no master (enableActingMaster), so that
+    the messages at id 0 may end before those that the master has.
+    """
+
+    name: str
+    cluster: str
+    addresses: Mapping[int, str]
+    acting_enabled: bool = False
+
+    @property
+    def master(self) -> str | None:
+        """The address of id 0, if there is one."""
+        return self.addresses.get(MASTER_ID)
+
+    @property
+    def slave_ids(self) -> list[int]:
+        """The ids of the slaves, the smallest first."""
+        return sorted(broker_id for broker_id in self.addresses if broker_id > MASTER_ID)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicQueues:
+    """A topic's queues at one broker. `perm`: 4 may be read, 2 may be written."""
+
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """Where a topic is. `order_topic_conf` names the queues of an ordered topic, if a name server keeps that.
+
+    `is_static`: its queues are mapped to those of several brokers (RIP-21), so ids and offsets are other ones.
+    """
+
+    topic: str
+    brokers: Mapping[str, BrokerAddresses]
+    queues: Mapping[str, TopicQueues]
+    order_topic_conf: str | None = None
+    is_static: bool = False
+
+    def read_queues(self) -> list[MessageQueue]:
+        """The queues that may be read, sorted."""
+        return [
+            MessageQueue(self.topic, name, queue_id)
+            for name, queues in sorted(self.queues.items())
+            if queues.perm & PERM_READ
+            for queue_id in range(queues.read_queue_nums)
+        ]
+
+    def publish_queues(self) -> list[MessageQueue]:
+        """The queues that may be written at brokers with a master, sorted; of an ordered topic exactly those of its
+        configuration.
+        """
+        if self.order_topic_conf:
+            return queues_of_order_conf(self.topic, self.order_topic_conf)
+        return [
+            MessageQueue(self.topic, name, queue_id)
+            for name, queues in sorted(self.queues.items())
+            if queues.perm & PERM_WRITE and name in self.brokers and self.brokers[name].master is not None
+            for queue_id in range(queues.write_queue_nums)
+        ]
+
+
+class _Entry(NamedTuple):
+    """What was last heard of a topic or of the clusters, and when it is time to ask again."""
+
+    asked_at_ms: float
+    ask_at_ms: float
+    route: TopicRoute | None
+
+
+class RouteTable:
+    """The routes that this process knows. Safe for threads: two may ask for the same route at once.
+
+    `wire_name` makes the wire's name of a topic.
+    """
+
+    def __init__(
+        self,
+        name_servers: NameServers,
+        timeout_ms: int,
+        *,
+        wire_name: Callable[[str], str] = str,
+        timer: Callable[[], float] = timer_ms,
+    ) -> None:
+        self._name_servers = name_servers
+        self._timeout_ms = timeout_ms
+        self._wire_name = wire_name
+        self._timer = timer
+        # Values are replaced, never changed, so that no lock is needed, which a fork could leave taken.
+        self._topics: dict[str, _Entry] = {}
+        self._clusters: tuple[float, float, ClusterInfo] | None = None
+        # Broker name -> the topic whose route was the last one to show it. A route knows acting masters; the list of
+        # the clusters does not.
+        self._shown_by: dict[str, str] = {}
+
+    def route(self, topic: str) -> TopicRoute | None:
+        """The route, at most 30 s old unless no name server answers; None: no broker has the topic.
+
+        Raises:
+            RemotingError: no name server answers, and the route is not known.
+            MQBrokerError: a name server refuses.
+        """
+        entry = self._topics.get(topic)
+        if entry is not None and self._timer() < entry.ask_at_ms:
+            return entry.route
+        try:
+            return self.refresh(topic)
+        except RemotingError as error:
+            if entry is None:
+                raise
+            _log.warning("topic %s: the known route stays in use: %s", topic, error)
+            self._topics[topic] = entry._replace(ask_at_ms=self._timer() + AGAIN_AFTER_MS)
+            return entry.route
+
+    def refresh(self, topic: str) -> TopicRoute | None:
+        """The route as a name server knows it now. Raises as `route`."""
+        header = GetRouteInfoRequestHeader(topic=self._wire_name(topic), accept_standard_json_only=True)
+        answer = self._name_servers.call(request(header), self._timeout_ms)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            self._topics.pop(topic, None)
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            raise MQBrokerError(answer.code, answer.remark or "", "a name server")
+        route = route_of(topic, TopicRouteData.decode(answer.body))
+        now_ms = self._timer()
+        self._topics[topic] = _Entry(now_ms, now_ms + POLL_EVERY_MS, route)
+        self._shown_by.update(dict.fromkeys(route.brokers, topic))
+        return route
+
+    def clusters(self, *, refresh: bool = False) -> ClusterInfo:
+        """All clusters and their brokers, at most 30 s old unless no name server answers. Raises as `route`."""
+        known = self._clusters
+        if known is not None and not refresh and self._timer() < known[1]:
+            return known[2]
+        try:
+            answer = self._name_servers.call(request(GetBrokerClusterInfoRequestHeader()), self._timeout_ms)
+        except RemotingError as error:
+            if known is None:
+                raise
+            _log.warning("the known brokers stay in use: %s", error)
+            self._clusters = (known[0], self._timer() + AGAIN_AFTER_MS, known[2])
+            return known[2]
+        if answer.code != ResponseCode.SUCCESS:
+            raise MQBrokerError(answer.code, answer.remark or "", "a name server")
+        now_ms = self._timer()
+        self._clusters = (now_ms, now_ms + POLL_EVERY_MS, ClusterInfo.decode(answer.body))
+        return self._clusters[2]
+
+    def broker(self, name: str) -> BrokerAddresses | None:
+        """The addresses of a broker, at most 30 s old; None: no name server knows it (any more). Raises as `route`."""
+        topic = self._shown_by.get(name)
+        if topic is not None:
+            route = self.route(topic)
+            if route is not None and name in route.brokers:
+                return route.brokers[name]
+            self._shown_by.pop(name, None)
+        data = self.clusters().broker_addr_table.get(name)
+        return None if data is None else _addresses(data)
+
+    def not_reached(self, name: str) -> BrokerAddresses | None:
+        """The addresses of a broker that did not answer: asked for again, unless that was done a moment ago."""
+        oldest_ms = self._timer() - AGAIN_AFTER_MS
+        topic = self._shown_by.get(name)
+        entry = None if topic is None else self._topics.get(topic)
+        try:
+            if topic is not None and (entry is None or entry.asked_at_ms <= oldest_ms):
+                self.refresh(topic)
+            elif topic is None and (self._clusters is None or self._clusters[0] <= oldest_ms):
+                self.clusters(refresh=True)
+        except (RemotingError, MQBrokerError) as error:
+            _log.warning("broker %s does not answer, and its addresses cannot be asked for: %s", name, error)
+        return self.broker(name)
+
+    def name_of(self, address: str) -> tuple[str, int] | None:
+        """The name and id of the broker that has registered the address, as far as it is known; None: nobody has, and
+        nobody may dial it.
+        """
+        known = [broker for entry in self._topics.values() if entry.route for broker in entry.route.brokers.values()]
+        known += [_addresses(data) for data in self.clusters().broker_addr_table.values()]
+        for broker in known:
+            for broker_id, its_address in broker.addresses.items():
+                if its_address == address:
+                    return broker.name, broker_id
+        return None
+
+
+def route_of(topic: str, data: TopicRouteData) -> TopicRoute:
+    """The route in the body of an answer. Queues of a broker without any address are left out."""
+    brokers = {one.broker_name: _addresses(one) for one in data.broker_datas}
+    queues = {
+        one.broker_name: TopicQueues(one.read_queue_nums, one.write_queue_nums, one.perm) for one in data.queue_datas
+    }
+    return TopicRoute(
+        topic,
+        MappingProxyType(brokers),
+        MappingProxyType(queues),
+        data.order_topic_conf or None,
+        bool(data.topic_queue_mapping_by_broker),
+    )
+
+
+def _addresses(data: BrokerData) -> BrokerAddresses:
+    return BrokerAddresses(
+        data.broker_name, data.cluster or "", MappingProxyType(dict(data.broker_addrs)), bool(data.enable_acting_master)
+    )

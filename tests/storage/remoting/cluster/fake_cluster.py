@@ -1,0 +1,409 @@
+"""Name servers and brokers in memory, behind the interface of RemotingClient. Facts: FINDINGS of real brokers.
+
+A broker has processes by id; all of them share its messages, each up to its own `end` (a slave may lag). Whatever a
+test puts into `answers` comes first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from rmq_store.format.frames.message import Host, encode_frame
+from rmq_store.protocol.errors import RemotingConnectError, RemotingError, RemotingTimeoutError
+from rmq_store.protocol.wire.command import RemotingCommand, response_to
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.transport.settings import ClusterSettings
+
+HOST = Host.parse("10.0.0.1:10911")
+NAME_SERVER = "ns:9876"
+
+Answer = Callable[[RemotingCommand], RemotingCommand] | Exception
+
+
+def frame(topic: str, queue_id: int, offset: int, body: bytes = b"body", tags: str = "") -> bytes:
+    properties = f"TAGS\x01{tags}\x02UNIQ_KEY\x01{offset:032X}\x02" if tags else f"UNIQ_KEY\x01{offset:032X}\x02"
+    return encode_frame(
+        topic=topic, body=body, properties=properties.encode(), queue_id=queue_id, queue_offset=offset,
+        commit_log_offset=7_000 * (offset + 1), born_timestamp_ms=1_700_000_000_000, born_host=HOST,
+        store_timestamp_ms=1_700_000_000_000 + offset, store_host=HOST,
+    )  # fmt: skip
+
+
+@dataclass
+class FakeQueue:
+    """Messages of one queue by offset; a missing one is a hole."""
+
+    frames: dict[int, bytes] = field(default_factory=dict)
+    min_offset: int = 0
+
+    @property
+    def end(self) -> int:
+        return max(self.frames, default=-1) + 1
+
+
+@dataclass
+class FakeProcess:
+    """A broker's process: `down` refuses connections, `silent` gives no answer. It has no message from `end` on."""
+
+    broker: FakeBroker
+    broker_id: int
+    down: bool = False
+    silent: bool = False
+    end: int | None = None
+    version: int = 500
+    suggest: int = 0
+    asked: list[RemotingCommand] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        return f"{self.broker.name}-{self.broker_id}:10911"
+
+
+@dataclass
+class FakeBroker:
+    """A broker of one cluster. `per_pull` messages and `pull_bytes` are what one answer has at most."""
+
+    name: str
+    processes: dict[int, FakeProcess] = field(default_factory=dict)
+    queues: dict[tuple[str, int], FakeQueue] = field(default_factory=dict)
+    topics: dict[str, dict[str, object]] = field(default_factory=dict)
+    offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    groups: set[str] = field(default_factory=lambda: {"TOOLS_CONSUMER"})
+    locks: dict[tuple[str, str, int], str] = field(default_factory=dict)
+    members: dict[str, dict[str, dict[str, object]]] = field(default_factory=lambda: defaultdict(dict))
+    pending_reset: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    per_pull: int = 32
+    pull_bytes: int = 256 << 10
+    acting: bool = False
+    refused: dict[int, tuple[int, str]] = field(default_factory=dict)
+
+    def create_topic(self, topic: str, queues: int = 1, perm: int = 6, **attributes: object) -> None:
+        self.topics[topic] = {"queues": queues, "perm": perm, **attributes}
+        for queue_id in range(queues):
+            self.queues.setdefault((topic, queue_id), FakeQueue())
+
+    def put(self, topic: str, queue_id: int, count: int, body: bytes = b"body", tags: str = "") -> None:
+        if (topic, queue_id) not in self.queues:
+            self.create_topic(topic, queue_id + 1)
+        queue = self.queues[topic, queue_id]
+        for offset in range(queue.end, queue.end + count):
+            queue.frames[offset] = frame(topic, queue_id, offset, body, tags)
+
+
+class FakeNet:
+    """RemotingClient's calls, answered by brokers and name servers of this process."""
+
+    def __init__(self) -> None:
+        self.brokers: dict[str, FakeBroker] = {}
+        self.name_servers: dict[str, FakeProcess] = {}
+        self.calls: list[tuple[str, RemotingCommand]] = []
+        self.held: list[tuple[Future[RemotingCommand], str, RemotingCommand]] | None = None
+        self.closed = False
+        self.handlers: dict[int, Callable[[str, RemotingCommand], RemotingCommand | None]] = {}
+        self.order_topic_conf: dict[str, str] = {}
+        self.extra_route: dict[str, object] = {}
+        self.add_name_server(NAME_SERVER)
+
+    def add_name_server(self, address: str) -> FakeProcess:
+        self.name_servers[address] = FakeProcess(FakeBroker(address), 0)
+        return self.name_servers[address]
+
+    def add_broker(self, name: str = "broker-a", slaves: int = 0) -> FakeBroker:
+        broker = self.brokers[name] = FakeBroker(name)
+        broker.processes = {number: FakeProcess(broker, number) for number in range(slaves + 1)}
+        return broker
+
+    def cluster(self, namespace: str = "", **given: object) -> Cluster:
+        settings = ClusterSettings(name_servers=tuple(self.name_servers), namespace=namespace)
+        return Cluster(settings, client=self, **given)  # type: ignore[arg-type]
+
+    # -- RemotingClient ---------------------------------------------------------------------------------------------
+
+    def call(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
+        assert timeout_ms > 0
+        self.calls.append((address, command))
+        process = self.name_servers.get(address) or self._process(address)
+        if process is None or process.down:
+            raise RemotingConnectError(f"connect to {address} failed")
+        process.asked.append(command)
+        if process.silent:
+            raise RemotingTimeoutError(f"{address} gave no answer in {timeout_ms} ms")
+        if process.answers:
+            given = process.answers.pop(0)
+            if isinstance(given, Exception):
+                raise given
+            return given(command)
+        if address in self.name_servers:
+            return self._name_server(command)
+        return answer(process, command)
+
+    def submit(self, address: str, command: RemotingCommand, timeout_ms: int) -> Future[RemotingCommand]:
+        future: Future[RemotingCommand] = Future()
+        if self.held is not None:
+            self.held.append((future, address, command))
+            return future
+        self._settle(future, address, command)
+        return future
+
+    def call_oneway(self, address: str, command: RemotingCommand) -> None:
+        self.call(address, command, 1)
+
+    def on_request(self, code: int, handler: Callable[[str, RemotingCommand], RemotingCommand | None]) -> None:
+        self.handlers[code] = handler
+
+    def close(self) -> None:
+        self.closed = True
+
+    # -- what tests ask ---------------------------------------------------------------------------------------------
+
+    def release(self, place: int = 0) -> None:
+        """Answer one of the requests that are held back."""
+        assert self.held is not None
+        self._settle(*self.held.pop(place))
+
+    def codes(self, name_servers: bool = False) -> list[int]:
+        return [command.code for address, command in self.calls if (address in self.name_servers) == name_servers]
+
+    def _settle(self, future: Future[RemotingCommand], address: str, command: RemotingCommand) -> None:
+        try:
+            future.set_result(self.call(address, command, 1))
+        except RemotingError as error:
+            future.set_exception(error)
+
+    def _process(self, address: str) -> FakeProcess | None:
+        for broker in self.brokers.values():
+            for process in broker.processes.values():
+                if process.address == address:
+                    return process
+        return None
+
+    def _name_server(self, command: RemotingCommand) -> RemotingCommand:
+        if command.code == 105:
+            topic = command.ext_fields["topic"]
+            having = [broker for broker in self.brokers.values() if topic in broker.topics and broker.processes]
+            if not having:
+                return response_to(command, 17, f"No topic route info in name server for the topic: {topic}")
+            route: dict[str, object] = {
+                "brokerDatas": [_broker_data(broker, acting=True) for broker in having],
+                "filterServerTable": {},
+                "queueDatas": [_queue_data(broker, topic) for broker in having],
+                **self.extra_route,
+            }
+            if topic in self.order_topic_conf:
+                route["orderTopicConf"] = self.order_topic_conf[topic]
+            return response_to(command, 0, body=json.dumps(route).encode())
+        if command.code == 106:
+            table = {broker.name: _broker_data(broker) for broker in self.brokers.values() if broker.processes}
+            info = {"brokerAddrTable": table, "clusterAddrTable": {"DefaultCluster": sorted(table)}}
+            return response_to(command, 0, body=json.dumps(info).encode())
+        if command.code == 206:
+            topics = sorted({topic for broker in self.brokers.values() for topic in broker.topics})
+            return response_to(command, 0, body=json.dumps({"topicList": topics}).encode())
+        if command.code == 216:
+            return response_to(command, 0)
+        return response_to(command, 3, f" request type {command.code} not supported")
+
+
+def _broker_data(broker: FakeBroker, acting: bool = False) -> dict[str, object]:
+    addresses = {str(number): process.address for number, process in broker.processes.items()}
+    if acting and broker.acting and "0" not in addresses:
+        addresses["0"] = addresses.pop(min(addresses))
+    return {
+        "brokerAddrs": addresses,
+        "brokerName": broker.name,
+        "cluster": "DefaultCluster",
+        "enableActingMaster": broker.acting,
+    }
+
+
+def _queue_data(broker: FakeBroker, topic: str) -> dict[str, object]:
+    config = broker.topics[topic]
+    return {
+        "brokerName": broker.name,
+        "perm": config["perm"],
+        "readQueueNums": config.get("read", config["queues"]),
+        "writeQueueNums": config.get("write", config["queues"]),
+        "topicSysFlag": 0,
+    }
+
+
+# -- brokers -----------------------------------------------------------------------------------------------------------
+
+
+def answer(process: FakeProcess, command: RemotingCommand) -> RemotingCommand:
+    made = _answer(process, command)
+    made.version = process.version
+    return made
+
+
+def _answer(process: FakeProcess, command: RemotingCommand) -> RemotingCommand:
+    broker, ext, code = process.broker, command.ext_fields, command.code
+    if code in broker.refused:
+        return response_to(command, *broker.refused[code])
+    if code == 11:
+        return _pull(process, command)
+    if code in (30, 31):
+        queue = broker.queues.get((ext["topic"], int(ext["queueId"])))
+        offset = 0 if queue is None else queue.min_offset if code == 31 else _end(process, queue)
+        return response_to(command, 0, ext_fields={"offset": str(-1 if queue is None and code == 31 else offset)})
+    if code == 202:
+        return _topic_stats(process, command)
+    if code == 29:
+        queue = broker.queues[ext["topic"], int(ext["queueId"])]
+        later = [at for at in sorted(queue.frames) if 1_700_000_000_000 + at >= int(ext["timestamp"])]
+        old_end = queue.end if process.version >= 413 else max(queue.end - 1, 0)
+        return response_to(command, 0, ext_fields={"offset": str(later[0] if later else old_end)})
+    if code in (14, 15):
+        return _offsets(process, command)
+    if code in (34, 35, 38, 41, 42, 203):
+        return _members(process, command)
+    if code == 351:
+        return _topic_config(process, command)
+    if code == 17:
+        broker.create_topic(ext["topic"], int(ext["writeQueueNums"]), int(ext["perm"]))
+        return response_to(command, 0)
+    if code == 215:
+        broker.topics.pop(ext["topic"], None)
+        return response_to(command, 0)
+    if code == 200:
+        broker.groups.add(json.loads(command.body)["groupName"])
+        return response_to(command, 0)
+    if code == 33:
+        found = [raw for queue in broker.queues.values() for raw in queue.frames.values()]
+        for raw in found:
+            if int.from_bytes(raw[28:36]) == int(ext["offset"]):
+                return response_to(command, 0, body=raw)
+        return response_to(command, 1, "can not find message by the offset")
+    if code == 12:
+        found = [raw for key, queue in broker.queues.items() for raw in queue.frames.values() if key[0] == ext["topic"]]
+        body = b"".join([raw for raw in found if ext["key"].encode() in raw][: int(ext["maxNum"])])
+        return response_to(command, 0 if body else 22, None if body else "can not find message", body=body, ext_fields={
+            "indexLastUpdateTimestamp": "1", "indexLastUpdatePhyoffset": "2",
+        })  # fmt: skip
+    return response_to(command, 3, f" request type {code} not supported")
+
+
+def _end(process: FakeProcess, queue: FakeQueue) -> int:
+    return queue.end if process.end is None else min(queue.end, process.end)
+
+
+def _pull(process: FakeProcess, command: RemotingCommand) -> RemotingCommand:
+    ext, broker = command.ext_fields, process.broker
+    queue = broker.queues.get((ext["topic"], int(ext["queueId"])))
+    if queue is None:
+        return response_to(command, 17, f"topic[{ext['topic']}] not exist, apply first please!")
+    offset, end = int(ext["queueOffset"]), _end(process, queue)
+    tags = {tag.strip() for tag in ext["subscription"].split("||")} - {"*"}
+    found, next_offset, size = [], offset, 0
+    code, remark = 0, "FOUND"
+    if offset < queue.min_offset:
+        code, remark, next_offset = 21, "OFFSET_TOO_SMALL", queue.min_offset
+    elif offset > end:
+        code, remark, next_offset = 21, "OFFSET_OVERFLOW_BADLY", end
+    elif offset == end:
+        code, remark = 19, "OFFSET_OVERFLOW_ONE"
+    else:
+        most = min(int(ext["maxMsgNums"]), broker.per_pull)
+        while next_offset < end and len(found) < most and next_offset - offset < 800:
+            raw = queue.frames.get(next_offset)
+            if raw is not None and (not tags or any(f"TAGS\x01{tag}\x02".encode() in raw for tag in tags)):
+                if found and size + len(raw) > broker.pull_bytes:
+                    break
+                found.append(raw)
+                size += len(raw)
+            next_offset += 1
+        if not found:
+            code, remark = 20, "NO_MATCHED_MESSAGE"
+    if code == 21 and process.broker_id > 0 and process.version >= 413:
+        code, next_offset = 20, offset
+    return response_to(command, code, remark, body=b"".join(found), ext_fields={
+        "nextBeginOffset": str(next_offset), "minOffset": str(queue.min_offset), "maxOffset": str(end),
+        "suggestWhichBrokerId": str(process.suggest),
+    })  # fmt: skip
+
+
+def _topic_stats(process: FakeProcess, command: RemotingCommand) -> RemotingCommand:
+    topic = command.ext_fields["topic"]
+    config = process.broker.topics.get(topic)
+    if config is None:
+        return response_to(command, 17, f"topic[{topic}] not exist")
+    rows = []
+    for queue_id in range(int(str(config.get("write", config["queues"])))):
+        queue = process.broker.queues.get((topic, queue_id), FakeQueue())
+        name = f'{{"brokerName":"{process.broker.name}","queueId":{queue_id},"topic":"{topic}"}}'
+        end = _end(process, queue)
+        rows.append(f'{name}:{{"lastUpdateTimestamp":1,"maxOffset":{end},"minOffset":{queue.min_offset}}}')
+    return response_to(command, 0, body=f'{{"offsetTable":{{{",".join(rows)}}}}}'.encode())
+
+
+def _offsets(process: FakeProcess, command: RemotingCommand) -> RemotingCommand:
+    ext, broker = command.ext_fields, process.broker
+    key = (ext["consumerGroup"], ext["topic"], int(ext["queueId"]))
+    if command.code == 15:
+        if process.version >= 413 and key[0] not in broker.groups:
+            return response_to(command, 26, f"Group {key[0]} not exist!")
+        if key in broker.pending_reset:
+            return response_to(command, 0, "Offset has been previously reset", ext_fields={})
+        broker.offsets[key] = int(ext["commitOffset"])
+        return response_to(command, 0)
+    if key in broker.pending_reset:
+        return response_to(command, 0, ext_fields={"offset": str(broker.pending_reset[key])})
+    if key in broker.offsets:
+        return response_to(command, 0, ext_fields={"offset": str(broker.offsets[key])})
+    knows_field = process.version >= 413 and ext.get("setZeroIfNotFound") == "false"
+    if broker.queues[key[1:]].min_offset == 0 and not knows_field:
+        return response_to(command, 0, ext_fields={"offset": "0"})
+    return response_to(command, 22, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
+
+
+def _members(process: FakeProcess, command: RemotingCommand) -> RemotingCommand:
+    broker, ext, code = process.broker, command.ext_fields, command.code
+    if code == 34:
+        beat = json.loads(command.body)
+        for data in beat.get("consumerDataSet", []):
+            broker.groups.add(data["groupName"])
+            broker.members[data["groupName"]][beat["clientID"]] = data
+        return response_to(command, 0)
+    if code == 35:
+        broker.members[ext.get("consumerGroup", "")].pop(ext["clientID"], None)
+        return response_to(command, 0)
+    if code in (38, 203):
+        members = broker.members[ext["consumerGroup"]]
+        if not members:
+            return response_to(command, 1 if code == 38 else 206, f"no consumer for the group, {ext['consumerGroup']}")
+        if code == 38:
+            return response_to(command, 0, body=json.dumps({"consumerIdList": list(members)}).encode())
+        connections = [
+            {"clientId": client_id, "clientAddr": "10.1.1.1:5", "language": "JAVA", "version": 409}
+            for client_id in members
+        ]
+        body = {"connectionSet": connections, "subscriptionTable": {}, "consumeType": "CONSUME_PASSIVELY",
+                "messageModel": "CLUSTERING", "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET"}  # fmt: skip
+        return response_to(command, 0, body=json.dumps(body).encode())
+    asked = json.loads(command.body)
+    granted = []
+    for queue in asked["mqSet"]:
+        key = (asked["consumerGroup"], queue["topic"], queue["queueId"])
+        if code == 41 and broker.locks.setdefault(key, asked["clientId"]) == asked["clientId"]:
+            granted.append(queue)
+        if code == 42 and broker.locks.get(key) == asked["clientId"]:
+            del broker.locks[key]
+    return response_to(command, 0, body=json.dumps({"lockOKMQSet": granted}).encode() if code == 41 else b"")
+
+
+def _topic_config(process: FakeProcess, command: RemotingCommand) -> RemotingCommand:
+    topic = command.ext_fields["topic"]
+    config = process.broker.topics.get(topic)
+    if process.version < 413:
+        return response_to(command, 3, " request type 351 not supported")
+    if config is None:
+        return response_to(command, 17, f"No topic in this broker. topic: {topic}")
+    body = {"topicName": topic, "readQueueNums": config["queues"], "writeQueueNums": config["queues"],
+            "perm": config["perm"], "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False,
+            "attributes": config.get("attributes", {})}  # fmt: skip
+    return response_to(command, 0, body=json.dumps(body).encode())

@@ -1,0 +1,218 @@
+"""Planning: few calls, right ranges; commits that are ignored or refused; topics that are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmq_store.errors import TopicKindError, UnknownTopicError
+from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.results import QueueRange
+from rmq_store.remoting.cluster import topics
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.groups import create_group
+from rmq_store.remoting.cluster.offsets import (
+    ConsumerOffset,
+    query_consumer_offset,
+    query_consumer_offsets,
+    queue_ranges,
+    search_offset,
+    update_consumer_offset,
+    update_consumer_offsets,
+)
+from rmq_store.remoting.cluster.topics import topic_stats
+
+from .fake_cluster import FakeBroker, FakeNet
+
+A0, A1 = MessageQueue("Orders", "broker-a", 0), MessageQueue("Orders", "broker-a", 1)
+B0 = MessageQueue("Orders", "broker-b", 0)
+
+
+def two_brokers(net: FakeNet) -> Cluster:
+    for name, counts in (("broker-a", (5, 7)), ("broker-b", (3,))):
+        broker = net.add_broker(name, slaves=1)
+        for queue_id, count in enumerate(counts):
+            broker.put("Orders", queue_id, count)
+        broker.create_topic("Orders", len(counts))
+    net.brokers["broker-a"].queues["Orders", 1].min_offset = 2
+    return net.cluster()
+
+
+RANGES = {A0: QueueRange(0, 5), A1: QueueRange(2, 7), B0: QueueRange(0, 3)}
+
+
+def test_the_ranges_of_a_topic_take_one_request_per_broker(net: FakeNet) -> None:
+    cluster = two_brokers(net)
+    assert topic_stats(cluster, "Orders") == RANGES
+    assert net.codes() == [202, 202]
+
+
+def test_a_cluster_of_100_brokers_with_100_queues_takes_100_requests(net: FakeNet) -> None:
+    for number in range(100):
+        net.add_broker(f"broker-{number:03}").create_topic("Orders", 100)
+    assert len(topic_stats(net.cluster(), "Orders")) == 10_000
+    assert net.codes() == [202] * 100
+    assert net.codes(name_servers=True) == [105]
+
+
+@pytest.mark.parametrize("refusal", [(16, "no rights"), (1, "AclException: no rights"), (3, "not supported")])
+def test_a_broker_that_refuses_it_is_asked_for_each_queue(net: FakeNet, refusal: tuple[int, str]) -> None:
+    cluster = two_brokers(net)
+    net.brokers["broker-a"].refused[202] = refusal
+    assert topic_stats(cluster, "Orders") == RANGES
+    assert net.codes() == [202, 202, 31, 30, 31, 30]
+    net.brokers["broker-a"].refused[30] = refusal
+    with pytest.raises(MQBrokerError, match="broker-a"):
+        topic_stats(cluster, "Orders")
+
+
+def test_queues_that_can_only_be_read_are_there_too(net: FakeNet) -> None:
+    cluster = two_brokers(net)
+    net.brokers["broker-a"].topics["Orders"] |= {"read": 2, "write": 1}
+    assert topic_stats(cluster, "Orders") == RANGES
+
+
+def test_a_slave_tells_the_ranges_while_its_master_does_not_answer(net: FakeNet) -> None:
+    cluster = two_brokers(net)
+    net.brokers["broker-b"].processes[0].silent = True
+    net.brokers["broker-b"].processes[1].end = 2
+    assert topic_stats(cluster, "Orders") == RANGES | {B0: QueueRange(0, 2)}
+    net.brokers["broker-b"].processes[1].down = True
+    with pytest.raises(Exception, match="broker-b"):
+        topic_stats(cluster, "Orders")
+
+
+def test_a_slave_that_does_not_know_the_topic_yet_is_asked_for_each_queue(net: FakeNet) -> None:
+    cluster = two_brokers(net)
+    broker = net.brokers["broker-b"]
+    broker.processes[0].down = True
+    cluster.route("Orders")
+    del broker.topics["Orders"]
+    assert topic_stats(cluster, "Orders") == RANGES
+
+
+def test_an_unknown_queue_is_empty(net: FakeNet) -> None:
+    assert queue_ranges(two_brokers(net), [MessageQueue("Nothing", "broker-a", 9)]) == {
+        MessageQueue("Nothing", "broker-a", 9): QueueRange(0, 0)
+    }
+    with pytest.raises(UnknownTopicError):
+        topic_stats(net.cluster(), "Nothing")
+
+
+@pytest.mark.parametrize("version", [405, 500])
+@pytest.mark.parametrize(("since", "offset"), [(0, 0), (3, 3), (4, 4), (5, 5), (1 << 40, 5)])
+def test_the_offset_of_a_time_is_the_first_at_or_after_it(
+    net: FakeNet, version: int, since: int, offset: int
+) -> None:
+    cluster = two_brokers(net)
+    net.brokers["broker-a"].processes[0].version = version
+    assert search_offset(cluster, A0, 1_700_000_000_000 + since) == offset
+
+
+@pytest.mark.parametrize("version", [405, 500])
+def test_the_offset_of_a_time_in_an_empty_queue_is_its_begin(net: FakeNet, version: int) -> None:
+    broker = net.add_broker()
+    broker.processes[0].version = version
+    broker.create_topic("Orders")
+    assert search_offset(net.cluster(), A0, 1_700_000_000_000) == 0
+
+
+def known_group(broker: FakeBroker) -> FakeBroker:
+    broker.groups.add("cg")
+    return broker
+
+
+def test_commits_are_answered_and_read_back(net: FakeNet) -> None:
+    cluster = two_brokers(net)
+    for broker in net.brokers.values():
+        known_group(broker)
+    assert update_consumer_offsets(cluster, "cg", {A0: 4, B0: 2}) == {A0: 4, B0: 2}
+    assert query_consumer_offsets(cluster, "cg", [A0, A1, B0]) == {A0: ConsumerOffset(4), B0: ConsumerOffset(2)}
+    assert query_consumer_offset(cluster, "cg", A0) == 4
+    assert update_consumer_offset(cluster, "cg", A0, 5) == 5
+
+
+def test_a_commit_that_a_pending_reset_makes_void_returns_what_stands(net: FakeNet) -> None:
+    cluster = two_brokers(net)
+    known_group(net.brokers["broker-a"]).pending_reset["cg", "Orders", 0] = 1
+    assert update_consumer_offsets(cluster, "cg", {A0: 4, A1: 6}) == {A0: 1, A1: 6}
+    assert net.brokers["broker-a"].offsets == {("cg", "Orders", 1): 6}
+
+
+def test_a_group_that_a_broker_does_not_know_is_refused_until_it_is_created(net: FakeNet) -> None:
+    cluster = two_brokers(net)
+    known_group(net.brokers["broker-b"])
+    with pytest.raises(MQBrokerError, match=r"'cg' is not there at this broker.*broker-a") as raised:
+        update_consumer_offsets(cluster, "cg", {A0: 4, B0: 2})
+    assert raised.value.response_code == 26
+    assert net.brokers["broker-b"].offsets == {("cg", "Orders", 0): 2}
+    create_group(cluster, "cg")
+    assert update_consumer_offsets(cluster, "cg", {A0: 4}) == {A0: 4}
+
+
+def test_offsets_are_never_committed_to_a_slave(net: FakeNet) -> None:
+    cluster = two_brokers(net)
+    broker = known_group(net.brokers["broker-a"])
+    broker.processes[0].down = True
+    with pytest.raises(RemotingConnectError):
+        update_consumer_offsets(cluster, "cg", {A0: 4})
+    assert broker.offsets == {}
+
+
+def test_a_new_group_has_offset_0_in_a_young_queue_unless_a_broker_of_5_is_asked_for_the_truth(net: FakeNet) -> None:
+    cluster = two_brokers(net)
+    assert query_consumer_offset(cluster, "cg", A0) == 0
+    assert query_consumer_offset(cluster, "cg", A1) is None
+    assert query_consumer_offsets(cluster, "cg", [A0, A1]) == {}
+    net.brokers["broker-a"].processes[0].version = 405
+    assert query_consumer_offsets(cluster, "cg", [A0, A1]) == {A0: ConsumerOffset(0, may_be_none=True)}
+
+
+@pytest.mark.parametrize(
+    "attributes", [{"queue.type": "BatchCQ"}, {"cleanup.policy": "COMPACTION"}]
+)
+def test_topics_of_another_kind_are_refused_by_their_attributes(net: FakeNet, attributes: dict[str, str]) -> None:
+    cluster = two_brokers(net)
+    topics.refuse_to_read_topic(cluster, "Orders")
+    net.brokers["broker-b"].topics["Orders"]["attributes"] = attributes
+    for refuse in (topics.refuse_to_read_topic, topics.refuse_to_write_topic):
+        with pytest.raises(TopicKindError, match="'Orders'"):
+            refuse(cluster, "Orders")
+
+
+def test_static_topics_and_queues_of_other_topics_are_refused(net: FakeNet) -> None:
+    cluster = two_brokers(net)
+    with pytest.raises(TopicKindError, match="LMQ"):
+        topics.refuse_to_read_topic(cluster, "%LMQ%home")
+    net.extra_route["topicQueueMappingByBroker"] = {"broker-a": {"topic": "Orders"}}
+    with pytest.raises(TopicKindError, match="mapped to queues of several brokers"):
+        topics.refuse_to_read_topic(net.cluster(), "Orders")
+
+
+def test_older_brokers_have_no_such_kinds(net: FakeNet) -> None:
+    cluster = two_brokers(net)
+    for broker in net.brokers.values():
+        broker.processes[0].version = 405
+    topics.refuse_to_read_topic(cluster, "Orders")
+    assert topics.topic_config(cluster, "Orders", "broker-a") is None
+
+
+def test_a_topic_is_created_at_every_master_and_deleted_everywhere(net: FakeNet) -> None:
+    cluster = two_brokers(net)
+    route = topics.create_topic(cluster, "Bills", 3)
+    assert [queue.broker_name for queue in route.publish_queues()] == ["broker-a"] * 3 + ["broker-b"] * 3
+    config = topics.topic_config(cluster, "Bills", "broker-b")
+    assert config is not None and config.write_queue_nums == 3
+    topics.delete_topic(cluster, "Bills")
+    assert cluster.route("Bills") is None
+    assert net.codes(name_servers=True)[-2:] == [105, 105]
+    assert 216 in net.codes(name_servers=True)
+
+
+def test_names_on_the_wire_have_the_namespace(net: FakeNet) -> None:
+    net.add_broker().put("ns1%Orders", 0, 5)
+    cluster = net.cluster("ns1")
+    assert topic_stats(cluster, "Orders") == {A0: QueueRange(0, 5)}
+    net.brokers["broker-a"].groups.add("ns1%cg")
+    assert update_consumer_offset(cluster, "cg", A0, 3) == 3
+    assert net.brokers["broker-a"].offsets == {("ns1%cg", "ns1%Orders", 0): 3}
