@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from pyspark_rmq.position.planning import Range
+from pyspark_rmq.position.queue_ids import QueueId
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,11 +61,11 @@ class FoundRows(Protocol):
     """Answer of an index lookup for some ranges of queues."""
 
     @property
-    def found(self) -> Mapping[int, np.ndarray]:
+    def found(self) -> Mapping[QueueId, np.ndarray]:
         """By queue id: queue offsets of the messages that the index found, (n,) int64, ascending."""
 
     @property
-    def uncovered(self) -> Mapping[int, Sequence[tuple[int, int]]]:
+    def uncovered(self) -> Mapping[QueueId, Sequence[tuple[int, int]]]:
         """By queue id: ranges [start, end) of queue offsets that the index does not cover, ascending. `found` has
         nothing in them.
         """
@@ -77,7 +78,7 @@ class Rows(Protocol):
         self,
         topic: str,
         texts: Sequence[str],
-        spans: Mapping[int, tuple[int, int]],
+        spans: Mapping[QueueId, tuple[int, int]],
         by: Literal["key", "unique key", "id"],
     ) -> FoundRows:
         """Look up the messages in `spans` (queue id -> [start, end)) that have one of `texts` as key, unique key or id.
@@ -131,10 +132,10 @@ class StoreReader(Protocol):
     def unlisted_topics(self) -> Mapping[str, object]:
         """Topics that have queues but are not in the table, by name."""
 
-    def queue_ranges(self, topic: str) -> Mapping[int, Range]:
+    def queue_ranges(self, topic: str) -> Mapping[QueueId, Range]:
         """The range of each queue of a topic, by queue id. Raises `UnknownTopicError` if the topic does not exist."""
 
-    def queue_range(self, topic: str, queue_id: int) -> Range:
+    def queue_range(self, topic: str, queue_id: QueueId) -> Range:
         """The range of one queue, also of a queue that is not open for reading; an empty range if it was never used."""
 
     def log_range(self) -> tuple[int, int]:
@@ -145,23 +146,23 @@ class StoreReader(Protocol):
         `log_range()`.
         """
 
-    def commit_log_offset_before(self, topic: str, queue_id: int, queue_offset: int) -> int:
+    def commit_log_offset_before(self, topic: str, queue_id: QueueId, queue_offset: int) -> int:
         """Commit-log offset of the message before `queue_offset`; -1 if it does not exist (any more)."""
 
-    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
+    def store_timestamp(self, topic: str, queue_id: QueueId, queue_offset: int) -> int:
         """Time at which a message was stored, ms. Raises `OffsetOutOfRangeError` and `CorruptRecordError`."""
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+    def offset_by_time(self, topic: str, queue_id: QueueId, timestamp_ms: int) -> int:
         """Queue offset of the first message stored at `timestamp_ms` or later; the end of the queue if there is none.
         """
 
-    def bytes_between(self, topic: str, queue_id: int, start: int, end: int) -> int:
+    def bytes_between(self, topic: str, queue_id: QueueId, start: int, end: int) -> int:
         """Size in the log of the messages `[start, end)`, in bytes."""
 
-    def offset_after_bytes(self, topic: str, queue_id: int, start: int, end: int, limit_bytes: int) -> int:
+    def offset_after_bytes(self, topic: str, queue_id: QueueId, start: int, end: int, limit_bytes: int) -> int:
         """The largest offset up to `end` for which `[start, offset)` takes at most `limit_bytes` in the log."""
 
-    def lost_offsets(self, topic: str, queue_id: int, start: int, end: int, *, tags: str | None) -> np.ndarray:
+    def lost_offsets(self, topic: str, queue_id: QueueId, start: int, end: int, *, tags: str | None) -> np.ndarray:
         """Queue offsets, (n,) int64, ascending, of the messages `[start, end)` that cannot be read because the log lost
         their bytes.
         """
@@ -169,7 +170,7 @@ class StoreReader(Protocol):
     def read(
         self,
         topic: str,
-        queue_id: int,
+        queue_id: QueueId,
         start: int,
         end: int,
         *,
@@ -183,7 +184,7 @@ class StoreReader(Protocol):
         ascending: only these queue offsets. With `two_threads`: a second thread decodes every other batch.
         """
 
-    def redriven(self, group: str) -> Mapping[int, Redriven]:
+    def redriven(self, group: str) -> Mapping[QueueId, Redriven]:
         """The dead letters that were redriven, by queue id of `%DLQ%group`. Raises `CorruptionError` if the ledger is
         damaged.
         """
@@ -196,16 +197,16 @@ class StoreReader(Protocol):
         """Keep retention from deleting the commit-log offsets `[start_offset, end_offset)`, as far as they still exist.
         """
 
-    def committed_offsets(self, group: str) -> Mapping[tuple[str, int], int]:
+    def committed_offsets(self, group: str) -> Mapping[tuple[str, QueueId], int]:
         """The offsets that the group has committed, by (topic, queue id)."""
 
-    def all_committed_offsets(self) -> Mapping[str, Mapping[tuple[str, int], int]]:
+    def all_committed_offsets(self) -> Mapping[str, Mapping[tuple[str, QueueId], int]]:
         """The committed offsets of all groups that have some: group -> (topic, queue id) -> offset."""
 
     def groups(self) -> Mapping[str, object]:
         """The groups that have settings, by name."""
 
-    def commit_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    def commit_offsets(self, group: str, offsets: Mapping[tuple[str, QueueId], int]) -> None:
         """Commit the offsets of these queues; those of other queues stay."""
 
     def lease(self, group: str, topic: str, owner: str) -> Lease:

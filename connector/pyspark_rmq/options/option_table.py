@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pyspark_rmq.options.cluster_options import NAME_SERVER, address_map, name_servers, reference
 from pyspark_rmq.position.position import (
-    INT32_MAX,
     INT64_MAX,
     Position,
     check_time_ms,
@@ -25,6 +25,7 @@ from pyspark_rmq.position.position import (
     parse_timestamps,
     refuse,
 )
+from pyspark_rmq.position.queue_ids import INT32_MAX
 
 Use = Literal["batch read", "stream read", "batch write", "stream write"]
 
@@ -51,7 +52,11 @@ _UNITS_MS = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. `parse(text, name)` returns its value or raises `UsageError`; the other fields are documentation."""
+    """One option. `parse(text, name)` returns its value or raises `UsageError`; the other fields are documentation.
+
+    `cluster` says what the option is with `nameServer`: "same", "only" (an option of clusters), or a sentence behind
+    "differs: " or "refused: ". The error has the text behind "refused: ".
+    """
 
     name: str
     uses: frozenset[Use]
@@ -59,6 +64,7 @@ class Option:
     kind: str
     default: str
     doc: str
+    cluster: str = "same"
 
 
 def _text(text: str, name: str) -> str:
@@ -209,6 +215,7 @@ def _timestamp(text: str, name: str) -> Position:
 
 
 _MS = "integer, ms since the epoch"
+_REFERENCE = "`env:NAME` or `file:/path`"
 
 _WHAT = (
     Option(
@@ -216,9 +223,10 @@ _WHAT = (
         READ | WRITE,
         local_path,
         "string",
-        "required",
+        "required, or `nameServer`",
         "Directory of the store. The argument of `load()` and `save()` is this option. `file:///data/store` and "
         "`~/store` are understood; a relative path begins where Spark was started. Other file systems are refused.",
+        cluster="refused: they exclude each other, because messages are in a store or at brokers",
     ),
     Option(
         "subscribe",
@@ -239,7 +247,11 @@ _WHAT = (
         "System topics are never matched; retry and dead-letter topics (`%RETRY%...`, `%DLQ%...`) only if the pattern "
         "itself begins with `%`.",
     ),
-    Option("assign", READ, parse_assign, "JSON", "none", 'Queues to read: `{"OrderTopic":[0,1]}`.'),
+    Option(
+        "assign", READ, parse_assign, "JSON", "none", 'Queues to read: `{"OrderTopic":[0,1]}`.',
+        cluster='differs: queues have their broker in front, `{"OrderTopic":["broker-a:0"]}`; a plain number stands '
+        "for the one queue of this number, if only one broker has it",
+    ),
     Option(
         "dlq",
         BATCH_READ,
@@ -249,6 +261,7 @@ _WHAT = (
         "The dead letters of this consumer group, with the topic that they were sent to, where they come from and why "
         "they failed, whether they were moved on (`redriven`), and how often before (`replays`). No rows if the group "
         "has none.",
+        cluster="differs: `redriven` is NULL, because brokers do not know which dead letters were moved on",
     ),
     Option(
         "key",
@@ -259,6 +272,7 @@ _WHAT = (
         "Only messages with one of these keys (`keys`), which are separated by spaces or line ends: as many as you "
         "like. They are looked up in the store's index; what the index does not cover is read. Only one of `key`, "
         "`uniqKey` and `msgId`; all other options hold as well.",
+        cluster="differs: a broker answers with 64 messages for a key at most; a full answer is logged as perhaps cut",
     ),
     Option(
         "uniqKey",
@@ -268,6 +282,8 @@ _WHAT = (
         "none",
         "The same for unique keys: the property `UNIQ_KEY`, which clients show as the message id. A message of a batch "
         "is found by its own and by the batch's ([columns.md](columns.md#reading)).",
+        cluster="differs: a broker answers with 32 messages for a unique key at most; a full answer is logged as "
+        "perhaps cut",
     ),
     Option(
         "msgId",
@@ -277,6 +293,8 @@ _WHAT = (
         "none",
         "The same for ids of both kinds: unique keys, as in the column `msgId`, and offset message ids of 32 or 56 hex "
         "digits, as `mqadmin` shows them.",
+        cluster="differs: offset message ids are asked at the broker of the address in them, which must be one of "
+        "the route",
     ),
     Option(
         "filterPushdown",
@@ -289,6 +307,8 @@ _WHAT = (
         "`queueOffset` narrow what is read, and a body is read only where the filters hold. **Each query then needs a "
         "`load()` of its own**: Spark 4.3.0 applies what one query of a DataFrame or view has pushed down to its other "
         "queries, whatever they ask for.",
+        cluster="differs: filters are checked before rows go to Spark, but look nothing up, because look-ups of "
+        "brokers have limits",
     ),
     Option(
         "tags",
@@ -298,6 +318,7 @@ _WHAT = (
         "`*`",
         "Only messages with one of these tags: `TagA || TagB`. Offsets advance over the others. Messages that come "
         "back to a `group` by its retry topic are not filtered again.",
+        cluster="differs: the broker compares hashes of tags, and the task compares the texts",
     ),
     Option(
         "rawBody",
@@ -314,6 +335,7 @@ _WHAT = (
         "string",
         "the store's own",
         "The value of the column `brokerName`. A store that a broker wrote does not hold this name.",
+        cluster="refused: each row of a cluster has the name of the broker that holds it",
     ),
     Option(
         "storePathCommitLog",
@@ -323,6 +345,109 @@ _WHAT = (
         "`commitlog` in the store",
         "Where a broker keeps its log, if its broker.conf says so: one directory, or several. Such a store is only "
         "read: a stream with a `group` needs `commitOffsets=false`.",
+        cluster="refused: a cluster has no directory",
+    ),
+)
+
+_CLUSTER = (
+    Option(
+        NAME_SERVER,
+        READ | WRITE,
+        name_servers,
+        "addresses separated by `;`, or a URL",
+        "none",
+        "Name servers of a cluster of brokers (4.9.x, 5.x), in place of `path`: `ns1:9876;ns2:9876`, or the "
+        "`http://host/path` of an address server. Each task talks to the brokers itself.",
+        "only",
+    ),
+    Option(
+        "addressMap",
+        READ | WRITE,
+        address_map,
+        "pairs separated by `;`",
+        "none",
+        "Addresses to dial in place of those that brokers register: `10.0.0.3:10911=localhost:10911`. For brokers in "
+        "containers, or behind a translation of addresses.",
+        "only",
+    ),
+    Option(
+        "accessKey",
+        READ | WRITE,
+        reference,
+        _REFERENCE,
+        "none",
+        "The access key of the ACL, as a reference that each process resolves itself. Never the key: options are "
+        "shown in plans and logs. The variable or file must be there on the driver and on each executor.",
+        "only",
+    ),
+    Option("secretKey", READ | WRITE, reference, _REFERENCE, "none", "The same for the secret key.", "only"),
+    Option("securityToken", READ | WRITE, reference, _REFERENCE, "none", "The same for a security token.", "only"),
+    Option("tls", READ | WRITE, _boolean, "boolean", "false", "Whether connections use TLS.", "only"),
+    Option(
+        "tlsCaFile",
+        READ | WRITE,
+        local_path,
+        "string",
+        "those of the system",
+        "Certificates (PEM) of the authorities that the certificates of the servers must come from.",
+        "only",
+    ),
+    Option(
+        "tlsCertFile",
+        READ | WRITE,
+        local_path,
+        "string",
+        "none",
+        "Certificate (PEM) that this client shows, for servers that ask for one.",
+        "only",
+    ),
+    Option(
+        "tlsKeyFile",
+        READ | WRITE,
+        local_path,
+        "string",
+        "in `tlsCertFile`",
+        "Its private key (PEM), without a password.",
+        "only",
+    ),
+    Option(
+        "tlsVerify",
+        READ | WRITE,
+        _boolean,
+        "boolean",
+        "true",
+        "Whether the certificates and names of servers are verified. Without that anybody on the way can read and "
+        "change messages.",
+        "only",
+    ),
+    Option(
+        "tlsServerName",
+        READ | WRITE,
+        _text,
+        "string",
+        "the host of each address",
+        "The name that the certificates of all servers must have, if it is not the host that is dialled.",
+        "only",
+    ),
+    Option(
+        "namespace",
+        READ | WRITE,
+        _text,
+        "string",
+        "none",
+        "Namespace of topics and groups at the brokers (`namespace%topic`). Options, columns and JSON have the names "
+        "without it.",
+        "only",
+    ),
+    Option(
+        "pullGroup",
+        READ | WRITE,
+        group_name,
+        "string",
+        "`TOOLS_CONSUMER`",
+        "The group under which messages are pulled, where an ACL gives rights to groups. Never the `group` of the "
+        "query, and none that has members: each pull ends a reset of offsets that is pending for its group.",
+        "only",
     ),
 )
 
@@ -336,6 +461,7 @@ _WHERE = (
         'Where to start, in one word or for every queue: `{"OrderTopic":{"0":23,"1":-2}}` (-2 earliest, -1 latest). '
         "`group` starts at the offsets that the group has committed. A batch cannot start at `latest`. In a stream "
         "this is for a new query: its checkpoint wins, and so do offsets that its `group` has committed.",
+        cluster='differs: queues have their broker in front, `{"OrderTopic":{"broker-a:0":23}}`',
     ),
     Option(
         "startingTimestamp",
@@ -353,6 +479,7 @@ _WHERE = (
         "JSON",
         "none",
         'The same for every queue: `{"OrderTopic":{"0":1700000000000}}`. Wins over `startingOffsets`.',
+        cluster="differs: queues have their broker in front",
     ),
     Option(
         "endingOffsets",
@@ -361,6 +488,7 @@ _WHERE = (
         "`latest` or JSON",
         "`latest`",
         "Where to end, exclusive; JSON as in `startingOffsets` (-2 is not possible).",
+        cluster="differs: queues have their broker in front",
     ),
     Option(
         "endingTimestamp",
@@ -378,6 +506,7 @@ _WHERE = (
         "JSON",
         "none",
         "The same for every queue. Wins over `endingOffsets`.",
+        cluster="differs: queues have their broker in front",
     ),
     Option(
         "failOnDataLoss",
@@ -387,6 +516,8 @@ _WHERE = (
         "true",
         "Fail if messages that should be read are gone, naming the exact ranges. With `false` that is logged and kept "
         "in a report (`dataLoss`), and the query goes on with what is there.",
+        cluster="differs: nothing protects planned messages from the retention of a broker; with `false` losses are "
+        "logged, range by range, and there is no report",
     ),
     Option(
         "onCorruption",
@@ -406,6 +537,8 @@ _WHERE = (
         "Read, instead of messages, the report of what queries of this store went on without (`failOnDataLoss=false`): "
         "time, group, topic, queueId, startOffset, endOffset, messages, reason, queryId, batchId. The newest 10,000 "
         "ranges. No other option is possible beside it and `path`.",
+        cluster="refused: the report is in the directory of a store; for a cluster, losses are in the log of the "
+        "query",
     ),
     Option(
         "brokerWaits",
@@ -417,6 +550,7 @@ _WHERE = (
         "transactions. kind (`timer`, `half message`), topic, queueId, msgId, tags, keys, storeTimestamp, "
         "dueTimestamp, producerGroup, checkTimes, commitLogOffset. `rmq delayed` lists the same. Only `path` and "
         "`storePathCommitLog` are possible beside it.",
+        cluster="refused: a broker does not hand out its timers and half messages",
     ),
 )
 
@@ -432,6 +566,8 @@ _GROUP = (
         "of the group ([clients.md](clients.md#beside-a-stream)). A batch looks at the group only with "
         "`startingOffsets=group`, and never commits. A group that the store does not know is then an error; a stream "
         "logs it, and begins a new group.",
+        cluster="differs: the query is a member of the group with a lock at the brokers, and is refused while other "
+        "members are alive",
     ),
     Option(
         "consumeFromWhere",
@@ -442,6 +578,7 @@ _GROUP = (
         "Where a group starts in a queue for which it has committed nothing, if no starting option says it. As on a "
         "broker, a queue that is complete from offset 0 and young (its first message is within 40 % of the machine's "
         "memory from the end of the log) is always read from 0.",
+        cluster="differs: the broker says whether a queue is young",
     ),
     Option(
         "consumeTimestamp",
@@ -460,6 +597,7 @@ _GROUP = (
         "Whether a stream with a `group` commits. With `false` it only starts at the group's offsets, without a lease, "
         "and can read a store that it cannot write. A batch is committed when Spark looks for the next one: with "
         "`Trigger.Once`, and if `query.stop()` comes before that look, the next run commits the last batch.",
+        cluster="differs: with `false` the query does not join the group, and starts beside live members",
     ),
     Option(
         "retryTopic",
@@ -470,6 +608,7 @@ _GROUP = (
         "Whether a stream that commits for a `group` also reads `%RETRY%group`, from its first message, where failed "
         "messages come back: with the topic that they were sent to. One query of a group can; set `false` in others, "
         "and where the topic is to be read as it is stored. Due messages are delivered by each stream that commits.",
+        cluster="differs: `%RETRY%group` of every broker is read, and brokers deliver what is due",
     ),
     Option(
         "enableLmq",
@@ -480,6 +619,7 @@ _GROUP = (
         "Whether the store's broker has `enableLmq=true`, and so has the offsets of its groups in "
         "`config/lmqConsumerOffset.json` only. Needed if that file and `consumerOffset.json` say different things of "
         "the `group`. A stream that commits makes it a setting of the store.",
+        cluster="refused: a broker keeps the offsets of its groups itself",
     ),
     Option(
         "consumerName",
@@ -508,6 +648,8 @@ _HOW_MUCH = (
         "integer, bytes",
         "none",
         "At most so many bytes of the log in one trigger, but always one message.",
+        cluster="refused: the sizes of messages are not known before they are read; maxOffsetsPerTrigger limits "
+        "their number",
     ),
     Option(
         "minOffsetsPerTrigger",
@@ -546,6 +688,7 @@ _SINK = (
         "Whether a write makes a store at `path` where nothing is, as Parquet and Delta do. The log then names the "
         "absolute path, once. With `false` such a write is refused: `rmq init` makes the store. A stream makes one in "
         "its first batch only: later, a store that is not there is an error, because a disk may not be mounted.",
+        cluster="refused: a cluster is never made by a write",
     ),
     Option(
         "txnAppId",
@@ -624,4 +767,4 @@ _SINK = (
     ),
 )
 
-OPTIONS: tuple[Option, ...] = _WHAT + _WHERE + _GROUP + _HOW_MUCH + _SINK
+OPTIONS: tuple[Option, ...] = _WHAT + _CLUSTER + _WHERE + _GROUP + _HOW_MUCH + _SINK

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pyspark_rmq.options.cluster_options import NAME_SERVER, ClusterOptions, cluster_options
 from pyspark_rmq.options.option_table import FROM_LAST, FROM_TIMESTAMP, OPTIONS, SKIP, WRITE, Use
 from pyspark_rmq.position.planning import Limits
 from pyspark_rmq.position.position import LATEST, Position, refuse
+from pyspark_rmq.position.queue_ids import QueueId, broker_of
 
 # Spark's own options of a streaming query arrive among those of its sink.
 _OF_SPARK = frozenset({"checkpointlocation", "queryname", "outputmode"})
@@ -29,7 +31,10 @@ _CONSUME_TIMESTAMP_AGO_MS = 30 * 60 * 1000
 _CALLED_ELSEWHERE = {
     "consumergroup": "group",
     "kafka.group.id": "group",
+    "bootstrap.servers": NAME_SERVER,
+    "kafka.bootstrap.servers": NAME_SERVER,
     "location": "path",
+    "namesrvaddr": NAME_SERVER,
     "storepath": "path",
     "storepathrootdir": "path",
     "topics": "subscribe",
@@ -66,7 +71,7 @@ class Subscription:
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
-    assign: Mapping[str, tuple[int, ...]] | None = None
+    assign: Mapping[str, tuple[QueueId, ...]] | None = None
     of_group: str | None = None
 
 
@@ -80,7 +85,9 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of a read; `starting` is None if no starting option was given."""
+    """The options of a read; `starting` is None if no starting option was given. The messages are at `path`, or with an
+    empty one in `cluster`.
+    """
 
     path: str
     subscription: Subscription
@@ -102,13 +109,20 @@ class SourceOptions:
     skip_corruption: bool = False
     min_partitions: int | None = None
     limits: Limits = field(default_factory=Limits)
+    cluster: ClusterOptions | None = None
+
+    @property
+    def place(self) -> str:
+        """The place of the messages, for people."""
+        return self.path if self.cluster is None else self.cluster.name_server
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
     """The options of a write; `transaction` is (txnAppId, txnVersion) of an idempotent batch write.
 
-    `send_back` is the group to which rows are sent back: then no new message is written.
+    `send_back` is the group to which rows are sent back: then no new message is written. Rows go to `path`, or with an
+    empty one to `cluster`.
     """
 
     path: str
@@ -121,6 +135,7 @@ class SinkOptions:
     send_back: str | None = None
     max_reconsume_times: int | None = None
     create_store: bool = True
+    cluster: ClusterOptions | None = None
 
 
 _LOG_PATHS = "storePathCommitLog"
@@ -200,7 +215,8 @@ def source_options(options: Mapping[str, str], use: Use, now_ms: int) -> SourceO
     if values.get("onCorruption") == SKIP and values.get("failOnDataLoss", True):
         refuse("option onCorruption=skip leaves messages out: it needs failOnDataLoss=false")
     return SourceOptions(
-        path=values["path"],
+        path=values.get("path", ""),
+        cluster=cluster_options(values) if NAME_SERVER in values else None,
         subscription=_subscription(values, use),
         broker_name=values.get("brokerName"),
         commit_log_paths=values.get("storePathCommitLog", ""),
@@ -267,7 +283,8 @@ def sink_options(options: Mapping[str, str], use: Use) -> SinkOptions:
     elif "maxReconsumeTimes" in values:
         refuse("option maxReconsumeTimes needs sendBack")
     return SinkOptions(
-        path=values["path"],
+        path=values.get("path", ""),
+        cluster=cluster_options(values) if NAME_SERVER in values else None,
         topic=values.get("topic"),
         transaction=(values["txnAppId"], values["txnVersion"]) if "txnAppId" in values else None,
         repeatable=values.get("repeatable", True),
@@ -290,9 +307,35 @@ def _parse(options: Mapping[str, str], use: Use) -> dict[str, Any]:
         if use not in option.uses:
             refuse(f"option {option.name} is not possible for a {use}, only for a {_or(option.uses)}")
         values[option.name] = option.parse(text, option.name)
-    if "path" not in values:
-        refuse("option path is missing: the directory of the store")
+    if NAME_SERVER in values:
+        _check_with_cluster(values)
+    else:
+        _check_with_store(values)
     return values
+
+
+def _check_with_cluster(values: Mapping[str, Any]) -> None:
+    """Refuse what no cluster can do."""
+    for name in values:
+        kind, _, reason = _BY_NAME[name.lower()].cluster.partition(": ")
+        if kind == "refused":
+            refuse(f"option {name} is not possible with {NAME_SERVER}: {reason}")
+
+
+def _check_with_store(values: Mapping[str, Any]) -> None:
+    """Refuse what only a cluster has."""
+    for name in values:
+        if _BY_NAME[name.lower()].cluster == "only":
+            refuse(f"option {name} needs the option {NAME_SERVER}")
+    if "path" not in values:
+        refuse(f"option path is missing: the directory of the store; {NAME_SERVER} names a cluster in its place")
+    for name in ("startingOffsets", "startingOffsetsByTimestamp", "endingOffsets", "endingOffsetsByTimestamp"):
+        queues = values[name].values if name in values else ()
+        if named := [queue for queue in queues if broker_of(queue.queue_id) is not None]:
+            refuse(f"option {name}: queues of a store have numbers, {str(named[0].queue_id)!r} is one of a cluster")
+    for queue_ids in values.get("assign", {}).values():
+        if named := [queue_id for queue_id in queue_ids if broker_of(queue_id) is not None]:
+            refuse(f"option assign: queues of a store have numbers, {str(named[0])!r} is one of a cluster")
 
 
 def _subscription(values: Mapping[str, Any], use: Use) -> Subscription:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark_rmq.position.position import Queue, StreamPosition
+    from pyspark_rmq.position.queue_ids import QueueId
 
 
 class Fingerprint(NamedTuple):
@@ -34,13 +35,13 @@ class Fingerprint(NamedTuple):
 class FingerprintSource(Protocol):
     """The part of a store that fingerprints need."""
 
-    def commit_log_offset_before(self, topic: str, queue_id: int, queue_offset: int) -> int:
+    def commit_log_offset_before(self, topic: str, queue_id: QueueId, queue_offset: int) -> int:
         """Commit-log offset of the message before `queue_offset`; -1 if it does not exist (any more)."""
 
-    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
+    def store_timestamp(self, topic: str, queue_id: QueueId, queue_offset: int) -> int:
         """Time at which a message was stored, ms. Raises `OffsetOutOfRangeError` and `CorruptionError`."""
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+    def offset_by_time(self, topic: str, queue_id: QueueId, timestamp_ms: int) -> int:
         """Queue offset of the first message stored at `timestamp_ms` or later; the end of the queue if there is none.
         """
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from pyspark_rmq.position.position import Queue, QueueOffsets
+from pyspark_rmq.position.queue_ids import QueueId
 
 
 class Range(Protocol):
@@ -31,7 +32,7 @@ class QueueSlice(NamedTuple):
     """The messages `[start, end)` of one queue: what one task reads."""
 
     topic: str
-    queue_id: int
+    queue_id: QueueId
     start: int
     end: int
 

@@ -1,13 +1,14 @@
 """Positions: where a query starts, where it ends, and what a stream writes to its checkpoint. Control plane, no I/O.
 
 Users write positions with the words of Spark's Kafka source: `earliest`, `latest`, `group`, or JSON per topic and
-queue, `{"OrderTopic":{"0":23,"1":-2}}`, in which -2 stands for earliest and -1 for latest.
+queue, `{"OrderTopic":{"0":23,"1":-2}}`, in which -2 stands for earliest and -1 for latest. Queues of a cluster have
+their broker in front: `{"OrderTopic":{"broker-a:0":23}}`.
 
 A stream's own position is this JSON object (Spark keeps it in the checkpoint and compares it as text, so keys are
 sorted):
 
     version   1, or 2 if there is `closed`; greater ones are refused
-    store     identity of the store, "" for a store that a broker wrote
+    store     identity of the store, "" for a store that a broker wrote, "cluster:<name>" for a cluster
     topics    {topic: {queue: next queue offset}}: the first one that was not yet read
     after     {topic: {queue: commit-log offset of the message before the position}}: if another message is there now,
               the store was replaced or rolled back; queues whose message before is unknown are left out
@@ -30,6 +31,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from pyspark_rmq.position.fingerprint import Fingerprint
+from pyspark_rmq.position.queue_ids import INT32_MAX, QueueId, parse_queue_id
 
 _VERSION = 1
 _VERSION_WITH_CLOSED = 2
@@ -37,10 +39,9 @@ _VERSION_WITH_CLOSED = 2
 EARLIEST = -2
 LATEST = -1
 
-# A queue offset, a queue id and a time in ms are signed 64-, 32- and 64-bit integers in RocketMQ.
+# A queue offset and a time in ms are signed 64-bit integers in RocketMQ.
 _INT64_MIN = -(2**63)
 INT64_MAX = 2**63 - 1
-INT32_MAX = 2**31 - 1
 
 # The end of the year 9999, ms since the epoch. Today's time in microseconds is later than that.
 _TIME_MAX_MS = 253_402_300_799_999
@@ -50,7 +51,7 @@ class Queue(NamedTuple):
     """One queue of one topic; equal to the plain tuple `(topic, queue_id)` that the store uses as a key."""
 
     topic: str
-    queue_id: int
+    queue_id: QueueId
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.queue_id}"
@@ -158,23 +159,27 @@ def check_time_ms(value: int, where: str) -> int:
     return value
 
 
-def parse_assign(text: str, option: str = "assign") -> dict[str, tuple[int, ...]]:
-    """Parse JSON `{"OrderTopic":[0,1]}` into sorted queue ids per topic. Raises `UsageError` naming the option."""
+def parse_assign(text: str, option: str = "assign") -> dict[str, tuple[QueueId, ...]]:
+    """Parse JSON `{"OrderTopic":[0,1]}`, or `{"OrderTopic":["broker-a:0"]}`, into sorted queue ids per topic.
+
+    Raises `UsageError` naming the option.
+    """
     value = _load(text, option)
     if not isinstance(value, dict) or not value:
         refuse(f'option {option}: expected JSON such as {{"OrderTopic":[0,1]}}, got {_shorten(text)}')
-    result: dict[str, tuple[int, ...]] = {}
+    result: dict[str, tuple[QueueId, ...]] = {}
     for topic, queue_ids in value.items():
         if not isinstance(queue_ids, list) or not queue_ids:
             refuse(f"option {option}: topic {topic!r} needs a list of queue ids, got {_shorten(queue_ids)}")
-        ids = [_integer(queue_id, f"option {option}: a queue id of {topic!r}", 0, INT32_MAX) for queue_id in queue_ids]
+        ids = [_assigned(queue_id, f"option {option}: a queue id of {topic!r}") for queue_id in queue_ids]
         if len(set(ids)) != len(ids):
             refuse(f"option {option}: topic {topic!r} names a queue twice")
-        result[topic] = tuple(sorted(ids))
+        # Plain numbers first: which brokers they are at is not known yet.
+        result[topic] = tuple(sorted(ids, key=lambda queue_id: (isinstance(queue_id, tuple), queue_id)))
     return result
 
 
-def describe(ranges: list[tuple[str, int, int, int]]) -> str:
+def describe(ranges: list[tuple[str, QueueId, int, int]]) -> str:
     """Return ranges `(topic, queue_id, start, end)` as text: `OrderTopic-0 [12, 40), OrderTopic-1 [0, 7)`."""
     return ", ".join(f"{topic}-{queue_id} [{start}, {end})" for topic, queue_id, start, end in sorted(ranges))
 
@@ -204,12 +209,20 @@ def _flat(value: object, where: str, lowest: int, highest: int) -> dict[Queue, i
         if not isinstance(queues, dict):
             refuse(f"{where}: topic {topic!r} needs an object from queue id to number, got {_shorten(queues)}")
         for key, number in queues.items():
-            # isdecimal() is also true for digits of other scripts, which int() takes: two spellings of one queue.
-            # The length first: int() refuses a text of thousands of digits with an error of its own.
-            if not (key.isascii() and key.isdecimal()) or len(key) > 10 or int(key) > INT32_MAX:
+            queue_id = parse_queue_id(key)
+            if queue_id is None:
                 refuse(f"{where}: {_shorten(key)} is not a queue id of topic {_shorten(topic)}")
-            flat[Queue(topic, int(key))] = _integer(number, f"{where}: queue {topic}-{key}", lowest, highest)
+            flat[Queue(topic, queue_id)] = _integer(number, f"{where}: queue {topic}-{key}", lowest, highest)
     return flat
+
+
+def _assigned(value: object, where: str) -> QueueId:
+    if not isinstance(value, str):
+        return _integer(value, where, 0, INT32_MAX)
+    queue_id = parse_queue_id(value)
+    if not isinstance(queue_id, tuple):
+        refuse(f"{where}: {_shorten(value)} is neither an integer nor a broker and a number such as \"broker-a:0\"")
+    return queue_id
 
 
 def _integer(value: object, where: str, lowest: int, highest: int) -> int:

@@ -11,6 +11,7 @@ import difflib
 import logging
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from pyspark_rmq.access.store_location import location_of
 from pyspark_rmq.access.store_reader import StoreReader
@@ -18,6 +19,7 @@ from pyspark_rmq.options.option_table import FROM_LAST, FROM_TIMESTAMP
 from pyspark_rmq.options.options import RETRY_PREFIX, SourceOptions, Subscription
 from pyspark_rmq.position.planning import Range
 from pyspark_rmq.position.position import EARLIEST, LATEST, Position, Queue, describe, refuse
+from pyspark_rmq.position.queue_ids import QueueId, named_in_full, quoted
 from pyspark_rmq.read import loss_report
 from pyspark_rmq.read.loss_detection import report_loss
 
@@ -41,12 +43,53 @@ def subscribed(store: StoreReader, subscription: Subscription) -> dict[Queue, Ra
     existing = {*store.topics(), own} if own is not None and store.find_topic(own) is not None else store.topics()
     for topic in subscribed_topics(existing, subscription):
         ranges = store.queue_ranges(topic)
-        chosen = (subscription.assign or {}).get(topic, sorted(ranges))
-        for queue_id in chosen:
+        for queue_id in _chosen(subscription, topic, ranges):
             if queue_id not in ranges:
-                refuse(f"option assign: topic {topic!r} has no queue {queue_id} to read; it has {sorted(ranges)}")
+                has = ", ".join(map(str, sorted(ranges)))
+                refuse(f"option assign: topic {topic!r} has no queue {queue_id} to read; it has [{has}]")
             queues[Queue(topic, queue_id)] = ranges[queue_id]
     return queues
+
+
+def _chosen(subscription: Subscription, topic: str, ranges: Mapping[QueueId, Range]) -> list[QueueId]:
+    """The queues of a topic that the subscription names; all of `ranges` if it names none."""
+    assigned = (subscription.assign or {}).get(topic)
+    if assigned is None:
+        return sorted(ranges)
+    chosen = [_in_full(Queue(topic, queue_id), ranges, "assign") for queue_id in assigned]
+    if len(set(chosen)) != len(chosen):
+        refuse(f"option assign: topic {topic!r} names a queue twice: {quoted(chosen)}")
+    return chosen
+
+
+def _in_full(queue: Queue, existing: Collection[QueueId], option: str) -> QueueId:
+    from rmq_store.errors import UsageError
+
+    try:
+        return named_in_full(queue.queue_id, existing)
+    except UsageError as error:
+        refuse(f"option {option}: topic {queue.topic!r}: {error}")
+
+
+def _for_queues(position: Position, ranges: Ranges, option: str) -> Position:
+    """The position as the user wrote it, with the brokers of its queues.
+
+    Raises:
+        UsageError: a plain number stands for the queues of several brokers, or a queue is named twice.
+    """
+    if position.values.keys() <= ranges.keys():
+        return position
+    existing: dict[str, list[QueueId]] = {}
+    for topic, queue_id in ranges:
+        existing.setdefault(topic, []).append(queue_id)
+    option += "ByTimestamp" if position.kind == "timestamps" else ""
+    values: dict[Queue, int] = {}
+    for queue, value in position.values.items():
+        named = Queue(queue.topic, _in_full(queue, existing.get(queue.topic, ()), option))
+        if named in values:
+            refuse(f"option {option} names queue {named} twice")
+        values[named] = value
+    return replace(position, values=values)
 
 
 def warn_of_unlisted(store: StoreReader, subscription: Subscription) -> None:
@@ -108,12 +151,13 @@ def batch_start(store: StoreReader, options: SourceOptions, ranges: Ranges) -> d
         if unknown:
             refuse(f"option startingOffsets=group: {unknown}")
         return _group_start(store, options, ranges, None)
-    return resolve(store, position, ranges, "startingOffsets")
+    return resolve(store, _for_queues(position, ranges, "startingOffsets"), ranges, "startingOffsets")
 
 
 def batch_end(store: StoreReader, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
     """Return the queue offset at which a batch ends in each queue, exclusive; default: the end of the queue now."""
-    return resolve(store, options.ending or Position("latest"), ranges, "endingOffsets")
+    position = _for_queues(options.ending or Position("latest"), ranges, "endingOffsets")
+    return resolve(store, position, ranges, "endingOffsets")
 
 
 def stream_start(store: StoreReader, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
@@ -121,11 +165,12 @@ def stream_start(store: StoreReader, options: SourceOptions, ranges: Ranges) -> 
     now.
 
     Raises:
-        UsageError: as `resolve`; or a time is in the future.
+        UsageError: as `resolve`; a time is in the future; or a number does not tell which broker's queue is meant.
     """
     explicit = options.starting if options.starting is not None and options.starting.kind != "group" else None
     if explicit is not None:
         _refuse_future(explicit, location_of(options).clock()())
+        explicit = _for_queues(explicit, ranges, "startingOffsets")
     if options.starting is not None and options.starting.kind == "group":
         unknown = _unknown_group(store, options)
         if unknown:

@@ -13,6 +13,7 @@ import pytest
 from pyspark_rmq.access.store_location import StoreDirectory
 from pyspark_rmq.options.options import SourceOptions, source_options
 from pyspark_rmq.position.position import Queue
+from pyspark_rmq.position.queue_ids import BrokerQueueId
 from pyspark_rmq.read import starting_offsets
 from rmq_store import Message, Store
 from rmq_store.broker.metadata.topics import TopicTable
@@ -26,6 +27,12 @@ WHERE = ("CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_
 
 def options(use: str = "stream read", **given: str) -> SourceOptions:
     return source_options({"path": "/s"} | ({"subscribe": "T"} | given), use, 2_000_000)  # type: ignore[arg-type]
+
+
+def start_in_cluster(home: Any, given: str) -> dict[Queue, int]:
+    texts = {"nameServer": "ns:9876", "subscribe": "T", "startingOffsets": given}
+    asked = source_options(texts, "batch read", 2_000_000)
+    return starting_offsets.batch_start(home, asked, starting_offsets.subscribed(home, asked.subscription))
 
 
 def start(home: Any, asked: SourceOptions) -> dict[Queue, int]:
@@ -228,3 +235,32 @@ def test_a_pattern_matches_no_topic_that_is_only_found_by_its_queues(
         assert "not in config/topics.json: Orders." in caplog.text
         by_name = options(subscribe="Orders").subscription
         assert starting_offsets.subscribed(home, by_name)[Queue("Orders", 1)] == (0, 1)
+
+
+def test_a_plain_number_names_the_queue_of_the_only_broker_that_has_it(fake_store: Make) -> None:
+    a0, a1, b0 = (Queue("T", BrokerQueueId(*queue)) for queue in (("broker-a", 0), ("broker-a", 1), ("broker-b", 0)))
+    home = fake_store({a0: (0, 10), a1: (2, 20), b0: (0, 5)})
+    assert start_in_cluster(home, '{"T":{"broker-a:0":3,"1":-2,"broker-b:0":5}}') == {a0: 3, a1: 2, b0: 5}
+    with pytest.raises(UsageError, match='topic \'T\': queue 0 is at several brokers; write one of "broker-a:0"'):
+        start_in_cluster(home, '{"T":{"0":3,"broker-a:1":-2}}')
+    with pytest.raises(UsageError, match="option startingOffsets names queue T-broker-a:1 twice"):
+        start_in_cluster(home, '{"T":{"1":3,"broker-a:1":-2}}')
+    with pytest.raises(UsageError, match="missing: T-broker-b:0"):
+        start_in_cluster(home, '{"T":{"broker-a:0":3,"1":-2}}')
+
+
+def test_assigned_queues_of_a_cluster_need_a_broker_where_several_have_the_number(fake_store: Make) -> None:
+    a0, a1, b0 = (Queue("T", BrokerQueueId(*queue)) for queue in (("broker-a", 0), ("broker-a", 1), ("broker-b", 0)))
+    home = fake_store({a0: (0, 10), a1: (2, 20), b0: (0, 5)})
+
+    def assigned(text: str) -> set[Queue]:
+        given = {"nameServer": "ns:9876", "assign": text}
+        return set(starting_offsets.subscribed(home, source_options(given, "batch read", 0).subscription))
+
+    assert assigned('{"T":[1,"broker-b:0"]}') == {a1, b0}
+    with pytest.raises(UsageError, match="option assign: topic 'T': queue 0 is at several brokers"):
+        assigned('{"T":[0]}')
+    with pytest.raises(UsageError, match="option assign: topic 'T' names a queue twice"):
+        assigned('{"T":[1,"broker-a:1"]}')
+    with pytest.raises(UsageError, match=r"no queue broker-c:0 to read; it has \[broker-a:0, broker-a:1, broker-b:0"):
+        assigned('{"T":["broker-c:0"]}')
