@@ -11,11 +11,12 @@ IN_PARALLEL := -n 3 --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 # All tests of these markers are there (tests/test_markers.py); to collect the others would take half a minute.
 COMPAT := tests/compat
+CLUSTER := tests/cluster
 HARNESS := tests/crash tests/fuzz tests/security tests/storage/reliable tests/storage/bridge
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv java spark-classes servers kafka-jars demo test slow compat compat-stores harness kafka crash soak bench bench-peers lint types check clean
+.PHONY: help venv java spark-classes servers kafka-jars demo test slow compat compat-stores cluster cluster-short harness kafka crash soak bench bench-peers lint types check clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,16 +50,23 @@ demo: java $(STAMP) ## show the main job on a store that a real RocketMQ broker 
 	@$(PY) examples/demo.py
 
 test: spark-classes ## run the tests (less than ten minutes)
-	@$(PY) -m pytest $(IN_PARALLEL) -m "not slow and not compat and not compat_stores and not harness" $(PYTEST_ARGS)
+	@$(PY) -m pytest $(IN_PARALLEL) -m "not slow and not compat and not compat_stores and not cluster and not harness" $(PYTEST_ARGS)
 
 slow: spark-classes ## run the tests that `make test` leaves out because they take long
-	@$(PY) -m pytest $(IN_PARALLEL) -m "slow and not harness" -o timeout=600 $(PYTEST_ARGS)
+	@$(PY) -m pytest $(IN_PARALLEL) -m "slow and not cluster and not harness" -o timeout=600 $(PYTEST_ARGS)
 
 compat: java $(STAMP) ## let RocketMQ's own Java classes read and write our stores (needs Maven)
 	@$(PY) -m pytest $(IN_PARALLEL) -m "compat" $(COMPAT) $(PYTEST_ARGS)
 
 compat-stores: java $(STAMP) ## let brokers of nine versions make a store of each kind, and go on behind us (an hour; root, Maven)
 	@$(PY) -m pytest -m "compat_stores" -o timeout=900 tests/compat/stores $(PYTEST_ARGS)
+
+# In one process, which starts one cluster of each version: six JVMs are enough for two processors.
+cluster: spark-classes ## run everything against clusters of released brokers (two hours; needs Maven; goes on where it stopped)
+	@RMQ_TEST_SERVERS=required RMQ_CLUSTER_DONE=build/cluster-done $(PY) -m pytest -m "cluster" -o timeout=1800 $(CLUSTER) $(PYTEST_ARGS)
+
+cluster-short: spark-classes ## one test for each feature against a cluster of each version (minutes; needs Maven)
+	@$(PY) -m pytest -m "cluster and not slow" -o timeout=300 $(CLUSTER) $(PYTEST_ARGS)
 
 harness: spark-classes ## the short forms of the crash, fuzz and security proof, and their teeth (12 minutes)
 	@$(PY) -m pytest $(IN_PARALLEL) -m "harness and not slow" -o timeout=900 $(HARNESS) $(PYTEST_ARGS)
@@ -86,7 +94,7 @@ lint: $(STAMP) ## ruff: style and banned calls
 types: $(STAMP) ## mypy --strict over both packages
 	@$(PY) -m mypy
 
-check: ## what CI runs: lint, types, compat, harness, slow, test
+check: ## what CI runs: lint, types, compat, harness, cluster-short, slow, test
 	@.ci/run
 
 clean: ## remove .venv and everything that was built or cached

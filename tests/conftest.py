@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from helpers import server_process, spark_jvm
 
 pytest.register_assert_rewrite("compat.stores.reading", "compat.stores.expectations")
-pytest_plugins = ["helpers.server_fixtures", "helpers.kafka_fixtures"]
+pytest_plugins = ["helpers.server_fixtures", "helpers.kafka_fixtures", "helpers.cluster.fixtures"]
 
 # No example is timed: machines are noisy. CI tries the same examples each time, everybody else new ones.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -16,7 +16,7 @@ def directories(name: str) -> list[Path]:
     return [TESTS.parent / word for word in words.split()]
 
 
-@pytest.mark.parametrize(("marker", "name"), [("harness", "HARNESS"), ("compat", "COMPAT")])
+@pytest.mark.parametrize(("marker", "name"), [("harness", "HARNESS"), ("compat", "COMPAT"), ("cluster", "CLUSTER")])
 def test_all_tests_of_a_marker_are_in_the_directories_that_the_makefile_names(marker: str, name: str) -> None:
     places = directories(name)
     assert all(place.is_dir() for place in places)
@@ -26,5 +26,5 @@ def test_all_tests_of_a_marker_are_in_the_directories_that_the_makefile_names(ma
 
 
 def test_each_directory_of_the_makefile_is_used_by_its_target() -> None:
-    for name in ("HARNESS", "COMPAT"):
-        assert MAKEFILE.count(f"$({name})") == 1
+    for name, targets in (("HARNESS", 1), ("COMPAT", 1), ("CLUSTER", 2)):
+        assert MAKEFILE.count(f"$({name})") == targets

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -43,6 +44,7 @@ class Server(ABC):
         self._lock = threading.RLock()
         self._watch: subprocess.Popen[str] | None = None
         self._directory: Path | None = None
+        self._pid = 0
 
     # -- what a kind of server says of itself ------------------------------------------------------------------------
 
@@ -88,6 +90,26 @@ class Server(ABC):
             raise ServerError(f"{self.name} has not been started")
         return self._directory
 
+    @property
+    def pid(self) -> int:
+        """The server's process, which was started last."""
+        return self._pid
+
+    def runs(self) -> bool:
+        """Whether the server is there; suspended or not."""
+        with self._lock:
+            return self._ask("status") == "running"
+
+    def suspend(self) -> None:
+        """SIGSTOP: the server keeps its connections and answers nobody. `kill` ends it in this state, too."""
+        with self._lock:
+            os.kill(self._running_pid(), signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        with self._lock:
+            os.kill(self._running_pid(), signal.SIGCONT)
+
     def start(self) -> None:
         """Start the server unless it runs, and wait until it answers. Raises `ServerError`."""
         with self._lock:
@@ -95,7 +117,7 @@ class Server(ABC):
                 self._begin()
             if self._ask("status") == "running":
                 return
-            self._ask("start")
+            self._pid = int(self._ask("start"))
             deadline_s = time.monotonic() + START_S
             while True:
                 try:
@@ -159,6 +181,11 @@ class Server(ABC):
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, umask=0o077,
         )  # fmt: skip
         atexit.register(self.close)
+
+    def _running_pid(self) -> int:
+        if self._ask("status") != "running":
+            raise ServerError(f"{self.name} does not run")
+        return self._pid
 
     def _ask(self, command: str) -> str:
         if self._owner != os.getpid():
