@@ -38,6 +38,14 @@ def test_every_field_the_token_and_the_body_count() -> None:
     assert "SecurityToken" not in sign({}, b"", "ak", "sk")
 
 
+def test_a_request_of_4_9_3_does_not_sign_what_it_asks_by() -> None:
+    fields = {"key": "k", "_UNIQUE_KEY_QUERY": "true"}
+    old = sign(fields, b"", "ak", "sk", version=399)
+    assert old["Signature"] == sign({"key": "k"}, b"", "ak", "sk")["Signature"]
+    assert old["_UNIQUE_KEY_QUERY"] == "true"
+    assert is_signed_with(old, b"", "sk", 399) and not is_signed_with(old, b"", "sk", 400)
+
+
 def test_texts_that_are_no_utf_8_have_a_signature_too() -> None:
     assert signature_of({"a": "\ud800"}, b"", "k") == signature_of({"a": "?"}, b"", "k")
     assert not is_signed_with({"Signature": "ü\ud800"}, b"", "k")

@@ -1,0 +1,181 @@
+"""A client of the remoting protocol that many threads share (RemotingClient.java, NettyRemotingClient.java)."""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Final, Self
+
+from rmq_store.errors import StoreError, UsageError
+from rmq_store.protocol.errors import RemotingConnectError, RemotingTimeoutError
+from rmq_store.protocol.wire.command import ONEWAY_FLAG, RemotingCommand
+from rmq_store.protocol.wire.frames import encode_command
+from rmq_store.protocol.wire.request_codes import request_name
+from rmq_store.protocol.wire.signature import UNIQUE_KEY_QUERY, V4_9_3, sign
+from rmq_store.remoting.transport.calls import Call
+from rmq_store.remoting.transport.io_loop import Counters, IoLoop
+from rmq_store.remoting.transport.secrets import Credentials
+from rmq_store.remoting.transport.server_requests import Handler, ServerRequests
+from rmq_store.remoting.transport.settings import ClusterSettings
+from rmq_store.remoting.transport.tls import make_context
+
+# The I/O loop ends every call at its deadline; this is for a loop that cannot, on a machine that stands still.
+_SLACK_S: Final = 10.0
+_ATTEMPTS: Final = 3
+
+
+class RemotingClient:
+    """Connections to brokers and name servers: one for each address and process, made when it is first used.
+
+    Thread-safe. A forked child opens its own connections. Calls of all threads are pipelined. A connection without
+    calls ends after `idle_close_ms`; one that failed is made again after a pause that grows from 0.1 s to 5 s.
+
+    Errors say what is known about the request:
+        RemotingConnectError, RemotingTooMuchRequestError: no byte of it has left this process.
+        RemotingError, RemotingTimeoutError, RemotingCommandError: its outcome is unknown.
+
+    Callbacks of futures run in the thread that reads from all connections: they must not wait, and a `submit` of theirs
+    fails where another one would wait for space.
+    """
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        """Nothing is connected yet. With `tls.verify` False a warning is logged.
+
+        Raises:
+            UsageError: a file of the TLS settings cannot be used.
+        """
+        self.settings = settings
+        self._context = make_context(settings.tls) if settings.tls else None
+        self._handlers: dict[int, Handler] = {}
+        self._loops: dict[int, IoLoop] = {}
+        self._is_closed = False
+
+    def call(self, address: str, request: RemotingCommand, timeout_ms: int | None = None) -> RemotingCommand:
+        """Send a request and wait for its answer, whatever code it has; at most `timeout_ms` (see the settings).
+
+        Raises:
+            RemotingError: see the class.
+            UsageError: the client is closed, or a secret cannot be resolved.
+        """
+        return self._result(address, request, self.submit(address, request, timeout_ms), timeout_ms)
+
+    def submit(self, address: str, request: RemotingCommand, timeout_ms: int | None = None) -> Future[RemotingCommand]:
+        """Send a request; the future has the answer, or the error that `call` would raise.
+
+        Waits only while more than 8 MiB wait for the server. The request may be used again, and must not be changed.
+        """
+        timeout_ms = self.settings.timeout_ms if timeout_ms is None else timeout_ms
+        call = Call(address, request, timeout_ms, time.monotonic())
+        try:
+            loop = self._loop()
+            self._send(loop, call, wait=not loop.in_loop())
+        except StoreError as error:
+            call.fail(error)
+        return call.future
+
+    def call_oneway(self, address: str, request: RemotingCommand, timeout_ms: int | None = None) -> None:
+        """Send a request without an answer. On return the operating system has taken all bytes.
+
+        Raises:
+            RemotingError: see the class.
+            UsageError: as `call`.
+        """
+        oneway = replace(request, flag=request.flag | ONEWAY_FLAG)
+        self._result(address, oneway, self.submit(address, oneway, timeout_ms), timeout_ms)
+
+    def on_request(self, code: int, handler: Handler) -> None:
+        """Answer a server's requests of one code. A handler gets the address and the request.
+
+        Handlers run one after the other, in a thread of their own. They may return None if no answer is wanted. An
+        exception of theirs is logged and answered with SYSTEM_ERROR.
+        """
+        self._handlers[code] = handler
+
+    def counters(self) -> Counters:
+        """Return the figures of this process."""
+        loop = self._loops.get(os.getpid())
+        return loop.counters() if loop is not None else Counters(0, 0, 0, 0, 0)
+
+    def close(self) -> None:
+        """End all connections of this process. Calls that wait fail; later ones are refused."""
+        self._is_closed = True
+        loop = self._loops.pop(os.getpid(), None)
+        if loop is not None:
+            loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"RemotingClient({self.settings!r})"
+
+    def __reduce__(self) -> tuple[type[Self], tuple[ClusterSettings]]:
+        return type(self), (self.settings,)
+
+    def _result(
+        self, address: str, request: RemotingCommand, future: Future[RemotingCommand], timeout_ms: int | None
+    ) -> RemotingCommand:
+        timeout_ms = self.settings.timeout_ms if timeout_ms is None else timeout_ms
+        try:
+            return future.result(timeout_ms / 1000 + _SLACK_S)
+        except TimeoutError:
+            raise RemotingTimeoutError(
+                f"{address}: no answer to {request_name(request.code)} within {timeout_ms} ms, nor an end of the call"
+            ) from None
+
+    def _loop(self) -> IoLoop:
+        """The loop of this process. One inherited by a fork is left alone but for the descriptors."""
+        pid = os.getpid()
+        loop = self._loops.get(pid)
+        if loop is None:
+            if self._is_closed:
+                raise UsageError("the client is closed")
+            made = IoLoop(self.settings, self._context, ServerRequests(self._handlers), self._repeat)
+            loop = self._loops.setdefault(pid, made)
+            if loop is not made:
+                made.close()
+            for other in [other for other in list(self._loops) if other != pid]:
+                inherited = self._loops.pop(other, None)
+                if inherited is not None:
+                    inherited.abandon()
+        return loop
+
+    def _send(self, loop: IoLoop, call: Call, wait: bool) -> None:
+        for _ in range(_ATTEMPTS):
+            connection = loop.connection(call.address)
+            if connection.submit(call, partial(_frame, call.request, connection.credentials), wait):
+                return
+        raise RemotingConnectError(f"{call.address}: {call.name} was not sent: its connections end at once")
+
+    def _repeat(self, call: Call) -> None:
+        """Send a call again that the server refused with GO_AWAY; in the thread of the loop."""
+        try:
+            self._send(self._loop(), call, wait=False)
+        except StoreError as error:
+            call.fail(error)
+
+
+def _frame(request: RemotingCommand, credentials: Credentials | None, opaque: int) -> bytes:
+    command = replace(request, opaque=opaque)
+    if credentials is not None:
+        if UNIQUE_KEY_QUERY in request.ext_fields:
+            # Brokers of 4.9 leave this field out of the signature, and those of 5.x do so for this version.
+            command.version = V4_9_3
+        command.ext_fields = sign(
+            request.ext_fields,
+            request.body,
+            credentials.access_key,
+            credentials.secret_key,
+            credentials.security_token,
+            command.version,
+        )
+    return encode_command(command)

@@ -1,0 +1,294 @@
+"""One connection: frames that wait to be written, calls that wait for answers.
+
+Callers write themselves as long as the socket takes bytes; the thread of the I/O loop writes the rest and reads. The
+socket never blocks, so that the lock, under which both happen, is held for moments only: an SSL object must not be used
+by two threads at once.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from enum import Enum
+from typing import Final, NamedTuple
+
+from rmq_store.protocol.errors import RemotingError, RemotingTooMuchRequestError
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.frames import FrameDecoder
+from rmq_store.remoting.transport.calls import Call
+from rmq_store.remoting.transport.connector import reason_of
+from rmq_store.remoting.transport.secrets import Credentials
+
+WRITE_BUFFER_BYTES_MAX: Final = 8 << 20
+"""Bytes that wait in one connection. A larger frame is accepted while nothing waits."""
+PENDING_MAX: Final = 65_535
+OPAQUE_MAX: Final = (1 << 31) - 1
+_WOULD_BLOCK: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class State(Enum):
+    """CONNECTING and OPEN take calls, which wait meanwhile. LEAVING answers those that it has, then ends."""
+
+    CONNECTING = 1
+    OPEN = 2
+    LEAVING = 3
+    CLOSED = 4
+
+
+class _Frame:
+    __slots__ = ("call", "view")
+
+    def __init__(self, data: bytes, call: Call | None) -> None:
+        self.view = memoryview(data)
+        self.call = call
+
+
+class Received(NamedTuple):
+    """The commands of one read, and why the connection cannot go on ("": it can)."""
+
+    commands: list[RemotingCommand]
+    failure: str
+    broke_protocol: bool = False
+
+
+class Connection:
+    """`attention` is called when the I/O loop has something to do for this connection: write, end, an earlier deadline.
+
+    `address` is the registered one, `name` how errors name the server.
+    """
+
+    def __init__(
+        self, address: str, name: str, credentials: Credentials | None, attention: Callable[[Connection], None]
+    ) -> None:
+        self.address = address
+        self.name = name
+        self.credentials = credentials
+        self.state = State.CONNECTING
+        self.socket: socket.socket | None = None
+        self.answered = False
+        self.failure = ""
+        now = time.monotonic()
+        self.used_at = now
+        self.read_at = now
+        self.next_deadline = float("inf")
+        self._attention = attention
+        self._lock = threading.Lock()
+        self._space = threading.Condition(self._lock)
+        self._frames: deque[_Frame] = deque()
+        self._waiting_bytes = 0
+        self._pending: dict[int, Call] = {}
+        self._last_opaque = 0
+        self._decoder = FrameDecoder()
+
+    # -- callers
+
+    def submit(self, call: Call, encode: Callable[[int], bytes], wait: bool) -> bool:
+        """Send a call, or let it wait for the connection; False if this connection takes no more.
+
+        `encode` makes the frame for an opaque. `wait`: for space in the buffer, until the call's deadline.
+
+        Raises:
+            RemotingTooMuchRequestError: no space in time, or too many calls wait for answers. Nothing was sent.
+            RemotingCommandError: the frame cannot be made.
+        """
+        with self._lock:
+            call.opaque = self._free_opaque()
+        frame = _Frame(encode(call.opaque), call)
+        with self._lock:
+            if not self._has_space(call, len(frame.view), wait):
+                return False
+            self._pending[call.opaque] = call
+            call.sent_at = time.monotonic()
+            earlier = call.deadline < self.next_deadline
+            if earlier:
+                self.next_deadline = call.deadline
+            self._queue(frame)
+            needed = earlier or bool(self._frames) or bool(self.failure)
+        if needed:
+            self._attention(self)
+        return True
+
+    def _free_opaque(self) -> int:
+        while True:
+            self._last_opaque = self._last_opaque % OPAQUE_MAX + 1
+            if self._last_opaque not in self._pending:
+                return self._last_opaque
+
+    def _has_space(self, call: Call, size: int, wait: bool) -> bool:
+        """Whether the frame may be queued; False if the connection ended meanwhile."""
+        while self.state in (State.CONNECTING, State.OPEN):
+            if len(self._pending) >= PENDING_MAX:
+                raise RemotingTooMuchRequestError(f"{self.name}: {PENDING_MAX} calls wait for an answer")
+            if not self._frames or self._waiting_bytes + size <= WRITE_BUFFER_BYTES_MAX:
+                return True
+            left = call.deadline - time.monotonic()
+            if not wait or left <= 0:
+                raise RemotingTooMuchRequestError(
+                    f"{self.name}: {call.name} was not sent within {call.timeout_ms if wait else 0} ms: "
+                    f"{self._waiting_bytes} bytes wait for the server already"
+                )
+            self._space.wait(left)
+        return False
+
+    def _queue(self, frame: _Frame) -> None:
+        first = not self._frames
+        self._frames.append(frame)
+        self._waiting_bytes += len(frame.view)
+        self.used_at = time.monotonic()
+        if first and self.socket is not None:
+            self._flush()
+
+    def send_answer(self, data: bytes) -> bool:
+        """Send an answer to the server's request; False if there is no space, or no connection."""
+        with self._lock:
+            if self.socket is None or self._waiting_bytes + len(data) > WRITE_BUFFER_BYTES_MAX:
+                return False
+            self._queue(_Frame(data, None))
+            needed = bool(self._frames) or bool(self.failure)
+        if needed:
+            self._attention(self)
+        return True
+
+    def _flush(self) -> None:
+        """Write as much as the socket takes, under the lock. After a failure the I/O loop ends the connection."""
+        assert self.socket is not None
+        is_tls = isinstance(self.socket, ssl.SSLSocket)
+        while self._frames and not self.failure:
+            frame = self._frames[0]
+            if is_tls and frame.call is not None:
+                frame.call.started = True  # a failed write may have sent a record
+            try:
+                sent = self.socket.send(frame.view)
+            except _WOULD_BLOCK:
+                return
+            except OSError as error:
+                self.failure = reason_of(error)
+                return
+            self._waiting_bytes -= sent
+            if frame.call is not None:
+                frame.call.started = True
+            if sent < len(frame.view):
+                frame.view = frame.view[sent:]
+                continue
+            self._frames.popleft()
+            if frame.call is not None and frame.call.request.is_oneway:
+                self._pending.pop(frame.call.opaque, None)
+                frame.call.sent()
+        self._space.notify_all()
+
+    # -- the I/O loop
+
+    def opened(self, connected: socket.socket) -> bool:
+        """Take the socket and send what waits; False if the connection was closed meanwhile."""
+        with self._lock:
+            if self.state is not State.CONNECTING:
+                return False
+            self.socket, self.state = connected, State.OPEN
+            self.used_at = self.read_at = time.monotonic()
+            self._flush()
+        return True
+
+    def write(self) -> None:
+        """Go on writing; the socket takes bytes."""
+        with self._lock:
+            if self.socket is not None:
+                self._flush()
+
+    def read(self, buffer: memoryview) -> Received:
+        """Read what is there, at most one buffer."""
+        with self._lock:
+            if self.socket is None:
+                return Received([], "")
+            try:
+                size = self.socket.recv_into(buffer)
+            except _WOULD_BLOCK:
+                return Received([], "")
+            except OSError as error:
+                return Received([], reason_of(error))
+            # TLS may have waited for bytes before it could write.
+            self._flush()
+        if not size:
+            return Received([], "the server closed it")
+        self.used_at = self.read_at = time.monotonic()
+        try:
+            commands = self._decoder.feed(buffer[:size])
+        except RemotingError as error:
+            return Received([], str(error), broke_protocol=True)
+        failure = self._decoder.failure
+        return Received(commands, str(failure or ""), failure is not None)
+
+    def has_unread(self) -> bool:
+        """Whether TLS holds bytes that the operating system no longer announces."""
+        return isinstance(self.socket, ssl.SSLSocket) and self.socket.pending() > 0
+
+    def wants_to_write(self) -> bool:
+        """Whether frames wait for the socket."""
+        return bool(self._frames) and self.socket is not None
+
+    def take(self, opaque: int) -> Call | None:
+        """Return the call that an answer belongs to, which no longer waits; None if none does."""
+        return self._pending.pop(opaque, None)
+
+    def leave(self) -> None:
+        """Take no more calls: the server wants this connection to end."""
+        with self._lock:
+            if self.state is State.OPEN:
+                self.state = State.LEAVING
+            self._space.notify_all()
+
+    def is_empty(self) -> bool:
+        """Whether nothing waits, neither to be written nor for an answer."""
+        return not self._pending and not self._frames
+
+    def expire(self, now: float) -> tuple[list[Call], bool]:
+        """Return the calls whose time is over, which no longer wait, and whether the connection looks dead.
+
+        It looks dead if a call waited all of its time, and not one byte came from the server after it was sent.
+        """
+        if now < self.next_deadline:
+            return [], False
+        with self._lock:
+            waiting = list(self._pending.values())
+            late = [call for call in waiting if call.deadline <= now]
+            for call in late:
+                self._pending.pop(call.opaque, None)
+            self._drop_unsent(late)
+            self.next_deadline = min((call.deadline for call in waiting if call.deadline > now), default=float("inf"))
+            silent = self.state is not State.CONNECTING and any(
+                call.started and call.sent_at > self.read_at for call in late
+            )
+        return late, silent
+
+    def _drop_unsent(self, late: list[Call]) -> None:
+        unsent = {call for call in late if not call.started}
+        if unsent:
+            kept = [frame for frame in self._frames if frame.call not in unsent]
+            self._frames = deque(kept)
+            self._waiting_bytes = sum(len(frame.view) for frame in kept)
+            self._space.notify_all()
+
+    def close(self) -> list[Call]:
+        """End the connection and return the calls that have no answer."""
+        with self._lock:
+            self.state = State.CLOSED
+            calls = list(self._pending.values())
+            self._pending.clear()
+            self._frames.clear()
+            self._waiting_bytes = 0
+            self._space.notify_all()
+            open_socket, self.socket = self.socket, None
+        if open_socket is not None:
+            with suppress(OSError):
+                open_socket.shutdown(socket.SHUT_RDWR)  # a forked child may have a copy of the descriptor
+            open_socket.close()
+        return calls
+
+    def abandon(self) -> None:
+        """In a forked child: close the copy of the descriptor, and leave the parent's connection alone."""
+        if self.socket is not None:
+            socket.close(self.socket.detach())

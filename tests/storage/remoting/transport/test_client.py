@@ -1,0 +1,279 @@
+"""Calls over one connection: pipelining, order, oneway, requests of the server, memory, threads, forks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle  # noqa: TID251 - our own
+import threading
+import time
+from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+
+import pytest
+
+from helpers.cluster.stub_server import StubConnection, echo
+from rmq_store.client import (
+    RemotingConnectError,
+    RemotingTimeoutError,
+    RemotingTooMuchRequestError,
+    UsageError,
+)
+from rmq_store.protocol.wire.command import RemotingCommand, SerializeType, response_to
+from rmq_store.remoting.transport import connection as connection_module
+from rmq_store.remoting.transport.client import RemotingClient
+from rmq_store.remoting.transport.settings import ClusterSettings
+
+from .conftest import Connect, Serve
+
+
+def request(number: int = 0, code: int = 11, body: bytes = b"") -> RemotingCommand:
+    return RemotingCommand(code, {"n": str(number)}, body)
+
+
+def eventually(true: object, within_s: float = 10) -> None:
+    assert callable(true)
+    end = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < end, "it did not become true"
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("kind", SerializeType)
+def test_an_answer_comes_back_with_fields_body_and_remark(serve: Serve, connect: Connect, kind: SerializeType) -> None:
+    server = serve(lambda _, command: response_to(command, 17, "no route", command.ext_fields, command.body))
+    asked = RemotingCommand(105, {"topic": "T"}, b"body", serialize_type=kind)
+    answer = connect().call(server.address, asked, 3000)
+    assert (answer.code, answer.remark, answer.ext_fields, answer.body) == (17, "no route", {"topic": "T"}, b"body")
+    assert asked.opaque == 0 and server.requests[0].serialize_type == kind
+
+
+def test_a_thousand_calls_of_eight_threads_share_one_connection(serve: Serve, connect: Connect) -> None:
+    server, client = serve(echo), connect()
+
+    def calls(first: int) -> list[int]:
+        futures = [client.submit(server.address, request(first + n, body=bytes(n)), 20_000) for n in range(125)]
+        answers = [future.result(20) for future in futures]
+        assert [len(answer.body) for answer in answers] == list(range(125))
+        return [int(answer.ext_fields["n"]) for answer in answers]
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(calls, range(0, 1000, 125)))
+    assert found == [list(range(first, first + 125)) for first in range(0, 1000, 125)]
+    assert server.accepted == 1
+    assert len({command.opaque for command in server.requests}) == 1000
+    assert client.counters()[:4] == (1, 1, 0, 0)
+
+
+def test_answers_come_in_any_order(serve: Serve, connect: Connect) -> None:
+    waiting: list[RemotingCommand] = []
+
+    def backwards(connection: StubConnection, command: RemotingCommand) -> None:
+        waiting.append(command)
+        if len(waiting) == 50:
+            for one in reversed(waiting):
+                connection.send(echo(connection, one))
+
+    server, client = serve(backwards), connect()
+    futures = [client.submit(server.address, request(n), 10_000) for n in range(50)]
+    assert [future.result(10).ext_fields["n"] for future in futures] == [str(n) for n in range(50)]
+
+
+def test_answers_of_unknown_opaques_are_ignored_and_counted(serve: Serve, connect: Connect) -> None:
+    def wrong_first(connection: StubConnection, command: RemotingCommand) -> RemotingCommand:
+        for opaque in (-1, 0, command.opaque + 1, 1 << 30):
+            answer = response_to(command, 99)
+            answer.opaque = opaque
+            connection.send(answer)
+        right = echo(connection, command)
+        connection.server.loop.loop.call_later(0.05, connection.send, right)
+        return None  # type: ignore[return-value]
+
+    server, client = serve(wrong_first), connect()
+    assert client.call(server.address, request(5), 3000).ext_fields == {"n": "5"}
+    assert client.counters().unknown_answers == 4
+
+
+def test_a_long_poll_does_not_hold_up_other_calls(serve: Serve, connect: Connect) -> None:
+    async def slow(command: RemotingCommand) -> RemotingCommand:
+        await asyncio.sleep(0.5)
+        return response_to(command, 19)
+
+    server = serve(lambda connection, command: slow(command) if command.code == 11 else echo(connection, command))
+    client = connect()
+    poll = client.submit(server.address, request(code=11), 5000)
+    assert client.call(server.address, request(code=34), 5000).code == 0
+    assert not poll.done()
+    assert poll.result(5).code == 19
+
+
+def test_an_answer_arrives_byte_by_byte(serve: Serve, connect: Connect) -> None:
+    server, client = serve(echo, bytewise=True), connect()
+    futures = [client.submit(server.address, request(n, body=b"x" * n), 10_000) for n in range(20)]
+    assert [len(future.result(10).body) for future in futures] == list(range(20))
+
+
+def test_a_oneway_call_is_complete_when_its_bytes_are_sent(serve: Serve, connect: Connect) -> None:
+    server, client = serve(echo), connect()
+    for number in range(3):
+        client.call_oneway(server.address, request(number))
+    eventually(lambda: len(server.requests) == 3)
+    assert all(command.is_oneway for command in server.requests)
+    assert client.counters().unknown_answers == 0
+    server.stop()
+    eventually(lambda: client.counters().open_connections == 0)
+    with pytest.raises(RemotingConnectError):
+        client.call_oneway(server.address, request())
+
+
+def test_a_large_frame_goes_both_ways(serve: Serve, connect: Connect) -> None:
+    server, client = serve(echo), connect()
+    body = os.urandom(9 << 20)  # more than the buffer may hold beside other frames
+    assert client.call(server.address, request(body=body), 20_000).body == body
+
+
+def test_requests_of_the_server_are_answered_by_handlers(serve: Serve, connect: Connect) -> None:
+    server, client = serve(echo), connect()
+    seen: list[tuple[str, int]] = []
+
+    def running_info(address: str, command: RemotingCommand) -> RemotingCommand:
+        seen.append((address, command.code))
+        return RemotingCommand(0, {"done": "true"}, b"{}")
+
+    def notified(address: str, command: RemotingCommand) -> None:
+        seen.append((address, command.code))
+        # A handler may call: it does not run in the thread that reads.
+        assert client.call(address, request(7), 3000).ext_fields == {"n": "7"}
+
+    def broken(address: str, command: RemotingCommand) -> None:
+        raise ValueError("a secret")
+
+    client.on_request(307, running_info)
+    client.on_request(40, notified)
+    client.on_request(39, broken)
+    client.call(server.address, request(), 3000)
+    (connection,) = server.connections
+    for opaque, (code, flag) in enumerate([(40, 2), (307, 0), (221, 0), (39, 0), (220, 2)], 1000):
+        connection.send(RemotingCommand(code, opaque=opaque, flag=flag))
+    eventually(lambda: sum(command.is_response for command in server.requests) == 3)
+    answers = {command.opaque: command for command in server.requests if command.is_response}
+    assert (answers[1001].code, answers[1001].ext_fields, answers[1001].body) == (0, {"done": "true"}, b"{}")
+    assert (answers[1002].code, answers[1002].remark) == (
+        3, "this client has no handler for GET_CONSUMER_STATUS_FROM_CLIENT (221)",
+    )  # fmt: skip
+    assert (answers[1003].code, answers[1003].remark) == (1, "ValueError")
+    assert seen == [(server.address, 40), (server.address, 307)]
+    eventually(lambda: client.counters().dropped_requests == 1)  # 220
+
+
+def test_a_connection_without_calls_ends_and_a_new_one_is_made(serve: Serve, connect: Connect) -> None:
+    server, client = serve(echo), connect(idle_close_ms=200)
+    client.call(server.address, request(), 3000)
+    eventually(lambda: client.counters().open_connections == 0)
+    assert client.call(server.address, request(4), 3000).ext_fields == {"n": "4"}
+    assert server.accepted == 2
+
+
+def test_a_server_that_reads_nothing_does_not_fill_the_memory(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "WRITE_BUFFER_BYTES_MAX", 1 << 20)
+    server, client = serve(echo), connect()
+    client.call(server.address, request(), 3000)
+    (connection,) = server.connections
+    server.loop.loop.call_soon_threadsafe(connection.writer.transport.pause_reading)  # type: ignore[attr-defined]
+    time.sleep(0.1)
+    body, begin = bytes(600 << 10), time.monotonic()
+    futures: list[Future[RemotingCommand]] = []
+    while time.monotonic() < begin + 2.5:
+        futures.append(client.submit(server.address, request(len(futures), body=body), 1000))
+        waiting = [found._waiting_bytes for found in list(client._loops[os.getpid()]._all)]
+        assert sum(waiting) <= 1 << 20
+    wait(futures, 10)
+    errors = [future.exception(0) for future in futures]
+    assert {type(error) for error in errors} >= {RemotingTimeoutError, RemotingTooMuchRequestError}
+    texts = " ".join(map(str, errors))
+    assert "PULL_MESSAGE (11) was not sent within 1000 ms" in texts
+    assert "no answer to PULL_MESSAGE (11) within 1000 ms" in texts
+
+
+def test_a_callback_may_submit_but_never_waits(serve: Serve, connect: Connect) -> None:
+    server, client = serve(echo), connect()
+    done: Future[RemotingCommand] = Future()
+
+    def again(future: Future[RemotingCommand]) -> None:
+        number = int(future.result().ext_fields["n"])
+        if number == 100:
+            done.set_result(future.result())
+        else:
+            client.submit(server.address, request(number + 1), 5000).add_done_callback(again)
+
+    client.submit(server.address, request(0), 5000).add_done_callback(again)
+    assert done.result(10).ext_fields == {"n": "100"}
+
+
+def test_a_closed_client_refuses_and_ends_what_waits(serve: Serve, connect: Connect) -> None:
+    server, client = serve(lambda *_: None), connect()
+    waiting = client.submit(server.address, request(), 60_000)
+    eventually(lambda: server.requests)
+    client.close()
+    with pytest.raises(
+        Exception, match=r"connection was lost before the answer to PULL_MESSAGE \(11\): the client was closed"
+    ):
+        waiting.result(5)
+    with pytest.raises(UsageError, match="the client is closed"):
+        client.call(server.address, request(), 1000)
+    client.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "rmq-remoting" and thread is client]
+
+
+def test_a_client_pickles_as_its_settings(serve: Serve) -> None:
+    server = serve(echo)
+    with RemotingClient(
+        ClusterSettings(name_servers=("a:1",), address_map={"10.0.0.3:10911": server.address})
+    ) as client:
+        client.call("10.0.0.3:10911", request(), 3000)
+        with pickle.loads(pickle.dumps(client)) as copy:  # noqa: S301
+            assert copy.settings == client.settings
+            assert copy.call("10.0.0.3:10911", request(3), 3000).ext_fields == {"n": "3"}
+    assert server.accepted == 2
+
+
+def test_a_forked_child_opens_a_connection_of_its_own(serve: Serve, connect: Connect, tmp_path: Path) -> None:
+    server, client = serve(echo), connect()
+    client.call(server.address, request(), 3000)
+    inherited = client._loops[os.getpid()]._connections[server.address].socket
+    assert inherited is not None
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            answers = [client.call(server.address, request(n), 5000).ext_fields["n"] for n in range(20)]
+            closed = inherited.fileno() == -1
+            (tmp_path / "answers").write_text(f"{answers == [str(n) for n in range(20)]} {closed}")
+            client.close()
+            status = 0
+        finally:
+            os._exit(status)
+    for number in range(20):
+        assert client.call(server.address, request(number), 5000).ext_fields == {"n": str(number)}
+    assert os.waitpid(child, 0)[1] == 0
+    assert (tmp_path / "answers").read_text() == "True True"
+    assert server.accepted == 2
+    assert client.call(server.address, request(9), 3000).ext_fields == {"n": "9"}
+    assert Counter(len(connection.requests) for connection in server.connections) == {22: 1}
+
+
+def test_several_threads_that_call_first_make_one_loop_and_one_connection(serve: Serve, connect: Connect) -> None:
+    server, client = serve(echo), connect()
+    start = threading.Barrier(8)
+
+    def first(number: int) -> str:
+        start.wait()
+        return client.call(server.address, request(number), 5000).ext_fields["n"]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(first, range(8))) == [str(n) for n in range(8)]
+    assert server.accepted == 1
+    assert len(client._loops) == 1
