@@ -8,7 +8,7 @@ import pickle  # noqa: TID251 - our own
 import threading
 import time
 from collections import Counter
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ import pytest
 from helpers.cluster.stub_server import StubConnection, echo
 from rmq_store.client import (
     RemotingConnectError,
-    RemotingTimeoutError,
+    RemotingError,
     RemotingTooMuchRequestError,
     UsageError,
 )
@@ -184,18 +184,39 @@ def test_a_server_that_reads_nothing_does_not_fill_the_memory(
     (connection,) = server.connections
     server.loop.loop.call_soon_threadsafe(connection.writer.transport.pause_reading)  # type: ignore[attr-defined]
     time.sleep(0.1)
-    body, begin = bytes(600 << 10), time.monotonic()
-    futures: list[Future[RemotingCommand]] = []
-    while time.monotonic() < begin + 2.5:
-        futures.append(client.submit(server.address, request(len(futures), body=body), 1000))
-        waiting = [found._waiting_bytes for found in list(client._loops[os.getpid()]._all)]
-        assert sum(waiting) <= 1 << 20
-    wait(futures, 10)
-    errors = [future.exception(0) for future in futures]
-    assert {type(error) for error in errors} >= {RemotingTimeoutError, RemotingTooMuchRequestError}
-    texts = " ".join(map(str, errors))
-    assert "PULL_MESSAGE (11) was not sent within 1000 ms" in texts
-    assert "no answer to PULL_MESSAGE (11) within 1000 ms" in texts
+    body, futures = bytes(600 << 10), []
+
+    def submit_all() -> None:
+        futures.extend(client.submit(server.address, request(n, body=body), 60_000) for n in range(60))
+
+    thread = threading.Thread(target=submit_all)
+    thread.start()
+    time.sleep(1)
+    (waiting,) = client._loops[os.getpid()]._all
+    assert 0 < waiting._waiting_bytes <= 1 << 20
+    assert 0 < len(futures) < 60 and thread.is_alive()
+    client.close()
+    thread.join(10)
+    assert not thread.is_alive() and len(futures) == 60
+    assert all(isinstance(future.exception(0), RemotingError | UsageError) for future in futures)
+
+
+def test_a_frame_that_was_not_begun_is_taken_back_when_its_time_is_over(serve: Serve, connect: Connect) -> None:
+    server, client = serve(echo), connect()
+    client.call(server.address, request(), 3000)
+    (connection,) = server.connections
+    reading = connection.writer.transport
+    server.loop.loop.call_soon_threadsafe(reading.pause_reading)  # type: ignore[attr-defined]
+    large = client.submit(server.address, request(1, body=bytes(7 << 20)), 60_000)  # more than the kernel takes
+    text = r"PULL_MESSAGE \(11\) was not sent within 300 ms: the server takes no bytes$"
+    with pytest.raises(RemotingTooMuchRequestError, match=text):
+        client.call(server.address, request(2), 300)
+    with pytest.raises(RemotingTooMuchRequestError, match=r"was not sent within 300 ms: \d+ bytes wait for the server"):
+        client.call(server.address, request(3, body=bytes(7 << 20)), 300)
+    last = client.submit(server.address, request(4), 60_000)
+    server.loop.loop.call_soon_threadsafe(reading.resume_reading)  # type: ignore[attr-defined]
+    assert (len(large.result(20).body), last.result(20).ext_fields) == (7 << 20, {"n": "4"})
+    assert [command.ext_fields["n"] for command in server.requests] == ["0", "1", "4"]
 
 
 def test_a_callback_may_submit_but_never_waits(serve: Serve, connect: Connect) -> None:
