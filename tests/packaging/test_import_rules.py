@@ -30,7 +30,8 @@ RELIABLE = {"sqlalchemy", "redis"}  # of the extra of this name
 BRIDGE = {"kafka"}
 NO_IMPORT = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml"}
 NO_CALL = {"eval", "exec", "compile", "__import__"}
-# What would make `format` do I/O or look at a clock.
+# What would make `format` and `protocol` do I/O or look at a clock.
+PURE = ("format", "protocol")
 IMPURE = {"os", "io", "mmap", "fcntl", "pathlib", "shutil", "tempfile", "subprocess", "time", "random", "secrets"}
 
 
@@ -215,9 +216,9 @@ def test_the_engine_uses_only_the_standard_library_and_its_run_time_dependencies
 
 
 @pytest.mark.parametrize(
-    ("name", "path"), [module for module in ENGINE if part(module[0]) == "format"], ids=lambda value: str(value)
+    ("name", "path"), [module for module in ENGINE if part(module[0]) in PURE], ids=lambda value: str(value)
 )
-def test_formats_do_no_io_and_see_no_clock(name: str, path: Path) -> None:
+def test_formats_and_protocols_do_no_io_and_see_no_clock(name: str, path: Path) -> None:
     assert [(target, line) for target, line in imports(name, path) if target.split(".")[0] in IMPURE] == []
     # The socket module also holds the text forms of addresses; nothing else of it is for a format.
     used = [

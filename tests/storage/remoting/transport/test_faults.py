@@ -15,7 +15,7 @@ from helpers.cluster.stub_server import StubConnection, echo
 from rmq_store.client import RemotingCommandError, RemotingConnectError, RemotingError, RemotingTimeoutError
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
 from rmq_store.protocol.wire.frames import encode_command
-from rmq_store.remoting.transport import back_off
+from rmq_store.remoting.transport import back_off, io_loop
 from rmq_store.remoting.transport.back_off import BackOff
 
 from .conftest import Connect, Serve
@@ -143,7 +143,10 @@ def test_a_call_whose_first_byte_was_not_written_was_not_seen(serve: Serve, conn
     assert str(small.exception()).startswith(f"{server.address}: PULL_MESSAGE (11) was not sent: ")
 
 
-def test_a_server_that_stands_still_costs_one_time_out_and_its_connection(serve: Serve, connect: Connect) -> None:
+def test_a_server_that_stands_still_costs_one_time_out_and_its_connection(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(io_loop, "_TICK_S", 30.0)  # the deadline wakes the loop, not its tick
     server, client = (
         serve(lambda connection, command: echo(connection, command) if command.code == 34 else None),
         connect(),
