@@ -1,8 +1,8 @@
 """Where the messages are, and how a source opens them there. Control plane.
 
-`StoreLocation` is the interface. `StoreDirectory` is the only kind of location today: a store in a directory of this
-host. A cluster behind name servers will be another one. `location_of` chooses by the options of the read, so no other
-module of the sources decides by `path`.
+`StoreLocation` is the interface. `StoreDirectory` is a store in a directory of this host, `ClusterLocation` the brokers
+behind name servers. `location_of` chooses by the options of the read, so no other module of the sources decides by
+`path`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from pyspark_rmq.access.cluster_location import ClusterLocation
 from pyspark_rmq.access.spark_worker import spare_modules
 from pyspark_rmq.access.store_pool import DirectoryIdentity, pooled
 from pyspark_rmq.access.store_reader import StoreReader
 from pyspark_rmq.options.options import SourceOptions
+from pyspark_rmq.position.position import Queue
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,6 +68,11 @@ class StoreLocation(Protocol):
 
     def clock(self) -> Callable[[], int]:
         """The clock of the store, ms since the epoch: the system's, unless a test gave the store a clock of its own."""
+
+    def is_young(self, store: StoreReader, group: str, queue: Queue, max_offset: int) -> bool:
+        """Whether a group without an offset begins at the first message of the queue (`rmq_store.is_hot`). `store` is
+        open here. Ask only for a queue whose first message is still there.
+        """
 
     def broker_backlog(self) -> Iterator[pa.RecordBatch]:
         """Messages that only a broker can deliver, as `Store.broker_backlog`. Raises what `Store.open` and `Store.read`
@@ -151,6 +158,12 @@ class StoreDirectory:
 
         return store_clock(self.path)
 
+    def is_young(self, store: StoreReader, group: str, queue: Queue, max_offset: int) -> bool:
+        """As `StoreLocation.is_young`."""
+        from rmq_store import is_hot
+
+        return is_hot(store, *queue, max_offset)
+
     def broker_backlog(self) -> Iterator[pa.RecordBatch]:
         """As `StoreLocation.broker_backlog`."""
         from rmq_store import Store
@@ -195,4 +208,6 @@ class StoreDirectory:
 
 def location_of(options: SourceOptions) -> StoreLocation:
     """The location that the options of a read name."""
+    if options.cluster is not None:
+        return ClusterLocation(options.cluster)
     return StoreDirectory(options.path, options.broker_name, options.commit_log_paths, options.enable_lmq)

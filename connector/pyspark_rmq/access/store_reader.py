@@ -1,7 +1,8 @@
 """`StoreReader`: the part of `rmq_store.Store` that the sources of this package use. Control plane.
 
-The interface does not say where the messages are. `store_location` knows that, and opens a `StoreReader` there: today a
-store in a directory of this host, later a cluster. mypy checks each member of `Store` against the interface.
+The interface does not say where the messages are. `store_location` knows that, and opens a `StoreReader` there: a store
+in a directory of this host, or a cluster of brokers. mypy checks each member of `Store` and of `ClusterReader` against
+the interface.
 """
 
 from __future__ import annotations

@@ -425,8 +425,8 @@ _CLUSTER = (
         READ | WRITE,
         _text,
         "string",
-        "the host of each address",
-        "The name that the certificates of all servers must have, if it is not the host that is dialled.",
+        "the host that a server registers",
+        "The name that the certificates of all servers must have, if it is not the host of their address.",
         "only",
     ),
     Option(

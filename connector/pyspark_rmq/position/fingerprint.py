@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from pyspark_rmq.position.queue_ids import broker_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -83,13 +85,20 @@ def fingerprints_before(
     source: FingerprintSource, offsets: Mapping[Queue, int], known: StreamPosition
 ) -> dict[Queue, Fingerprint]:
     """`fingerprint_before` of each queue that has such a message. The store is not asked again about queues that did
-    not move since `known`.
+    not move since `known`. Each broker of a cluster is asked about one queue that moved: that is a call, and a broker
+    loses the end of its log for all of its queues.
     """
     fingerprints: dict[Queue, Fingerprint] = {}
+    asked_brokers: set[str] = set()
     for queue, offset in offsets.items():
         fingerprint = known.after.get(queue) if known.next.get(queue, known.closed.get(queue)) == offset else None
         if fingerprint is None or fingerprint.store_timestamp_ms is None:
+            broker = broker_of(queue.queue_id)
+            if broker is not None and broker in asked_brokers:
+                continue
             fingerprint = fingerprint_before(source, queue, offset)
+            if broker is not None and fingerprint is not None:
+                asked_brokers.add(broker)
         if fingerprint is not None:
             fingerprints[queue] = fingerprint
     return fingerprints

@@ -28,6 +28,28 @@ class Range(Protocol):
         """The queue offset that the next message will get."""
 
 
+@dataclass(frozen=True, slots=True)
+class UnsureRange:
+    """The known range of a queue whose broker cannot be asked now. It may have messages behind `max_offset`, and those
+    that were read from it before are not gone because a slave does not have them yet.
+    """
+
+    min_offset: int
+    max_offset: int
+
+
+def not_behind(ranges: Mapping[Queue, Range], known: QueueOffsets) -> Mapping[Queue, Range]:
+    """The ranges, where no unsure one ends before the offset that is `known` of its queue. The same object if there is
+    none.
+    """
+    late = {
+        queue: UnsureRange(min(limits.min_offset, known[queue]), known[queue])
+        for queue, limits in ranges.items()
+        if isinstance(limits, UnsureRange) and known.get(queue, -1) > limits.max_offset
+    }
+    return {**ranges, **late} if late else ranges
+
+
 class QueueSlice(NamedTuple):
     """The messages `[start, end)` of one queue: what one task reads."""
 

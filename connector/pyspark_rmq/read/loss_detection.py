@@ -12,9 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 from pyspark_rmq.access.store_reader import StoreReader
 from pyspark_rmq.options.options import SourceOptions
-from pyspark_rmq.position.fingerprint import fingerprint_before, stored_after
+from pyspark_rmq.position.fingerprint import Fingerprint, fingerprint_before, stored_after
 from pyspark_rmq.position.planning import QueueSlice, Range, clip, lost
 from pyspark_rmq.position.position import Queue, StreamPosition, describe, refuse
+from pyspark_rmq.position.queue_ids import broker_of
 from pyspark_rmq.read import loss_report
 
 _log = logging.getLogger(__name__)
@@ -88,20 +89,21 @@ def check_identity(store: StoreReader, position: StreamPosition) -> None:
 
 def has_all(store: StoreReader, position: StreamPosition, ranges: Mapping[Queue, Range]) -> bool:
     """True if no queue ends before the position, and the newest message that was read is still there. Then all earlier
-    ones are there, because a store loses its end first.
+    ones are there, because a store loses its end first. Each broker of a cluster has a newest message of its own.
     """
     if any(queue in ranges and offset > ranges[queue].max_offset for queue, offset in position.next.items()):
         return False
-    known = [
-        (fingerprint, queue)
-        for queue, fingerprint in position.after.items()
-        if queue in ranges and queue in position.next
-    ]
-    if not known:
-        return True
-    fingerprint, queue = max(known, key=lambda pair: pair[0].commit_log_offset)
-    found = fingerprint_before(store, queue, position.next[queue])
-    return found is None or found.may_be(fingerprint)
+    newest: dict[str | None, tuple[Fingerprint, Queue]] = {}
+    for queue, fingerprint in position.after.items():
+        if queue in ranges and queue in position.next:
+            known = newest.setdefault(broker_of(queue.queue_id), (fingerprint, queue))
+            if known[0].commit_log_offset < fingerprint.commit_log_offset:
+                newest[broker_of(queue.queue_id)] = fingerprint, queue
+    for fingerprint, queue in newest.values():
+        found = fingerprint_before(store, queue, position.next[queue])
+        if found is not None and not found.may_be(fingerprint):
+            return False
+    return True
 
 
 def check_history(

@@ -29,6 +29,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from pyspark_rmq.access.store_location import StoreLocation, location_of
 from pyspark_rmq.options.options import SourceOptions
+from pyspark_rmq.position.queue_ids import QueueId, broker_of, number_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,6 +65,9 @@ def record(options: SourceOptions, gone: Sequence[tuple[str, int, int, int]], re
     from rmq_store import Loss
 
     query, batch = _query_and_batch()
+    if options.cluster is not None:
+        _log_losses_of_brokers(options, gone, reasons, query, batch)
+        return True
     new = location_of(options).record_losses(
         [
             Loss(topic, queue_id, start, end if end > start else None, reason, options.group, query, batch)
@@ -73,6 +77,23 @@ def record(options: SourceOptions, gone: Sequence[tuple[str, int, int, int]], re
     for loss in new:
         _log.warning("%s", json.dumps({"store": options.path} | _columns(loss)))
     return bool(new)
+
+
+def _log_losses_of_brokers(
+    options: SourceOptions,
+    gone: Sequence[tuple[str, QueueId, int, int]],
+    reasons: Sequence[str],
+    query: str | None,
+    batch: int | None,
+) -> None:
+    """There is no directory for a report, so a batch that is repeated logs its losses again."""
+    from rmq_store import Loss
+
+    for (topic, queue_id, start, end), reason in zip(gone, reasons, strict=True):
+        number = number_of(queue_id)
+        loss = Loss(topic, number, start, end if end > start else None, reason, options.group, query, batch)
+        place = {"nameServer": options.place, "brokerName": broker_of(queue_id)}
+        _log.warning("%s", json.dumps(place | _columns(loss)))
 
 
 def loss_rows(location: StoreLocation) -> pa.RecordBatch:

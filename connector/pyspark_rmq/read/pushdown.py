@@ -36,6 +36,7 @@ from pyspark.sql.types import DataType, IntegerType, LongType, StringType, Struc
 
 from pyspark_rmq.options.options import Lookup, SourceOptions
 from pyspark_rmq.position.planning import QueueSlice
+from pyspark_rmq.position.queue_ids import number_of
 from pyspark_rmq.read.reader import RmqReader
 from pyspark_rmq.schema.row_filters import Comparison, where_all_hold
 from pyspark_rmq.schema.schema import SOURCE_SCHEMA
@@ -87,13 +88,14 @@ class PushingReader(RmqReader):
             if comparison.operation != "In":
                 return
         self._conditions = [*self._conditions, comparison]
-        if self._lookup is None:
+        # Brokers find a limited number of messages.
+        if self._lookup is None and self._options.cluster is None:
             self._lookup = _lookup(comparison)
 
     def _narrow(self, parts: list[QueueSlice]) -> list[QueueSlice]:
         first, last = self._offsets
         parts = [part._replace(start=max(part.start, first), end=min(part.end, last)) for part in parts]
-        topics, queue_ids = [part.topic for part in parts], [part.queue_id for part in parts]
+        topics, queue_ids = [part.topic for part in parts], [number_of(part.queue_id) for part in parts]
         queues = {"topic": pa.array(topics, pa.string()), "queueId": pa.array(queue_ids, pa.int32())}
         numbers = pa.array(range(len(parts)), pa.int64())
         wanted = where_all_hold(self._queue_comparisons, pa.record_batch(queues | {"number": numbers}))

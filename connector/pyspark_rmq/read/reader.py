@@ -22,6 +22,7 @@ from pyspark_rmq.access.store_location import location_of
 from pyspark_rmq.access.store_reader import StoreReader
 from pyspark_rmq.options.options import DLQ_PREFIX, SourceOptions
 from pyspark_rmq.position.planning import QueueSlice, split
+from pyspark_rmq.position.queue_ids import broker_of
 from pyspark_rmq.read import starting_offsets
 from pyspark_rmq.read.loss_detection import existing_or_fail
 from pyspark_rmq.read.slice_reader import read_slice
@@ -87,7 +88,9 @@ class RmqReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task as record batches of the declared schema."""
         conditions = self._conditions
-        if self._lookup is not None and isinstance(partition, SlicePartition) and partition.rows is None:
+        # A store's index has compared the texts of its rows; brokers compare hashes.
+        is_compared = isinstance(partition, SlicePartition) and partition.rows is not None
+        if self._lookup is not None and (not is_compared or self._options.cluster is not None):
             from pyspark_rmq.schema.row_filters import MatchesLookup
 
             conditions = [MatchesLookup(self._lookup), *conditions]
@@ -141,7 +144,7 @@ def _redriven(store: StoreReader, part: QueueSlice) -> Redriven | None:
     from pyspark_rmq.schema import origin_columns
     from rmq_store.errors import CorruptionError
 
-    if not part.topic.startswith(DLQ_PREFIX):
+    if not part.topic.startswith(DLQ_PREFIX) or broker_of(part.queue_id) is not None:
         return None
     try:
         return store.redriven(part.topic.removeprefix(DLQ_PREFIX)).get(part.queue_id, origin_columns.NothingRedriven())

@@ -308,9 +308,8 @@ def consume_from_where(store: StoreReader, options: SourceOptions, queue: Queue,
     RebalancePushImpl.computePullFromWhereWithException decides, but ConsumerManageProcessor.queryConsumerOffset comes
     first: a broker answers 0 for a queue that is complete and hot, and the client takes that as a committed offset.
     """
-    from rmq_store import is_hot
-
-    if limits.min_offset <= 0 and is_hot(store, *queue, limits.max_offset):
+    assert options.group is not None  # options checked it
+    if limits.min_offset <= 0 and location_of(options).is_young(store, options.group, queue, limits.max_offset):
         return 0
     retry = queue.topic.startswith(RETRY_PREFIX)
     if options.consume_from_where == FROM_TIMESTAMP:

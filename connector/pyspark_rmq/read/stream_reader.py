@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -141,13 +141,14 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         store = self._opened()
         due_ms = self._deliver_due(store, _DELIVERED_AT_ONCE)
-        ranges = self._poll_store(store)
+        seen = self._poll_store(store)
         assert self._view is not None  # _look_at has set it
-        idle = IdlePoll(start, ranges, self._view.log_range[1], due_ms, now_s)
-        if self._idle is not None and self._idle.start == start and self._idle.ranges is ranges:
+        idle = IdlePoll(start, seen, self._view.log_range[1], due_ms, now_s)
+        if self._idle is not None and self._idle.start == start and self._idle.ranges is seen:
             self._idle = idle
             return start
         begin = StreamPosition.from_json(start)
+        ranges = planning.not_behind(seen, begin.next)
         if self._pinned is not None and self._pinned[0] == begin:
             self._unpin()
         first = begin == self._initial
@@ -182,7 +183,9 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         if self._report is None or self._report[0] is not view.ranges:
             ends = {queue: limits.max_offset for queue, limits in view.ranges.items()}
-            location = {"path": self._options.path} | ({"group": self._options.group} if self._options.group else {})
+            options = self._options
+            place = {"path": options.path} if options.cluster is None else {"nameServer": options.place}
+            location = place | ({"group": options.group} if options.group else {})
             self._report = view.ranges, StreamPosition(self._store.reader.identity, ends).to_json() | location
         return self._report[1]
 
@@ -194,19 +197,24 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, finish = StreamPosition.from_json(start), StreamPosition.from_json(end)
         store, _ = self._poll()
         known = {topic for topic in {queue.topic for queue in finish.next} if store.find_topic(topic) is not None}
-        ranges = {queue: store.queue_range(*queue) for queue in finish.next if queue.topic in known}
+        ranges = self._ranges_of(store, finish, [queue for queue in finish.next if queue.topic in known])
         self._check(store, begin, ranges)
         # Messages that came instead of planned ones are read by the next batch, which goes back.
         back = self._check(store, finish, ranges)
         wanted = batch_slices(begin, finish, back)
         self._unpin()
-        pin = _pin(store, wanted, ranges)
+        pin = _pin(store, wanted, ranges) if self._options.cluster is None else None
         if pin is not None:
             self._pinned = finish, pin
             # What retention took before it was pinned.
-            ranges = {queue: store.queue_range(*queue) for queue in ranges}
+            ranges = self._ranges_of(store, finish, ranges)
         existing = loss_detection.existing_or_fail(wanted, ranges, self._options)
         return [SlicePartition(part) for part in planning.split(existing, self._options.min_partitions)]
+
+    def _ranges_of(
+        self, store: StoreReader, finish: StreamPosition, queues: Iterable[Queue]
+    ) -> Mapping[Queue, Range]:
+        return planning.not_behind({queue: store.queue_range(*queue) for queue in queues}, finish.next)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. It runs in a worker, and uses only options and schema."""
@@ -294,11 +302,11 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Close a store that is not at its path any more. The next call opens the store that is there now, and checks
         the position against it, as after a restart.
         """
-        _log.warning("%s was moved, deleted or replaced: it is opened again", self._options.path)
+        _log.warning("%s was moved, deleted or replaced: it is opened again", self._options.place)
         try:
             self.stop()
         except Exception as error:  # nothing can be done for it
-            _log.warning("%s, as it was, could not be closed: %s", self._options.path, error)
+            _log.warning("%s, as it was, could not be closed: %s", self._options.place, error)
         self._checked, self._view, self._idle = (), None, None
 
     def _deliver_due(self, store: StoreReader, limit: int | None) -> int | None:

@@ -1,0 +1,165 @@
+"""Ends of all queues of topics, one request per broker and topic, and how sure they are. Control plane.
+
+    master answers                the range is that of the broker
+    a slave answers for it        the range may end before that of the master: it is unsure
+    nobody answers                what is known stays, as unsure; without anything known it is an error
+    broker has left the route     the same: name servers drop a broker whose master is gone at once
+    broker says that the topic is not there, or the broker is there and its route lacks the topic: the queues are gone
+
+Source: AdminBrokerProcessor.java (getTopicStatsInfo), RouteInfoManager.java (onChannelDestroy).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from pyspark_rmq.position.planning import UnsureRange
+from pyspark_rmq.position.queue_ids import BrokerQueueId
+from rmq_store.errors import UnknownTopicError
+from rmq_store.protocol.bodies.topics import TopicStatsTable
+from rmq_store.protocol.errors import RemotingError, ResponseCode
+from rmq_store.protocol.results import QueueRange
+from rmq_store.protocol.wire.admin_headers import GetTopicStatsInfoRequestHeader
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.header_fields import request
+from rmq_store.remoting.cluster.cluster import Cluster, checked
+from rmq_store.remoting.cluster.offsets import queue_ranges
+from rmq_store.remoting.cluster.routes import TopicRoute
+
+_log = logging.getLogger(__name__)
+
+BrokerRange = QueueRange | UnsureRange
+
+
+@dataclass(frozen=True, slots=True)
+class TopicEnds:
+    """The queues of one topic, sorted: those that may be read (`open`), and all that its brokers have (`all`)."""
+
+    open: Mapping[BrokerQueueId, BrokerRange]
+    all: Mapping[BrokerQueueId, BrokerRange]
+
+
+def ends_of_topics(cluster: Cluster, topics: Collection[str], known: Mapping[str, TopicEnds]) -> dict[str, TopicEnds]:
+    """The ends of topics now. `known`: those of an earlier call. A topic without a route is left out.
+
+    Raises:
+        MQBrokerError: a broker refuses.
+        RemotingError: neither master nor slave of a broker answers, and nothing is known of it.
+    """
+    routes = {topic: cluster.route(topic) for topic in topics}
+    asked = [(topic, name) for topic, route in routes.items() if route is not None for name in sorted(route.queues)]
+    answers = _ask(cluster, asked)
+    ends: dict[str, TopicEnds] = {}
+    for topic, route in routes.items():
+        before = known.get(topic)
+        if route is None and (before is None or not _lost_brokers(cluster, before, ())):
+            continue
+        found: dict[BrokerQueueId, BrokerRange] = {}
+        for name in () if route is None else sorted(route.queues):
+            found |= _of_broker(cluster, topic, name, answers[topic, name], before)
+        if before is not None:
+            lost = _lost_brokers(cluster, before, () if route is None else route.queues)
+            found |= _kept(before, lost)
+        open_queues = _open(route, before, found)
+        ends[topic] = TopicEnds(dict(sorted(open_queues.items())), dict(sorted(found.items())))
+    return ends
+
+
+def _ask(
+    cluster: Cluster, asked: list[tuple[str, str]]
+) -> dict[tuple[str, str], tuple[RemotingCommand | RemotingError, bool]]:
+    """The answers of brokers about topics, each with whether it is a master's."""
+    commands = [
+        (name, request(GetTopicStatsInfoRequestHeader(topic=cluster.wire_topic(topic)))) for topic, name in asked
+    ]
+    answers: list[RemotingCommand | RemotingError] = cluster.call_all(commands)
+    failed = [place for place, answer in enumerate(answers) if isinstance(answer, RemotingError)]
+    of_masters = [True] * len(answers)
+    for place, answer in zip(failed, cluster.read_all([commands[place] for place in failed]), strict=True):
+        answers[place], of_masters[place] = answer, False
+    return dict(zip(asked, zip(answers, of_masters, strict=True), strict=True))
+
+
+def _of_broker(
+    cluster: Cluster,
+    topic: str,
+    broker_name: str,
+    answer: tuple[RemotingCommand | RemotingError, bool],
+    before: TopicEnds | None,
+) -> dict[BrokerQueueId, BrokerRange]:
+    given, of_master = answer
+    is_late = not of_master and not isinstance(given, RemotingError) and given.code != ResponseCode.SUCCESS
+    if isinstance(given, RemotingError) or is_late:  # a slave learns of a topic up to 60 s late
+        kept = {} if before is None else _kept(before, {broker_name})
+        if kept:
+            _log.warning("the ends of %s at broker %s are not known now: %s", topic, broker_name, given)
+            return kept
+        if isinstance(given, RemotingError):
+            raise given
+    assert not isinstance(given, RemotingError)
+    if given.code == ResponseCode.TOPIC_NOT_EXIST:
+        return {}
+    if given.code == ResponseCode.NO_PERMISSION:
+        return _one_by_one(cluster, topic, broker_name)
+    table = TopicStatsTable.decode(checked(given, broker_name).body).offset_table
+    kind = QueueRange if of_master and not _is_acting(cluster, broker_name) else UnsureRange
+    return {
+        BrokerQueueId(broker_name, queue.queue_id): kind(
+            max(limits.min_offset, 0), max(limits.max_offset, limits.min_offset, 0)
+        )
+        for queue, limits in table.items()
+    }
+
+
+def _one_by_one(cluster: Cluster, topic: str, broker_name: str) -> dict[BrokerQueueId, BrokerRange]:
+    """The queues of a broker whose ACL does not allow 202."""
+    route = cluster.route(topic)
+    queues = [] if route is None else [queue for queue in route.read_queues() if queue.broker_name == broker_name]
+    return {
+        BrokerQueueId(broker_name, queue.queue_id): limits for queue, limits in queue_ranges(cluster, queues).items()
+    }
+
+
+def _is_acting(cluster: Cluster, broker_name: str) -> bool:
+    broker = cluster.routes.broker(broker_name)
+    return broker is not None and broker.acting_enabled
+
+
+def _lost_brokers(cluster: Cluster, before: TopicEnds, present: Iterable[str]) -> set[str]:
+    """Brokers that had queues of the topic, and that no name server knows now."""
+    missing = {queue_id.broker_name for queue_id in before.all} - set(present)
+    return {name for name in missing if cluster.routes.broker(name) is None}
+
+
+def _kept(before: TopicEnds, brokers: Collection[str]) -> dict[BrokerQueueId, BrokerRange]:
+    return {
+        queue_id: UnsureRange(limits.min_offset, limits.max_offset)
+        for queue_id, limits in before.all.items()
+        if queue_id.broker_name in brokers
+    }
+
+
+def _open(
+    route: TopicRoute | None, before: TopicEnds | None, found: dict[BrokerQueueId, BrokerRange]
+) -> dict[BrokerQueueId, BrokerRange]:
+    """Of the queues `found`, those that may be read; a queue that its broker has not told of yet is empty."""
+    read_queues = [] if route is None else route.read_queues()
+    routed = [BrokerQueueId(queue.broker_name, queue.queue_id) for queue in read_queues]
+    brokers = set() if route is None else set(route.queues)
+    open_queues: dict[BrokerQueueId, BrokerRange] = {
+        queue_id: found.get(queue_id, QueueRange(0, 0))
+        for queue_id in routed
+        if queue_id in found or any(other.broker_name == queue_id.broker_name for other in found)
+    }
+    kept = () if before is None else before.open
+    return open_queues | {
+        queue_id: found[queue_id] for queue_id in kept if queue_id in found and queue_id.broker_name not in brokers
+    }
+
+
+def unknown_topic(cluster: Cluster, topic: str) -> UnknownTopicError:
+    """The error for a topic that no broker has."""
+    servers = ";".join(cluster.settings.name_servers)
+    return UnknownTopicError(f"no broker has a topic {topic!r}, as the name servers {servers} say")

@@ -1,0 +1,121 @@
+"""A cluster of brokers as a place to read from: `StoreLocation`. Control plane."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark_rmq.access.cluster_pool import give_back, take
+from pyspark_rmq.access.spark_worker import spare_modules
+from pyspark_rmq.options.cluster_options import NAME_SERVER, ClusterOptions
+from pyspark_rmq.position.position import Queue, refuse
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_rmq.access.cluster_reader import ClusterReader
+    from pyspark_rmq.access.store_reader import StoreReader
+    from rmq_store import Loss
+
+_FIRST_RETRY_LEVEL = 3
+
+
+class SameCluster:
+    """The identity of a cluster: its name is compared with the checkpoint's, and nothing else can change."""
+
+    def is_unchanged(self) -> bool:
+        """True."""
+        return True
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLocation:
+    """The cluster that options name. All tasks of a process share its connections."""
+
+    options: ClusterOptions
+
+    def __str__(self) -> str:
+        return f"the cluster of {self.options.name_server}"
+
+    def open_to_read(self) -> ClusterReader:
+        """As `StoreLocation.open_to_read`. Nothing is asked before the first question."""
+        from pyspark_rmq.access.cluster_reader import ClusterReader
+
+        options = self.options
+        cluster = take(options)
+        return ClusterReader(cluster, pull_group=options.pull_group, on_close=lambda: give_back(options))
+
+    def open_to_commit(self, group: str) -> ClusterReader:
+        """As `StoreLocation.open_to_commit`."""
+        return self.open_to_read()
+
+    def in_task(self) -> AbstractContextManager[ClusterReader]:
+        """As `StoreLocation.in_task`."""
+        return self._in_task()
+
+    @contextlib.contextmanager
+    def _in_task(self) -> Iterator[ClusterReader]:
+        spare_modules()
+        with self.open_to_read() as reader:
+            yield reader
+
+    def identity(self) -> SameCluster:
+        """As `StoreLocation.identity`."""
+        return SameCluster()
+
+    def clock(self) -> Callable[[], int]:
+        """The clock of this host."""
+        return lambda: time.time_ns() // 1_000_000
+
+    def is_young(self, store: StoreReader, group: str, queue: Queue, max_offset: int) -> bool:
+        """As `StoreLocation.is_young`: the broker says so."""
+        from pyspark_rmq.access.cluster_reader import ClusterReader
+
+        assert isinstance(store, ClusterReader)
+        return store.begins_at_first(group, *queue)
+
+    def broker_backlog(self) -> Iterator[pa.RecordBatch]:
+        """Raises UsageError: brokers do not hand out what waits in them."""
+        refuse(f"what only a broker delivers cannot be read with {NAME_SERVER}")
+
+    def retry_max_times(self, group: str) -> int:
+        """As `StoreLocation.retry_max_times`, of the first broker that knows the group; 16 if none does."""
+        from rmq_store import SubscriptionGroup
+        from rmq_store.remoting.cluster.groups import group_configs
+
+        with self.open_to_read() as reader:
+            cluster = reader.cluster
+            wire_name = cluster.wire_group(group)
+            for broker_name in cluster.broker_names():
+                config = group_configs(cluster, broker_name).get(wire_name)
+                if config is not None:
+                    return config.retry_max_times
+        return SubscriptionGroup(group).retry_max_times
+
+    def retry_ladder_ms(self) -> tuple[int, ...]:
+        """As `StoreLocation.retry_ladder_ms`, with the levels that brokers have unless they are configured."""
+        from rmq_store import StoreConfig
+
+        return StoreConfig().delay_levels_ms()[_FIRST_RETRY_LEVEL - 1 :]
+
+    def record_losses(self, losses: Sequence[Loss]) -> list[Loss]:
+        """There is no report: all of them, for the log."""
+        return list(losses)
+
+    def recorded_losses(self) -> list[Loss]:
+        """Raises UsageError: there is no report."""
+        refuse(f"losses of a cluster ({NAME_SERVER}) are in the log of the query")
+
+    def is_consuming(self, group: str) -> bool:
+        """As `StoreLocation.is_consuming`: whether the group has live members."""
+        from pyspark_rmq.access.cluster_group import live_members
+
+        with self.open_to_read() as reader:
+            return bool(live_members(reader.cluster, group))

@@ -1,0 +1,102 @@
+"""Look-ups of messages by the indexes of brokers (12) and by place (33). Control plane.
+
+A broker finds 64 messages of a key, or 32 of a unique key, at most. A full answer may be cut, and a warning says so. It
+compares hashes, so whoever reads the found rows compares the texts.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from pyspark_rmq.position.queue_ids import BrokerQueueId
+from rmq_store.format.batches.frame_decoder import frame_columns
+from rmq_store.format.frames.frame_walk import frames_of_answer
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.queries import Found, query_by_key, query_by_unique_key, view_message
+
+_log = logging.getLogger(__name__)
+
+# MessageDecoder.createMessageId: address and commit-log offset, of IPv4 and of IPv6.
+_OFFSET_ID = re.compile("[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
+
+
+class ClusterRows(NamedTuple):
+    """See `store_reader.FoundRows`: nothing is uncovered, as brokers index all messages."""
+
+    found: Mapping[BrokerQueueId, np.ndarray]
+    uncovered: Mapping[BrokerQueueId, Sequence[tuple[int, int]]]
+
+
+class ClusterQuery:
+    """The indexes of the brokers: `store_reader.Query`, and its `rows`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    @property
+    def rows(self) -> ClusterQuery:
+        """This object."""
+        return self
+
+    def find(
+        self,
+        topic: str,
+        texts: Sequence[str],
+        spans: Mapping[BrokerQueueId, tuple[int, int]],
+        by: Literal["key", "unique key", "id"],
+    ) -> ClusterRows:
+        """The messages of some ranges (queue id -> [start, end)) that the brokers find for the texts. Others may be
+        among them, whose texts have the same hash.
+
+        Raises:
+            MQBrokerError: a broker refuses. RemotingError: neither master nor slave of a broker answers.
+        """
+        offsets: dict[BrokerQueueId, set[int]] = {}
+        for text in texts:
+            for found in self._asked(topic, text, by):
+                if found.is_full:
+                    _log.warning(
+                        "broker %s gives no more messages for %r than these: the rows may not be all of them",
+                        found.broker_name, text,
+                    )  # fmt: skip
+                for queue_id, offset in _places(found, self._cluster.wire_topic(topic)):
+                    start, end = spans.get(queue_id, (0, 0))
+                    if start <= offset < end:
+                        offsets.setdefault(queue_id, set()).add(offset)
+        return ClusterRows(
+            {queue_id: np.array(sorted(rows), np.int64) for queue_id, rows in sorted(offsets.items())}, {}
+        )
+
+    def _asked(self, topic: str, text: str, by: str) -> Iterable[Found]:
+        if by == "key":
+            return query_by_key(self._cluster, topic, text)
+        found = list(query_by_unique_key(self._cluster, topic, text))
+        if by == "id" and _OFFSET_ID.fullmatch(text):
+            found += self._at_place(text)
+        return found
+
+    def _at_place(self, text: str) -> list[Found]:
+        from rmq_store.errors import UsageError
+
+        try:
+            found = view_message(self._cluster, text)
+        except UsageError as error:
+            # A unique key looks the same: its first digits are an address, too.
+            _log.info("%s", error)
+            return []
+        return [] if found is None else [found]
+
+
+def _places(found: Found, wire_topic: str) -> list[tuple[BrokerQueueId, int]]:
+    """The queues and queue offsets of frames, of those that are of the topic."""
+    import pyarrow as pa
+
+    positions, sizes = frames_of_answer(found.frames)
+    headers = frame_columns(pa.py_buffer(found.frames), positions, sizes.astype(np.int32))
+    rows = zip(headers.topics().to_pylist(), headers.queue_id.tolist(), headers.queue_offset.tolist(), strict=True)
+    return [(BrokerQueueId(found.broker_name, number), offset) for topic, number, offset in rows if topic == wire_topic]

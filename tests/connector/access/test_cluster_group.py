@@ -1,0 +1,274 @@
+"""A group at brokers in memory: its offsets, and the lease of a stream."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from pyspark_rmq.access import cluster_group
+from pyspark_rmq.access.cluster_group import ClusterGroup, live_members
+from pyspark_rmq.position.queue_ids import BrokerQueueId
+from rmq_store.errors import LeaseHeldError
+from rmq_store.protocol.errors import MQBrokerError, RemotingError
+from rmq_store.protocol.messages import MessageQueue
+
+from ...storage.remoting.cluster.fake_cluster import FakeNet
+
+A0, A1, B0 = (MessageQueue("Orders", name, queue_id) for name, queue_id in (("a", 0), ("a", 1), ("b", 0)))
+IDS = {queue: (queue.topic, BrokerQueueId(queue.broker_name, queue.queue_id)) for queue in (A0, A1, B0)}
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def sleep(self, duration_s: float) -> None:
+        self.now_s += duration_s
+
+
+@pytest.fixture(autouse=True)
+def _no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_group, "RENEW_EVERY_S", 3600.0)
+
+
+@pytest.fixture
+def net() -> FakeNet:
+    made = FakeNet()
+    for name, queues in (("a", 2), ("b", 1)):
+        made.add_broker(name)
+        for queue_id in range(queues):
+            made.brokers[name].put("Orders", queue_id, 10)
+    return made
+
+
+@pytest.fixture
+def now() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def make(net: FakeNet, now: Time, request: pytest.FixtureRequest) -> Any:
+    def make(name: str = "cg") -> ClusterGroup:
+        group = ClusterGroup(net.cluster(timer=lambda: now.now_s * 1000), name, sleep=now.sleep, timer_s=now)
+        request.addfinalizer(group.leave)
+        return group
+
+    return make
+
+
+def test_offsets_are_committed_at_the_broker_of_each_queue(net: FakeNet, make: Any) -> None:
+    group = make()
+    net.brokers["a"].groups.add("cg")
+    net.brokers["b"].groups.add("cg")
+    assert group.committed([A0, A1, B0]) == {}
+    group.commit({A0: 3, B0: 4})
+    assert net.brokers["a"].offsets == {("cg", "Orders", 0): 3} and net.brokers["b"].offsets == {("cg", "Orders", 0): 4}
+    assert group.committed([A0, A1, B0]) == {IDS[A0]: 3, IDS[B0]: 4}
+
+
+def test_a_group_that_a_broker_does_not_know_is_named(make: Any) -> None:
+    with pytest.raises(MQBrokerError, match=r"26.*'cg' is not there at this broker"):
+        make().commit({A0: 3})
+
+
+def test_a_young_queue_is_begun_at_its_first_message_as_the_broker_says(net: FakeNet, make: Any) -> None:
+    net.brokers["a"].queues["Orders", 1].min_offset = 4
+    group = make()
+    assert group.committed([A0, A1]) == {}
+    net.calls.clear()
+    assert group.begins_at_first(A0) and not group.begins_at_first(A1)
+    assert net.codes() == [14, 14], "asked at once"
+
+
+@pytest.mark.parametrize("has_committed", [True, False])
+def test_a_zero_of_an_old_broker_is_an_offset_only_if_the_group_has_any_in_the_topic(
+    net: FakeNet, make: Any, has_committed: bool
+) -> None:
+    for broker in net.brokers.values():
+        broker.processes[0].version = 401
+        broker.refused[208] = 1, "broken"
+    if has_committed:
+        queue = '{"brokerName":"a","queueId":1,"topic":"Orders"}'
+        body = f'{{"offsetTable":{{{queue}:{{"brokerOffset":10,"consumerOffset":0}}}}}}'
+        for broker in net.brokers.values():
+            broker.refused[208] = 0, body
+        inner = net.call
+
+        def call(address: str, command: Any, timeout_ms: int) -> Any:
+            answer = inner(address, command, timeout_ms)
+            if command.code == 208:
+                answer.body, answer.remark = body.encode(), None
+            return answer
+
+        net.call = call  # type: ignore[method-assign]
+    assert make().committed([A0, B0]) == ({IDS[A0]: 0, IDS[B0]: 0} if has_committed else {})
+
+
+def test_a_reset_that_waits_is_ended_by_the_query_that_commits(
+    net: FakeNet, make: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise the reset would come back when another member pulls."""
+    broker = net.brokers["a"]
+    broker.groups.add("cg")
+    broker.pending_reset["cg", "Orders", 0] = 2
+    pulls: list[str] = []
+    inner = net.call
+
+    def call(address: str, command: Any, timeout_ms: int) -> Any:
+        if command.code == 11:
+            pulls.append(command.ext_fields["consumerGroup"])
+            broker.pending_reset.clear()
+        return inner(address, command, timeout_ms)
+
+    net.call = call  # type: ignore[method-assign]
+    group = make()
+    assert group.committed([A0]) == {IDS[A0]: 2}
+    group.commit({A0: 7, A1: 5})
+    assert pulls == ["cg"]
+    assert broker.offsets == {("cg", "Orders", 0): 7, ("cg", "Orders", 1): 5}
+    assert "was reset to 2; the query that reads it stands at 7" in caplog.text
+
+
+def test_the_holder_of_a_lease_is_a_member_and_others_hear_its_name(net: FakeNet, make: Any) -> None:
+    lease = make().lease("Orders", "reports on host-1")
+    assert lease.held() and lease.heartbeat()
+    (member,) = net.brokers["a"].members["cg"]
+    assert member.startswith("reports_on_host-1#") and list(net.brokers["b"].members["cg"]) == [member]
+    assert set(net.brokers["a"].locks) == {("cg_rmq_lease", "Orders", 0)}
+    assert net.brokers["a"].members["cg"][member]["subscriptionDataSet"][0]["topic"] == "Orders"
+    with pytest.raises(LeaseHeldError, match=r"group 'cg': topic 'Orders' is consumed by reports_on_host-1#") as caught:
+        make().lease("Orders", "another")
+    assert caught.value.holder == member
+    assert make("other").lease("Orders", "another").held()
+    lease.release()
+    assert not lease.held()
+    assert net.brokers["a"].members["cg"] == {} and ("cg_rmq_lease", "Orders", 0) not in net.brokers["a"].locks
+    assert make().lease("Orders", "another").held()
+
+
+def test_a_group_with_other_live_members_is_not_joined(net: FakeNet, make: Any) -> None:
+    net.brokers["b"].members["cg"]["10.0.0.9@java"] = {}
+    with pytest.raises(LeaseHeldError, match=r"other live members.*10.0.0.9@java.*commitOffsets=false") as caught:
+        make().lease("Orders", "reports")
+    assert caught.value.holder == "10.0.0.9@java"
+    assert list(net.brokers["b"].members["cg"]) == ["10.0.0.9@java"]
+    assert not net.brokers["a"].locks and not net.brokers["b"].locks
+    assert 34 not in net.codes(), "it never looked like a member"
+
+
+def test_a_member_that_comes_while_the_lease_is_taken_is_seen(net: FakeNet, make: Any) -> None:
+    inner = net.call
+
+    def call(address: str, command: Any, timeout_ms: int) -> Any:
+        answer = inner(address, command, timeout_ms)
+        if command.code == 34:
+            net.brokers["a"].members["cg"]["10.0.0.9@java"] = {}
+        return answer
+
+    net.call = call  # type: ignore[method-assign]
+    group = make()
+    with pytest.raises(LeaseHeldError, match=r"10\.0\.0\.9@java"):
+        group.lease("Orders", "reports")
+    assert not net.brokers["a"].locks
+    group.leave()
+    assert list(net.brokers["a"].members["cg"]) == ["10.0.0.9@java"]
+
+
+def test_the_lock_of_a_dead_holder_is_waited_for(net: FakeNet, make: Any, now: Time) -> None:
+    """A killed process is no member any more; brokers forget its locks after 60 s."""
+    locks = net.brokers["a"].locks
+    locks["cg_rmq_lease", "Orders", 0] = "dead#1"
+
+    def sleep(duration_s: float) -> None:
+        now.now_s += duration_s
+        if now.now_s > 1040:
+            locks.pop(("cg_rmq_lease", "Orders", 0), None)
+
+    now.sleep = sleep  # type: ignore[method-assign]
+    assert make().lease("Orders", "reports").held()
+    assert 1040 < now.now_s < 1045
+    locks["x_rmq_lease", "Orders", 0] = "nobody"
+    with pytest.raises(LeaseHeldError, match="topic 'Orders' is consumed by unknown"):
+        make("x").lease("Orders", "reports")
+
+
+def test_a_lease_is_lost_when_another_client_has_the_lock_or_nobody_renews(
+    net: FakeNet, make: Any, now: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = make()
+    lease = group.lease("Orders", "reports")
+    now.now_s += 59
+    assert lease.held()
+    group.renew()
+    now.now_s += 59
+    assert lease.held()
+    now.now_s += 2
+    assert not lease.held(), "nobody renewed it"
+    group.renew()
+    assert lease.held()
+    net.brokers["b"].locks["cg_rmq_lease", "Orders", 0] = "thief#1"
+    group.renew()
+    assert not lease.held()
+    assert "another client has taken the lease of Orders" in caplog.text
+
+
+def test_a_lease_lives_as_long_as_any_master_answers(
+    net: FakeNet, make: Any, now: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = make()
+    lease = group.lease("Orders", "reports")
+    net.brokers["a"].processes[0].down = True
+    for _ in range(3):
+        now.now_s += 40
+        group.renew()
+        assert lease.held()
+    net.brokers["b"].processes[0].down = True
+    now.now_s += 40
+    group.renew()
+    assert lease.held() and "cannot be renewed now" in caplog.text
+    now.now_s += 40
+    assert not lease.held()
+    with pytest.raises(RemotingError):
+        make("x").lease("Orders", "reports")
+
+
+def test_members_that_join_a_running_query_are_logged_once(
+    net: FakeNet, make: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    group = make()
+    group.lease("Orders", "reports")
+    net.brokers["a"].members["cg"]["10.0.0.9@java"] = {}
+    group.renew()
+    group.renew()
+    assert caplog.text.count("10.0.0.9@java joined while this query reads all queues") == 1
+    assert live_members(net.cluster(), "cg") == sorted(["10.0.0.9@java", group._client_id])
+
+
+def test_the_lease_is_renewed_by_a_thread(net: FakeNet, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_group, "RENEW_EVERY_S", 0.01)
+    group = make()
+    group.lease("Orders", "reports")
+    net.calls.clear()
+    import time
+
+    deadline = time.monotonic() + 10
+    while 34 not in net.codes() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert 41 in net.codes() and 34 in net.codes()
+    group.leave()
+    assert group._thread is not None
+    group._thread.join(10)
+    assert not group._thread.is_alive()
+
+
+def test_a_lease_of_a_topic_that_is_not_there_yet_is_a_lease(net: FakeNet, make: Any) -> None:
+    lease = make().lease("%RETRY%cg", "reports")
+    assert lease.held()
+    assert json.loads(next(c.body for _, c in net.calls if c.code == 41))["mqSet"][0]["topic"] == "%RETRY%cg"

@@ -1,0 +1,325 @@
+"""The life of a stream and of a batch over a cluster in memory, call by call as Spark makes them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
+
+from pyspark_rmq.access import cluster_group, cluster_location
+from pyspark_rmq.options.options import source_options
+from pyspark_rmq.position.queue_ids import BrokerQueueId
+from pyspark_rmq.read.reader import RmqReader
+from pyspark_rmq.read.stream_reader import RmqStreamReader
+from pyspark_rmq.schema.schema import READABLE, SOURCE_SCHEMA
+from rmq_store.errors import DataLossError, LeaseHeldError, UsageError
+
+from ...storage.remoting.cluster.fake_cluster import FakeNet
+from ..planned_batches import LIMIT, first_batch, planned, through_spark
+
+Make = Callable[..., Any]
+A0, A1, B0 = BrokerQueueId("broker-a", 0), BrokerQueueId("broker-a", 1), BrokerQueueId("broker-b", 0)
+
+
+@pytest.fixture
+def net() -> FakeNet:
+    made = FakeNet()
+    for name, queues in (("broker-a", 2), ("broker-b", 1)):
+        made.add_broker(name, slaves=1)
+        for queue_id in range(queues):
+            made.brokers[name].put("T", queue_id, 10)
+    return made
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now_ms
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(autouse=True)
+def _in_memory(net: FakeNet, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark_rmq.access import cluster_reader
+
+    monkeypatch.setattr(cluster_location, "take", lambda options: net.cluster(options.namespace, timer=clock))
+    monkeypatch.setattr(cluster_location, "give_back", lambda options: None)
+    monkeypatch.setattr(cluster_group, "RENEW_EVERY_S", 3600.0)
+    make = cluster_reader.ClusterReader.__init__
+
+    def with_clock(self: Any, *given: Any, **named: Any) -> None:
+        make(self, *given, timer_ms=clock, **named)
+
+    monkeypatch.setattr(cluster_reader.ClusterReader, "__init__", with_clock)
+
+
+@pytest.fixture
+def stream(clock: Clock) -> Iterator[Make]:
+    """Make a stream reader, as a new planning process would: `stream(group="g")`."""
+    made: list[RmqStreamReader] = []
+
+    def make(**options: str) -> RmqStreamReader:
+        given = {"nameServer": "ns:9876", "subscribe": "T"} | options
+        made.append(RmqStreamReader(source_options(given, "stream read", 1_000_000), SOURCE_SCHEMA))
+        return made[-1]
+
+    yield make
+    for reader in made:
+        reader.stop()
+
+
+@pytest.fixture
+def more(clock: Clock) -> Make:
+    """The next position of a stream, some time later."""
+
+    def more(reader: RmqStreamReader, start: dict[str, Any], by_ms: float = 5_000) -> dict[str, Any]:
+        clock.now_ms += by_ms
+        reader._idle = None
+        return through_spark(reader.latestOffset(start, LIMIT))
+
+    return more
+
+
+def batch(**options: str) -> RmqReader:
+    given = {"nameServer": "ns:9876", "subscribe": "T"}
+    return RmqReader(source_options(given | options, "batch read", 1_000_000), SOURCE_SCHEMA)
+
+
+def rows(reader: Any, partitions: Any) -> list[dict[str, Any]]:
+    return [row for part in partitions for rows in reader.read(part) for row in rows.to_pylist()]
+
+
+def test_a_batch_reads_all_queues_of_all_brokers(net: FakeNet) -> None:
+    reader = batch()
+    parts = reader.partitions()
+    assert [tuple(part.part) for part in parts] == [("T", A0, 0, 10), ("T", A1, 0, 10), ("T", B0, 0, 10)]
+    found = rows(reader, parts)
+    assert {(row["brokerName"], row["queueId"]) for row in found} == {("broker-a", 0), ("broker-a", 1), ("broker-b", 0)}
+    assert len(found) == 30 and {row["topic"] for row in found} == {"T"}
+
+
+def test_a_batch_has_a_range_by_offsets_or_times(net: FakeNet) -> None:
+    starts = '{"T":{"broker-a:0":3,"broker-a:1":-2,"broker-b:0":0}}'
+    ends = '{"T":{"broker-a:0":5,"1":-1,"broker-b:0":0}}'
+    parts = batch(startingOffsets=starts, endingOffsets=ends).partitions()
+    assert [tuple(part.part) for part in parts] == [("T", A0, 3, 5), ("T", A1, 0, 10)]
+    parts = batch(startingTimestamp="1700000000004", endingTimestamp="1700000000006").partitions()
+    assert [tuple(part.part) for part in parts] == [("T", A0, 4, 6), ("T", A1, 4, 6), ("T", B0, 4, 6)]
+
+
+def test_a_stream_goes_on_from_its_checkpoint_after_a_restart(net: FakeNet, stream: Make, more: Make) -> None:
+    reader = stream(startingOffsets="earliest")
+    start, end = first_batch(reader)
+    assert planned(reader, start, end) == [("T", A0, 0, 10), ("T", A1, 0, 10), ("T", B0, 0, 10)]
+    assert end["store"] == "cluster:DefaultCluster"
+    assert end["topics"] == {"T": {"broker-a:0": 10, "broker-a:1": 10, "broker-b:0": 10}}
+    assert end["after"] == {"T": {"broker-a:0": 70_000, "broker-b:0": 70_000}}, "one message of each broker"
+    net.brokers["broker-b"].put("T", 0, 2)
+    again = stream(startingOffsets="earliest")
+    later = more(again, end)
+    assert planned(again, end, later) == [("T", B0, 10, 12)]
+
+
+def test_a_trigger_asks_each_broker_little(net: FakeNet, stream: Make, more: Make) -> None:
+    reader = stream(startingOffsets="earliest")
+    _, end = first_batch(reader)
+    for broker in net.brokers.values():
+        for queue_id in range(len(broker.queues)):
+            broker.put("T", queue_id, 5)
+    net.calls.clear()
+    later = more(reader, end)
+    planned(reader, end, later)
+    # Of each broker: the ends, the message before the position (continuity), the one before the next position.
+    assert sorted(net.codes()) == [11] * 4 + [202] * 2
+    assert more(reader, later) == later
+    assert json.dumps(more(reader, later)) == json.dumps(later)
+
+
+def test_limits_share_rows_over_brokers(net: FakeNet, stream: Make) -> None:
+    reader = stream(startingOffsets="earliest", maxOffsetsPerTrigger="6")
+    start, end = first_batch(reader)
+    assert planned(reader, start, end) == [("T", A0, 0, 2), ("T", A1, 0, 2), ("T", B0, 0, 2)]
+
+
+def test_a_group_commits_at_each_broker_and_is_right_when_available_now_ends(
+    net: FakeNet, stream: Make, more: Make
+) -> None:
+    reader = stream(group="g", consumeFromWhere="CONSUME_FROM_FIRST_OFFSET")
+    reader.prepareForTriggerAvailableNow()
+    start, end = first_batch(reader)
+    net.brokers["broker-a"].put("T", 0, 5)
+    assert planned(reader, start, end) == [("T", A0, 0, 10), ("T", A1, 0, 10), ("T", B0, 0, 10)]
+    assert more(reader, end) == end, "no more than what was there"
+    assert net.brokers["broker-a"].offsets == {("g", "T", 0): 10, ("g", "T", 1): 10}
+    assert net.brokers["broker-b"].offsets == {("g", "T", 0): 10}
+    reader.stop()
+    assert not net.brokers["broker-a"].members["g"] and not net.brokers["broker-a"].locks
+    # The group goes on elsewhere, and comes back without the checkpoint.
+    net.brokers["broker-a"].offsets["g", "T", 0] = 12
+    again = stream(group="g")
+    start, end = first_batch(again)
+    assert planned(again, start, end) == [("T", A0, 12, 15)]
+
+
+def test_a_new_group_begins_as_the_broker_says(net: FakeNet, stream: Make) -> None:
+    net.brokers["broker-a"].queues["T", 1].min_offset = 4
+    start, end = first_batch(reader := stream(group="g"))
+    assert planned(reader, start, end) == [("T", A0, 0, 10), ("T", B0, 0, 10)], "A1 is old: from its end"
+    start, end = first_batch(reader := stream(group="h", startingOffsets="latest"))
+    assert planned(reader, start, end) == []
+
+
+def test_a_second_query_of_the_group_is_refused_by_name(
+    net: FakeNet, stream: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark_rmq.read import group as group_module
+
+    monkeypatch.setattr(group_module.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(group_module, "CLAIM_TIMEOUT_S", 0.2)
+    first_batch(stream(group="g", consumerName="reports"))
+    with pytest.raises(LeaseHeldError, match=r"topic 'T' is consumed by reports_on_.*two groups"):
+        stream(group="g").initialOffset()
+    net.brokers["broker-b"].members["java"]["10.1.1.1@7"] = {}
+    with pytest.raises(LeaseHeldError, match=r"10\.1\.1\.1@7"):
+        stream(group="java").initialOffset()
+    beside = stream(group="java", commitOffsets="false")
+    first_batch(beside)
+    assert list(net.brokers["broker-b"].members["java"]) == ["10.1.1.1@7"]
+
+
+def test_the_retry_topic_of_every_broker_is_read_also_when_it_appears_later(
+    net: FakeNet, stream: Make, more: Make
+) -> None:
+    reader = stream(group="g", startingOffsets="latest")
+    _, end = first_batch(reader)
+    net.brokers["broker-b"].put("%RETRY%g", 0, 2)
+    later = more(reader, end)
+    assert planned(reader, end, later) == [("%RETRY%g", B0, 0, 2)]
+    net.brokers["broker-a"].put("%RETRY%g", 0, 3)
+    last = more(reader, later, 31_000)
+    assert planned(reader, later, last) == [("%RETRY%g", A0, 0, 3)]
+
+
+def test_a_queue_and_a_broker_that_come_are_read_from_their_first_message(
+    net: FakeNet, stream: Make, more: Make
+) -> None:
+    reader = stream()
+    _, end = first_batch(reader)
+    net.brokers["broker-a"].create_topic("T", 3)
+    net.brokers["broker-a"].put("T", 2, 2)
+    net.add_broker("broker-c").put("T", 0, 3)
+    later = more(reader, end, 31_000)
+    assert planned(reader, end, later) == [
+        ("T", BrokerQueueId("broker-a", 2), 0, 2), ("T", BrokerQueueId("broker-c", 0), 0, 3),
+    ]  # fmt: skip
+
+
+def test_retention_between_the_plan_and_the_read_is_loss_by_range(
+    net: FakeNet, stream: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = stream(startingOffsets="earliest")
+    start, end = first_batch(reader)
+    parts = reader.partitions(start, end)
+    net.brokers["broker-a"].queues["T", 0].min_offset = 4
+    with pytest.raises(DataLossError, match=r"T-broker-a:0 \[0, 4\).*failOnDataLoss=false"):
+        rows(reader, parts)
+    caplog.set_level(logging.WARNING)
+    tolerant = stream(startingOffsets="earliest", failOnDataLoss="false")
+    assert len(rows(tolerant, parts)) == 26
+    logged = [json.loads(record.message) for record in caplog.records if record.name == "pyspark_rmq.dataloss"]
+    assert logged == [
+        {"nameServer": "ns:9876", "brokerName": "broker-a", "time": 0, "group": None, "topic": "T", "queueId": 0,
+         "startOffset": 0, "endOffset": 4, "messages": 4, "reason": "retention", "queryId": None, "batchId": None}
+    ]  # fmt: skip
+
+
+def test_a_stream_stays_where_it_is_while_a_slave_lags(net: FakeNet, stream: Make, more: Make) -> None:
+    reader = stream(startingOffsets="earliest")
+    start, end = first_batch(reader)
+    broker = net.brokers["broker-a"]
+    broker.processes[0].down = True
+    broker.processes[1].end = 6
+    assert more(reader, end) == end
+    # Also in a new process, which has not seen the ends of the master.
+    again = stream(startingOffsets="earliest")
+    assert more(again, end) == end
+    assert planned(again, start, end) == [("T", A0, 0, 10), ("T", A1, 0, 10), ("T", B0, 0, 10)]
+    net.brokers["broker-b"].put("T", 0, 1)
+    later = more(again, end)
+    assert planned(again, end, later) == [("T", B0, 10, 11)]
+
+
+def test_a_master_that_has_lost_its_tail_is_loss(net: FakeNet, stream: Make, more: Make) -> None:
+    """An asynchronous slave became master: messages that were read from the old one are not there."""
+    reader = stream(startingOffsets="earliest")
+    _, end = first_batch(reader)
+    for offset in range(7, 10):
+        del net.brokers["broker-a"].queues["T", 1].frames[offset]
+    with pytest.raises(DataLossError, match=r"has read T-broker-a:1 \["):
+        more(reader, end)
+
+
+def test_another_message_at_the_position_is_found_at_each_broker(net: FakeNet, stream: Make, more: Make) -> None:
+    from rmq_store.format.frames.message import encode_frame
+
+    from ...storage.remoting.cluster.fake_cluster import HOST
+
+    reader = stream(startingOffsets="earliest")
+    _, end = first_batch(reader)
+    net.brokers["broker-b"].queues["T", 0].frames[9] = encode_frame(
+        topic="T", body=b"other", properties=b"", queue_id=0, queue_offset=9, commit_log_offset=70_123,
+        born_timestamp_ms=1, born_host=HOST, store_timestamp_ms=1_700_000_000_009, store_host=HOST,
+    )  # fmt: skip
+    with pytest.raises(DataLossError, match=r"T-broker-b:0.*commit-log offset 70000.*70123"):
+        more(reader, end)
+
+
+def test_a_checkpoint_of_another_cluster_or_of_a_store_is_refused(net: FakeNet, stream: Make) -> None:
+    reader = stream(startingOffsets="earliest")
+    _, end = first_batch(reader)
+    with pytest.raises(UsageError, match="belongs to store cluster:Other, but the store that is there is cluster:Def"):
+        stream().latestOffset({**end, "store": "cluster:Other"}, LIMIT)
+
+
+def test_a_look_up_compares_the_keys_that_brokers_found_by_hash(net: FakeNet) -> None:
+    # The broker in memory finds by a part of the bytes: more than what was asked for.
+    reader = RmqReader(
+        source_options({"nameServer": "ns:9876", "subscribe": "T", "uniqKey": f"{3:032X}"}, "batch read", 0),
+        StructType([READABLE["queueOffset"], READABLE["brokerName"]]),
+    )
+    found = rows(reader, reader.partitions())
+    assert sorted((row["brokerName"], row["queueOffset"]) for row in found) == [
+        ("broker-a", 3), ("broker-a", 3), ("broker-b", 3),
+    ]  # fmt: skip
+    nothing = RmqReader(
+        source_options({"nameServer": "ns:9876", "subscribe": "T", "key": f"{3:032X}"}, "batch read", 0), SOURCE_SCHEMA
+    )
+    parts = nothing.partitions()
+    assert parts and rows(nothing, parts) == []
+
+
+def test_the_progress_names_the_cluster_and_the_ends(net: FakeNet, stream: Make) -> None:
+    reader = stream(group="g", startingOffsets="earliest")
+    first_batch(reader)
+    reported = reader.reportLatestOffset()
+    assert reported is not None
+    assert (reported["nameServer"], reported["group"]) == ("ns:9876", "g") and "path" not in reported
+    assert reported["topics"]["T"] == {"broker-a:0": 10, "broker-a:1": 10, "broker-b:0": 10}
+
+
+def test_trigger_once_reads_everything(net: FakeNet, stream: Make) -> None:
+    reader = stream(startingOffsets="earliest", maxOffsetsPerTrigger="1")
+    start = through_spark(reader.initialOffset())
+    end = through_spark(reader.latestOffset(start, ReadAllAvailable()))
+    assert sum(last - first for _, _, first, last in planned(reader, start, end)) == 30
