@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmq_store.format.bytes.native import Bytes, Int32, Int64, Rows, Texts, UInt32
+from rmq_store.format.bytes.native import Bytes, Int32, Int64, Rows, Texts, UInt32, UInt64
 
 INTERFACE: int
 
@@ -370,4 +370,47 @@ def write_records(
 
     `columns`: timestamps (n,), keys, values, header offsets (n + 1,), names and values of headers. IndexError: there is
     no such row, or it does not lie in its columns, or a name is null.
+    """
+
+def content_digests(
+    frames: Bytes, offsets: Int64, header_bytes: int, seed: bytes, places: Bytes, digests: Bytes
+) -> None:
+    """Into `digests` (16 * n): those of `rmq_store.format.batches.content_keys`, of the frames that begin at `offsets`
+    (n + 1,) with headers of so many bytes. `places` (16 * n) are put before their content, `seed` (128) before that.
+    IndexError: a row is no frame.
+    """
+
+def number_digests(digests: UInt64, slots: UInt64, used: int, ordinals: Int64) -> int:
+    """Into `ordinals` (n,): how many equal ones of `digests` (2 * n) came before, as the table `slots` knows, which
+    learns them. How many slots are used then; it is `used` before. ValueError: no room.
+
+    A slot has three numbers: a digest, and how often it came; 0 for nobody. There are a power of two of them.
+    """
+
+def store_digests(digests: UInt64, slots: UInt64, numbers: UInt64) -> None:
+    """Into the table `slots`: these `numbers` (n,), none of them 0, of `digests` (2 * n); the last of equal ones stays.
+    ValueError: no room.
+    """
+
+def find_digests(digests: UInt64, slots: UInt64, numbers: UInt64) -> None:
+    """Into `numbers` (n,): those of `digests` (2 * n) in the table `slots`; 0 for those that are not in it."""
+
+def write_entries(
+    frames: Bytes,
+    offsets: Int64,
+    header_bytes: int,
+    keys: Bytes | None,
+    tail: bytes,
+    entry_offsets: Int64,
+    entries: Bytes,
+) -> int:
+    """Into `entries` and `entry_offsets` (n + 1,): the frames as entries of a batch body, each with its own of `keys`
+    (16 * n) as UNIQ_KEY before its properties and `tail` behind them. How many rows that were: the next one is no
+    frame, or its properties are too long, or there is no room.
+    """
+
+def keys_in_frames(data: Bytes, positions: Int64, tag: bytes, keys: Bytes, checks: UInt64, rows: Int64) -> int:
+    """Into `keys` (16 * n), `checks` (n,) and `rows` (n,): of the frames at `positions` (n,) whose first UNIQ_KEY has
+    32 upper-case hex digits and begins with the bytes `tag`: the key, the CRC of the body above its length, and which
+    of the positions. How many that are. IndexError: a row is no frame.
     """

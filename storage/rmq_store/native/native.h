@@ -15,6 +15,7 @@
 #include <string.h>
 
 /* The functions of each part, ended by a null entry; module.c gathers them. */
+extern PyMethodDef batch_body_methods[];
 extern PyMethodDef chain_methods[];
 extern PyMethodDef copy_methods[];
 extern PyMethodDef crc_methods[];

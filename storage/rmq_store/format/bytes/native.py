@@ -19,6 +19,7 @@ Bytes = npt.NDArray[np.uint8]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 UInt32 = npt.NDArray[np.uint32]
+UInt64 = npt.NDArray[np.uint64]
 Texts = tuple[npt.NDArray[np.signedinteger], pa.Buffer | bytes, pa.Buffer | None, int]
 """n texts: offsets (n + 1,) int32 into their bytes; a bitmap of those that are there, if not all are; its first bit."""
 
@@ -51,7 +52,7 @@ class Rows(NamedTuple):
 
 # Raised whenever a function is added or its parameters change, here and in native/module.c: what was built before is
 # not used.
-INTERFACE = 16
+INTERFACE = 17
 
 try:
     from rmq_store import _native

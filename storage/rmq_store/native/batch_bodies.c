@@ -1,0 +1,521 @@
+/* Encoded frames as entries of a batch body, and the content keys of their messages. The twin is
+   format/batches/batch_bodies.py with format/batches/content_keys.py, where the layouts are. */
+
+#include "big_endian.h"
+#include "frames.h"
+#include "native.h"
+#include "rows.h"
+
+#define SEED_BYTES 128
+#define DIGEST_BYTES 16
+#define HEAD_BYTES 16
+#define ENTRY_HEAD_BYTES 20
+#define UNIQUE_KEY_PREFIX "UNIQ_KEY\x01"
+#define UNIQUE_KEY_PREFIX_BYTES 9
+#define KEY_PROPERTY_BYTES (UNIQUE_KEY_PREFIX_BYTES + 2 * DIGEST_BYTES + 1)
+
+/* -- BLAKE2b of 16 bytes, without a key (RFC 7693) ---------------------------------------------------------------- */
+
+#define BLOCK_BYTES 128
+
+typedef struct {
+    uint64_t state[8], count;
+    uint8_t block[BLOCK_BYTES];
+    size_t used;
+} Blake;
+
+static const uint64_t BLAKE_IV[8] = {
+    0x6A09E667F3BCC908u, 0xBB67AE8584CAA73Bu, 0x3C6EF372FE94F82Bu, 0xA54FF53A5F1D36F1u,
+    0x510E527FADE682D1u, 0x9B05688C2B3E6C1Fu, 0x1F83D9ABFB41BD6Bu, 0x5BE0CD19137E2179u,
+};
+
+static const uint8_t BLAKE_SIGMA[12][16] = {
+    {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, {14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3},
+    {11, 8, 12, 0, 5, 2, 15, 13, 10, 14, 3, 6, 7, 1, 9, 4}, {7, 9, 3, 1, 13, 12, 11, 14, 2, 6, 5, 10, 4, 0, 15, 8},
+    {9, 0, 5, 7, 2, 4, 10, 15, 14, 1, 11, 12, 6, 8, 3, 13}, {2, 12, 6, 10, 0, 11, 8, 3, 4, 13, 7, 5, 15, 14, 1, 9},
+    {12, 5, 1, 15, 14, 13, 4, 10, 0, 7, 6, 3, 9, 2, 8, 11}, {13, 11, 7, 14, 12, 1, 3, 9, 5, 0, 15, 4, 8, 6, 2, 10},
+    {6, 15, 14, 9, 11, 3, 0, 8, 12, 2, 13, 7, 1, 4, 10, 5}, {10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0},
+    {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, {14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3},
+};
+
+static inline uint64_t little_long_at(const uint8_t *place)
+{
+    uint64_t value = 0;
+    for (int byte = 7; byte >= 0; byte--)
+        value = value << 8 | place[byte];
+    return value;
+}
+
+static inline uint64_t rotated(uint64_t value, int bits)
+{
+    return value >> bits | value << (64 - bits);
+}
+
+#define MIX(a, b, c, d, x, y) \
+    do { \
+        v[a] += v[b] + (x); \
+        v[d] = rotated(v[d] ^ v[a], 32); \
+        v[c] += v[d]; \
+        v[b] = rotated(v[b] ^ v[c], 24); \
+        v[a] += v[b] + (y); \
+        v[d] = rotated(v[d] ^ v[a], 16); \
+        v[c] += v[d]; \
+        v[b] = rotated(v[b] ^ v[c], 63); \
+    } while (0)
+
+static void blake_compress(Blake *blake, const uint8_t *block, int is_last)
+{
+    uint64_t v[16], m[16];
+    for (int word = 0; word < 16; word++)
+        m[word] = little_long_at(block + 8 * word);
+    for (int word = 0; word < 8; word++) {
+        v[word] = blake->state[word];
+        v[word + 8] = BLAKE_IV[word];
+    }
+    v[12] ^= blake->count;
+    if (is_last)
+        v[14] = ~v[14];
+    for (int round = 0; round < 12; round++) {
+        const uint8_t *s = BLAKE_SIGMA[round];
+        MIX(0, 4, 8, 12, m[s[0]], m[s[1]]);
+        MIX(1, 5, 9, 13, m[s[2]], m[s[3]]);
+        MIX(2, 6, 10, 14, m[s[4]], m[s[5]]);
+        MIX(3, 7, 11, 15, m[s[6]], m[s[7]]);
+        MIX(0, 5, 10, 15, m[s[8]], m[s[9]]);
+        MIX(1, 6, 11, 12, m[s[10]], m[s[11]]);
+        MIX(2, 7, 8, 13, m[s[12]], m[s[13]]);
+        MIX(3, 4, 9, 14, m[s[14]], m[s[15]]);
+    }
+    for (int word = 0; word < 8; word++)
+        blake->state[word] ^= v[word] ^ v[word + 8];
+}
+
+static void blake_begin(Blake *blake)
+{
+    memcpy(blake->state, BLAKE_IV, sizeof BLAKE_IV);
+    blake->state[0] ^= 0x01010000u ^ DIGEST_BYTES;
+    blake->count = 0;
+    blake->used = 0;
+}
+
+/* A block is compressed only when a byte behind it is known: the last one is told that it is the last. */
+static void blake_extend(Blake *blake, const uint8_t *data, size_t size)
+{
+    while (size) {
+        if (blake->used == BLOCK_BYTES) {
+            blake->count += BLOCK_BYTES;
+            blake_compress(blake, blake->block, 0);
+            blake->used = 0;
+        }
+        if (blake->used == 0 && size > BLOCK_BYTES) {
+            blake->count += BLOCK_BYTES;
+            blake_compress(blake, data, 0);
+            data += BLOCK_BYTES;
+            size -= BLOCK_BYTES;
+            continue;
+        }
+        size_t part = size < BLOCK_BYTES - blake->used ? size : BLOCK_BYTES - blake->used;
+        memcpy(blake->block + blake->used, data, part);
+        blake->used += part;
+        data += part;
+        size -= part;
+    }
+}
+
+static void blake_end(Blake *blake, uint8_t *digest)
+{
+    blake->count += blake->used;
+    memset(blake->block + blake->used, 0, BLOCK_BYTES - blake->used);
+    blake_compress(blake, blake->block, 1);
+    for (int byte = 0; byte < DIGEST_BYTES; byte++)
+        digest[byte] = (uint8_t)(blake->state[byte >> 3] >> (8 * (byte & 7)));
+}
+
+/* -- a frame of the encoder --------------------------------------------------------------------------------------- */
+
+typedef struct {
+    Slice body, properties;
+    uint32_t flag, sys_flag, reconsume_times;
+    const uint8_t *content; /* from the length of the body to the end of the frame */
+    size_t content_bytes;
+} Message;
+
+/* False: it is no frame whose body begins behind `header_bytes`. */
+static int take_message(Message *message, const uint8_t *frame, int64_t size, Py_ssize_t header_bytes)
+{
+    if (size < header_bytes + 3 || size > INT32_MAX || word_at(frame) != (uint32_t)size)
+        return 0;
+    const uint8_t *end = frame + size, *at = frame + header_bytes;
+    int64_t body_bytes = (int32_t)word_at(at - 4);
+    int length_bytes = word_at(frame + 4) == MAGIC_V2 ? 2 : 1;
+    if (body_bytes < 0 || end - at < body_bytes + length_bytes + 2)
+        return 0;
+    message->flag = word_at(frame + 16);
+    message->sys_flag = word_at(frame + 36);
+    message->reconsume_times = word_at(at - 16);
+    message->content = at - 4;
+    message->content_bytes = (size_t)(end - message->content);
+    message->body = (Slice){at, (size_t)body_bytes};
+    at += body_bytes;
+    int64_t topic_bytes = length_bytes == 2 ? (int64_t)at[0] << 8 | at[1] : at[0];
+    at += length_bytes;
+    if (end - at < topic_bytes + 2)
+        return 0;
+    at += topic_bytes;
+    int64_t properties_bytes = (int64_t)at[0] << 8 | at[1];
+    at += 2;
+    message->properties = (Slice){at, (size_t)properties_bytes};
+    return end - at == properties_bytes;
+}
+
+typedef struct {
+    Items data, offsets;
+    Py_ssize_t header_bytes;
+} Frames;
+
+static int take_frames(Frames *frames, PyObject *data, PyObject *offsets)
+{
+    if (!take_items(&frames->data, data, 1, READ_ITEMS, "frames")
+        || !take_items(&frames->offsets, offsets, 8, READ_ITEMS, "offsets"))
+        return 0;
+    if (frames->offsets.count < 1 || frames->header_bytes < FRAME_HEADER_BYTES) {
+        PyErr_SetString(PyExc_ValueError, "no offsets of frames, or a header that is too short");
+        return 0;
+    }
+    return 1;
+}
+
+static int message_at(const Frames *frames, Py_ssize_t row, Message *message)
+{
+    const int64_t *offset = (const int64_t *)frames->offsets.view.buf + row;
+    return offset[0] >= 0 && offset[1] >= offset[0] && offset[1] <= frames->data.count
+        && take_message(message, (const uint8_t *)frames->data.view.buf + offset[0], offset[1] - offset[0],
+                        frames->header_bytes);
+}
+
+static PyObject *content_digests(PyObject *module, PyObject *arguments)
+{
+    PyObject *given[5], *result = NULL;
+    Frames frames = {0};
+    Items seed = {0}, places = {0}, digests = {0};
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "OOnOOO:content_digests", &given[0], &given[1], &frames.header_bytes, &given[2],
+                          &given[3], &given[4]))
+        return NULL;
+    if (take_frames(&frames, given[0], given[1])
+        && take_n_items(&seed, given[2], 1, READ_ITEMS, "seed", SEED_BYTES)
+        && take_n_items(&places, given[3], 1, READ_ITEMS, "places", HEAD_BYTES * (frames.offsets.count - 1))
+        && take_n_items(&digests, given[4], 1, WRITE_ITEMS, "digests", DIGEST_BYTES * (frames.offsets.count - 1))) {
+        Py_ssize_t row = 0, count = frames.offsets.count - 1;
+        Message message;
+        Blake seeded;
+        Py_BEGIN_ALLOW_THREADS
+        blake_begin(&seeded);
+        seeded.count = SEED_BYTES;
+        blake_compress(&seeded, seed.view.buf, 0);
+        for (; row < count && message_at(&frames, row, &message); row++) {
+            uint8_t head[12];
+            Blake blake = seeded;
+            put_word(head, message.flag);
+            put_word(head + 4, message.sys_flag);
+            put_word(head + 8, message.reconsume_times);
+            blake_extend(&blake, (const uint8_t *)places.view.buf + HEAD_BYTES * row, HEAD_BYTES);
+            blake_extend(&blake, head, sizeof head);
+            blake_extend(&blake, message.content, message.content_bytes);
+            blake_end(&blake, (uint8_t *)digests.view.buf + DIGEST_BYTES * row);
+        }
+        Py_END_ALLOW_THREADS
+        if (row < count)
+            PyErr_Format(PyExc_IndexError, "row %zd is no frame", row);
+        else
+            result = Py_NewRef(Py_None);
+    }
+    release_items(&frames.data);
+    release_items(&frames.offsets);
+    release_items(&seed);
+    release_items(&places);
+    release_items(&digests);
+    return result;
+}
+
+/* -- a table of digests ------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    uint64_t digest[2], number; /* 0: nobody is here */
+} Slot;
+
+/* The slot of a digest, or the empty one where it would be. There is an empty one. */
+static inline Slot *slot_of(Slot *slots, Py_ssize_t count, const uint64_t *digest)
+{
+    Py_ssize_t place = (Py_ssize_t)(digest[0] & (uint64_t)(count - 1));
+    while (slots[place].number && (slots[place].digest[0] != digest[0] || slots[place].digest[1] != digest[1]))
+        place = (place + 1) & (count - 1);
+    return &slots[place];
+}
+
+static int take_slots(Items *slots, PyObject *object, int writable)
+{
+    if (!take_items(slots, object, 8, writable, "slots"))
+        return 0;
+    slots->count /= 3;
+    if (slots->count < 2 || slots->count & (slots->count - 1) || slots->view.len != 24 * slots->count) {
+        PyErr_SetString(PyExc_ValueError, "slots: not a power of two of them");
+        return 0;
+    }
+    return 1;
+}
+
+static PyObject *number_digests(PyObject *module, PyObject *arguments)
+{
+    PyObject *given[3], *result = NULL;
+    Items digests = {0}, slots = {0}, ordinals = {0};
+    Py_ssize_t used;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "OOnO:number_digests", &given[0], &given[1], &used, &given[2]))
+        return NULL;
+    if (take_items(&digests, given[0], 8, READ_ITEMS, "digests") && take_slots(&slots, given[1], WRITE_ITEMS)
+        && take_n_items(&ordinals, given[2], 8, WRITE_ITEMS, "ordinals", digests.count / 2)) {
+        Py_ssize_t row = 0, count = digests.count / 2;
+        Py_BEGIN_ALLOW_THREADS
+        for (; row < count; row++) {
+            const uint64_t *digest = (const uint64_t *)digests.view.buf + 2 * row;
+            Slot *slot = slot_of(slots.view.buf, slots.count, digest);
+            if (slot->number == 0) {
+                if (used >= slots.count - 1)
+                    break;
+                used++;
+                memcpy(slot->digest, digest, sizeof slot->digest);
+            }
+            ((int64_t *)ordinals.view.buf)[row] = (int64_t)slot->number++;
+        }
+        Py_END_ALLOW_THREADS
+        if (row < count)
+            PyErr_SetString(PyExc_ValueError, "slots: no room");
+        else
+            result = PyLong_FromSsize_t(used);
+    }
+    release_items(&digests);
+    release_items(&slots);
+    release_items(&ordinals);
+    return result;
+}
+
+/* How many slots nobody is in, up to `wanted`. */
+static Py_ssize_t empty_slots(const Items *slots, Py_ssize_t wanted)
+{
+    Py_ssize_t empty = 0;
+    for (Py_ssize_t place = 0; place < slots->count && empty < wanted; place++)
+        empty += ((const Slot *)slots->view.buf)[place].number == 0;
+    return empty;
+}
+
+/* Store the numbers of digests, or look them up: 0 for one that is not there. */
+static PyObject *store_or_find(PyObject *arguments, const char *format, int stores)
+{
+    PyObject *given[3], *result = NULL;
+    Items digests = {0}, slots = {0}, numbers = {0};
+    if (!PyArg_ParseTuple(arguments, format, &given[0], &given[1], &given[2]))
+        return NULL;
+    if (take_items(&digests, given[0], 8, READ_ITEMS, "digests") && take_slots(&slots, given[1], stores)
+        && take_n_items(&numbers, given[2], 8, !stores, "numbers", digests.count / 2)) {
+        Py_ssize_t count = digests.count / 2, wanted = stores ? count + 1 : 1;
+        int has_room;
+        Py_BEGIN_ALLOW_THREADS
+        has_room = empty_slots(&slots, wanted) == wanted;
+        for (Py_ssize_t row = 0; has_room && row < count; row++) {
+            const uint64_t *digest = (const uint64_t *)digests.view.buf + 2 * row;
+            Slot *slot = slot_of(slots.view.buf, slots.count, digest);
+            uint64_t *number = (uint64_t *)numbers.view.buf + row;
+            if (stores) {
+                memcpy(slot->digest, digest, sizeof slot->digest);
+                slot->number = *number;
+            } else {
+                *number = slot->number;
+            }
+        }
+        Py_END_ALLOW_THREADS
+        if (has_room)
+            result = Py_NewRef(Py_None);
+        else
+            PyErr_SetString(PyExc_ValueError, "slots: no room");
+    }
+    release_items(&digests);
+    release_items(&slots);
+    release_items(&numbers);
+    return result;
+}
+
+static PyObject *store_digests(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    return store_or_find(arguments, "OOO:store_digests", 1);
+}
+
+static PyObject *find_digests(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    return store_or_find(arguments, "OOO:find_digests", 0);
+}
+
+/* -- entries of a batch body -------------------------------------------------------------------------------------- */
+
+/* False: the row is no frame, or its properties get too long, or there is no room. */
+static int put_entry(Out *out, const Message *message, const uint8_t *key, const Items *tail)
+{
+    size_t properties = message->properties.size + (key ? KEY_PROPERTY_BYTES : 0) + (size_t)tail->count;
+    size_t size = ENTRY_HEAD_BYTES + message->body.size + 2 + properties;
+    if (properties > PROPERTIES_BYTES_MAX || size > (size_t)(out->end - out->next))
+        return 0;
+    uint8_t *to = out->next;
+    put_word(to, (uint32_t)size);
+    put_long(to + 4, 0);
+    put_word(to + 12, message->flag);
+    put_word(to + 16, (uint32_t)message->body.size);
+    to += ENTRY_HEAD_BYTES;
+    memcpy(to, message->body.text, message->body.size);
+    to += message->body.size;
+    to[0] = (uint8_t)(properties >> 8);
+    to[1] = (uint8_t)properties;
+    to += 2;
+    if (key) {
+        memcpy(to, UNIQUE_KEY_PREFIX, UNIQUE_KEY_PREFIX_BYTES);
+        to += UNIQUE_KEY_PREFIX_BYTES;
+        for (int byte = 0; byte < DIGEST_BYTES; byte++, to += 2) {
+            to[0] = (uint8_t)"0123456789ABCDEF"[key[byte] >> 4];
+            to[1] = (uint8_t)"0123456789ABCDEF"[key[byte] & 0xF];
+        }
+        *to++ = 2;
+    }
+    copy_short(to, message->properties.text, message->properties.size);
+    copy_short(to + message->properties.size, tail->view.buf, (size_t)tail->count);
+    out->next += size;
+    return 1;
+}
+
+static PyObject *write_entries(PyObject *module, PyObject *arguments)
+{
+    PyObject *given[6], *result = NULL;
+    Frames frames = {0};
+    Items keys = {0}, tail = {0}, offsets = {0}, entries = {0};
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "OOnOOOO:write_entries", &given[0], &given[1], &frames.header_bytes, &given[2],
+                          &given[3], &given[4], &given[5]))
+        return NULL;
+    Py_ssize_t count = 0, row = 0;
+    if (take_frames(&frames, given[0], given[1]) && (count = frames.offsets.count - 1, 1)
+        && (given[2] == Py_None || take_n_items(&keys, given[2], 1, READ_ITEMS, "keys", DIGEST_BYTES * count))
+        && take_items(&tail, given[3], 1, READ_ITEMS, "tail")
+        && take_n_items(&offsets, given[4], 8, WRITE_ITEMS, "entry offsets", count + 1)
+        && take_items(&entries, given[5], 1, WRITE_ITEMS, "entries")) {
+        Out out = {.next = entries.view.buf, .end = (uint8_t *)entries.view.buf + entries.count};
+        int64_t *offset = offsets.view.buf;
+        Message message;
+        Py_BEGIN_ALLOW_THREADS
+        offset[0] = 0;
+        for (; row < count && message_at(&frames, row, &message); row++) {
+            const uint8_t *key = keys.view.obj == NULL ? NULL : (const uint8_t *)keys.view.buf + DIGEST_BYTES * row;
+            if (!put_entry(&out, &message, key, &tail))
+                break;
+            offset[row + 1] = out.next - (uint8_t *)entries.view.buf;
+        }
+        Py_END_ALLOW_THREADS
+        result = PyLong_FromSsize_t(row);
+    }
+    release_items(&frames.data);
+    release_items(&frames.offsets);
+    release_items(&keys);
+    release_items(&tail);
+    release_items(&offsets);
+    release_items(&entries);
+    return result;
+}
+
+/* -- keys that are in a log --------------------------------------------------------------------------------------- */
+
+static inline int nibble(uint8_t digit)
+{
+    return digit >= '0' && digit <= '9' ? digit - '0' : digit >= 'A' && digit <= 'F' ? digit - 'A' + 10 : -1;
+}
+
+/* The first UNIQ_KEY of the properties as 16 bytes. False: there is none of 32 upper-case hex digits. */
+static int key_of(Slice properties, uint8_t *key)
+{
+    const uint8_t *at = properties.text, *end = at + properties.size;
+    while (at < end) {
+        const uint8_t *stop = memchr(at, 2, (size_t)(end - at));
+        if (stop == NULL)
+            stop = end;
+        if (stop - at >= UNIQUE_KEY_PREFIX_BYTES && memcmp(at, UNIQUE_KEY_PREFIX, UNIQUE_KEY_PREFIX_BYTES) == 0) {
+            at += UNIQUE_KEY_PREFIX_BYTES;
+            if (stop - at != 2 * DIGEST_BYTES)
+                return 0;
+            for (int byte = 0; byte < DIGEST_BYTES; byte++, at += 2) {
+                int high = nibble(at[0]), low = nibble(at[1]);
+                if (high < 0 || low < 0)
+                    return 0;
+                key[byte] = (uint8_t)(high << 4 | low);
+            }
+            return 1;
+        }
+        at = stop + 1;
+    }
+    return 0;
+}
+
+static PyObject *keys_in_frames(PyObject *module, PyObject *arguments)
+{
+    PyObject *given[6], *result = NULL;
+    Items data = {0}, positions = {0}, tag = {0}, keys = {0}, checks = {0}, rows = {0};
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "OOOOOO:keys_in_frames", &given[0], &given[1], &given[2], &given[3], &given[4],
+                          &given[5]))
+        return NULL;
+    if (take_items(&data, given[0], 1, READ_ITEMS, "data") && take_items(&positions, given[1], 8, READ_ITEMS, "positions")
+        && take_items(&tag, given[2], 1, READ_ITEMS, "tag")
+        && take_n_items(&keys, given[3], 1, WRITE_ITEMS, "keys", DIGEST_BYTES * positions.count)
+        && take_n_items(&checks, given[4], 8, WRITE_ITEMS, "checks", positions.count)
+        && take_n_items(&rows, given[5], 8, WRITE_ITEMS, "rows", positions.count)) {
+        static const uint8_t HEADERS[4] = {88, 100, 100, 112};
+        Py_ssize_t row = 0, found = 0;
+        const uint8_t *bytes = data.view.buf;
+        Py_BEGIN_ALLOW_THREADS
+        for (; row < positions.count; row++) {
+            int64_t position = ((const int64_t *)positions.view.buf)[row];
+            Message message;
+            uint8_t *key = (uint8_t *)keys.view.buf + DIGEST_BYTES * found;
+            if (position < 0 || position > data.count - FRAME_BYTES_MIN)
+                break;
+            int64_t size = (int32_t)word_at(bytes + position);
+            if (size > data.count - position
+                || !take_message(&message, bytes + position, size, HEADERS[word_at(bytes + position + 36) >> 4 & 3]))
+                break;
+            if (!key_of(message.properties, key) || tag.count > DIGEST_BYTES
+                || memcmp(key, tag.view.buf, (size_t)tag.count) != 0)
+                continue;
+            ((uint64_t *)checks.view.buf)[found] = (uint64_t)word_at(bytes + position + 8) << 32 | message.body.size;
+            ((int64_t *)rows.view.buf)[found++] = row;
+        }
+        Py_END_ALLOW_THREADS
+        if (row < positions.count)
+            PyErr_Format(PyExc_IndexError, "row %zd is no frame", row);
+        else
+            result = PyLong_FromSsize_t(found);
+    }
+    release_items(&data);
+    release_items(&positions);
+    release_items(&tag);
+    release_items(&keys);
+    release_items(&checks);
+    release_items(&rows);
+    return result;
+}
+
+PyMethodDef batch_body_methods[] = {
+    {"content_digests", content_digests, METH_VARARGS, NULL},
+    {"find_digests", find_digests, METH_VARARGS, NULL},
+    {"keys_in_frames", keys_in_frames, METH_VARARGS, NULL},
+    {"number_digests", number_digests, METH_VARARGS, NULL},
+    {"store_digests", store_digests, METH_VARARGS, NULL},
+    {"write_entries", write_entries, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
