@@ -40,10 +40,9 @@ static const uint8_t BLAKE_SIGMA[12][16] = {
 
 static inline uint64_t little_long_at(const uint8_t *place)
 {
-    uint64_t value = 0;
-    for (int byte = 7; byte >= 0; byte--)
-        value = value << 8 | place[byte];
-    return value;
+    /* Written so that compilers make one load of it. */
+    return (uint64_t)place[0] | (uint64_t)place[1] << 8 | (uint64_t)place[2] << 16 | (uint64_t)place[3] << 24
+         | (uint64_t)place[4] << 32 | (uint64_t)place[5] << 40 | (uint64_t)place[6] << 48 | (uint64_t)place[7] << 56;
 }
 
 static inline uint64_t rotated(uint64_t value, int bits)
@@ -51,17 +50,24 @@ static inline uint64_t rotated(uint64_t value, int bits)
     return value >> bits | value << (64 - bits);
 }
 
-#define MIX(a, b, c, d, x, y) \
-    do { \
-        v[a] += v[b] + (x); \
-        v[d] = rotated(v[d] ^ v[a], 32); \
-        v[c] += v[d]; \
-        v[b] = rotated(v[b] ^ v[c], 24); \
-        v[a] += v[b] + (y); \
-        v[d] = rotated(v[d] ^ v[a], 16); \
-        v[c] += v[d]; \
-        v[b] = rotated(v[b] ^ v[c], 63); \
-    } while (0)
+static inline void mix(uint64_t *v, int a, int b, int c, int d, uint64_t x, uint64_t y)
+{
+    v[a] += v[b] + x;
+    v[d] = rotated(v[d] ^ v[a], 32);
+    v[c] += v[d];
+    v[b] = rotated(v[b] ^ v[c], 24);
+    v[a] += v[b] + y;
+    v[d] = rotated(v[d] ^ v[a], 16);
+    v[c] += v[d];
+    v[b] = rotated(v[b] ^ v[c], 63);
+}
+
+#define WORD(round, place) m[BLAKE_SIGMA[round][place]]
+#define ROUND(round) \
+    (mix(v, 0, 4, 8, 12, WORD(round, 0), WORD(round, 1)), mix(v, 1, 5, 9, 13, WORD(round, 2), WORD(round, 3)), \
+     mix(v, 2, 6, 10, 14, WORD(round, 4), WORD(round, 5)), mix(v, 3, 7, 11, 15, WORD(round, 6), WORD(round, 7)), \
+     mix(v, 0, 5, 10, 15, WORD(round, 8), WORD(round, 9)), mix(v, 1, 6, 11, 12, WORD(round, 10), WORD(round, 11)), \
+     mix(v, 2, 7, 8, 13, WORD(round, 12), WORD(round, 13)), mix(v, 3, 4, 9, 14, WORD(round, 14), WORD(round, 15)))
 
 static void blake_compress(Blake *blake, const uint8_t *block, int is_last)
 {
@@ -75,17 +81,9 @@ static void blake_compress(Blake *blake, const uint8_t *block, int is_last)
     v[12] ^= blake->count;
     if (is_last)
         v[14] = ~v[14];
-    for (int round = 0; round < 12; round++) {
-        const uint8_t *s = BLAKE_SIGMA[round];
-        MIX(0, 4, 8, 12, m[s[0]], m[s[1]]);
-        MIX(1, 5, 9, 13, m[s[2]], m[s[3]]);
-        MIX(2, 6, 10, 14, m[s[4]], m[s[5]]);
-        MIX(3, 7, 11, 15, m[s[6]], m[s[7]]);
-        MIX(0, 5, 10, 15, m[s[8]], m[s[9]]);
-        MIX(1, 6, 11, 12, m[s[10]], m[s[11]]);
-        MIX(2, 7, 8, 13, m[s[12]], m[s[13]]);
-        MIX(3, 4, 9, 14, m[s[14]], m[s[15]]);
-    }
+    /* One by one: with the numbers of a round known the words stay in registers. */
+    ROUND(0), ROUND(1), ROUND(2), ROUND(3), ROUND(4), ROUND(5), ROUND(6), ROUND(7), ROUND(8), ROUND(9), ROUND(10),
+        ROUND(11);
     for (int word = 0; word < 8; word++)
         blake->state[word] ^= v[word] ^ v[word + 8];
 }
