@@ -1,0 +1,134 @@
+"""The messages of a simulated broker: generated ones, which take no memory, and behind them those that were sent."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+MAGIC: Final = 0xDAA320A7 - (1 << 32)
+LOOPBACK: Final = bytes((127, 0, 0, 1))
+START_MS: Final = 1_700_000_000_000
+_FIXED: Final = struct.Struct(">iiIiiqqiq4siq4siiqi")
+_FIXED_BYTES: Final = _FIXED.size
+# As a broker gives from memory: so many messages, or so many bytes, but one at least.
+PULL_MESSAGES: Final = 32
+PULL_BYTES: Final = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class SentMessage:
+    """What a broker stores of one message; times in ms."""
+
+    body: bytes
+    properties: bytes = b""
+    flag: int = 0
+    sys_flag: int = 0
+    born_ms: int = START_MS
+    store_ms: int = START_MS
+    reconsume_times: int = 0
+
+
+def record(topic: str, queue_id: int, queue_offset: int, log_offset: int, port: int, message: SentMessage) -> bytes:
+    """A record as it lies in a log and comes in an answer to a pull (MessageDecoder.java), hosts on 127.0.0.1."""
+    name = topic.encode()
+    rest = struct.pack(f">B{len(name)}sh", len(name), name, len(message.properties)) + message.properties
+    fixed = _FIXED.pack(
+        _FIXED_BYTES + len(message.body) + len(rest), MAGIC, zlib.crc32(message.body) & 0x7FFFFFFF, queue_id,
+        message.flag, queue_offset, log_offset, message.sys_flag, message.born_ms, LOOPBACK, port, message.store_ms,
+        LOOPBACK, port, message.reconsume_times, 0, len(message.body),
+    )  # fmt: skip
+    return fixed + message.body + rest
+
+
+@dataclass(slots=True)
+class SimulatedQueue:
+    """Offsets [first, generated) have messages with bodies "message <offset>", one a second from START_MS on."""
+
+    topic: str
+    queue_id: int
+    port: int
+    log_offsets: Iterator[int]
+    first: int = 0
+    generated: int = 0
+    sent: list[bytes] = field(default_factory=list)
+    store_times_ms: list[int] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        """The offset of the next message."""
+        return self.generated + len(self.sent)
+
+    def append(self, message: SentMessage) -> tuple[int, int]:
+        """(queue offset, commit-log offset)."""
+        offset, log_offset = self.end, next(self.log_offsets)
+        self.sent.append(record(self.topic, self.queue_id, offset, log_offset, self.port, message))
+        self.store_times_ms.append(message.store_ms)
+        return offset, log_offset
+
+    def record_at(self, offset: int) -> bytes:
+        """The record at an offset in [first, end)."""
+        if offset >= self.generated:
+            return self.sent[offset - self.generated]
+        time_ms = START_MS + offset * 1000
+        message = SentMessage(b"message %d" % offset, born_ms=time_ms, store_ms=time_ms)
+        # Log offsets grow with queue offsets, as in a log that all queues share.
+        return record(self.topic, self.queue_id, offset, (offset + 1) * 4096 + self.queue_id, self.port, message)
+
+    def store_ms_at(self, offset: int) -> int:
+        """When the message at an offset was stored."""
+        return START_MS + offset * 1000 if offset < self.generated else self.store_times_ms[offset - self.generated]
+
+    def pull(self, offset: int, count: int) -> tuple[list[bytes], int]:
+        """(records, next offset) from an offset in [first, end)."""
+        records: list[bytes] = []
+        size = 0
+        for at in range(offset, min(offset + min(count, PULL_MESSAGES), self.end)):
+            one = self.record_at(at)
+            if records and size + len(one) > PULL_BYTES:
+                break
+            records.append(one)
+            size += len(one)
+        return records, offset + len(records)
+
+    def search(self, time_ms: int) -> int:
+        """The first offset whose message was stored at this time or later; `end` if there is none."""
+        return next((at for at in range(self.first, self.end) if self.store_ms_at(at) >= time_ms), self.end)
+
+
+class SimulatedQueues:
+    """The topics of one broker."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.topics: dict[str, dict[int, SimulatedQueue]] = {}
+        self._log_offsets = itertools.count(1 << 40, 4096)
+
+    def create(self, topic: str, queue_count: int, message_count: int = 0, first: int = 0) -> None:
+        """Make a topic; each queue holds generated messages [first, message_count)."""
+        queues = self.topics.setdefault(topic, {})
+        for queue_id in range(queue_count):
+            queues.setdefault(
+                queue_id, SimulatedQueue(topic, queue_id, self.port, self._log_offsets, first, message_count)
+            )
+
+    def get(self, topic: str, queue_id: int) -> SimulatedQueue | None:
+        """A queue; None if it is not there."""
+        return self.topics.get(topic, {}).get(queue_id)
+
+
+def inner_messages(body: bytes, fields: Mapping[str, str], now_ms: int) -> Iterator[SentMessage]:
+    """The messages in the body of a batch (MessageDecoder.encodeMessage)."""
+    at = 0
+    while at < len(body):
+        total, _, _, flag, length = struct.unpack_from(">iiiii", body, at)
+        text = body[at + 20 : at + 20 + length]
+        (properties_length,) = struct.unpack_from(">h", body, at + 20 + length)
+        start = at + 22 + length
+        yield SentMessage(
+            text, body[start : start + properties_length], flag, int(fields["f"]), int(fields["g"]), now_ms
+        )
+        at += total

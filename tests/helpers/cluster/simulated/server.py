@@ -1,0 +1,55 @@
+"""A stub that answers by request code, counts requests and bytes, and refuses as told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from helpers.cluster.stub_server import StubConnection, StubLoop, StubServer
+from rmq_store.protocol.wire.command import RemotingCommand, response_to
+from rmq_store.protocol.wire.frames import encode_command
+
+SUCCESS: Final = 0
+NOT_SUPPORTED: Final = 3
+TOPIC_NOT_EXIST: Final = 17
+
+Reply = tuple[int, dict[str, str], bytes]
+Answerer = Callable[[RemotingCommand], Reply]
+
+
+class CountingServer:
+    """A server that counts requests and bytes, and refuses as told."""
+
+    def __init__(self, loop: StubLoop) -> None:
+        self.calls: Counter[int] = Counter()
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self._refusals: dict[int, tuple[int, int | None]] = {}
+        self._answerers: dict[int, Answerer] = {}
+        self.server = StubServer(self._answer, loop=loop)
+
+    @property
+    def address(self) -> str:
+        return self.server.address
+
+    def refuse(self, code: int, answer: int, count: int | None = None) -> None:
+        """Answer the next `count` requests of a code (all without it) with an error, without doing them."""
+        self._refusals[code] = (answer, count)
+
+    def _answer(self, _: StubConnection, request: RemotingCommand) -> bytes:
+        self.calls[request.code] += 1
+        self.received_bytes += len(encode_command(request))
+        code, fields, body = self._reply(request)
+        answer = b"" if request.is_oneway else encode_command(response_to(request, code, None, fields, body))
+        self.sent_bytes += len(answer)
+        return answer
+
+    def _reply(self, request: RemotingCommand) -> Reply:
+        if request.code in self._refusals:
+            answer, left = self._refusals.pop(request.code)
+            if left != 1:
+                self._refusals[request.code] = (answer, None if left is None else left - 1)
+            return answer, {}, b""
+        answerer = self._answerers.get(request.code)
+        return (NOT_SUPPORTED, {}, b"") if answerer is None else answerer(request)
