@@ -20,6 +20,7 @@ def test_all_brokers_are_registered_and_replicate(cluster: RocketmqCluster, new_
     topic = cluster.create_topic(new_name("Orders"), 1, on_slaves=True)
     with cluster.connect() as master, cluster.connect("broker-a", 1) as slave:
         assert requests.send(master, topic, body=b"one").code == 0
+        requests.await_end(master, topic, 1)
         cluster.await_replicated(topic)
         answer = requests.pull(slave, topic)
     assert [requests.body_of(frame) for frame in requests.frames(answer)] == [b"one"]
@@ -31,6 +32,7 @@ def test_a_killed_broker_leaves_the_route_at_once_and_comes_back_with_its_store(
     topic = cluster.create_topic(new_name("Orders"), 1)
     with cluster.connect() as master:
         requests.send(master, topic, body=b"kept")
+        requests.await_end(master, topic, 1)
     address = cluster.address()
     cluster.broker().kill()
     cluster.await_gone(("broker-a", 0))
@@ -40,6 +42,7 @@ def test_a_killed_broker_leaves_the_route_at_once_and_comes_back_with_its_store(
     cluster.await_registered(("broker-a", 0))
     assert cluster.address() == address
     with cluster.connect() as master:
+        requests.await_end(master, topic, 1)
         assert [requests.body_of(frame) for frame in requests.frames(requests.pull(master, topic))] == [b"kept"]
 
 

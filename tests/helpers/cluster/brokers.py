@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -24,10 +23,14 @@ from helpers.cluster import requests
 from helpers.cluster.asking import TIMEOUT_S, Connection
 from helpers.cluster.java_process import JavaProcess
 from helpers.cluster.released import Layout
-from helpers.cluster.security import Acl, Tls
+from helpers.cluster.security import Account, Acl, Tls
 from helpers.cluster.waiting import connected, free_ports, until
 from helpers.server_process import ServerError
+from rmq_store.protocol.bodies.routes import ClusterInfo
 from rmq_store.protocol.wire.request_codes import RequestCode
+
+# Requests of 5.x for users and their rights.
+AUTH_CREATE_USER, AUTH_CREATE_ACL = 3001, 3006
 
 
 class RocketmqCluster:
@@ -110,6 +113,19 @@ class RocketmqCluster:
 
                 until(known, f"{key} does not know {topic}")
         return topic
+
+    def create_account(self, account: Account) -> None:
+        """Make a user of 5.x on every broker, with its rights; the users of 4.9 are in a file from the start."""
+        user = f"User:{account.access_key}"
+        about = {"username": account.access_key, "password": account.secret_key, "userType": "Normal"}
+        for key in self.brokers:
+            with self.connect(*key) as broker:
+                for code, fields, body in (
+                    (AUTH_CREATE_USER, {"username": account.access_key}, about),
+                    (AUTH_CREATE_ACL, {"subject": user}, {"subject": user, "policies": [account.policy()]}),
+                ):
+                    answer = broker.ask(code, fields, json.dumps(body).encode())
+                    assert answer.code == 0, answer
 
     def await_replicated(self, topic: str, queue_id: int = 0, name: str = "broker-a") -> None:
         """Until each slave of a group has what its master has in a queue."""
@@ -239,8 +255,6 @@ def _start(processes: list[JavaProcess]) -> None:
 
 
 def _addresses(cluster_info: bytes) -> Iterator[tuple[tuple[str, int], str]]:
-    """From the body of an answer to 106, whose broker ids are unquoted."""
-    text = re.sub(r"([{,])(\d+):", r'\1"\2":', cluster_info.decode())
-    for name, broker in json.loads(text)["brokerAddrTable"].items():
-        for broker_id, address in broker["brokerAddrs"].items():
-            yield (name, int(broker_id)), address
+    for name, broker in ClusterInfo.decode(cluster_info).broker_addr_table.items():
+        for broker_id, address in broker.broker_addrs.items():
+            yield (name, broker_id), address

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 
 from helpers.cluster.asking import Connection
+from helpers.cluster.waiting import until
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.request_codes import RequestCode
 
@@ -109,6 +110,11 @@ def max_offset(broker: Connection, topic: str, queue_id: int = 0) -> int:
     answer = broker.ask(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": queue_id})
     assert answer.code == 0, answer
     return int(answer.ext_fields["offset"])
+
+
+def await_end(broker: Connection, topic: str, end: int, queue_id: int = 0) -> None:
+    """Wait until a queue has so many messages: a send is answered before its messages are in the queue."""
+    until(lambda: max_offset(broker, topic, queue_id) >= end, f"{topic} {queue_id} has not come to {end}")
 
 
 def frames(answer: RemotingCommand) -> list[bytes]:

@@ -9,7 +9,6 @@ import ipaddress
 import json
 import ssl
 import subprocess
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +36,16 @@ class Account:
     secret_key: str
     topics: dict[str, str] = field(default_factory=dict)
     groups: dict[str, str] = field(default_factory=dict)
+
+    def policy(self) -> dict[str, object]:
+        """The rights in the words of ACL 2.0."""
+        entries = [
+            {"resource": f"{kind}:{name}", "actions": [right.title() for right in rights.split("|")],
+             "sourceIps": [], "decision": "Allow"}
+            for kind, named in (("Topic", self.topics), ("Group", self.groups))
+            for name, rights in named.items()
+        ]  # fmt: skip
+        return {"policyType": "Custom", "entries": entries}
 
     def sign(self, command: RemotingCommand) -> None:
         """Add AccessKey and Signature, as AclUtils.java computes it."""
@@ -104,13 +113,13 @@ class Acl:
 class Tls:
     """An authority of its own, a certificate for the servers on loopback and one for clients.
 
-    Servers speak nothing but TLS. `client_certificates`: they demand one of the authority's.
+    All files lie in `directory`. Servers speak nothing but TLS. `client_certificates`: they demand one of the
+    authority's.
     """
 
-    def __init__(self, *, client_certificates: bool = False) -> None:
+    def __init__(self, directory: Path, *, client_certificates: bool = False) -> None:
         self.client_certificates = client_certificates
-        self._directory = tempfile.TemporaryDirectory(prefix="rmq-tls-")
-        self.path = Path(self._directory.name)
+        self.path = directory
         (self.path / "extensions").write_text(EXTENSIONS)
         self._openssl(
             "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", DAYS,
