@@ -28,14 +28,13 @@ from rmq_store.arguments import checked
 from rmq_store.broker.backup.backup_at_rest import copy_at_rest
 from rmq_store.broker.backup.backup_files import BackupReport, Progress
 from rmq_store.broker.backup.backup_live import LiveBackup
-from rmq_store.broker.metadata.store_log import log_of
+from rmq_store.broker.store.directory import is_ours
 from rmq_store.broker.store.store import Store
 from rmq_store.errors import UsageError
 from rmq_store.files import durable
 from rmq_store.files.locks.lock import OfdLock
 from rmq_store.files.rooted import plain_name
 from rmq_store.format.text.names import LOCK_FILE
-from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT, lock_text
 
 __all__ = ["BackupReport", "backup"]
 
@@ -63,7 +62,7 @@ def backup(path: str | Path, target: str | Path, *, progress: Progress | None = 
         _check_target(store.path, new)
         try:
             with _workshop(new) as made:
-                if _is_ours(store) and not kinds.is_only_read(store.path):
+                if is_ours(store.path) and not kinds.is_only_read(store.path):
                     report = LiveBackup(store, made, tell).run(new)
                 else:
                     report = copy_at_rest(store, made, new, tell)
@@ -73,10 +72,6 @@ def backup(path: str | Path, target: str | Path, *, progress: Progress | None = 
         except OSError as error:
             raise durable.translate(error, plain_name(error, new)) from error
     return report
-
-
-def _is_ours(store: Store) -> bool:
-    return lock_text(log_of(store.path, store.config, writable=False)) == OUR_LOCK_TEXT
 
 
 def _check_target(root: Path, target: Path) -> None:

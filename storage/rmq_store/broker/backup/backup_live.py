@@ -31,7 +31,7 @@ from rmq_store.log.core.scan import next_frame
 from rmq_store.log.integrity.placeholder_entries import messages_in
 from rmq_store.log.integrity.walk_over_damage import bad_range
 from rmq_store.log.recovery.delivery_times import preserved_entries
-from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT, lock_text
+from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT, log_is_ours
 from rmq_store.log.views.hash_index import EMPTY
 from rmq_store.log.views.views import QueueKey
 
@@ -83,7 +83,7 @@ class LiveBackup:
             self._copy.close()
         with Store.open(self._made):
             pass  # the first opener finds everything in place; the last closer leaves a clean store
-        if lock_text(self._source) != OUR_LOCK_TEXT:
+        if not log_is_ours(self._source):
             raise StoreLockedError(f"{self._store.path}: a RocketMQ broker was started on the store meanwhile", None)
         return BackupReport(
             str(self._store.path), str(target), self._store.identity, start, end, self._records, end - start

@@ -8,7 +8,7 @@ entries give offset and due time; the records name the topics that the messages 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,8 @@ _STEP = 1 << 20
 _PIECE = 1 << 10
 
 _TRIES = 3
+
+T = TypeVar("T")
 
 NewestUnit = Callable[[str, str], UnitRecord | None]
 """(purpose, key) -> the newest unit; None if there is none."""
@@ -70,12 +72,18 @@ def backlogs(log: CommitLog, newest_unit: NewestUnit | None, end: int) -> list[B
     A level costs two reads of its queue; for timers the entry of each message is read. Raises as `backlog_by_segment`,
     FileNotFoundError only if it happens again and again.
     """
+    return _retried(_backlogs, log, newest_unit, end)
+
+
+def _retried(
+    read: Callable[[CommitLog, NewestUnit, int], T], log: CommitLog, newest_unit: NewestUnit | None, end: int
+) -> T:
     units = UnitTable(log)
     look_up = newest_unit or (lambda purpose, key: units.newest(purpose, key, end))
     for tries_left in reversed(range(_TRIES)):
         try:
-            return _backlogs(log, look_up, end)
-        except FileNotFoundError:  # retention was faster
+            return read(log, look_up, end)
+        except (FileNotFoundError, OffsetOutOfRangeError):  # retention was faster
             if not tries_left:
                 raise
     raise AssertionError
@@ -101,15 +109,7 @@ def backlog_by_topic(log: CommitLog, newest_unit: NewestUnit | None, end: int) -
     group. It reads the record of each, a piece of a queue at a time. A damaged one is left out: it is never delivered.
     `newest_unit` and errors as for `backlogs`.
     """
-    units = UnitTable(log)
-    look_up = newest_unit or (lambda purpose, key: units.newest(purpose, key, end))
-    for tries_left in reversed(range(_TRIES)):
-        try:
-            return _by_topic(log, look_up, end)
-        except (FileNotFoundError, OffsetOutOfRangeError):  # retention was faster
-            if not tries_left:
-                raise
-    raise AssertionError
+    return _retried(_by_topic, log, newest_unit, end)
 
 
 def _by_topic(log: CommitLog, newest_unit: NewestUnit, end: int) -> dict[str, int]:

@@ -25,7 +25,7 @@ from rmq_store.broker.metadata.store_config import StoreFile
 from rmq_store.broker.metadata.topics import TopicTable
 from rmq_store.broker.read.queues import Queues
 from rmq_store.broker.read.read_request import ReadRequest
-from rmq_store.broker.read.records import StoredFrames
+from rmq_store.broker.read.records import StoredFrames, raw_bytes
 from rmq_store.errors import CorruptionError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.segments.pin import Pin
@@ -248,18 +248,10 @@ class DeadLetterArchive:
             size = self._queues.bytes_between(*place)
             known = {
                 "topic": topic, "queueId": queue_id, "queueOffset": queue_offset, "commitLogOffset": offset,
-                "damage": error.reason, "frame": self._raw(offset, size),
+                "damage": error.reason, "frame": raw_bytes(self._log, offset, size),
             }  # fmt: skip
             return pa.RecordBatch.from_pylist([known], ARCHIVE_SCHEMA)
 
-    def _raw(self, offset: int, size: int) -> bytes | None:
-        """The bytes that a queue entry points at, unchecked; None if there are none."""
-        base = self._log.segments.base_of(offset)
-        try:
-            view = self._log.segments.open(base).map
-        except (FileNotFoundError, CorruptionError):
-            return None
-        return view[offset - base : offset - base + size] or None
 
 
 class _Run:

@@ -24,6 +24,7 @@ from rmq_store.broker.dlq.restore_ledger import ROW_BYTES_MAX, RestoreLedger, di
 from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.metadata.topics import TopicConfig, TopicTable
 from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.read.records import raw_bytes
 from rmq_store.broker.rules import purposes
 from rmq_store.broker.rules.send_back import properties_bytes_max
 from rmq_store.broker.write.writer import Writer
@@ -163,24 +164,17 @@ class ArchiveRestorer:
             if not len(here):
                 return found
             try:
-                places = self._queues.entries_at(name, file.queue_id, queue_offsets[here])["commit_log_offset"]
+                entries = self._queues.entries_at(name, file.queue_id, queue_offsets[here])
                 break
             except OffsetOutOfRangeError:
                 continue  # retention was faster
         cuts, data = value_bytes(rows.column("frame"))
-        for row, place in zip(here.tolist(), places.tolist(), strict=True):
-            found[row] = self._lies_at(place, data[cuts[row] : cuts[row + 1]])
+        for row, offset in zip(here.tolist(), entries["commit_log_offset"].tolist(), strict=True):
+            frame = data[cuts[row] : cuts[row + 1]]
+            found[row] = raw_bytes(self._log, offset, len(frame)) == frame.tobytes()
         if found.any():
             self._make_topic(file)  # of a topic that was deleted they are in nobody's sight
         return found
-
-    def _lies_at(self, offset: int, frame: npt.NDArray[np.uint8]) -> bool:
-        base = self._log.segments.base_of(offset)
-        try:
-            view = self._log.segments.open(base).map
-        except (FileNotFoundError, CorruptionError):
-            return False
-        return view[offset - base : offset - base + len(frame)] == frame.tobytes()
 
     def _fits(self, file: ArchiveFile, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         """True for frames that this store can hold."""

@@ -26,7 +26,7 @@ from rmq_store.errors import CorruptIndexError, UsageError
 from rmq_store.format.text.ids import parse_offset_message_id
 from rmq_store.format.views.consume_queue import PRE_BLANK_SIZE
 from rmq_store.log.core.commit_log import CommitLog
-from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT, lock_text
+from rmq_store.log.recovery.starting_point import log_is_ours
 
 if TYPE_CHECKING:
     from rmq_store.broker.read.query import Query
@@ -101,7 +101,7 @@ class KeyRows:
         the last record before it and the first one after it: their other entries may be in a lost file, or were never
         written.
         """
-        if lock_text(self._log) != OUR_LOCK_TEXT and (self._log.root / "abort").exists():
+        if not log_is_ours(self._log) and (self._log.root / "abort").exists():
             # A broker that runs, or was killed, has not synced the file that it writes to; a copy of it may be torn.
             covered = covered[1:]
         start, end = self._log.start(), self._queues.end()

@@ -41,7 +41,7 @@ from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.layout import distinct
 from rmq_store.log.integrity.index_gaps import lost_keys
 from rmq_store.log.recovery.read_only_end import index_is_whole
-from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT, lock_text
+from rmq_store.log.recovery.starting_point import log_is_ours
 from rmq_store.log.views.index_search import IndexSearch, damaged_index
 
 _LOG = logging.getLogger(__name__)
@@ -297,7 +297,7 @@ class Query:
 
     def _is_a_brokers(self) -> bool:
         """True if a broker wrote the log last, and this engine has not recovered its views since."""
-        return not self._log.writable and lock_text(self._log) != OUR_LOCK_TEXT and bool(self._log.segments.bases())
+        return not self._log.writable and not log_is_ours(self._log) and bool(self._log.segments.bases())
 
     def _newest(
         self, topic: str, key: str, window: tuple[int, int], limit: int, has_key: Callable[[StoredMessage], bool]

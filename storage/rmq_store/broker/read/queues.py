@@ -20,7 +20,7 @@ from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.integrity import nearest_sound_entry
 from rmq_store.log.recovery.delivery_times import due_times
 from rmq_store.log.recovery.read_only_end import ReadOnlyEnd, read_on, read_only_end
-from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT, lock_text
+from rmq_store.log.recovery.starting_point import log_is_ours
 from rmq_store.log.views.queue_ext import tags_codes
 from rmq_store.log.views.views import QueueKey
 from rmq_store.protocol.results import QueueRange
@@ -47,7 +47,7 @@ class Queues:
         peeked = self._peeked
         if isinstance(peeked, ReadOnlyEnd):
             self._peeked = read_on(self._log, peeked)
-        elif peeked is not None and lock_text(self._log) != OUR_LOCK_TEXT:  # a broker came behind a killed writer
+        elif peeked is not None and not log_is_ours(self._log):  # a broker came behind a killed writer
             self._peeked = None
 
     def end(self) -> int:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.errors import CorruptRecordError, UsageError
+from rmq_store.errors import CorruptionError, CorruptRecordError, UsageError
 from rmq_store.format.bytes.gather import take_slices
 from rmq_store.format.frames.frame_check import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, SysFlag
 from rmq_store.format.frames.frame_crcs import damage_of, damaged_frames
@@ -222,6 +222,16 @@ class StoredFrames:
             row = int(damaged.argmax())
             raise CorruptRecordError(path, int(offsets[rows[row]]), damage_of(headers, row, crc_from))
         return FrameRun(rows, buffer, sizes[rows], headers, headers.properties(noted))
+
+
+def raw_bytes(log: CommitLog, offset: int, size: int) -> bytes | None:
+    """`size` bytes of the log from `offset` on, fewer at the end of a segment, unchecked; None if there are none."""
+    base = log.segments.base_of(offset)
+    try:
+        view = log.segments.open(base).map
+    except (FileNotFoundError, CorruptionError):
+        return None
+    return view[offset - base : offset - base + size] or None
 
 
 def stored_text(values: pa.StringArray) -> pa.StringArray:

@@ -8,8 +8,8 @@ from pathlib import Path
 from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.metadata.store_log import log_of
 from rmq_store.broker.repair.repair_finding import Finding
-from rmq_store.broker.repair.repair_settings import is_ours
 from rmq_store.broker.repair.repair_trash import Trash
+from rmq_store.broker.store.directory import is_ours
 from rmq_store.errors import CorruptionError
 from rmq_store.log.core import scan
 from rmq_store.log.core.accepted_damage import AcceptedDamage, BadRange

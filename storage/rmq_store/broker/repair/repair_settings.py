@@ -27,10 +27,10 @@ from rmq_store.broker.metadata.store_config import (
 )
 from rmq_store.broker.repair.repair_finding import Finding
 from rmq_store.broker.repair.repair_trash import Trash
+from rmq_store.broker.store.directory import is_ours
 from rmq_store.errors import CorruptConfigError, CorruptionError, NotAStoreError, StoreFailedError, UsageError
 from rmq_store.files import durable
 from rmq_store.log.core.geometry import Geometry
-from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT
 
 # As StoreFile.save writes them: one setting in each line.
 _LINE = re.compile(r'^\s*"([A-Za-z0-9]+)":\s*(.*?),?\s*$', re.MULTILINE)
@@ -125,14 +125,6 @@ def find_store_file(root: Path, trash: Trash, settings: Settings) -> Finding:
 
     action = settings.action + ("; so is its backup, which is no better" if also else "")
     return Finding("own files", "pyrmq/store.json", settings.problem, action, keep)
-
-
-def is_ours(root: Path) -> bool:
-    """Whether this engine used the store last; a broker writes another text into `lock` at every start."""
-    try:
-        return durable.read_limited(root / "lock", 4096).startswith(OUR_LOCK_TEXT)
-    except FileNotFoundError:
-        return False
 
 
 def _salvage(root: Path, given: Given, problem: str) -> Settings:

@@ -7,7 +7,8 @@ from contextlib import closing
 from pathlib import Path
 
 from rmq_store.broker.metadata.store_log import log_of
-from rmq_store.broker.repair.repair_settings import Settings, is_ours
+from rmq_store.broker.repair.repair_settings import Settings
+from rmq_store.broker.store.directory import is_ours
 from rmq_store.errors import CorruptIndexError, CorruptionError, StoreFullError
 from rmq_store.files.progress import Progress
 from rmq_store.format.text.names import is_index_file_name

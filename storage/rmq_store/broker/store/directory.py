@@ -42,7 +42,7 @@ def why_no_store(root: Path) -> str:
 
 
 def is_ours(root: Path) -> bool:
-    """True if the last writer of the store was this engine, and no broker."""
+    """True if the last writer of the store was this engine: a broker writes another text to `lock` at every start."""
     try:
         return durable.read_limited(root / "lock", 4096).startswith(OUR_LOCK_TEXT)
     except FileNotFoundError:

@@ -22,7 +22,7 @@ from rmq_store.log.integrity.queue_ends_writer import save_queue_ends
 from rmq_store.log.recovery.delivery_times import drop_copies
 from rmq_store.log.recovery.rebuild import is_begun
 from rmq_store.log.recovery.recovery import REFUSE, RecoveryOptions, RecoveryReport, recover
-from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT, lock_text
+from rmq_store.log.recovery.starting_point import log_is_ours
 
 _LOG = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def _joined(log: CommitLog) -> bool:
     has just left, or a broker may have come in between.
     """
     _map_page(log)
-    if not log.writing_page.counts() or lock_text(log) != OUR_LOCK_TEXT:
+    if not log.writing_page.counts() or not log_is_ours(log):
         return False
     log.held_root.watch()
     log.accepted_damage = AcceptedDamage.load(log.own)

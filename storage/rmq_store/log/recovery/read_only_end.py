@@ -33,7 +33,7 @@ from rmq_store.log.integrity.walk_over_damage import DamageWalk
 from rmq_store.log.recovery.damage import plausible_durable_point
 from rmq_store.log.recovery.rebuild import is_begun
 from rmq_store.log.recovery.rebuilt_queues import RebuiltViews, Spool
-from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT, StartingPoint, Trust, lock_text, starting_point
+from rmq_store.log.recovery.starting_point import StartingPoint, Trust, log_is_ours, starting_point
 from rmq_store.log.views.views import QueueKey
 
 _LOG = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class ReadOnlyEnd:
 
 def live_page(log: CommitLog) -> StatePage | None:
     """The state page, if a live writer of ours updates it at this moment; otherwise None."""
-    if log.store_lock.who().kind != "shared" or lock_text(log) != OUR_LOCK_TEXT:
+    if log.store_lock.who().kind != "shared" or not log_is_ours(log):
         return None
     page = _page(log)
     return page if page is not None and page.counts() else None
@@ -91,7 +91,7 @@ def index_is_whole(log: CommitLog) -> bool:
     """True if the index covers all readable messages: its writer is alive, or stopped cleanly. A broker's index is
     taken as it is.
     """
-    if lock_text(log) != OUR_LOCK_TEXT or live_page(log) is not None:
+    if not log_is_ours(log) or live_page(log) is not None:
         return True
     return starting_point(log, _page(log)).trust not in (Trust.OWN, Trust.COPY)
 
@@ -128,7 +128,7 @@ def read_on(log: CommitLog, found: ReadOnlyEnd) -> ReadOnlyEnd | StatePage:
         return found
     if isinstance(log.views, RebuiltViews):
         return _on_from_log_alone(log, log.views, found)
-    if found.foreign and lock_text(log) != OUR_LOCK_TEXT:
+    if found.foreign and not log_is_ours(log):
         start = StartingPoint(Trust.BROKER_UNCLEAN, found.end, 0, None, False)
         return _walk(log, start, missing=dict(found.missing))
     return read_only_end(log)

@@ -26,7 +26,6 @@ from rmq_store.log.views.views import QueueKey
 
 _LOG = logging.getLogger(__name__)
 
-LOCK_TEXT_BYTES = 4
 OUR_LOCK_TEXT = b"rmq\n"
 """What our first opener writes into `lock`. A Java broker writes `lock` there at every start."""
 
@@ -78,7 +77,7 @@ def starting_point(log: CommitLog, page: StatePage | None) -> StartingPoint:
     """Decide without writing anything. `page` is None if the store has no state page."""
     known = log.progress.load()
     abort = (log.root / "abort").exists()
-    if lock_text(log) != OUR_LOCK_TEXT:
+    if not log_is_ours(log):
         if abort:
             return StartingPoint(Trust.BROKER_UNCLEAN, _after_checkpoint(log), 0, None, False)
         return StartingPoint(Trust.BROKER_CLEAN, _newest_entry_segment(log), 0, None, False)
@@ -134,14 +133,14 @@ def vouched_end(log: CommitLog) -> int | None:
     return max(ends, default=None)
 
 
-def lock_text(log: CommitLog) -> bytes:
-    """The first bytes of the lock file; b"" if it is missing."""
+def log_is_ours(log: CommitLog) -> bool:
+    """True if this engine wrote the log last, and no broker, by the first bytes of the lock file."""
     try:
         fd = durable.open_nofollow(log.root / "lock", os.O_RDONLY)
     except FileNotFoundError:
-        return b""
+        return False
     try:
-        return os.pread(fd, LOCK_TEXT_BYTES, 0)
+        return os.pread(fd, len(OUR_LOCK_TEXT), 0) == OUR_LOCK_TEXT
     finally:
         os.close(fd)
 
