@@ -273,7 +273,7 @@ def _many_queues(root: Path, topics: int) -> dict[str, int]:
 
 @protection("bounded_files", "the least recently used files of a store are closed")
 def _no_bound() -> Iterator[None]:
-    from rmq_store.files.segments.segments import OpenFiles
+    from rmq_store.files.segments.open_files import OpenFiles
 
     with mock.patch.object(OpenFiles.__init__, "__defaults__", (1 << 30,)):
         yield
@@ -289,7 +289,7 @@ def _no_closed_locks() -> Iterator[None]:
 
 @protection("forgotten_files", "a file that is deleted is not kept open")
 def _no_forgotten_files() -> Iterator[None]:
-    from rmq_store.files.segments.segments import OpenFiles
+    from rmq_store.files.segments.open_files import OpenFiles
 
     with (
         mock.patch.object(OpenFiles, "forget", lambda files, path: None),

@@ -319,7 +319,7 @@ def test_space_is_given_back_when_another_file_is_opened(aged: Any, before: Any)
         assert any(not os.fstat(file.fd).st_nlink for file in files._files.values())
         newest = before[0][-1]
         files.forget(str(other._log.segments.path(newest)))
-        files._next_look_s = 0  # a second later
+        files._next_search_s = 0  # a second later
         other._log.segments.open(newest)
         assert all(os.fstat(file.fd).st_nlink for file in files._files.values())
 

@@ -23,7 +23,7 @@ from rmq_store.errors import CorruptRecordError, OffsetOutOfRangeError, StoreLoc
 from rmq_store.files import durable
 from rmq_store.files.progress import ProgressRecord
 from rmq_store.files.segments.copying import copy_start
-from rmq_store.files.segments.segments import OpenFile
+from rmq_store.files.segments.open_files import OpenFile
 from rmq_store.format.text.names import COMMIT_LOG_DIRECTORY, CONFIG_DIRECTORY, LOCK_FILE
 from rmq_store.log.core import scan
 from rmq_store.log.core.accepted_damage import AcceptedDamage

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from rmq_store.files import durable
-from rmq_store.files.segments.segments import data_ranges
+from rmq_store.files.segments.open_files import data_ranges
 
 # One call moves at most so much, so that Ctrl-C is heard.
 _STEP_BYTES = 64 << 20

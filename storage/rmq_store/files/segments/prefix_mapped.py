@@ -13,7 +13,7 @@ from rmq_store.errors import CorruptIndexError
 from rmq_store.files import durable
 from rmq_store.files.segments import blocks
 from rmq_store.files.segments.link_count import LinkCount
-from rmq_store.files.segments.segments import data_ranges
+from rmq_store.files.segments.open_files import data_ranges
 
 _ZERO_STEP = 1 << 20
 

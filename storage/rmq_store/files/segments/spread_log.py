@@ -14,7 +14,8 @@ from pathlib import Path
 from rmq_store.errors import CorruptionError, ReadOnlyError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.segments.listing import shared_listing
-from rmq_store.files.segments.segments import OpenFile, OpenFiles, SegmentRun, parsed_names
+from rmq_store.files.segments.open_files import OpenFile, OpenFiles
+from rmq_store.files.segments.segments import SegmentRun, parsed_names
 
 
 class SpreadRun(SegmentRun):

@@ -19,7 +19,8 @@ from rmq_store.files.locks.lock import OfdLock
 from rmq_store.files.locks.state_page import StatePage
 from rmq_store.files.progress import Progress, ProgressRecord
 from rmq_store.files.rooted import Root, root_of
-from rmq_store.files.segments.segments import OpenFiles, SegmentRun
+from rmq_store.files.segments.open_files import OpenFiles
+from rmq_store.files.segments.segments import SegmentRun
 from rmq_store.files.segments.spread_log import SpreadRun
 from rmq_store.format.frames.frame_check import HOSTS_V6_MASK
 from rmq_store.format.frames.message import (

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from rmq_store.errors import CorruptionError
-from rmq_store.files.segments.segments import OpenFiles, SegmentRun
+from rmq_store.files.segments.open_files import OpenFiles
+from rmq_store.files.segments.segments import SegmentRun
 from rmq_store.format.bytes import native
 
 _INT64_MAX = (1 << 63) - 1

@@ -13,7 +13,7 @@ import numpy as np
 
 from rmq_store.errors import CorruptionError, NotAStoreError
 from rmq_store.files import durable
-from rmq_store.files.segments.segments import OpenFiles, data_ranges
+from rmq_store.files.segments.open_files import OpenFiles, data_ranges
 from rmq_store.format.text.names import LMQ_PREFIX
 from rmq_store.format.views.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
 from rmq_store.log.core.commit_log import CommitLog

@@ -16,7 +16,7 @@ import numpy as np
 
 from rmq_store.errors import NotAStoreError
 from rmq_store.files.locks.state_page import StatePage
-from rmq_store.files.segments.segments import OpenFile
+from rmq_store.files.segments.open_files import OpenFile
 from rmq_store.format.views.consume_queue import ENTRY
 from rmq_store.log.core import scan
 from rmq_store.log.core.accepted_damage import AcceptedDamage, BadRange

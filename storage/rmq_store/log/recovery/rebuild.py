@@ -30,7 +30,7 @@ import numpy as np
 
 from rmq_store.errors import CorruptConfigError, NotAStoreError, UsageError
 from rmq_store.files import durable
-from rmq_store.files.segments.segments import data_ranges
+from rmq_store.files.segments.open_files import data_ranges
 from rmq_store.format.frames.frame_check import FRAME_BYTES_MIN
 from rmq_store.format.text.names import parse_segment_name, validate_topic
 from rmq_store.format.views.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE

@@ -20,7 +20,8 @@ import numpy as np
 
 from rmq_store.errors import CorruptionError
 from rmq_store.files import durable
-from rmq_store.files.segments.segments import SegmentRun, data_ranges
+from rmq_store.files.segments.open_files import data_ranges
+from rmq_store.files.segments.segments import SegmentRun
 from rmq_store.format.views.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.views.hash_index import HashIndex

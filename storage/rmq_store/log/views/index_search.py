@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from rmq_store.errors import CorruptIndexError, CorruptionError
 from rmq_store.files import durable
-from rmq_store.files.segments.segments import OpenFile, OpenFiles
+from rmq_store.files.segments.open_files import OpenFile, OpenFiles
 from rmq_store.format.text.ids import UNBOUNDED_MS
 from rmq_store.format.views import index as layout
 from rmq_store.log.views.hash_index import HashIndex

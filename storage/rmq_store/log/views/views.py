@@ -17,7 +17,8 @@ import numpy as np
 
 from rmq_store import kinds
 from rmq_store.files import durable
-from rmq_store.files.segments.segments import OpenFiles, SegmentRun
+from rmq_store.files.segments.open_files import OpenFiles
+from rmq_store.files.segments.segments import SegmentRun
 from rmq_store.log.views.consume_queue import ConsumeQueue
 from rmq_store.log.views.hash_index import NOT_KEPT, HashIndex, IndexState
 

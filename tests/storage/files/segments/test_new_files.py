@@ -13,7 +13,8 @@ from rmq_store.errors import StoreFullError
 from rmq_store.files import durable
 from rmq_store.files.segments import segments
 from rmq_store.files.segments.new_files import AHEAD, NewFiles
-from rmq_store.files.segments.segments import OpenFiles, SegmentRun
+from rmq_store.files.segments.open_files import OpenFiles
+from rmq_store.files.segments.segments import SegmentRun
 
 SIZE = 8192
 

@@ -17,7 +17,8 @@ import pytest
 from rmq_store.errors import CorruptionError, NotAStoreError, StoreFailedError, StoreFullError
 from rmq_store.files import durable
 from rmq_store.files.locks.lock import OfdLock
-from rmq_store.files.segments.segments import FsyncError, OpenFiles, SegmentRun, data_ranges
+from rmq_store.files.segments.open_files import OpenFiles, data_ranges
+from rmq_store.files.segments.segments import FsyncError, SegmentRun
 
 SIZE = 8192
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from rmq_store.errors import StoreFailedError
-from rmq_store.files.segments.segments import OpenFile, OpenFiles, SegmentRun
+from rmq_store.files.segments.open_files import OpenFile, OpenFiles
+from rmq_store.files.segments.segments import SegmentRun
 from rmq_store.log.append import write_back
 from rmq_store.log.append.write_back import WriteBack
 

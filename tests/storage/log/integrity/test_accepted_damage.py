@@ -17,7 +17,7 @@ import pytest
 
 from rmq_store import Message, Store
 from rmq_store.errors import CorruptConfigError, CorruptRecordError, NotAStoreError, StoreLockedError, UsageError
-from rmq_store.files.segments.segments import OpenFile
+from rmq_store.files.segments.open_files import OpenFile
 from rmq_store.log.core.accepted_damage import AcceptedDamage, BadRange
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rmq_store.files.segments.segments import OpenFile, OpenFiles, SegmentRun
+from rmq_store.files.segments.open_files import OpenFile, OpenFiles
+from rmq_store.files.segments.segments import SegmentRun
 from rmq_store.format.views.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK, PRE_BLANK_SIZE
 from rmq_store.log.views.consume_queue import ConsumeQueue
 

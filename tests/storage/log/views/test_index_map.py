@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmq_store.files.segments import listing
-from rmq_store.files.segments.segments import OpenFiles
+from rmq_store.files.segments.open_files import OpenFiles
 from rmq_store.format.bytes import native
 from rmq_store.format.views.index import entry_position, file_size, slot_position
 from rmq_store.log.views import index_search

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rmq_store.errors import CorruptIndexError, CorruptionError
 from rmq_store.files.segments import listing
-from rmq_store.files.segments.segments import OpenFile, OpenFiles
+from rmq_store.files.segments.open_files import OpenFile, OpenFiles
 from rmq_store.format.bytes import native
 from rmq_store.format.views.index import IndexHeader, entry_position, slot_position
 from rmq_store.log.views import index_map, index_search
