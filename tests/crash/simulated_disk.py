@@ -27,7 +27,7 @@ from crash.recorded_disk import Recorder
 from crash.store_life import GROUP, SLOTS, TOPICS, UNIT, Life, Promise, Workplace, engine, tiny_config
 from rmq_store import Message, Store, StoreConfig
 from rmq_store.broker.metadata.offsets import OffsetTable
-from rmq_store.broker.metadata.store_config import StoreFile
+from rmq_store.broker.metadata.store_file import StoreFile
 from rmq_store.broker.metadata.topics import TopicTable
 from rmq_store.broker.store.directory import is_ours
 from rmq_store.errors import StoreError

@@ -26,7 +26,7 @@ from pyspark_rmq.position.position import StreamPosition, parse_assign, parse_of
 from rmq_store.broker.filter.sql92 import compile_selector
 from rmq_store.broker.metadata.groups import GroupTable
 from rmq_store.broker.metadata.offsets import DelayOffsetTable, OffsetTable
-from rmq_store.broker.metadata.store_config import StoreFile
+from rmq_store.broker.metadata.store_file import StoreFile
 from rmq_store.broker.metadata.topics import TopicTable
 from rmq_store.broker.pop.pop_journal import PopJournal
 from rmq_store.broker.pop.pop_state import Given, Gone

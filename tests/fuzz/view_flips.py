@@ -124,7 +124,7 @@ def _table(name: str, load: Callable[[Path], Any], lab: _Lab, state: str) -> boo
 def _load_table(kind: str, root: Path) -> Any:
     from rmq_store.broker.metadata.groups import GroupTable
     from rmq_store.broker.metadata.offsets import DelayOffsetTable, OffsetTable
-    from rmq_store.broker.metadata.store_config import StoreFile
+    from rmq_store.broker.metadata.store_file import StoreFile
     from rmq_store.broker.metadata.topics import TopicTable
 
     if kind == "store.json":

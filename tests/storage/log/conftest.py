@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Store, StoreConfig
-from rmq_store.broker.metadata.store_config import StoreFile
+from rmq_store.broker.metadata.store_file import StoreFile
 from rmq_store.files import durable
 from rmq_store.files.locks import state_page
 from rmq_store.log.append.append import append, append_lock

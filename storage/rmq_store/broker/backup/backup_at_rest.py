@@ -11,7 +11,7 @@ import os
 from pathlib import Path, PurePath
 
 from rmq_store.broker.backup.backup_files import BackupReport, Progress, copy_file
-from rmq_store.broker.metadata.store_config import StoreFile
+from rmq_store.broker.metadata.store_file import StoreFile
 from rmq_store.broker.metadata.store_log import log_of
 from rmq_store.broker.store.store import Store
 from rmq_store.errors import StoreLockedError

@@ -21,7 +21,7 @@ from rmq_store.arguments import checked_methods
 from rmq_store.broker.dlq.archive_files import STORE_KEY, ArchiveFile, ArchiveFiles, check_group, is_group, read
 from rmq_store.broker.dlq.archive_schema import ARCHIVE_SCHEMA, columns_of_properties
 from rmq_store.broker.dlq.redrive_ledger import OffsetRanges, RedriveLedger
-from rmq_store.broker.metadata.store_config import StoreFile
+from rmq_store.broker.metadata.store_file import StoreFile
 from rmq_store.broker.metadata.topics import TopicTable
 from rmq_store.broker.read.queues import Queues
 from rmq_store.broker.read.read_request import ReadRequest

@@ -1,11 +1,4 @@
-"""The settings of a store: RocketMQ's, under RocketMQ's names, in `<root>/pyrmq/store.json`.
-
-    {"format": 1, "identity": "<uuid>", "settings": {"mappedFileSizeCommitLog": 67108864, ...}}
-
-messageDelayLevel is missing if a broker wrote the store and no caller has given its levels
-(`rmq_store.log.recovery.delay_inference`).
-
-store.json.bak exists from the first write on. It has the content before the last change, for `rmq repair`.
+"""The settings of a store: RocketMQ's, under RocketMQ's names. `store_file` stores them.
 
 File sizes belong to the store: they are taken from its files when it is opened. Source: MessageStoreConfig,
 BrokerConfig.
@@ -14,23 +7,17 @@ BrokerConfig.
 from __future__ import annotations
 
 import functools
-import json
 import re
-import uuid
 from collections.abc import Sequence
 from dataclasses import Field, dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from rmq_store.errors import CorruptConfigError, NotAStoreError, StoreFailedError, UsageError, development_version
-from rmq_store.files import durable
+from rmq_store.errors import UsageError
 from rmq_store.format.text.host import Host
 from rmq_store.format.views.index import file_size as index_file_bytes
 from rmq_store.log.core.geometry import Geometry
-
-STORE_FORMAT = 1
-STORE_FILE_BYTES_MAX = 1 << 16
 
 # Every setting and every file size is an int in Java.
 _INT_MAX = (1 << 31) - 1
@@ -71,7 +58,7 @@ _RETENTION_LIMITS = {
 }
 
 # Spelling of early versions of RocketMQ (4.4 and before, one p), and of development versions of ours.
-_OLD_NAMES = {
+OLD_NAMES = {
     "mapedFileSizeCommitLog": "mappedFileSizeCommitLog",
     "mapedFileSizeConsumeQueue": "mappedFileSizeConsumeQueue",
     "retryAnotherBrokerWhenNotStoreOk": "retryAnotherBrokerWhenNotStoreOK",
@@ -233,7 +220,7 @@ class StoreConfig:
         if "brokerIP1" in values or "listenPort" in values:
             address, _, port = cls().broker_host.rpartition(":")
             values["brokerHost"] = f"{values.get('brokerIP1', address)}:{values.get('listenPort', port)}"
-        known = JAVA_NAMES | _OLD_NAMES.keys()
+        known = JAVA_NAMES | OLD_NAMES.keys()
         return cls(**parse_settings({name: value for name, value in values.items() if name in known}, str(path)))
 
 
@@ -264,7 +251,7 @@ def parse_settings(values: dict[str, Any], where: str) -> dict[str, Any]:
     """
     parsed: dict[str, Any] = {}
     for given, value in values.items():
-        name = _OLD_NAMES.get(given, given)
+        name = OLD_NAMES.get(given, given)
         field = JAVA_NAMES.get(name)
         if field is None:
             near = get_close_matches(name, JAVA_NAMES, 1)
@@ -310,94 +297,3 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
 
 
 DEFAULTS = StoreConfig()
-
-
-@dataclass(frozen=True, slots=True)
-class StoreFile:
-    """The content of store.json."""
-
-    identity: str
-    config: StoreConfig
-
-    @classmethod
-    def load(cls, root: Path) -> StoreFile | None:
-        """Read store.json; None if the store has none (a broker made it).
-
-        Raises:
-            NotAStoreError: written by a newer version.
-            CorruptConfigError: unreadable, or missing although its backup exists.
-        """
-        path = _store_file(root)
-        found = cls._read(root, path)
-        if found is None and _backup(path).exists():
-            found = cls._read(root, path)  # the store was just being made, perhaps
-        if found is None and _backup(path).exists():
-            reason = f"missing, although {_backup(path).name} is there; see `rmq repair`"
-            raise CorruptConfigError(str(path), 0, reason)
-        return found
-
-    @classmethod
-    def load_backup(cls, root: Path) -> StoreFile | None:
-        """Read store.json.bak; None if there is none. Raises as `load`."""
-        return cls._read(root, _backup(_store_file(root)))
-
-    @classmethod
-    def _read(cls, root: Path, path: Path) -> StoreFile | None:
-        try:
-            raw = durable.read_limited(path, STORE_FILE_BYTES_MAX)
-        except FileNotFoundError:
-            return None
-        try:
-            data = json.loads(raw)
-            # First: of what a newer version writes, nothing but this has to be as we know it.
-            version = data["format"]
-            if not isinstance(version, int) or version > STORE_FORMAT:
-                reason = f"written by a newer version (format {version}, we know {STORE_FORMAT})"
-                raise NotAStoreError(str(root), reason)
-            identity, settings = data["identity"], data["settings"]
-            for old, name in _OLD_NAMES.items():
-                if old in settings:
-                    advice = f"write {name} instead, here and in store.json.bak"
-                    raise development_version(path, f"setting {old}", advice)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CorruptConfigError(str(path), 0, f"not a description of a store: {error}") from error
-        try:
-            config = StoreConfig(**{"message_delay_level": "", **parse_settings(settings, str(path))})
-            return cls(str(uuid.UUID(identity)), config)
-        except (ValueError, AttributeError, TypeError) as error:
-            raise CorruptConfigError(str(path), 0, str(error)) from error
-
-    def save(self, root: Path) -> None:
-        """Write store.json durably, and its backup."""
-        text, path = self._text(), _store_file(root)
-        durable.write_atomically(path, text, backup=_backup(path))
-        if not _backup(path).exists():
-            durable.write_atomically(_backup(path), text)  # most settings never change: one file alone would know them
-
-    def restore(self, root: Path) -> None:
-        """Write store.json durably in place of a lost or unreadable one, which does not become the backup. An
-        unreadable backup is replaced too.
-        """
-        text, path = self._text(), _store_file(root)
-        durable.write_atomically(path, text)
-        try:
-            known = self.load_backup(root)
-        except (CorruptConfigError, StoreFailedError, NotAStoreError):
-            known = None
-        if known is None:
-            durable.write_atomically(_backup(path), text)
-
-    def _text(self) -> bytes:
-        settings = self.config.broker_conf()
-        if not self.config.message_delay_level:
-            del settings["messageDelayLevel"]  # a guess would be taken for what somebody told
-        content = {"format": STORE_FORMAT, "identity": self.identity, "settings": settings}
-        return json.dumps(content, indent=1).encode() + b"\n"
-
-
-def _store_file(root: Path) -> Path:
-    return root / "pyrmq" / "store.json"
-
-
-def _backup(path: Path) -> Path:
-    return path.with_name(f"{path.name}.bak")

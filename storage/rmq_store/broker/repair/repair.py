@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rmq_store import kinds
 from rmq_store.broker.metadata.deleted_topics import DELETED_TOPICS_FILE
-from rmq_store.broker.metadata.store_config import StoreFile
+from rmq_store.broker.metadata.store_file import StoreFile
 from rmq_store.broker.metadata.topics import TopicTable
 from rmq_store.broker.repair.repair_accepted_damage import KEPT_FILE, find_whole_again
 from rmq_store.broker.repair.repair_files import (

@@ -17,14 +17,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rmq_store.broker.metadata.store_config import (
-    DEFAULTS,
-    JAVA_NAMES,
-    STORE_FILE_BYTES_MAX,
-    StoreConfig,
-    StoreFile,
-    parse_settings,
-)
+from rmq_store.broker.metadata.store_config import DEFAULTS, JAVA_NAMES, StoreConfig, parse_settings
+from rmq_store.broker.metadata.store_file import STORE_FILE_BYTES_MAX, StoreFile
 from rmq_store.broker.repair.repair_finding import Finding
 from rmq_store.broker.repair.repair_trash import Trash
 from rmq_store.broker.store.directory import is_ours

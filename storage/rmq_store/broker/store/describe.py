@@ -7,7 +7,8 @@ import uuid
 from pathlib import Path
 
 from rmq_store.broker.metadata.json_table import Stamp
-from rmq_store.broker.metadata.store_config import StoreConfig, StoreFile
+from rmq_store.broker.metadata.store_config import StoreConfig
+from rmq_store.broker.metadata.store_file import StoreFile
 from rmq_store.broker.metadata.topics import DEFAULT_TOPICS, TopicTable
 from rmq_store.log.core.commit_log import LOCK_TIMEOUT_MS, CommitLog
 

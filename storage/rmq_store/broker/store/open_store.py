@@ -18,7 +18,8 @@ from typing import TypeVar
 
 from rmq_store import kinds
 from rmq_store.broker.metadata.offsets import OffsetTable
-from rmq_store.broker.metadata.store_config import StoreConfig, StoreFile
+from rmq_store.broker.metadata.store_config import StoreConfig
+from rmq_store.broker.metadata.store_file import StoreFile
 from rmq_store.broker.metadata.store_log import log_of
 from rmq_store.broker.metadata.topics import topics_with_batch_queues
 from rmq_store.broker.store.describe import broker_name, describe, describe_first

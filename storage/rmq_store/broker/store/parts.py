@@ -16,7 +16,7 @@ from rmq_store.broker.dlq.redrive import DeadLetters
 from rmq_store.broker.metadata.group_topics import GroupTopics
 from rmq_store.broker.metadata.groups import GroupTable
 from rmq_store.broker.metadata.offsets import OffsetTable, flush_below
-from rmq_store.broker.metadata.store_config import StoreFile
+from rmq_store.broker.metadata.store_file import StoreFile
 from rmq_store.broker.metadata.topics import TopicTable
 from rmq_store.broker.pop.pop import Pop
 from rmq_store.broker.read.query import Query

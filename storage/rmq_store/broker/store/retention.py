@@ -33,7 +33,8 @@ from typing import Any, Protocol
 
 from rmq_store.arguments import checked_methods
 from rmq_store.broker.delay.backlog import SegmentBacklog, backlog_by_segment
-from rmq_store.broker.metadata.store_config import CHANGEABLE, StoreConfig, StoreFile, parse_delete_when
+from rmq_store.broker.metadata.store_config import CHANGEABLE, StoreConfig, parse_delete_when
+from rmq_store.broker.metadata.store_file import StoreFile
 from rmq_store.broker.metadata.topics import TopicTable
 from rmq_store.broker.read.queues import Queues
 from rmq_store.broker.store.unit_markers import UnitMarkers

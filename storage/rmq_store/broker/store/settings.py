@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from rmq_store.broker.metadata.store_config import CHANGEABLE, DEFAULTS, StoreConfig, StoreFile
+from rmq_store.broker.metadata.store_config import CHANGEABLE, DEFAULTS, StoreConfig
+from rmq_store.broker.metadata.store_file import StoreFile
 from rmq_store.broker.store.directory import is_ours
 from rmq_store.errors import (
     CorruptConfigError,

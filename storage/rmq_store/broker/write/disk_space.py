@@ -19,7 +19,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rmq_store.broker.metadata.store_config import StoreConfig, StoreFile
+from rmq_store.broker.metadata.store_config import StoreConfig
+from rmq_store.broker.metadata.store_file import StoreFile
 from rmq_store.errors import StoreFullError
 
 _LOG = logging.getLogger(__name__)

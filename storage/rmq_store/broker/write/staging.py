@@ -18,8 +18,9 @@ from typing import ClassVar, Self
 import pyarrow as pa
 
 from rmq_store.arguments import checked_methods
-from rmq_store.broker.metadata.delay_settings import with_delays
-from rmq_store.broker.metadata.store_config import StoreConfig, StoreFile
+from rmq_store.broker.metadata.store_config import StoreConfig
+from rmq_store.broker.metadata.store_file import StoreFile
+from rmq_store.broker.metadata.store_log import with_delays
 from rmq_store.broker.metadata.topics import TopicTable
 from rmq_store.broker.rules.input_rows import rows_from
 from rmq_store.broker.write.encoder import MessageEncoder

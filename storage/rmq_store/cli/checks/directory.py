@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from rmq_store.broker.metadata.delay_settings import delay_table
-from rmq_store.broker.metadata.store_config import StoreConfig, StoreFile
+from rmq_store.broker.metadata.store_config import StoreConfig
+from rmq_store.broker.metadata.store_file import StoreFile
+from rmq_store.broker.metadata.store_log import delay_table
 from rmq_store.broker.write.disk_space import usage_percent
 from rmq_store.cli.checks import FAIL, OK, WARN, Finding
 from rmq_store.cli.shared.output import time_text

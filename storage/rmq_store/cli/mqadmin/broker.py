@@ -249,8 +249,8 @@ def _state(store: Store) -> dict[str, str]:
 
 
 def _settings(store: Store) -> dict[str, Any]:
-    from rmq_store.broker.metadata.delay_settings import with_delays
-    from rmq_store.broker.metadata.store_config import StoreFile
+    from rmq_store.broker.metadata.store_file import StoreFile
+    from rmq_store.broker.metadata.store_log import with_delays
 
     known = StoreFile.load(store.path)
     config = known.config if known is not None else replace(store.config, message_delay_level="")

@@ -25,7 +25,7 @@ import pytest
 
 from rmq_store import CorruptRecordError, Message, NotAStoreError, StagingArea, Store, StoreConfig, UsageError, backup
 from rmq_store.broker.backup import backup_live as module
-from rmq_store.broker.metadata.store_config import StoreFile
+from rmq_store.broker.metadata.store_file import StoreFile
 from rmq_store.errors import OffsetOutOfRangeError, StoreFailedError, StoreFullError, StoreLockedError
 from rmq_store.files import durable
 from rmq_store.files.locks.lock import OfdLock

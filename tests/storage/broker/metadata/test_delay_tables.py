@@ -16,7 +16,8 @@ from click.testing import CliRunner
 
 from rmq_store import Message, Store, StoreConfig, backup
 from rmq_store.broker.delay.scheduler import Delivery
-from rmq_store.broker.metadata.store_config import DEFAULTS, StoreFile
+from rmq_store.broker.metadata.store_config import DEFAULTS
+from rmq_store.broker.metadata.store_file import StoreFile
 from rmq_store.broker.write.staging import StagingArea
 from rmq_store.cli import commands
 from rmq_store.cli.checks import directory

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.broker.metadata.store_config import StoreFile
+from rmq_store.broker.metadata.store_file import StoreFile
 from rmq_store.cli import commands
 from rmq_store.files import durable
 from rmq_store.verify import verify_store
