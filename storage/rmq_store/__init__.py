@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from rmq_store.broker.rules import failure
     from rmq_store.broker.rules.hot_queue import is_hot
     from rmq_store.broker.store.administration import Administration, Deletion
-    from rmq_store.broker.store.retention import Retention, RetentionPlan, RetentionReport
+    from rmq_store.broker.store.retention import Retention
+    from rmq_store.broker.store.retention_plan import RetentionPlan, RetentionReport
     from rmq_store.broker.store.store import Store
     from rmq_store.broker.write.encoder import INPUT_SCHEMA
     from rmq_store.broker.write.staged_files import StagedFile, sweep
@@ -110,7 +111,8 @@ _HOMES = {
     "broker.monitoring.metrics": "store_metrics write_openmetrics",
     "broker.dlq.redrive": "DeadLetters",
     "protocol.results": "AppendResult CommitResult QueueRange SendResult SendStatus",
-    "broker.store.retention": "Retention RetentionPlan RetentionReport",
+    "broker.store.retention": "Retention",
+    "broker.store.retention_plan": "RetentionPlan RetentionReport",
     "broker.rules.hot_queue": "is_hot",
     "broker.retry.retry": "Retry SentBack",
     "broker.delay.scheduler": "Delivery Schedule",

@@ -30,7 +30,7 @@ from rmq_store import (
 )
 from rmq_store.broker.delay.scheduler import Delivery
 from rmq_store.broker.metadata.offsets import DelayOffsetTable
-from rmq_store.broker.store.retention import SegmentFate
+from rmq_store.broker.store.retention_plan import SegmentFate
 from rmq_store.cli import commands
 from rmq_store.cli.maintenance import broker
 from rmq_store.cli.shared.stop_signal import StopSignal

@@ -27,7 +27,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,6 +37,15 @@ from rmq_store.broker.metadata.store_config import CHANGEABLE, StoreConfig, pars
 from rmq_store.broker.metadata.store_file import StoreFile
 from rmq_store.broker.metadata.topics import TopicTable
 from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.store.retention_plan import (
+    KEPT,
+    Refusals,
+    RetentionPlan,
+    RetentionReport,
+    SegmentFate,
+    hold_delayed,
+    up_to_first_kept,
+)
 from rmq_store.broker.store.unit_markers import UnitMarkers
 from rmq_store.broker.write import disk_space
 from rmq_store.broker.write.units import UnitTable
@@ -74,57 +83,6 @@ class Archive(Protocol):
 
     def archive_up_to(self, log_offset: int) -> object:
         """Archive every dead letter below `log_offset` that is not archived yet; durable on return."""
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentFate:
-    """The decision about the segment [`start`, `end`) of the log: whether a pass deletes it, and why (not).
-
-    `modified_ms`: time of the last write to its file. `waiting`: number of its delayed messages that are not delivered
-    yet. `is_kept`: a reader keeps it.
-    """
-
-    start: int
-    end: int
-    modified_ms: int
-    goes: bool
-    reason: str
-    waiting: SegmentBacklog | None = None
-    is_kept: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionPlan:
-    """The plan of a pass. `trigger` is time, disk, manual or retry; "": it would do nothing.
-
-    `segments`: those that it would check, oldest first; it deletes none after the first one that stays.
-    `usage_percent`: of the disk; None if unknown. `log_start`: present start of the log.
-    """
-
-    trigger: str
-    usage_percent: int | None
-    log_start: int
-    segments: tuple[SegmentFate, ...]
-
-    @property
-    def going(self) -> tuple[SegmentFate, ...]:
-        """The segments that the pass would delete."""
-        return tuple(fate for fate in self.segments if fate.goes)
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionReport:
-    """The result of a pass: segments deleted (their first offsets), files of queues and index, units written again.
-
-    `stopped`: why it deleted fewer segments than the rules allow; "" if it deleted all of them.
-    """
-
-    plan: RetentionPlan
-    removed: tuple[int, ...] = ()
-    queue_files: int = 0
-    index_files: int = 0
-    units: int = 0
-    stopped: str = ""
 
 
 @checked_methods()
@@ -207,8 +165,8 @@ class Retention:
             bases = bases[:1]
         fates = self._fates(bases, settings, usage, refusals)
         waiting = {} if drop_waiting or not fates else self._waiting(start, max(fate.end for fate in fates))
-        held = [_held(fate, waiting.get(fate.start), self._log.clock()) for fate in fates]
-        return RetentionPlan(trigger, usage, start, _cut(held))
+        held = [hold_delayed(fate, waiting.get(fate.start), self._log.clock()) for fate in fates]
+        return RetentionPlan(trigger, usage, start, up_to_first_kept(held))
 
     @leaves_no_lock
     def run(
@@ -271,7 +229,7 @@ class Retention:
                 self._sleep(settings.delete_commit_log_files_interval / 1000)
             if not mechanics.remove_segment(self._log, fate.start, forced=fate.is_kept):
                 self._refusals.record([fate.start], fate.start, self._log.clock())
-                return replace(report, stopped=_KEPT)
+                return replace(report, stopped=KEPT)
             _LOG.info("%s: deleted bytes %d to %d of the log: %s", self._log.root, fate.start, fate.end, fate.reason)
             report = replace(report, removed=(*report.removed, fate.start))
         return report
@@ -331,7 +289,7 @@ class Retention:
             left_ms = refusals.left_ms(base, now_ms, settings.destroy_maped_file_interval_forcibly)
             goes = not kept or left_ms <= 0
             if kept:
-                reason = f"{reason}; taken from a reader" if goes else f"{_KEPT}, for {-(-left_ms // 1000)} s at most"
+                reason = f"{reason}; taken from a reader" if goes else f"{KEPT}, for {-(-left_ms // 1000)} s at most"
             fates.append(SegmentFate(base, end, modified_ms, goes, reason, is_kept=kept))
         return fates
 
@@ -357,40 +315,6 @@ class Retention:
         if not self._log.writable:
             raise ReadOnlyError(f"{self._log.root} was opened with read_only=True: nothing can be deleted")
         refuse_if_replaced(self._log.root)
-
-
-_KEPT = "a reader keeps it"
-
-
-def _held(fate: SegmentFate, waiting: SegmentBacklog | None, now_ms: int) -> SegmentFate:
-    if waiting is None or not fate.goes:
-        return replace(fate, waiting=waiting)
-    until = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(waiting.until_ms / 1000))
-    many = "delayed messages in it are" if waiting.messages > 1 else "delayed message in it is"
-    reason = f"{waiting.messages} {many} not delivered yet; the last one is due at {until} UTC"
-    if waiting.until_ms <= now_ms:
-        reason += ", nobody has delivered: `rmq broker run` does"
-    return replace(fate, goes=False, reason=reason, waiting=waiting)
-
-
-def _cut(fates: list[SegmentFate]) -> tuple[SegmentFate, ...]:
-    """The segments up to the first one that stays, and of those after it only the kept ones, which now stay too."""
-    first = next((number for number, fate in enumerate(fates) if not fate.goes), len(fates))
-    behind = [replace(fate, goes=False) for fate in fates[first + 1 :] if fate.is_kept]
-    return (*fates[: first + 1], *behind)
-
-
-@dataclass(frozen=True, slots=True)
-class Refusals:
-    """{first offset of a segment: time of the first refusal}, and the time of the last attempt; ms."""
-
-    since_ms: dict[int, int]
-    tried_ms: int = 0
-
-    def left_ms(self, base: int, now_ms: int, patience_ms: int) -> int:
-        """The time (ms) for which readers may still keep a segment; 0 or less: no longer."""
-        since = self.since_ms.get(base, now_ms)
-        return patience_ms - max(now_ms - since, 0)
 
 
 class _Refusals:
