@@ -35,8 +35,8 @@ Answer = TypeVar("Answer")
 
 
 class _Client(KafkaAdminClient):  # type: ignore[misc]
-    """Asks for committed offsets as a consumer that reads committed records does: kafka-python's own does not. One that
-    cannot be made leaves no thread behind.
+    """Asks for committed offsets as a consumer of committed records does; kafka-python's own client does not. If its
+    construction fails, its thread ends.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -61,7 +61,8 @@ class KafkaPythonAdministration:
     """`KafkaAdministration` by kafka-python. Not safe for threads.
 
     Raises (when constructed):
-        KafkaUnavailableError: no broker answers. UsageError: a setting of the connection is wrong.
+        KafkaUnavailableError: no broker answers.
+        UsageError: a setting of the connection is wrong.
     """
 
     def __init__(self, connection: KafkaConnection) -> None:
@@ -69,12 +70,12 @@ class KafkaPythonAdministration:
             self._client = _Client(**{"request_timeout_ms": _REQUEST_MS, **connection.administration_settings()})
 
     def cluster_id(self) -> str:
-        """The id that Kafka gave to the cluster."""
+        """The cluster id that Kafka generated."""
         with translated("asking for the cluster's id"):
             return str(self._client.describe_cluster()["cluster_id"])
 
     def topics(self, names: Collection[str] | None = None) -> Mapping[str, KafkaTopic]:
-        """Topics by name, without Kafka's internal ones: all, or those of `names` that are there."""
+        """Topics by name, without Kafka's internal ones: all, or those of `names` that exist."""
         with translated("asking for topics"):
             described = self._client.describe_topics(None if names is None else sorted(names))
         found = {}
@@ -93,7 +94,7 @@ class KafkaPythonAdministration:
     def create_topic(
         self, name: str, partition_count: int, settings: Mapping[str, str], replication_factor: int = -1
     ) -> KafkaTopic:
-        """Make a topic and wait until it can be used; one that is there is returned as it is."""
+        """Create a topic and wait until it can be used; an existing topic is returned unchanged."""
         wanted = {
             "num_partitions": partition_count, "replication_factor": replication_factor, "configs": dict(settings),
         }  # fmt: skip
@@ -106,7 +107,7 @@ class KafkaPythonAdministration:
         return self.topics([name])[name]
 
     def grow_topic(self, name: str, partition_count: int) -> None:
-        """Give a topic more partitions, and wait until they can be used; it does nothing if it has as many."""
+        """Add partitions to a topic, and wait until they can be used. Does nothing if it has as many."""
         if self._partition_count(name) < partition_count:
             with translated(f"giving topic {name!r} {partition_count} partitions"):
                 self._client.create_partitions({name: partition_count})
@@ -131,8 +132,8 @@ class KafkaPythonAdministration:
         return {setting: "" if field["value"] is None else str(field["value"]) for setting, field in found.items()}
 
     def groups(self) -> Collection[str]:
-        """Groups of consumers that the cluster knows: neither Connect's workers, nor share groups, which have no
-        offsets. A group whose offsets were committed for it has no protocol.
+        """Consumer groups that the cluster knows, without Connect's workers and share groups, which have no offsets. A
+        group whose offsets were committed from outside has no protocol.
         """
         listed = _patiently("asking for groups", self._client.list_groups)
         return [
@@ -142,7 +143,7 @@ class KafkaPythonAdministration:
         ]
 
     def group_offsets(self, group: str) -> Mapping[Partition, int]:
-        """Committed offsets, stable ones only: while a transaction that commits some is open, it waits for its end.
+        """Committed offsets, stable ones only: while a transaction that commits some is open, this waits for its end.
 
         Raises:
             KafkaUnavailableError: the transaction does not end in time.
@@ -153,8 +154,8 @@ class KafkaPythonAdministration:
         return {Partition(place.topic, place.partition): at.offset for place, at in found.items() if at.offset >= 0}
 
     def group_member_count(self, group: str) -> int:
-        """How many members a group has now. Of a group with members whose broker does not list them to this client
-        (KIP-848) it says 1.
+        """The number of members of a group now. 1 for a group with members that the broker does not list to this client
+        (KIP-848).
         """
         what = f"asking for group {group!r}"
         listed = _patiently(what, self._client.list_groups)
@@ -168,8 +169,8 @@ class KafkaPythonAdministration:
         """Commit offsets of a group without members.
 
         Raises:
-            GroupInUseError: it has members. KafkaRefusedError: Kafka refuses one of the offsets; others may have been
-            committed.
+            GroupInUseError: it has members.
+            KafkaRefusedError: Kafka refuses one of the offsets; others may have been committed.
         """
         if not group or any(offset < 0 for offset in offsets.values()):
             raise UsageError("a group's name and offsets from 0 on are needed")
@@ -187,7 +188,7 @@ class KafkaPythonAdministration:
         _patiently(f"committing offsets of group {group!r}", commit)
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         self._client.close()
 
     def _partition_count(self, name: str) -> int:

@@ -34,12 +34,12 @@ _OVER: Final = (
 
 
 class BrokerLink:
-    """Connections to the brokers, for any number of writers, served by a thread of their own.
+    """Connections to the brokers for any number of writers, served by a thread of their own.
 
-    `options` are kafka-python's for connections (addresses, SASL, TLS); others are left alone. A call waits at most
-    `patience_ms` for brokers that move, start or do not answer, then it raises `KafkaUnavailableError`; once
-    `is_stopping`, which a thread of this asks, after one try. Not safe for threads, and only one writer may write at a
-    time.
+    `options` are kafka-python's for connections (addresses, SASL, TLS); others are ignored. A call waits at most
+    `patience_ms` for brokers that move, start or do not answer, then it raises `KafkaUnavailableError`. Once
+    `is_stopping()`, which the link's thread calls, it gives up after one attempt. Not safe for threads, and only one
+    writer may write at a time.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class BrokerLink:
         return end
 
     def run(self, what: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        """The value of a coroutine."""
+        """Run a coroutine on the link's thread, and return its result. `what` names the work in an error."""
         try:
             return self.manager.run(call, *arguments)
         except errors.KafkaError as error:
@@ -76,11 +76,13 @@ class BrokerLink:
         self.loop.close()
 
     async def send(self, request: Any, node_id: int | None) -> Any:
-        """The answer of a broker, or of any."""
+        """Send a request, and return the answer of broker `node_id`, or of any broker."""
         return await self.manager.send(request, node_id=node_id, request_timeout_ms=self.patience_ms)
 
     async def patiently(self, what: str, ask: Callable[[], Awaitable[Any]], forget: Callable[[Exception], None]) -> Any:
-        """Ask until somebody answers, for what means the same twice; `forget` who was asked after an error."""
+        """Repeat `ask` until a broker answers. Only for requests that may be repeated. After an error, `forget` drops
+        the broker that was asked.
+        """
         deadline_s = time.monotonic() + self.patience_ms / 1000
         unknown_s = time.monotonic() + _NEW_TOPIC_S
         pause_s = _LEAST_PAUSE_S
@@ -96,7 +98,7 @@ class BrokerLink:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def find_leaders(self, partitions: Collection[Partition]) -> None:
-        """Have `leaders` of all of these."""
+        """Make sure that `leaders` has all of these partitions."""
 
         async def ask() -> None:
             missing = [partition for partition in partitions if partition not in self.leaders]
@@ -111,7 +113,7 @@ class BrokerLink:
         await self.patiently("the leaders of partitions", ask, lambda error: None)
 
     async def know_broker(self, node_id: int) -> None:
-        """A broker that joined lately has no address yet."""
+        """Learn the address of a broker that joined lately."""
         if self.manager.cluster.broker_metadata(node_id) is None:
             await self.manager.cluster.refresh_metadata()
 
@@ -158,12 +160,12 @@ class BrokerLink:
 
 
 def passes(error: errors.KafkaError) -> bool:
-    """Whether it may be over soon."""
+    """True if the error may be gone soon."""
     return error.retriable or isinstance(error, errors.UnknownBrokerIdError)
 
 
 def ours(error: errors.KafkaError, what: str) -> StoreError:
-    """kafka-python's error as one of ours; `what` it was about."""
+    """The bridge's error for an error of kafka-python; `what` names the work."""
     detail = f"{what}: {error}"
     if isinstance(error, _OVER):
         return KafkaUnavailableError(

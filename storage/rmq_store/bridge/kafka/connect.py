@@ -1,4 +1,4 @@
-"""Clients for a connection. kafka-python is loaded when the first one is made."""
+"""Opens clients for a connection. kafka-python is imported with the first one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from rmq_store.errors import UsageError
 
 
 def open_reader(connection: KafkaConnection) -> KafkaReader:
-    """A reader; close it. Raises as `KafkaPythonReader`. UsageError: the extra `[kafka]` is not installed."""
+    """A reader; the caller closes it. Raises as `KafkaPythonReader`, and UsageError if the extra `[kafka]` is not
+    installed.
+    """
     with extra_needed():
         from rmq_store.bridge.kafka.reader import KafkaPythonReader
     return KafkaPythonReader(connection)
 
 
 def open_administration(connection: KafkaConnection) -> KafkaAdministration:
-    """An administration client; close it. Raises as `open_reader`."""
+    """An administration client; the caller closes it. Raises as `open_reader`."""
     with extra_needed():
         from rmq_store.bridge.kafka.administration import KafkaPythonAdministration
     return KafkaPythonAdministration(connection)
@@ -31,8 +33,8 @@ def open_writers(
     compression: str = "none",
     is_stopping: Callable[[], bool] = lambda: False,
 ) -> KafkaWriters:
-    """Writers of transactions; `administration` tells them the settings of topics. Once `is_stopping`, they do not wait
-    for brokers any more. Raises as `open_reader`.
+    """Writers of transactions; the caller closes them. They read settings of topics from `administration`. Once
+    `is_stopping()`, they do not wait for brokers any more. Raises as `open_reader`.
     """
     with extra_needed():
         from rmq_store.bridge.kafka.writer import KafkaPythonWriters
@@ -51,7 +53,7 @@ def connected(connection: KafkaConnection) -> Iterator[tuple[KafkaAdministration
 
 @contextlib.contextmanager
 def extra_needed() -> Iterator[None]:
-    """The import of kafka-python: without it a UsageError that says how to get it."""
+    """Around an import of kafka-python: if it is missing, raise a UsageError that says how to install it."""
     try:
         yield
     except ModuleNotFoundError as error:

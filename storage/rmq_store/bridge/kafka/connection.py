@@ -51,11 +51,11 @@ _NOT_OF_ADMINISTRATION: Final = ("client_rack", "ssl_ciphers")
 
 @dataclass(frozen=True, slots=True)
 class KafkaConnection:
-    """Addresses (`host:port`) and options; values are texts, as on a command line, or of the option's own type.
+    """Addresses (`host:port`) and options. Values are texts, as on a command line, or have the option's own type.
 
     Raises (when constructed):
-        UsageError: no address, an unknown option (the nearest name is told), a value of the wrong form, a secret that
-        is no reference.
+        UsageError: no address, an unknown option (the message suggests the nearest name), a malformed value, a secret
+            that is no reference.
     """
 
     bootstrap_servers: tuple[str, ...]
@@ -75,11 +75,11 @@ class KafkaConnection:
 
     @property
     def authenticates(self) -> bool:
-        """Brokers ask for a user (SASL)."""
+        """True if the options name a user (SASL)."""
         return str(self.options.get("security_protocol", "")).startswith("SASL_")
 
     def settings(self) -> dict[str, Any]:
-        """The settings of every client of kafka-python. Reads the secrets. UsageError: one is not there."""
+        """The settings of every client of kafka-python. Reads the secrets; raises UsageError if one is missing."""
         settings: dict[str, Any] = {
             "bootstrap_servers": list(self.bootstrap_servers), "client_id": CLIENT_ID, **self.options,
         }  # fmt: skip
@@ -93,13 +93,13 @@ class KafkaConnection:
         return settings
 
     def administration_settings(self) -> dict[str, Any]:
-        """The same for an administration client."""
+        """The settings of an administration client. Raises as `settings`."""
         settings = self.settings()
         return {name: value for name, value in settings.items() if name not in _NOT_OF_ADMINISTRATION}
 
 
 def secret(reference: str, what: str) -> str:
-    """The secret that a reference names. UsageError: it does not exist; the text never holds the secret."""
+    """The secret that a reference names. Raises UsageError if it does not exist; the text never has the secret."""
     kind, _, name = reference.partition(":")
     if kind == "env":
         value = os.environ.get(name, "")

@@ -33,14 +33,14 @@ _MISTAKES: Final = (
 
 @contextlib.contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Errors of a client inside the block become ours, `what` says what it was about to do.
+    """Translate errors of a client inside the block into the bridge's; `what` names the work.
 
     Raises:
         KafkaUnavailableError: brokers do not answer in time, or say "later".
         KafkaOffsetError: an offset is out of range.
         MirrorSourceError: a partition is shorter than it was.
         KafkaRefusedError: brokers refuse.
-        UsageError: a setting or a name cannot be one.
+        UsageError: an invalid setting or name.
     """
     try:
         yield
@@ -72,10 +72,10 @@ def translated(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def connecting(connection: KafkaConnection) -> Iterator[None]:
-    """Around the first connection of a client. kafka-python tries until its time is over, also with a password that
-    brokers refuse, and says why only in its log: here the error says it.
+    """Around the first connection of a client. kafka-python retries until its time is over, also with a password that
+    brokers refuse, and writes the reason only to its log. Here the error has the reason.
 
-    A broker that refuses a password answers, and closes the connection. kafka-python drops an answer that it finds
+    A broker that refuses a password answers, and closes the connection. kafka-python drops an answer that it reads
     together with the close, so the error can only name the likely reason.
 
     Raises:
@@ -122,8 +122,8 @@ class _Attempts(logging.Handler):
 
 @contextlib.contextmanager
 def closed_unless_made(client: Any) -> Iterator[None]:
-    """Around the constructor of a client of kafka-python, which starts a thread before it connects: if it fails, nobody
-    has the client to close it.
+    """Around the constructor of a client of kafka-python, which starts a thread before it connects. If it fails, close
+    the client, because the caller does not get it.
     """
     try:
         yield

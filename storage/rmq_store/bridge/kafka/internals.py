@@ -1,8 +1,8 @@
 """Parts of kafka-python that the bridge uses beyond its documented interface. The import of the bridge checks them.
 
-kafka-python gives record sets only as one Python object per record, its producer cannot be trusted with transactions,
-and its connections are not public. The modules beside this one reach under that; what they reach for is listed here, so
-that a release that renames it fails by name, and at once.
+kafka-python returns record sets only as one Python object per record, its producer is not safe with transactions, and
+its connections are not public. The modules of this folder use its internal parts. They are listed here, so that a
+release that renames one fails at once, with the name.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PART_ARGUMENTS = ("self", "fetch_offset", "tp", "records")
 
 
 def missing() -> list[str]:
-    """Names that this kafka-python does not have: `Class.name`, or a class with its module."""
+    """Names that this kafka-python lacks: `Class.name`, or a class with its module."""
     lost = [place for place in _OF_CLASSES | _OF_OBJECTS if _found(place) is None]
     for place, names in _OF_CLASSES.items():
         if (owner := _found(place)) is not None:
@@ -61,10 +61,10 @@ def missing() -> list[str]:
 
 
 def check() -> None:
-    """Refuse a kafka-python that has not all of it.
+    """Refuse a kafka-python that lacks a part.
 
     Raises:
-        UsageError: names what is missing, and the version.
+        UsageError: names the missing parts, and the version.
     """
     if lost := missing():
         raise UsageError(

@@ -1,9 +1,9 @@
-"""A KafkaConsumer that gives rows: record sets are decoded whole, by `records.batches`, inside of its `poll`.
+"""A KafkaConsumer that returns Arrow rows: inside of `poll` it decodes whole record sets by `record_batches.batches`.
 
-kafka-python's fetcher turns each response of a partition into an object of its class `PartitionRecords`, takes from
-that what `poll` gives, and then moves the position to the object's `next_fetch_offset`. `attach` puts a class of ours
-in that place, which gives one `Fetched` where the other gives thousands of ConsumerRecords. All around it stays:
-sessions, epochs, pauses, seeks. A response whose partition was taken away or sought elsewhere is never decoded.
+kafka-python's fetcher turns each response of a partition into an object of its class `PartitionRecords`, takes from it
+the records that `poll` returns, and then moves the position to the object's `next_fetch_offset`. `attach` replaces this
+class by one that returns a single `Fetched` instead of thousands of ConsumerRecords. Everything around it stays:
+sessions, epochs, pauses, seeks. A response whose partition was revoked, or sought elsewhere, is never decoded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _READ_COMMITTED = 1
 
 
 class RawPartitionRecords(PartitionRecords):  # type: ignore[misc]
-    """One response of one partition: `take` gives what is left of it as at most one `Fetched`."""
+    """One response of one partition: `take` returns the rest of it as at most one `Fetched`."""
 
     next_fetch_offset: int
     leader_epoch: int
@@ -38,8 +38,8 @@ class RawPartitionRecords(PartitionRecords):  # type: ignore[misc]
             self._aborted = [(one.producer_id, one.first_offset) for one in aborted_transactions or ()]
 
     def take(self, n: int | None = None) -> list[Fetched]:
-        """The next rows, decoded; none if nothing is left. A broken batch leaves all as it is, so that the next `take`
-        fails as well.
+        """The next rows, decoded; none if nothing is left. A broken batch changes nothing, so the next `take` fails as
+        well.
         """
         if not self:
             return []
@@ -70,21 +70,23 @@ class RawPartitionRecords(PartitionRecords):  # type: ignore[misc]
 
 
 def attach(consumer: KafkaConsumer) -> None:
-    """From now on `poll` below gives the records of this consumer, whose deserializers are not used. Before the first
+    """Make `poll` below return the records of this consumer; its deserializers are not used. Call it before the first
     poll.
     """
     consumer._fetcher.PartitionRecords = RawPartitionRecords
 
 
 def poll(consumer: KafkaConsumer, timeout_ms: int, max_fetched: int) -> dict[Partition, Fetched]:
-    """Rows of an attached consumer that have come; empty after `timeout_ms`. Positions are moved behind it.
+    """Fetched rows of an attached consumer; empty after `timeout_ms`. Positions move to the end of these rows.
 
-    At most `max_fetched` responses of partitions are decoded, each at most `batches.MAX_PLAIN_BYTES` of records, about.
-    A partition whose position moved without records (markers, aborted ones, compaction) has a `Fetched` without rows.
+    At most `max_fetched` responses of partitions are decoded, each with about `batches.MAX_PLAIN_BYTES` of records at
+    most. A partition whose position moved without records (markers, aborted ones, compaction) has a `Fetched` without
+    rows.
 
     Raises:
-        CorruptBatchError: a batch of `partition` is broken. Its position stays in front of the broken batch's response:
-            another poll fails again, until somebody seeks beyond `next_offset`.
+        CorruptBatchError: a batch of `partition` is broken. Its position stays before the broken batch's response:
+            another
+            poll fails again, until the caller seeks beyond `next_offset`.
         KafkaError: as KafkaConsumer's poll.
     """
     found = consumer.poll(timeout_ms=timeout_ms, max_records=max_fetched)

@@ -33,7 +33,7 @@ _POLL_S: Final = 0.05
 
 
 class _Consumer(KafkaConsumer):  # type: ignore[misc]
-    """One that cannot be made leaves no thread behind."""
+    """A consumer. If its construction fails, its thread ends."""
 
     def __init__(self, **settings: Any) -> None:
         with closed_unless_made(self):
@@ -44,7 +44,8 @@ class KafkaPythonReader:
     """`KafkaReader` by kafka-python. Not safe for threads.
 
     Raises (when constructed):
-        KafkaUnavailableError: no broker answers. UsageError: a setting of the connection is wrong.
+        KafkaUnavailableError: no broker answers.
+        UsageError: a setting of the connection is wrong.
     """
 
     def __init__(
@@ -87,35 +88,35 @@ class KafkaPythonReader:
                 subscription.request_position_validation(place)
 
     def poll(self, timeout_ms: int) -> Mapping[Partition, Fetched]:
-        """As `KafkaReader.poll`. CorruptBatchError: a batch of its `partition` is broken, again with each poll, until
-        the partition is assigned from beyond its `next_offset`.
+        """As `KafkaReader.poll`. CorruptBatchError: a batch of its `partition` is broken. Each later poll raises it
+        again, until the partition is assigned from an offset beyond its `next_offset`.
         """
         with translated("reading"):
             return raw_fetch.poll(self._consumer, timeout_ms, self._max_fetched)
 
     def pause(self, partitions: Collection[Partition]) -> None:
-        """Give nothing of these until `resume`."""
+        """As `KafkaReader.pause`."""
         self._consumer.pause(*(TopicPartition(*partition) for partition in partitions))
 
     def resume(self, partitions: Collection[Partition]) -> None:
-        """Go on where `pause` stopped."""
+        """As `KafkaReader.resume`."""
         self._consumer.resume(*(TopicPartition(*partition) for partition in partitions))
 
     def position(self, partition: Partition) -> int:
-        """The offset at which the next poll begins; transaction markers are skipped."""
+        """As `KafkaReader.position`."""
         return self._place(TopicPartition(*partition))
 
     def starts(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
-        """The first offset of each that is still there."""
+        """As `KafkaReader.starts`."""
         return self._asked("asking where partitions begin", self._consumer.beginning_offsets, partitions)
 
     def stable_ends(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
-        """The last stable offset of each: committed records can be read up to it now."""
+        """As `KafkaReader.stable_ends`."""
         return self._asked("asking where partitions end", self._consumer.end_offsets, partitions)
 
     def offsets_at(self, partitions: Collection[Partition], timestamp_ms: int) -> Mapping[Partition, int]:
-        """The first offset of each whose timestamp is not earlier; if there is none, the stable end as it was before
-        that was asked: what comes in between is read.
+        """As `KafkaReader.offsets_at`. The stable end is read before the question, so that records which come in
+        between are read.
         """
         ends = self.stable_ends(partitions)
         places = {TopicPartition(*partition): max(timestamp_ms, 0) for partition in partitions}
@@ -141,7 +142,7 @@ class KafkaPythonReader:
             time.sleep(_POLL_S)
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         self._consumer.close(autocommit=False, timeout_ms=0)
 
     def _place(self, place: TopicPartition) -> int:

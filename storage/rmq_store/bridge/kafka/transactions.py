@@ -1,13 +1,14 @@
 """Kafka's transaction protocol (KIP-98, KIP-360) for one transactional id, request by request.
 
-Not by kafka-python's producer, but by its connections and its requests. That producer reports a commit as done that was
-none: an error of a sequence while it commits bumps the epoch, which aborts the transaction, and then "no partition was
-added" ends the commit well. A batch that reaches its delivery timeout fails nothing but its own future. A commit waits
-without an end. And each new producer of an id fences the others, so that two mirrors of one name would take turns.
+It uses kafka-python's connections and requests, but not its producer, which has four faults. It reports a commit as
+done that did not happen: an error of a sequence number during the commit bumps the epoch, which aborts the transaction,
+and then "no partition was added" lets the commit succeed. A batch that reaches its delivery timeout fails only its own
+future. A commit waits without a limit. And each new producer of an id fences the others, so that two mirrors of one
+name would fence each other in turn.
 
-Here nothing is repeated that Kafka might have done already, but for requests that mean the same twice. Any other error
-ends the transaction: `initialise` settles it, with a new epoch each time, so that a request which is still under way
-somewhere can never become part of a later transaction (KIP-890).
+Here no request is repeated that Kafka might have carried out already, except those that have the same effect twice. Any
+other error ends the transaction. `initialise` then settles it, with a new epoch each time, so that a request which is
+still under way can never become part of a later transaction (KIP-890).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _VERDICTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """The producer id and epoch by which Kafka knows the writer of a transactional id."""
+    """The producer id and epoch that Kafka assigned to the writer of a transactional id."""
 
     producer_id: int
     epoch: int
@@ -60,8 +61,8 @@ class Producer:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The bytes of one record batch, made for this producer, its epoch and the partition's next sequence number; and
-    the places of its records among all those of the partition in this transaction.
+    """The bytes of one record batch, made for this producer, its epoch and the partition's next sequence number, and
+    the places of its records among all records of the partition in this transaction.
     """
 
     partition: Partition
@@ -70,7 +71,7 @@ class Batch:
 
 
 class TransactionLink:
-    """The transactional id `transactional_id`."""
+    """The requests of the transactional id `transactional_id`."""
 
     def __init__(self, brokers: BrokerLink, transactional_id: str, *, transaction_timeout_ms: int) -> None:
         self.transactional_id = transactional_id
@@ -81,8 +82,8 @@ class TransactionLink:
     def initialise(self, predecessor: Producer | None) -> Producer:
         """End the id's last transaction, and fence its last writer. Returns the producer for all later writes.
 
-        `predecessor`: the producer that this writer was until now. Raises `MirrorConflictError` if Kafka knows that it
-        was fenced. None takes the id from whoever has it.
+        `predecessor`: the producer of this writer until now. Raises `MirrorConflictError` if Kafka knows that it was
+        fenced. None takes the id from any other writer.
         """
         self._brokers.leaders.clear()
         self._coordinator = None
@@ -90,20 +91,20 @@ class TransactionLink:
         return producer
 
     def start_producing(self, producer: Producer, added: Collection[Partition], batches: Sequence[Batch]) -> Future:
-        """Add partitions, then write batches, each partition's in their order, without waiting for it: `finish` does.
-        Nothing is sent again: after an error the transaction has to be ended.
+        """Start to add partitions, and then to write batches, each partition's in their order. `finish` waits for the
+        end. Nothing is sent again: after an error the transaction has to be ended.
         """
         return self._brokers.manager.call_soon(self._produce, producer, added, batches)
 
     def finish(self, started: Future) -> Mapping[Partition, int]:
-        """Wait for what `start_producing` started; all of it was written to all replicas in sync, or an error. The
-        offset behind the last record of each partition.
+        """Wait until all batches of `start_producing` are on all replicas in sync, or raise its error. Returns the
+        offset after the last record of each partition.
         """
         ends: Mapping[Partition, int] = self._brokers.run("records", lambda: started)
         return ends
 
     def end(self, producer: Producer, *, commit: bool) -> None:
-        """Commit or abort. An error leaves it unknown whether that was done: `initialise` settles it."""
+        """Commit or abort. After an error it is unknown whether that was done: `initialise` settles it."""
         self._brokers.run("the end of a transaction", self._end, producer, commit)
 
     async def _initialise(self, predecessor: Producer | None) -> Producer:

@@ -31,9 +31,11 @@ TopicSettings = Callable[[str], Mapping[str, str]]
 class KafkaPythonWriters:
     """Writers over the same connections; only one of them has a transaction open at a time.
 
-    Batches have the topic's `compression.type`, if it has one of its own, else `compression`: Kafka would pack them
-    again otherwise, and judge their size then. Once `is_stopping`, nothing waits for brokers any more. Raises (when
-    constructed) `KafkaUnavailableError`: no broker answers.
+    Batches have the topic's `compression.type`, if it sets one, else `compression`: otherwise Kafka would compress them
+    again, and check their size afterwards. Once `is_stopping()`, no call waits for brokers any more.
+
+    Raises (when constructed):
+        KafkaUnavailableError: no broker answers.
     """
 
     def __init__(
@@ -52,12 +54,12 @@ class KafkaPythonWriters:
         self._transaction_timeout_ms = transaction_timeout_ms
 
     def writer(self, transactional_id: str) -> KafkaPythonWriter:
-        """A writer of this id. It takes the id from whoever has it when it begins."""
+        """A writer with this id. At its first `begin` it takes the id from any other writer."""
         link = TransactionLink(self._brokers, transactional_id, transaction_timeout_ms=self._transaction_timeout_ms)
         return KafkaPythonWriter(link, self._topic_settings, self._compression)
 
     def high_watermark(self, partition: Partition) -> int:
-        """The offset up to which all in-sync replicas have a partition, open transactions included."""
+        """As `KafkaWriters.high_watermark`."""
         return self._brokers.high_watermark(partition)
 
     def close(self) -> None:
@@ -90,7 +92,7 @@ class KafkaPythonWriter(KafkaWriter):
         self._is_open = True
 
     def add(self, partition: Partition, rows: pa.RecordBatch) -> None:
-        """As `KafkaWriter.add`. `RecordRefusedError` and errors of the network may be about what was added before."""
+        """As `KafkaWriter.add`. `RecordRefusedError` and network errors may be about records that were added before."""
         if not self._is_open:
             raise UsageError("There is no transaction: begin one first.")
         compression, most_bytes = self._limits_of(partition.topic)
@@ -118,7 +120,7 @@ class KafkaPythonWriter(KafkaWriter):
         return dict(self._ends)
 
     def commit(self) -> None:
-        """As `KafkaWriter.commit`: all records are with all replicas in sync before the transaction is ended."""
+        """As `KafkaWriter.commit`: all replicas in sync have all records before the transaction is ended."""
         self.flush()
         assert self._producer is not None
         self._is_open, self._must_reset = False, True
@@ -140,7 +142,7 @@ class KafkaPythonWriter(KafkaWriter):
         self._must_reset = False
 
     def close(self) -> None:
-        """As `KafkaWriter.close`. Kafka aborts by itself, later, what cannot be aborted now."""
+        """As `KafkaWriter.close`. If the transaction cannot be aborted now, Kafka aborts it later."""
         if self._is_open and self._producer is not None:
             self._is_open = False
             with contextlib.suppress(StoreError):

@@ -1,1 +1,1 @@
-"""Dead letters of Kafka in our triage, and retries of Kafka consumers in our ladder."""
+"""Dead letters of Kafka in a store's triage, and RocketMQ's retries for consumers of Kafka."""

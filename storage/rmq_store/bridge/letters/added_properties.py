@@ -32,7 +32,7 @@ def properties_bytes(rows: pa.RecordBatch) -> Int64:
 
 
 def with_properties(rows: pa.RecordBatch, added: Sequence[tuple[str, pa.StringArray]]) -> pa.RecordBatch:
-    """The messages (MESSAGES_SCHEMA) with properties more, behind their own; null adds none. Names must be new."""
+    """The messages (MESSAGES_SCHEMA) with additional properties after their own; null adds none. Names must be new."""
     offsets, keys, items = _parts(rows.column("properties"))
     owners = [np.repeat(np.arange(rows.num_rows), np.diff(offsets))]
     all_keys, all_items = [keys], [items]

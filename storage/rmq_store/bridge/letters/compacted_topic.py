@@ -26,7 +26,7 @@ _EMPTY_POLLS_MAX: Final = 30
 
 
 class CompactedTopic:
-    """One such topic. Not safe for threads."""
+    """A topic for one transactional id. Not safe for threads."""
 
     def __init__(self, administration: KafkaAdministration, reader: KafkaReader, name: str) -> None:
         self._administration = administration
@@ -34,7 +34,8 @@ class CompactedTopic:
         self.partition = Partition(name, 0)
 
     def make(self) -> None:
-        """Make the topic, unless it is there. MirrorTargetError: it is, but Kafka deletes old records of it."""
+        """Create the topic, unless it exists. Raises MirrorTargetError if Kafka deletes old records of an existing one.
+        """
         name = self.partition.topic
         self._administration.create_topic(name, 1, _SETTINGS)
         policy = self._administration.topic_settings(name).get("cleanup.policy")

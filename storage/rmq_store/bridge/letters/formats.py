@@ -103,7 +103,7 @@ _OURS: Mapping[bytes, str] = _names(
 
 
 def parse_letters(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The reasons in the headers of dead Kafka records (RECORDS_SCHEMA): LETTERS_SCHEMA, one row each.
+    """The reasons in the headers of dead Kafka records (RECORDS_SCHEMA): LETTERS_SCHEMA, one row for each.
 
     Never raises: a header that cannot be read counts as missing.
     """
@@ -158,7 +158,7 @@ def parse_letters(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def without_error_headers(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The same Kafka records without the headers that say why they are dead: as they were before they failed."""
+    """The records as they were before they failed, without the headers about the failure."""
     return without_headers(rows, lambda name: name.startswith(_PREFIXES))
 
 
@@ -172,7 +172,9 @@ class _Headers:
         self._codes, self._distinct = _encoded(names)
 
     def of(self, names: Mapping[bytes, str]) -> dict[str, pa.Array]:
-        """The values (n,) of each field: of the first header for where the record came from, else of the last one."""
+        """The values (n,) of each field: of the first header for the origin of a record, of the last one for other
+        fields.
+        """
         found = {}
         for field in set(names.values()):
             places = self._places([name for name, meaning in names.items() if meaning == field])

@@ -23,7 +23,7 @@ def without_marks(records: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def without_headers(records: pa.RecordBatch, is_unwanted: Callable[[bytes], bool]) -> pa.RecordBatch:
-    """The records without the headers whose names are unwanted; the others stay as they are, in their order."""
+    """The records without the headers whose names are unwanted; the others keep their order."""
     column = records.column("headers")
     flat = column.flatten()
     encoded = flat.flatten()[0].dictionary_encode()
@@ -36,7 +36,7 @@ def without_headers(records: pa.RecordBatch, is_unwanted: Callable[[bytes], bool
 
 
 def with_header(records: pa.RecordBatch, name: bytes, values: pa.BinaryArray) -> pa.RecordBatch:
-    """The records with a header more, behind the others; null adds none. `values` (n,)."""
+    """The records with one more header, after the others; a null adds none. `values` (n,)."""
     column = records.column("headers")
     chosen = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
     new = pa.StructArray.from_arrays(
@@ -48,7 +48,7 @@ def with_header(records: pa.RecordBatch, name: bytes, values: pa.BinaryArray) ->
 
 
 def last_values(records: pa.RecordBatch, name: bytes) -> pa.BinaryArray:
-    """The value of the last header of this name, (n,); null without one."""
+    """The value of the last header with this name, (n,); null without one."""
     column = records.column("headers")
     names, values = column.flatten().flatten()
     places = np.flatnonzero(pc.equal(names, name).to_numpy(zero_copy_only=False).astype(np.bool_))
@@ -58,7 +58,7 @@ def last_values(records: pa.RecordBatch, name: bytes) -> pa.BinaryArray:
 
 
 def parents(column: pa.ListArray) -> Int64:
-    """The row that each header belongs to."""
+    """The row to which each header belongs."""
     rows: Int64 = pc.list_parent_indices(column).to_numpy()
     return rows
 

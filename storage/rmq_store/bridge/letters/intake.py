@@ -2,7 +2,7 @@
 
 It is a small mirror. Each fetch of a partition becomes one unit with the messages and the partition's next offset
 (`positions.store_positions`). So each record is stored once, at whatever point this process dies. A position without
-messages is written only at the end: a restarted process reads past markers a second time, which costs nothing.
+messages is written only at the end: after a crash the next run reads past markers again, which costs nothing.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ RowsToMessages = Callable[[pa.RecordBatch, Partition, str], Sequence[pa.RecordBa
 class Intake:
     """Reads topics by name into a store that is open for writing; not safe for threads.
 
-    `mirror` names the positions, `cluster_id` the RocketMQ side for ever. `target` is a name of what the records
-    become; another one than before is refused.
-    `count_losses`: go on where a partition begins now, if retention took records that were not read yet.
+    `mirror` names the positions, `cluster_id` the RocketMQ side for ever. `target` names the store's topic for the
+    records; another target than before is refused. `count_losses`: if retention deleted records that were not read yet,
+    count them, and continue at the start of the partition.
     """
 
     def __init__(
@@ -73,11 +73,12 @@ class Intake:
         self.lost_count = 0
 
     def look_at_topics(self) -> None:
-        """Begin with topics and partitions that are new: at the first record that they have. Call it now and then.
+        """Begin new topics and partitions at their first record. Call it now and then.
 
         Raises:
-            UsageError: a topic is not there, its records went to another target before, or the cluster id was another.
-            MirrorSourceError: a topic was deleted and made again.
+            UsageError: a topic does not exist, its records went to another target before, or the cluster id was
+                another.
+            MirrorSourceError: a topic was deleted and created again.
             MirrorConflictError: another process does the same under this name.
         """
         if not self._positions.has_begun(self._cluster_id):
@@ -92,7 +93,7 @@ class Intake:
         self._assign()
 
     def partitions(self) -> Sequence[Partition]:
-        """All that are read."""
+        """All partitions that are read, sorted."""
         return sorted(self._at)
 
     def next_offset(self, partition: Partition) -> int:
@@ -103,8 +104,8 @@ class Intake:
         """Read new records and append them; returns their number. Durable as `Store.append`.
 
         Raises:
-            MirrorSourceError: records were gone before they were read, or a partition is shorter than it was.
-            KafkaUnavailableError, KafkaRefusedError; those of `Store.append`; MirrorConflictError.
+            MirrorSourceError: records were deleted before they were read, or a partition is shorter than it was.
+            KafkaUnavailableError, KafkaRefusedError, MirrorConflictError; as `Store.append`.
         """
         try:
             polled = self._reader.poll(timeout_ms)
@@ -120,7 +121,7 @@ class Intake:
         return count
 
     def write_positions(self) -> None:
-        """Write the positions that no message was stored with. Raises as `poll`."""
+        """Write the positions that moved without messages. Raises as `poll`."""
         for partition in list(self._beyond):
             self._advance(partition, ())
 
@@ -131,9 +132,9 @@ class Intake:
         until_caught_up: bool = False,
         on_poll: Callable[[int], None] = lambda count: None,
     ) -> None:
-        """Read until `wait(seconds)` says that somebody has asked to stop, or up to where partitions end now. While
-        Kafka cannot be reached, wait for it, but with `until_caught_up`. `on_poll(count)` after each poll. Raises as
-        `look_at_topics` and `poll`.
+        """Read until `wait(seconds)` returns True, because somebody has asked to stop; with `until_caught_up`, up to
+        the present ends of the partitions. If Kafka is unavailable, wait for it, except with `until_caught_up`.
+        `on_poll(count)` is called after each poll. Raises as `look_at_topics` and `poll`.
         """
         self.look_at_topics()
         looked_s = time.monotonic()
@@ -198,7 +199,7 @@ class Intake:
         del self._beyond[partition]
 
     def _go_on_behind(self, error: KafkaOffsetError) -> None:
-        """Kafka has no such offsets. What retention took is counted, if that is wanted."""
+        """Kafka does not have these offsets. Records that retention deleted are counted, if `count_losses` is set."""
         starts: Mapping[Partition, int] = self._reader.starts([Partition(*place) for place in error.offsets])
         for partition, start in starts.items():
             before = self.next_offset(partition)

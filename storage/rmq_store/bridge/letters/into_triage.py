@@ -20,12 +20,12 @@ from rmq_store.format.text import names
 class LettersIntoTriage:
     """Reads topics of dead letters into a store that is open for writing; `intake` does the reading.
 
-    `cluster_id` is the id of the RocketMQ side, which copies carry. `counts`: letters by group; `unknown_count`: those
-    without headers that say why; `refused_count`: those that became dead letters of the mirror, as no message can
-    hold them.
+    `cluster_id` is the id of the RocketMQ side, which copies carry. `counts`: letters by group. `unknown_count`:
+    letters without headers that name a reason. `refused_count`: letters that no message can hold; they became dead
+    letters of the mirror.
 
     Raises (when constructed):
-        UsageError: a name that cannot be one.
+        UsageError: an invalid name.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Dead letters of Kafka as dead letters of RocketMQ: rows of `%DLQ%group`, with their reasons (data plane).
 
-A letter is mapped as any record of a mirror is, without the headers of its error, so that it can go back to Kafka as it
-was. The group is one that the user named: a header must not choose a topic of ours.
+A letter is mapped like any record of a mirror, without its error headers, so that it can go back to Kafka unchanged.
+The user names the group: a header must not choose a topic of the store.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ ATTEMPTS_COLUMN = "reconsumeTimes"
 
 @dataclass(frozen=True, slots=True)
 class LetterGroups:
-    """Whose dead letters they become: `default`, but for those of the Kafka groups in `by_kafka_group`.
+    """The groups that get the letters: `default`, except for letters of the Kafka groups in `by_kafka_group`.
 
     Raises (when constructed):
-        UsageError: a name that RocketMQ does not take.
+        UsageError: a name that RocketMQ does not accept.
     """
 
     default: str
@@ -45,7 +45,9 @@ class LetterGroups:
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> LetterGroups:
-        """`billing` is the default, `billing=shop.billing` is for that Kafka group. UsageError: not one default."""
+        """Parse texts: `billing` is the default, `billing=shop.billing` is for that Kafka group. Raises UsageError
+        unless there is one default.
+        """
         pairs = [text.partition("=") for text in texts]
         defaults = [group for group, equals, _ in pairs if not equals]
         if len(defaults) != 1:
@@ -65,8 +67,8 @@ class LetterGroups:
 
 @dataclass(frozen=True, slots=True)
 class MappedLetters:
-    """`batches`: rows for `Store.append_unit`. `counts`: letters by group. `unknown_count`: those without headers that
-    say why. `refused_count`: those that cannot be stored, and became dead letters of the mirror.
+    """`batches`: rows for `Store.append_unit`. `counts`: letters by group. `unknown_count`: letters without headers
+    that name a reason. `refused_count`: letters that cannot be stored, and became dead letters of the mirror.
     """
 
     batches: list[pa.RecordBatch]
@@ -76,7 +78,7 @@ class MappedLetters:
 
 
 def letter_rows(rows: pa.RecordBatch, route: Route, rules: RmqRules, groups: LetterGroups) -> MappedLetters:
-    """Records (RECORDS_SCHEMA) of one partition of a topic of dead letters. The target of `route` is not looked at."""
+    """Map records (RECORDS_SCHEMA) of one partition of a topic of dead letters. The target of `route` is ignored."""
     letters = parse_letters(rows)
     rows = without_error_headers(rows)
     group_of = groups.of(letters.column("group"))

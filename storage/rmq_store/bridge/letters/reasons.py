@@ -57,10 +57,11 @@ Int64 = npt.NDArray[np.int64]
 def reason_properties(
     letters: pa.RecordBatch, timestamps_ms: pa.Array, own_bytes: Int64, bytes_max: int
 ) -> list[tuple[str, pa.StringArray]]:
-    """The properties of n letters (LETTERS_SCHEMA), null where there is nothing to say: pairs of name and values (n,).
+    """The properties of n letters (LETTERS_SCHEMA), as pairs of name and values (n,); null if a letter does not have
+    one.
 
-    `timestamps_ms` (n,): of the records in the topic of dead letters. `own_bytes` (n,): what the message's own
-    properties take. Reasons beyond `bytes_max` are left out, the least important first; ALWAYS_BYTES must be free.
+    `timestamps_ms` (n,): of the records in the topic of dead letters. `own_bytes` (n,): size of the message's own
+    properties. Reasons beyond `bytes_max` are left out, the least important first; ALWAYS_BYTES must be free.
     """
     count = letters.num_rows
     columns = dict(zip(letters.schema.names, letters.columns, strict=True))
@@ -99,7 +100,8 @@ def reason_properties(
 
 
 def stack_hashes(classes: pa.StringArray, traces: pa.StringArray) -> pa.StringArray:
-    """16 hex digits for each trace (n,); null without one. The work is in proportion to different traces."""
+    """16 hex digits for each trace (n,); null without one. The work is proportional to the number of different traces.
+    """
     both = pc.if_else(
         pc.is_valid(traces), pc.binary_join_element_wise(pc.fill_null(classes, ""), traces, "\n"),
         pa.scalar(None, pa.string()),

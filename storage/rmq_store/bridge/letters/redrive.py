@@ -1,8 +1,8 @@
 """Dead letters of Kafka go back to Kafka: `rmq mirror redrive`.
 
-A letter is produced to the topic that it came from, with the key, the value and the headers that it had before it
-failed, and with the time of now: with its own it would perhaps fall to retention at once. Topics are those that the
-user names: what a header says is the word of whoever may write to the topic of dead letters.
+A letter is produced to the topic from which it came, with its original key, value and headers, and with the present
+time: with its own time retention might delete it at once. Only topics that the user names get letters: anybody who may
+write to the topic of dead letters can write a header.
 
     1  begin a transaction, and read which letters went back (`redriven_topic`)
     2  per chunk: produce the letters, and one record for each in the redriven topic; commit
@@ -59,7 +59,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass
 class RedriveTotals:
-    """Results of a redrive, or of a plan: outcomes, topics that they go to, and why some were refused."""
+    """Results of a redrive, or of a plan: counts by outcome, by target topic, and by reason of refusal."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     topics: Counter[str] = field(default_factory=Counter)
@@ -71,7 +71,7 @@ class RedriveTotals:
             self.outcomes[outcome] += count
 
     def refuse(self, count: int, reason: str) -> None:
-        """Count letters that stay."""
+        """Count letters that are refused."""
         self.count(REFUSED, count)
         if count:
             self.reasons[reason] += count
@@ -80,11 +80,11 @@ class RedriveTotals:
 class KafkaRedrive:
     """Moves letters of `group` of a store that is open for writing back to Kafka. Not safe for threads.
 
-    `topics`: Kafka topics that letters may go to; empty: any, which only a plan may do. `to_topic`: where letters go
-    whose topic is not known; it must be one of them.
+    `topics`: Kafka topics that may get letters; empty: any, which only a plan accepts. `to_topic`: the topic for
+    letters of unknown origin.
 
     Raises (when constructed):
-        UsageError: the group has no dead letters; a topic is not there, or is one of mirrors' own.
+        UsageError: the group has no dead letters; a topic does not exist, or is internal to Kafka or to a mirror.
     """
 
     def __init__(
@@ -125,13 +125,13 @@ class KafkaRedrive:
         progress: Callable[[int, int], None] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> RedriveTotals:
-        """Move at most `limit` letters; those that went back before do not count. `writer` has the transactional id
-        `redriven_topic.transactional_id_of(group)`. The letters that it counts are in Kafka, committed, and noted in
-        the store.
+        """Move at most `limit` letters; those that were moved before do not count. `writer` has the transactional id
+        `redriven_topic.transactional_id_of(group)`. Letters that are counted as redriven are committed in Kafka, and
+        recorded in the store.
 
         Raises:
             MirrorConflictError: another process moves letters of this group; it goes on, this one has ended.
-            KafkaUnavailableError, KafkaRefusedError: run it again; no letter goes twice.
+            KafkaUnavailableError, KafkaRefusedError: call it again; no letter is moved twice.
             CorruptionError: a record of the store is damaged.
         """
         if not self._chosen:
@@ -168,7 +168,7 @@ class KafkaRedrive:
         return totals
 
     def _send_all(self, writer: KafkaWriter | None, moving: pa.RecordBatch, totals: RedriveTotals) -> int:
-        """Send letters in one transaction; in several ones if Kafka refuses some. How many bytes of bodies went."""
+        """Send letters in one transaction; in several ones if Kafka refuses some. Returns the bytes of their bodies."""
         if not moving.num_rows:
             return 0
         try:
@@ -247,7 +247,9 @@ class KafkaRedrive:
         return rows.filter(pa.array(~stays))
 
     def _partitions(self, goals: pa.StringArray, origins: pa.Int32Array, letter_partitions: Int64) -> Int64:
-        """The partition that the record failed in, if there is one; else that of the letter, as far as it goes."""
+        """The partition in which the record failed, if it exists; else the letter's own, modulo the number of
+        partitions.
+        """
         coded = goals.dictionary_encode()
         counts = [
             self._known[topic].partition_count if topic in self._known else 1 for topic in coded.dictionary.to_pylist()
@@ -259,7 +261,9 @@ class KafkaRedrive:
         return np.where((own >= 0) & (own < limits), own, fallback)
 
     def _send(self, writer: KafkaWriter | None, moving: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[str, int]]:
-        """Produce letters in one transaction, and note them: those that went, and how many did not, by reason."""
+        """Produce letters in one transaction, and record them. Returns the letters that were sent, and the number of
+        the others by reason.
+        """
         now_ms = self._store.clock()
         refused: Counter[str] = Counter()
         went: list[pa.RecordBatch] = []

@@ -1,9 +1,9 @@
 """The list of dead letters that went back to Kafka. It is a topic of Kafka, written in the transaction that produced
 them.
 
-A compacted topic for each group, `__pyrmq.redriven.<group>`, of one partition; only transactions of the group's
-transactional id write it. Key: the letter's UNIQ_KEY, which stands for the record in its topic of dead letters,
-whatever store it was imported into, and how often. Value: JSON, for people.
+A compacted topic for each group, `__pyrmq.redriven.<group>`, with one partition; only transactions of the group's
+transactional id write it. Key: the letter's UNIQ_KEY. It identifies the record in its topic of dead letters, whatever
+store imported it, and however often. Value: JSON, for people.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PREFIX: Final = "__pyrmq.redriven."
 
 
 def topic_of(group: str) -> str:
-    """The topic of a group; what Kafka's names cannot have is written as a dot and two hex digits."""
+    """The topic of a group. A character that Kafka's names cannot have becomes a dot and two hex digits."""
     return _PREFIX + escaped(group)
 
 
@@ -34,7 +34,7 @@ def transactional_id_of(group: str) -> str:
 
 
 def escaped(group: str) -> str:
-    """The name of a group of RocketMQ as a part of a name in Kafka."""
+    """The name of a RocketMQ group as a part of a name in Kafka."""
     return re.sub(r"[^A-Za-z0-9_-]", lambda found: f".{ord(found[0]):02x}", group)
 
 
@@ -48,7 +48,7 @@ class RedrivenTopic:
 
     @property
     def partition(self) -> Partition:
-        """The topic that records of it go to."""
+        """The partition of its records."""
         return self._topic.partition
 
     def make(self) -> None:
@@ -56,15 +56,15 @@ class RedrivenTopic:
         self._topic.make()
 
     def read(self) -> None:
-        """Learn which letters went back: behind the writer's first `begin`. Raises as `CompactedTopic.read`."""
+        """Read which letters went back. Call it after the writer's first `begin`. Raises as `CompactedTopic.read`."""
         self._keys = pa.concat_arrays([self._keys, *(rows.column("key") for rows in self._topic.read())])
 
     def has(self, unique_keys: pa.StringArray) -> pa.BooleanArray:
-        """Letters (n,) that went back; bool."""
+        """bool (n,): True for letters that went back."""
         return pc.is_in(unique_keys.cast(pa.binary()), self._keys)
 
     def add(self, unique_keys: pa.StringArray) -> None:
-        """They have: a transaction with their `records` was committed."""
+        """Take in letters after a transaction with their `records` was committed."""
         self._keys = pa.concat_arrays([self._keys, unique_keys.cast(pa.binary())])
 
     def records(

@@ -24,14 +24,16 @@ _OF_THE_SCHEDULE: Final = (property_string.DELAY_TIME_LEVEL, property_string.REA
 
 
 class RefusedRetries:
-    """Of one group, in a store that is open for writing. Not safe for threads."""
+    """The refused records of one group, in a store that is open for writing. Not safe for threads."""
 
     def __init__(self, store: Store, group: str) -> None:
         self._store = store
         self._group = group
 
     def known(self, rows: pa.RecordBatch) -> dict[int, str]:
-        """The rows that became dead letters here, before a transaction that may not have been committed."""
+        """The rows that became dead letters already, before a transaction that perhaps was not committed, with the
+        reasons.
+        """
         unit = self._store.newest_unit(REFUSED_PURPOSE, self._group)
         offsets = rows.column("queueOffset").to_numpy()
         known = [int(name[1:]) for name in unit.detail] if unit is not None else []
@@ -39,7 +41,7 @@ class RefusedRetries:
         return dict.fromkeys(places.tolist(), "")
 
     def store_letters(self, rows: pa.RecordBatch, unsuitable: dict[int, str]) -> None:
-        """Rows that Kafka does not take become dead letters of the group here, in a unit that names all of these."""
+        """Store the rows that Kafka refuses as dead letters of the group, in a unit that names all of them."""
         new = [row for row in sorted(unsuitable) if row not in self.known(rows)]
         if not new:
             return

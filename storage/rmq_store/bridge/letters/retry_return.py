@@ -1,11 +1,12 @@
-"""Records whose retry is due go back to Kafka: from `%RETRY%group` to their topics, the dead ones to theirs.
+"""Records whose retry is due go back to Kafka: from `%RETRY%group` to their topics, dead ones to dead-letter topics.
 
     per transaction   the records, and the next offset of the retry queue in `__pyrmq.retry.<group>`
 
-So none goes twice, wherever this process dies: behind the transactional id's first `begin` the position is what was
-committed. A retry queue of which a part is gone (a store that was set back) is recognised by the store time of the last
-message below the position. A record that Kafka does not take becomes a dead letter of the group in the store, by a unit
-that names the offsets, before the transaction that passes them over is committed: one that is repeated knows them.
+So no record goes back twice, wherever this process dies: after the transactional id's first `begin` the position is the
+committed one. If a part of the retry queue is gone (the store was set back), the store time of the last message below
+the position shows that. A record that Kafka refuses becomes a dead letter of the group in the store, before the
+transaction that passes it over is committed. The unit of these letters has their offsets, so a repeated transaction
+knows them.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _LETTER_HEADERS: Final = (
 
 
 def positions_topic(group: str) -> str:
-    """The place of the position of a group's retries."""
+    """The topic with the position of a group's retries."""
     return f"__pyrmq.retry.{escaped(group)}"
 
 
@@ -73,10 +74,10 @@ def transactional_id(group: str) -> str:
 
 
 class RetryReturn:
-    """Returns what is due of one group; not safe for threads. `returned` and `dead` count records by topic.
+    """Returns due records of one group; not safe for threads. `returned` and `dead` count records by topic.
 
     Raises (when constructed):
-        UsageError: Kafka has no such topic, or it is one of mirrors' own.
+        UsageError: Kafka has no such topic, or it is internal to Kafka or to a mirror.
     """
 
     def __init__(
@@ -113,10 +114,10 @@ class RetryReturn:
                 self._compacted[name] = is_compacted(administration, name)
 
     def begin(self) -> None:
-        """Take the transactional id, and read the position; also after an error.
+        """Take the transactional id, and read the position. Call it again after an error.
 
         Raises:
-            MirrorSourceError: the store was set back behind what was returned.
+            MirrorSourceError: the store was set back to before records that were returned.
             MirrorTargetError, KafkaUnavailableError, KafkaRefusedError.
         """
         self._positions.make()
@@ -146,7 +147,7 @@ class RetryReturn:
         return self._range()[1] - self._next
 
     def step(self) -> int:
-        """Return what is due, a transaction's worth of it; how many records left the queue.
+        """Return due records, at most one transaction; returns the number of records that left the queue.
 
         Raises:
             MirrorConflictError: another process returns records of this group; this one has ended.
@@ -215,7 +216,7 @@ class RetryReturn:
         return counts
 
     def _parted(self, rows: pa.RecordBatch) -> list[tuple[str, int, bool, npt.NDArray[np.int64]]]:
-        """The rows that are Kafka's, by where they go."""
+        """The rows that came from Kafka, by their target."""
         kinds, topics, partitions = (
             pc.map_lookup(rows.column("properties"), pa.scalar(name), "first").to_pylist()
             for name in (KAFKA_RETRY, KAFKA_RETRY_TOPIC, KAFKA_RETRY_PARTITION)
@@ -272,7 +273,7 @@ class RetryReturn:
         return int(added.num_rows)
 
     def _culprits(self, rows: pa.RecordBatch, known: dict[int, str], error: RecordRefusedError) -> dict[int, str]:
-        """The rows that Kafka's refusal is about. It may name good neighbours: those become dead letters, too."""
+        """The rows that Kafka refuses. Kafka may name good neighbours: those become dead letters, too."""
         for goal, partition, _, places in self._parted(rows):
             if (goal, partition) == tuple(error.partition):
                 sent = [int(row) for row in places if int(row) not in known]

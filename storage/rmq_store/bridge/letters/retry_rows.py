@@ -2,13 +2,13 @@
 
 A record that failed n times before waits as RocketMQ's consumer of it would: level 3 + n, then it is due in
 `%RETRY%group`, queue 0. Source: AbstractSendMessageProcessor#consumerSendMsgBack. n is the number in its header
-`rmq.attempts`, which the return sets and the consumer copies. One that failed too often is not delayed: it goes to its
-dead-letter topic in Kafka on the same way back.
+`rmq.attempts`, which the return sets and the consumer copies. A record that failed too often is not delayed: it goes to
+its dead-letter topic in Kafka on the same way back.
 
     KAFKA_RETRY              `retry` or `dead`
-    KAFKA_RETRY_TOPIC        where it returns
-    KAFKA_RETRY_PARTITION    the partition that it failed in, else that of the topic of failed records
-    KAFKA_ATTEMPTS           how often it failed, this time included
+    KAFKA_RETRY_TOPIC        the topic to which it returns
+    KAFKA_RETRY_PARTITION    the partition in which it failed, else that of the topic of failed records
+    KAFKA_ATTEMPTS           the number of its failures, this one included
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ Int64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RetryRules:
-    """`topics`: where records may return; one of unknown origin returns if there is one topic only. `max_attempts`: the
-    group's retryMaxTimes: a record that failed more often is dead. `level_count`: delay levels of the store.
+    """`topics`: topics to which records may return. If there is only one, records of unknown origin return to it.
+    `max_attempts`: the group's retryMaxTimes; a record that failed more often is dead. `level_count`: delay levels of
+    the store.
     """
 
     topics: Collection[str]
@@ -74,7 +75,7 @@ class MappedRetries:
 
 
 def retry_rows(rows: pa.RecordBatch, route: Route, rmq_rules: RmqRules, rules: RetryRules) -> MappedRetries:
-    """Records (RECORDS_SCHEMA) of one partition of a topic of failed records; the target of `route` is the group's
+    """Map records (RECORDS_SCHEMA) of one partition of a topic of failed records; the target of `route` is the group's
     retry topic.
     """
     letters = parse_letters(rows)

@@ -37,13 +37,14 @@ _LOOK_S: Final = 30.0
 class KafkaRetry:
     """The retries of one Kafka group; not safe for threads.
 
-    `group` names the ladder: its retryMaxTimes is how often a record comes again before it is dead. It must be no group
-    that consumes topics of the store. `failed`: topics that the consumer writes failed records to; `topics`: where they
-    return. `waiting_count`, `dead_count`, `refused_count`: records that were read, by what became of them.
+    `group` is the RocketMQ group whose retryMaxTimes and delay levels apply. It must not consume topics of the store.
+    `failed`: topics to which the consumer writes failed records. `topics`: topics to which they return.
+    `waiting_count`, `dead_count`, `refused_count`: records that were read, by their outcome.
 
     Raises (when constructed):
-        UsageError: a name that cannot be one; the group consumes topics of the store; a topic that is on both sides.
-        ResponseError: no such group, and none is made.
+        UsageError: an invalid name; the group consumes topics of the store; a topic that is in `failed` and in
+            `topics`.
+        ResponseError: the group does not exist, and is not created.
     """
 
     def __init__(
@@ -91,8 +92,8 @@ class KafkaRetry:
         until_caught_up: bool = False,
         on_step: Callable[[], None] = lambda: None,
     ) -> None:
-        """Work until `wait(seconds)` says that somebody has asked to stop; with `until_caught_up` until all that is
-        there now was read, and what is due was returned. Raises as `Intake.run` and `RetryReturn.step`.
+        """Work until `wait(seconds)` returns True, because somebody has asked to stop; with `until_caught_up`, until
+        all present records are read, and the due ones are returned. Raises as `Intake.run` and `RetryReturn.step`.
         """
         self._begin()
         looked_s = time.monotonic()

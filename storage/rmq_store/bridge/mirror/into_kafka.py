@@ -40,15 +40,14 @@ class _Topic:
 
 
 class IntoKafka:
-    """Mirrors the chosen topics of `store`. Topics and queues that come later are mirrored from their beginning. A
-    topic that fails stops alone; the others go on, and the report says why. A topic whose partitions do not answer
-    waits.
+    """Mirrors the chosen topics of `store`. Topics and queues that appear later are mirrored from their beginning. A
+    topic that fails stops alone; the others go on, and the report has the reason. A topic whose partitions do not
+    answer waits.
 
-    `wait` waits so many seconds, and says at once whether the mirror is to stop; it is asked between windows. `rate`:
-    records per second. `windows`: when to copy; none: always. `letters_max`: dead letters of one run; more end it.
-    `is_writable`: whether the store was opened for writing; its log is flushed before what lies in it is committed in
-    Kafka then. `patience_s`: how long Kafka may be away; None: for ever. Store and Kafka's side are the caller's to
-    close.
+    `wait(seconds)` returns True at once if the mirror is to stop; it is called between windows. `rate`: records per
+    second. `windows`: times of the day at which it copies; none: always. `letters_max`: dead letters of one run; more
+    end it. `is_writable`: the store was opened for writing; then its log is flushed before Kafka commits copies of it.
+    `patience_s`: how long Kafka may be unavailable; None: for ever. The caller closes the store and Kafka's side.
     """
 
     def __init__(
@@ -67,14 +66,15 @@ class IntoKafka:
         self.report = MirrorReport(side.mirror, "rmq-to-kafka")
 
     def run(self, *, until_caught_up: bool = False) -> MirrorReport:
-        """Copy until somebody stops it; `until_caught_up`: until a look at all topics finds nothing more to copy. All
-        records that the report counts as copied are committed in Kafka.
+        """Copy until somebody stops it; with `until_caught_up`, until a pass over all topics finds nothing more to
+        copy. All records that the report counts as copied are committed in Kafka.
 
         Raises:
-            MirrorConflictError: another mirror of this name has begun. A transaction that was not committed was
-            aborted. MirrorSourceError: every topic has stopped. MirrorLettersError: more dead letters than allowed.
-            KafkaUnavailableError: Kafka was away longer than `patience_s`. UsageError: a topic that was named is not
-            there, or two would become one.
+            MirrorConflictError: another mirror of this name has begun. An open transaction was aborted.
+            MirrorSourceError: every topic has stopped.
+            MirrorLettersError: more dead letters than allowed.
+            KafkaUnavailableError: Kafka was unavailable longer than `patience_s`.
+            UsageError: a named topic does not exist, or two topics would become one.
         """
         try:
             while not self._wait(closed_s(self._windows)):
@@ -115,7 +115,7 @@ class IntoKafka:
                 self._topics[name] = _Topic(copy)
 
     def _copy(self, topic: _Topic) -> int:
-        """One window, if the topic has not ended and does not wait: how many messages it had."""
+        """Copy one window, unless the topic has ended or waits. Returns the number of its messages."""
         if topic.failure is not None or time.monotonic() < topic.again_s:
             return 0
         self.report.last_poll_ms = time.time_ns() // 1_000_000

@@ -1,8 +1,8 @@
 """The mirror from Kafka into a store: read, map, append with the position, again.
 
 Per partition, the rows and the position after them are one append; nothing else is durable. So after a crash at any
-point, the next run reads the positions and goes on after the last message. A partition that fails stops alone; the
-others go on, and the report names the error. While the store is full or locked, or Kafka does not answer, the mirror
+point, the next run reads the positions and continues after the last message. A partition that fails stops alone; the
+others go on, and the report has the error. While the store is full or locked, or Kafka does not answer, the mirror
 waits.
 """
 
@@ -52,12 +52,13 @@ _BEYOND_S: Final = 5.0
 
 
 class IntoStore:
-    """A mirror. `wait` waits so many seconds, and says at once whether the mirror is to stop. `patience_s`: how long
-    Kafka may be away; None: for ever. Store, reader and administration are the caller's to close.
+    """A mirror. `wait(seconds)` returns True at once if the mirror is to stop. `patience_s`: how long Kafka may be
+    unavailable; None: for ever. The caller closes store, reader and administration.
 
     Raises (when constructed):
-        UsageError: what the options say cannot be done. MirrorSourceError: a source is not what it was.
-        MirrorConflictError: another mirror of this name is at work.
+        UsageError: the options cannot be carried out.
+        MirrorSourceError: a source was replaced.
+        MirrorConflictError: another mirror of this name is running.
         KafkaUnavailableError, KafkaRefusedError, StoreError.
     """
 
@@ -88,14 +89,14 @@ class IntoStore:
         self._look()
 
     def run(self, *, until_caught_up: bool = False) -> MirrorReport:
-        """Copy until somebody stops it; `until_caught_up`: what was there when this was called, then end. Records that
-        were reported as copied are in the store; they are on disk as `Store.append` says.
+        """Copy until somebody stops it; with `until_caught_up`, up to the present ends of the partitions. Records that
+        the report counts as copied are in the store; they are on disk as after `Store.append`.
 
         Raises:
-            MirrorConflictError: another mirror of this name has written; nothing was, by this one, since.
+            MirrorConflictError: another mirror of this name has written; this one has written nothing since.
             MirrorSourceError: every partition has stopped.
             MirrorLettersError: more dead letters than allowed.
-            KafkaUnavailableError: Kafka was away longer than `patience_s`.
+            KafkaUnavailableError: Kafka was unavailable longer than `patience_s`.
             KafkaRefusedError, StoreFailedError.
         """
         try:
@@ -151,7 +152,7 @@ class IntoStore:
         self._reader.assign({place: one.next for place, one in self._topics.active.items()})
 
     def _polled(self) -> Mapping[Partition, Fetched]:
-        """What has come. A partition that cannot be read stops, or goes on by option."""
+        """The fetched records. A partition that cannot be read stops, or goes on if the options say so."""
         if not self._topics.active:
             self._waits.sleep(RETRY_S)
             return {}
@@ -179,7 +180,7 @@ class IntoStore:
         return {}
 
     def _lose(self, place: Partition, offset: int) -> None:
-        """Kafka has no such offset: it is below what is kept, or beyond the end of a log that was longer once."""
+        """Kafka has no such offset: retention deleted it, or it is beyond the end of a log that was longer before."""
         one = self._topics.active.get(place)
         if one is None:
             return
@@ -211,8 +212,8 @@ class IntoStore:
         self._copy_rows(one, position_rows(max(error.offset, one.read_offset)), error.next_offset, -1, str(error))
 
     def _copy(self, fetched: Mapping[Partition, Fetched]) -> None:
-        """What came of each partition. It belongs to the topic that has the name now, if that was not made again since:
-        to look afterwards is what tells.
+        """Copy the fetched records. They are of the topic that has the name now, unless it was replaced since: so the
+        id is checked after the fetch.
         """
         with_rows = sorted({place.topic for place, got in fetched.items() if got.rows.num_rows})
         found: Mapping[str, KafkaTopic] = (
@@ -233,7 +234,7 @@ class IntoStore:
     def _copy_rows(
         self, one: SourcePartition, rows: pa.RecordBatch, next_offset: int, epoch: int, broken: str = ""
     ) -> None:
-        """Append rows, in units; `broken`: instead of them a dead letter that says so."""
+        """Append rows, in units; with `broken`, a dead letter with this reason instead of them."""
         rules = self._rules()
         ends = list(unit_ends(rows, self._pace.unit_rows or UNIT_ROWS))
         start = 0
@@ -276,7 +277,7 @@ class IntoStore:
             self._waits.retry(state)
 
     def _settle(self, *, everything: bool = False) -> None:
-        """Write positions that moved without records; not often, and all of them at the end."""
+        """Write positions that moved without records: now and then, and all of them at the end."""
         now_s = time.monotonic()
         for one in self._topics.active.values():
             is_due = everything or now_s - one.written_s >= EMPTY_UNIT_S

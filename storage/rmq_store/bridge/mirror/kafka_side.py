@@ -1,4 +1,4 @@
-"""Shared by the parts of a mirror into Kafka: Kafka's side, rules and counts."""
+"""Shared by the parts of a mirror into Kafka: Kafka's side, and the rules of copying."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class CopyRules:
-    """`start`: where queues begin that the mirror has never seen, if the topic was there when it began: `earliest`,
-    `latest`, or a store time in ms. `on_data_loss`: messages that are gone before they were copied end the topic's
-    mirror, or are counted. `on_source_change`: a store that is not the one that was copied (restored, or the topic made
-    again) ends it too; `common` goes on at the last common place, `restart` at the beginning.
-    `begin_again`: begin a topic that has no positions, although its target has records that were mirrored from it.
-    A window has at most `window_rows` messages and about `window_bytes` of all queues.
+    """`start`: the start of queues without a position, if the topic existed when the mirror began: `earliest`,
+    `latest`, or a store time in ms. `on_data_loss`: what to do if messages were deleted before they were copied: stop
+    the topic, or count them. `on_source_change`: what to do if the store was replaced (restored, or the topic created
+    again): stop the topic, continue after the last common message (`common`), or start again (`restart`).
+    `begin_again`: begin a topic without positions, although its target has mirrored records. A window has at most
+    `window_rows` messages and about `window_bytes` bytes, over all queues.
     """
 
     start: Literal["earliest", "latest"] | int = "earliest"
@@ -35,7 +35,7 @@ class CopyRules:
 
 @dataclass(frozen=True, slots=True)
 class KafkaSide:
-    """Kafka, for all topics of a mirror. `instance` names this run of it. UsageError: an id that cannot be one."""
+    """Kafka, for all topics of a mirror. `instance` names this run of it. Raises UsageError for an invalid id."""
 
     mirror: str
     rmq_cluster_id: str
@@ -55,5 +55,5 @@ class KafkaSide:
             raise UsageError(f"Kafka's cluster has the id {self.kafka_cluster_id!r} already: choose another one.")
 
     def route(self, topic: str, target: str, queue_id: int) -> Route:
-        """From a queue to its partition."""
+        """The route from a queue to its partition."""
         return Route(self.rmq_cluster_id, topic, queue_id, self.kafka_cluster_id, target, queue_id)

@@ -24,10 +24,10 @@ _NOW_MARGIN_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True)
 class TargetRules:
-    """`create`: make topics that are missing, with as many partitions as the source has queues and `settings`, and give
-    them more when it gets more. `old_timestamps`: what becomes of messages that the topic's retention deletes at once:
-    `refuse` ends the topic's mirror, `keep` copies them so, `now` gives them the time of the mirror.
-    `compacted`: keys of the messages are identities, so that a compacted topic may keep the last of each only.
+    """`create`: create missing topics, with `settings` and a partition for each queue of the source, and add partitions
+    when the source gets more queues. `old_timestamps`: what to do with messages that the topic's retention would delete
+    at once: stop the topic (`refuse`), copy them unchanged (`keep`), or copy them with the present time (`now`).
+    `compacted`: keys of the messages are identities, so a compacted topic may keep only the last message of each key.
     """
 
     create: bool = False
@@ -48,8 +48,9 @@ def prepare_target(
     """The target topic, with a partition for each queue.
 
     Raises:
-        UsageError: it is not there, or has too few partitions, and the mirror is not to make it; or Kafka has no such
-        names.
+        UsageError: it does not exist, or has too few partitions, and the mirror must not change that; or Kafka allows
+            no
+            such name.
     """
     if not _NAME.fullmatch(target) or target in (".", ".."):
         raise UsageError(f"Topic {topic!r} cannot be called {target!r} in Kafka; --rename gives it another name.")
@@ -73,15 +74,15 @@ def prepare_target(
 
 
 def prepare_letters(administration: KafkaAdministration, mirror: str) -> None:
-    """Have the dead-letter topic."""
+    """Create the dead-letter topic of the mirror, unless it exists."""
     administration.create_topic(letter_topic(mirror), 1, _LETTER_SETTINGS)
 
 
 def record_rules(
     target: str, settings: Mapping[str, str], letter_settings: Mapping[str, str], rules: TargetRules
 ) -> KafkaRules:
-    """Limits that the target's settings now set for records. UsageError: the topic keeps only the last record of each
-    key.
+    """The limits that the present settings of the target set for records. Raises UsageError if the topic keeps only the
+    last record of each key.
     """
     policy = settings.get("cleanup.policy", "delete").split(",")
     if "compact" in policy and not rules.compacted:

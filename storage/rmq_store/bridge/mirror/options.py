@@ -22,15 +22,15 @@ _CLUSTER_ID = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 class IntoStoreOptions:
     """`mirror`: its name. `cluster_id`: of the RocketMQ side, the user's choice. `choice`: the topics.
 
-    `create_topics`: make and grow target topics. `start`: for the partitions that are there at the first run, and for
-    topics that are named later; others begin at the earliest. `rate`: records per second. `windows`: when to copy;
-    none: always. `on_data_loss` `count`: records that are gone are counted and said, and the mirror goes on.
-    `on_bad_batch` `letter`: a batch that cannot be decoded becomes a dead letter with its offset. `restart_replaced`: a
-    topic that was made again begins anew. `tags_header`: the header that becomes TAGS. `letters_max`: dead letters of
-    one run; more end it.
+    `create_topics`: create and extend target topics. `start`: the start of partitions that exist at the first run, and
+    of topics that are named later; others begin at the earliest record. `rate`: records per second. `windows`: times of
+    the day at which it copies; none: always. `on_data_loss` `count`: records that Kafka deleted are counted, and the
+    mirror goes on. `on_bad_batch` `letter`: a batch that cannot be decoded becomes a dead letter with its offset.
+    `restart_replaced`: a topic that was created again begins anew. `tags_header`: the header that becomes TAGS.
+    `letters_max`: dead letters of one run; more end it.
 
     Raises (when constructed):
-        UsageError: a value that cannot be one.
+        UsageError: an invalid value.
     """
 
     mirror: str

@@ -29,14 +29,14 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A part of each day, UTC: [start, end) in minutes since midnight, which may lie in between."""
+    """A part of each day, UTC: [start, end) in minutes since midnight. With `end < start` it includes midnight."""
 
     start: int
     end: int
 
     @classmethod
     def parse(cls, text: str) -> Window:
-        """`22:00-06:00`. UsageError."""
+        """Parse `22:00-06:00`. Raises UsageError."""
         found = _WINDOW.fullmatch(text)
         if found is None:
             raise UsageError(f"--window {text!r}: times of a day, such as 22:00-06:00 (UTC), are expected")
@@ -56,7 +56,7 @@ class Window:
 
 
 class Pace:
-    """Limits the average records per second; None: no limit."""
+    """Limits the average number of records per second; None: no limit."""
 
     def __init__(self, records_per_s: float | None, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._rate = records_per_s
@@ -73,7 +73,7 @@ class Pace:
         return 0.0 if self._rate is None else max(0.0, self._free_s - self._clock_s())
 
     def took(self, count: int) -> None:
-        """So many were copied."""
+        """Count records that were copied."""
         if self._rate is not None:
             self._free_s = max(self._free_s, self._clock_s()) + count / self._rate
 

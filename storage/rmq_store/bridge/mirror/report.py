@@ -54,7 +54,9 @@ LAST_POLL = Metric(
 
 @dataclass(slots=True)
 class PartitionReport:
-    """Of one partition or queue. `stable_end` -1: not asked yet. `failure`: why it has stopped; "": it has not."""
+    """The state of one partition or queue. `stable_end` -1: unknown yet. `failure`: the reason why it has stopped; "":
+    it has not.
+    """
 
     next_offset: int
     stable_end: int = -1
@@ -62,18 +64,18 @@ class PartitionReport:
 
     @property
     def lag(self) -> int:
-        """0 as well while the end is not known. After a change of the leader the end may be behind for a while."""
+        """Unread offsets; also 0 while the end is unknown. After a change of the leader the end may lag for a while."""
         return max(0, self.stable_end - self.next_offset)
 
     @property
     def is_caught_up(self) -> bool:
-        """False while the end is not known."""
+        """True if nothing is left to copy; False while the end is unknown."""
         return 0 <= self.stable_end <= self.next_offset
 
 
 @dataclass(slots=True)
 class MirrorReport:
-    """Counts since the mirror started. `state`: what it does now, in words."""
+    """Counts since the mirror started. `state`: its present activity, in words."""
 
     mirror: str
     direction: str
@@ -91,7 +93,7 @@ class MirrorReport:
     _marks: deque[tuple[float, int]] = field(default_factory=deque)
 
     def add(self, copied: int, dropped_loops: int, letters: int) -> None:
-        """Count what one unit has brought."""
+        """Count the records of one unit."""
         self.copied += copied
         self.dropped_loops += dropped_loops
         self.letters += letters
@@ -109,12 +111,12 @@ class MirrorReport:
 
     @property
     def lag(self) -> int:
-        """Of all partitions that have not stopped."""
+        """The sum over all partitions that have not stopped."""
         return sum(one.lag for one in self.partitions.values() if not one.failure)
 
     @property
     def is_caught_up(self) -> bool:
-        """True if no partition has stopped and each is caught up; False while none was looked at."""
+        """True if no partition has stopped and each is caught up; False until the first poll."""
         return self.state != STARTING and all(one.is_caught_up and not one.failure for one in self.partitions.values())
 
     @property
@@ -123,7 +125,7 @@ class MirrorReport:
         return {place: one.failure for place, one in self.partitions.items() if one.failure}
 
     def families(self) -> list[MetricFamily]:
-        """The same as metrics."""
+        """The report as metrics."""
         labels = (self.mirror, self.direction)
         counts = (
             (COPIED, self.copied), (LOOPS, self.dropped_loops), (LETTERS, self.letters), (LOST, self.lost),

@@ -1,8 +1,8 @@
 """The Kafka topics of a mirror, the positions of their partitions, and changes such as new or deleted topics.
 
-    found for the first time      its partitions begin as the options say, and that is written first
-    more partitions than before   new ones begin at the earliest: all of it is new
-    another topic id              deleted and made again: its partitions stop, or begin anew by option
+    found for the first time      its partitions begin as the options say; these positions are written first
+    more partitions than before   new ones begin at the earliest record: all of them is new
+    another topic id              deleted and created again: its partitions stop, or begin anew by option
     gone                          its partitions stop
 
 A topic that has stopped stays so for this run; all others go on.
@@ -26,8 +26,8 @@ from rmq_store.errors import MirrorSourceError, UsageError
 
 @dataclass(slots=True)
 class SourcePartition:
-    """One partition at work. `read_offset` and `read_epoch`: up to where it was read, which may be beyond
-    `position` by offsets without records. `written_s`: when its last unit was written.
+    """One partition that is copied. `read_offset` and `read_epoch`: the end of the fetched records, which may be beyond
+    `position` by offsets without records. `written_s`: time of its last unit (monotonic).
     """
 
     place: Partition
@@ -39,13 +39,13 @@ class SourcePartition:
 
     @property
     def next(self) -> Position:
-        """The offset at which the reader goes on."""
+        """The position at which the reader continues."""
         return Position(self.read_offset, self.read_epoch)
 
 
 @dataclass(slots=True)
 class SourceTopic:
-    """One topic at work."""
+    """One topic that is copied."""
 
     positions: TopicPositions
     target: str
@@ -53,7 +53,9 @@ class SourceTopic:
 
 
 class SourceTopics:
-    """Follows the topics. `active`: what is to be read; `stopped`: what is not any more, and why."""
+    """Follows the topics. `active`: partitions that are read; `stopped`: partitions that are not read any more, with
+    the reasons.
+    """
 
     def __init__(
         self,
@@ -76,12 +78,13 @@ class SourceTopics:
         self._is_first_look = True
 
     def look(self) -> bool:
-        """Look at the topics, and begin what is new. Returns whether `active` has changed.
+        """Read the list of topics, and begin new ones. Returns True if `active` has changed.
 
         Raises:
-            UsageError: a topic that was named is not there, two topics would become one, or a target cannot be used;
-            with a pattern, only at the first look.
-            MirrorSourceError: at the first look, a topic was made again.
+            UsageError: a named topic does not exist, two topics would become one, or a target cannot be used; with a
+                pattern,
+                only at the first call.
+            MirrorSourceError: at the first call, a topic was created again.
             MirrorConflictError, KafkaUnavailableError, KafkaRefusedError, StoreError.
         """
         available = self._administration.topics()
@@ -108,12 +111,12 @@ class SourceTopics:
         return set(self.active) != before
 
     def stop(self, place: Partition, reason: str) -> None:
-        """A partition stops."""
+        """Stop a partition."""
         if self.active.pop(place, None) is not None:
             self.stopped[place] = reason
 
     def check_id(self, available: Mapping[str, KafkaTopic], name: str) -> bool:
-        """Whether a topic that was read is still the one that its positions are of; else its partitions stop."""
+        """True if a topic still has the id of its positions; if not, stop its partitions."""
         topic, found = self.topics.get(name), available.get(name)
         if topic is None or found is None:
             self._stop_topic(name, f"Kafka has no topic {name!r} any more")

@@ -1,7 +1,7 @@
 """Target topics of a mirror in a store: a queue for each partition.
 
-Queues for reading are there before those for writing: consumers must know a queue before it has messages. A mirror
-never takes queues away, and never changes another setting of a topic that is there.
+Queues are opened for reading before they are opened for writing: consumers must know a queue before it has messages. A
+mirror never removes queues, and never changes another setting of an existing topic.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ def prepare(store: Store, topic: str, target: str, partition_count: int, *, may_
     """Make sure that `target` has a queue for each partition of Kafka's `topic`. Durable on return.
 
     Raises:
-        UsageError: RocketMQ has no such topics; or it is not there, has too few queues or may not be written, and the
-            mirror may not change that.
+        UsageError: RocketMQ allows no such name; or the topic does not exist, has too few queues or may not be written,
+            and
+            the mirror must not change that.
     """
     check_rmq_target(topic, target)
     try:

@@ -47,10 +47,10 @@ _SETTINGS_AGE_S: Final = 30.0
 
 
 class TopicIntoKafka:
-    """`topic` into `target`. `is_new`: the topic was not there when the mirror began, so all of it is copied.
+    """Copies `topic` into `target`. `is_new`: the topic did not exist when the mirror began, so all of it is copied.
 
-    `open`, then `copy` again and again. After a `KafkaUnavailableError` of either it can be called again; all other
-    errors end the topic's mirror.
+    Call `open`, then `copy` repeatedly. After a `KafkaUnavailableError` of either, call it again; all other errors end
+    the topic's mirror.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class TopicIntoKafka:
     # -- positions --------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Take the topic from whoever mirrors it, and write where its queues begin.
+        """Take the topic over from any other mirror of this name, and write the start of its queues.
 
         Raises:
-            MirrorSourceError, MirrorTargetError: a side is not what it was.
-            UsageError, KafkaRefusedError: the target cannot be written to.
+            MirrorSourceError, MirrorTargetError: a side was replaced.
+            UsageError, KafkaRefusedError: the target cannot be written.
         """
         side = self._side
         self._prepare()
@@ -122,7 +122,7 @@ class TopicIntoKafka:
     # -- after a failure --------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """End the transaction that failed, and go on at the position that is committed. MirrorConflictError."""
+        """End the transaction that failed, and continue at the committed position. Raises MirrorConflictError."""
         if not self._is_claimed:
             self.open()
             return
@@ -155,7 +155,7 @@ class TopicIntoKafka:
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether the last transaction failed, so that the next `copy` has something to do."""
+        """True if the last transaction failed, so that the next `copy` has work."""
         return self._must_settle
 
     def tell(self, failure: str = "") -> None:
@@ -169,11 +169,13 @@ class TopicIntoKafka:
             self._report.partitions[Partition(self.topic, queue_id)] = PartitionReport(next_offset, end, failure)
 
     def copy(self) -> int:
-        """Copy one window, if something is there: how many messages it had.
+        """Copy one window, if there are messages; returns their number.
 
         Raises:
-            KafkaUnavailableError: try again later. MirrorConflictError: another mirror of the name has begun.
-            MirrorSourceError: messages are gone. UsageError, KafkaRefusedError: the topic cannot be mirrored so.
+            KafkaUnavailableError: try again later.
+            MirrorConflictError: another mirror of the name has begun.
+            MirrorSourceError: messages were deleted before they were copied.
+            UsageError, KafkaRefusedError: the topic cannot be mirrored with these options.
         """
         if self._writer is None or not self._is_claimed:
             self.open()
@@ -200,7 +202,7 @@ class TopicIntoKafka:
         return sum(window.stop - window.start for window in windows)
 
     def close(self) -> None:
-        """Abort what is open."""
+        """Abort the open transaction."""
         if self._writer is not None:
             self._writer.close()
 
@@ -221,7 +223,7 @@ class TopicIntoKafka:
             self.open()
 
     def _skip_gone(self) -> dict[int, QueuePosition]:
-        """Positions of queues whose next messages are gone, behind these."""
+        """New positions of queues whose next messages are gone: after the gone messages."""
         found = {}
         for queue_id, (first, _) in self._ranges().items():
             position = self._positions[queue_id]
@@ -238,7 +240,7 @@ class TopicIntoKafka:
         return found
 
     def _ranges(self) -> dict[int, QueueRange]:
-        """Of queues that have a position; one that is new waits for the next look."""
+        """The ranges of queues that have a position. A new queue waits for the next look at the topics."""
         ranges = self._store.queue_ranges(self.topic)
         return {queue_id: ranges[queue_id] for queue_id in ranges if queue_id in self._positions}
 
@@ -316,7 +318,7 @@ class TopicIntoKafka:
         report.older_than_retention += sum(mapped.older for mapped in windows)
 
     def _add(self, partition: Partition, rows: pa.RecordBatch) -> list[pa.RecordBatch]:
-        """Add rows to the transaction; letters for those that are too large."""
+        """Add rows to the transaction; returns dead letters for those that are too large."""
         assert self._writer is not None
         letters = []
         while rows.num_rows:

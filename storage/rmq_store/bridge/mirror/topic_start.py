@@ -1,4 +1,4 @@
-"""The positions at which a mirror of one topic into Kafka goes on; detects a replaced source or target."""
+"""The positions at which a mirror of one topic into Kafka continues; detects a replaced source or target."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rmq_store.errors import MirrorSourceError, MirrorTargetError, UsageError
 
 @dataclass(frozen=True, slots=True)
 class TopicStart:
-    """Of `topic` with `queue_count` queues into `target`, whose id in Kafka is `target_id`. `is_new`: the topic was not
-    there when the mirror began. The positions of `side` must have been refreshed.
+    """The start of the copy from `topic`, with `queue_count` queues, into `target`, whose id in Kafka is `target_id`.
+    `is_new`: the topic did not exist when the mirror began. The positions of `side` must have been refreshed.
     """
 
     store: Store
@@ -30,7 +30,9 @@ class TopicStart:
     is_new: bool
 
     def check_target(self) -> None:
-        """UsageError: the mirror copied the topic to another one. MirrorTargetError: the target was made again."""
+        """Raise UsageError if the mirror copied the topic to another target, and MirrorTargetError if the target was
+        created again.
+        """
         known = self.side.positions.topic(self.topic)
         if known is None:
             return
@@ -47,7 +49,7 @@ class TopicStart:
             )
 
     def new_positions(self) -> dict[int, QueuePosition]:
-        """Positions of queues that have none. MirrorTargetError: they had some."""
+        """Positions of queues that have none. Raises MirrorTargetError if their positions were lost."""
         known = self.side.positions.topic(self.topic)
         if known is None and not self.rules.begin_again:
             self._refuse_known_records()
@@ -86,7 +88,7 @@ class TopicStart:
                 )
 
     def check_ends(self, positions: Mapping[int, QueuePosition]) -> None:
-        """MirrorTargetError: partitions end earlier than they did."""
+        """Raise MirrorTargetError if partitions end earlier than before."""
         for queue_id, position in positions.items():
             end = self.side.writers.high_watermark(Partition(self.target, queue_id))
             if end < position.mark.target_end:
@@ -99,7 +101,7 @@ class TopicStart:
                 )
 
     def moved_positions(self, positions: Mapping[int, QueuePosition]) -> dict[int, QueuePosition]:
-        """Positions of queues that are not what they were, by the rule for that. MirrorSourceError."""
+        """New positions of queues that were replaced, by the rule for that. Raises MirrorSourceError."""
         moved = {}
         for queue_id, position in positions.items():
             reason = changed(self.store, self.topic, queue_id, position.mark)

@@ -19,8 +19,8 @@ from rmq_store.format.properties.mirror_properties import MIRROR_FROM
 
 @dataclass(slots=True)
 class MappedWindow:
-    """`parts` (RECORDS_SCHEMA) for the target partition, and letters. `older`: how many the target's retention deletes
-    at once.
+    """`parts` (RECORDS_SCHEMA) for the target partition, and dead letters. `older`: number of records that the target's
+    retention deletes at once.
     """
 
     window: QueueWindow
@@ -33,7 +33,7 @@ class MappedWindow:
 def map_window(
     window: QueueWindow, route: Route, rules: KafkaRules, refused: Mapping[int, str], max_letter_bytes: int
 ) -> MappedWindow:
-    """`refused`: by queue offset, why Kafka does not take a message."""
+    """Map a window. `refused`: by queue offset, the reason why Kafka refuses a message."""
     mapped = MappedWindow(window)
     for batch in window.batches:
         one = to_kafka(batch, route, rules)

@@ -2,14 +2,14 @@
 consumed there.
 
 The way back is the mirror from target to source. Each copy in the source names its original record. So a record is
-consumed if its copy lies below the group's position. For copies that are gone, other rules apply:
+consumed if its copy is below the group's position. For copies that are gone, other rules apply:
 
-* Retention takes the oldest. Records before the first copy that is left were copied before it, and so below the
+* Retention deletes the oldest. Records before the first copy that is left were copied before it, and so below the
   group's position: [start of the way back, first copy left) is consumed. If none is left below the group's position,
-  the first one behind it says the same, or, if there is none either, the position of the way back.
-* Compaction takes any. All in [start of the way back, last copy below the group's position] was copied.
+  the first one after it says the same, or, if there is none either, the position of the way back.
+* Compaction deletes any. All in [start of the way back, last copy below the group's position] was copied.
 
-Dead letters of the way back were never in the source, and are not consumed, wherever they lie.
+Dead letters of the way back were never in the source, and are not consumed, wherever they are.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rmq_store.bridge.offsets.translate import NO_OFFSETS, Ascending, Offsets, O
 
 
 class Lost(Enum):
-    """Copies that may be gone from the source."""
+    """The reason why copies may be gone from the source."""
 
     NONE = "none"
     OLDEST = "oldest"
@@ -36,14 +36,15 @@ class Lost(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WayBack:
-    """The mirror from target to source, of this queue: it began at `start`, and has copied what lies below `next`."""
+    """The mirror from target to source, for this queue: it began at `start`, and has copied the records below `next`.
+    """
 
     start: int
     next: int
 
 
 class Copies:
-    """Looks up records of others, in ascending order. Memory: copies of as many records as one call asks for."""
+    """Looks up records of others, in ascending order. Memory: copies of as many records as one call looks up."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class Copies:
         self._gone_below = 0
 
     def consumed(self, positions: Offsets) -> npt.NDArray[np.bool_]:
-        """(n,) Which of these records are consumed; see `translate.Consumed`."""
+        """(n,) True for each record that is consumed; see `translate.Consumed`."""
         if not len(positions):
             return np.zeros(0, np.bool_)
         self._read(int(positions[-1]))
@@ -81,7 +82,7 @@ class Copies:
         return copied | (gone & ~np.isin(positions, self._letters))
 
     def none_from(self, position: int) -> bool:
-        """No record at `position` or behind it is consumed; see `translate.Consumed`."""
+        """True if no record at `position` or after it is consumed; see `translate.Consumed`."""
         self._read(position)
         return self._ended and self._last < position and self._gone_below <= position
 

@@ -23,7 +23,7 @@ PATIENCE_S: Final = 90.0
 
 
 class KafkaSide:
-    """A Kafka cluster. `reader` is for nothing else meanwhile."""
+    """A Kafka cluster. `reader` must not be used for anything else meanwhile."""
 
     name: Final = "Kafka"
 
@@ -37,24 +37,24 @@ class KafkaSide:
         self.cluster_id: Final = administration.cluster_id()
 
     def topics(self) -> Collection[str]:
-        """All but Kafka's internal ones. Ids and partitions that Kafka answers here hold until the next call: a group
-        has many topics.
+        """All topics but Kafka's internal ones. Ids and partitions from this answer are used until the next call,
+        because a group has many topics.
         """
         self._known = self.administration.topics()
         return self._known.keys()
 
     def queue_count(self, topic: str) -> int:
-        """How many partitions; 0: there is no such topic."""
+        """The number of partitions; 0: there is no such topic."""
         found = self._topic(topic)
         return 0 if found is None else found.partition_count
 
     def topic_id(self, topic: str) -> str:
-        """Kafka's topic id; empty where Kafka does not tell."""
+        """Kafka's topic id; empty if Kafka does not tell it."""
         found = self._topic(topic)
         return "" if found is None or found.topic_id == uuid.UUID(int=0) else str(found.topic_id)
 
     def extents(self, queues: Collection[Queue]) -> Mapping[Queue, Extent]:
-        """Ranges of these partitions now: up to the last stable offset."""
+        """The present ranges of these partitions, up to the last stable offset."""
         partitions = [Partition(*queue) for queue in queues]
         if not partitions:
             return {}
@@ -66,7 +66,9 @@ class KafkaSide:
         }
 
     def wait_for_end(self, queue: Queue, end: int) -> None:
-        """Each partition of a transaction shows its records at a time of its own, and the position may be earlier."""
+        """As `Side.wait_for_end`. Each partition of a transaction shows its records at a time of its own, and the
+        position may be shown earlier.
+        """
         deadline_s = time.monotonic() + self._patience_s
         partition = Partition(*queue)
         while self.reader.stable_ends([partition])[partition] < end:
@@ -78,7 +80,7 @@ class KafkaSide:
             time.sleep(_SLEEP_S)
 
     def origins(self, queue: Queue, first: int, end: int, other: Origin) -> Iterator[Origins]:
-        """As `Side.origins`. KafkaUnavailableError: nothing comes in time."""
+        """As `Side.origins`. KafkaUnavailableError: no records come in time."""
         for rows in read_rows(self.reader, Partition(*queue), first, end, self._patience_s):
             yield record_origins(rows, queue, other)
 
@@ -87,16 +89,16 @@ class KafkaSide:
         return self.administration.groups()
 
     def group_positions(self, group: str) -> Mapping[Queue, int]:
-        """Offsets that a group has committed, transactions included."""
+        """Offsets that a group has committed, those of committed transactions included."""
         return {Queue(*place): offset for place, offset in self.administration.group_offsets(group).items()}
 
     def members(self, group: str) -> str:
-        """How many members the group has."""
+        """The number of the group's members, as a text; empty: none."""
         count = self.administration.group_member_count(group)
         return f"{count} members" if count else ""
 
     def waiting_count(self, group: str) -> int:
-        """A group of Kafka has nothing but its positions."""
+        """0: a group of Kafka has nothing but its positions."""
         return 0
 
     def commit(self, group: str, positions: Mapping[Queue, int], *, force: bool) -> None:
@@ -114,7 +116,7 @@ def read_rows(
     reader: KafkaReader, partition: Partition, first: int, end: int, patience_s: float
 ) -> Iterator[pa.RecordBatch]:
     """Committed records at [`first`, `end`) of a partition, a fetch at a time. A caller that stops early may read
-    another partition at once. KafkaUnavailableError: nothing comes for `patience_s`.
+    another partition at once. KafkaUnavailableError: no records come for `patience_s` seconds.
     """
     if first >= end:
         return

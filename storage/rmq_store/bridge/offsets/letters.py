@@ -1,4 +1,4 @@
-"""Messages that a mirror could not copy, as positions in the source: its dead letters name them."""
+"""Positions, in the source, of messages that a mirror could not copy: its dead letters name them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OFFSET_DIGITS_MAX: Final = 18
 
 
 class Letters:
-    """Positions by queue of the source. They are read when somebody asks first, and once."""
+    """Positions by queue of the source. They are read once, at the first call."""
 
     def __init__(self, cluster_id: str, read: Callable[[], Iterator[Entries]]) -> None:
         """`cluster_id`: of the source. `read`: headers or properties of all dead letters of the mirror."""
@@ -54,7 +54,7 @@ class Letters:
 
 
 def letters_of_store(store: Store, mirror: str, kafka_cluster_id: str) -> Letters:
-    """Of a mirror from Kafka into a store."""
+    """The letters of a mirror from Kafka into a store."""
     topic = letter.letter_topic(mirror)
 
     def read() -> Iterator[Entries]:
@@ -70,7 +70,7 @@ def letters_of_store(store: Store, mirror: str, kafka_cluster_id: str) -> Letter
 def letters_of_kafka(
     administration: KafkaAdministration, reader: KafkaReader, mirror: str, rmq_cluster_id: str
 ) -> Letters:
-    """Of a mirror from a store into Kafka."""
+    """The letters of a mirror from a store into Kafka."""
     topic = kafka_targets.letter_topic(mirror)
 
     def read() -> Iterator[Entries]:

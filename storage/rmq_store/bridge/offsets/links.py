@@ -23,11 +23,11 @@ from rmq_store.broker.store.store import Store
 def kafka_to_store(
     store: Store, connection: KafkaConnection, cluster_id: str, mirror: str, way_back: str
 ) -> Iterator[Link]:
-    """Groups go from Kafka to the store: `mirror` names the mirror into the store, `way_back` the one into Kafka.
-    `cluster_id` is the store's. Close it to let go of connections; the store is the caller's.
+    """Groups move from Kafka to the store: `mirror` names the mirror into the store, `way_back` the one into Kafka.
+    `cluster_id` is the store's. Connections are closed after the block; the caller closes the store.
 
     Raises:
-        UsageError: no extra `[kafka]`, a wrong name, or a cluster id other than the mirror's.
+        UsageError: the extra `[kafka]` is missing, an invalid name, or a cluster id other than the mirror's.
         KafkaUnavailableError, KafkaRefusedError.
     """
     with _opened(store, connection, cluster_id, into_store=mirror, into_kafka=way_back) as (kafka, rmq, there, back):
@@ -39,7 +39,7 @@ def kafka_to_store(
 def store_to_kafka(
     store: Store, connection: KafkaConnection, cluster_id: str, mirror: str, way_back: str
 ) -> Iterator[Link]:
-    """Groups go from the store to Kafka: `mirror` names the mirror into Kafka, `way_back` the one into the store.
+    """Groups move from the store to Kafka: `mirror` names the mirror into Kafka, `way_back` the one into the store.
     Otherwise as `kafka_to_store`.
     """
     with _opened(store, connection, cluster_id, into_store=way_back, into_kafka=mirror) as (kafka, rmq, back, there):

@@ -16,7 +16,7 @@ _TIMEOUT_MS: Final = 90_000
 
 
 class IntoStore:
-    """Positions of a mirror from Kafka into a store. The store knows targets by hashes of their names.
+    """Positions of a mirror from Kafka into a store. The store identifies targets by hashes of their names.
 
     Raises (when constructed):
         UsageError: the mirror has begun with another cluster id of the store.

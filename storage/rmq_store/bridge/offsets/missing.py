@@ -1,5 +1,5 @@
-"""Records that a group would miss if it moved now: it has not consumed them, and they do not follow its position in the
-target.
+"""Records that a group would miss if it moved now: it has not consumed them, and in the target they are not after its
+position.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from rmq_store.bridge.offsets.translate import OTHER, Origins
 
 
 def count_missing(records: Iterable[Origins], copied_from: int, gone: range) -> int:
-    """Count records of the source, from the group's position on, that the target does not have at or behind the
+    """Count records of the source, from the group's position on, that the target does not have at or after the
     translated position.
 
-    `copied_from`: the source offset of the first record there that the mirror copied; records of the source before it
-    are missing (dead letters, what lay before the mirror's start, what the target's retention took). Its end if no
-    mirror leads to the target. `gone`: positions of the target that its retention took and that the group has not
-    consumed there; a copy of one, not consumed in the source, is missing. Reads no further than needed.
+    `copied_from`: the source offset of the first record there that the mirror copied. Records of the source before it
+    are missing: dead letters, records before the mirror's start, records that the target's retention deleted. It is the
+    end of the source if no mirror leads to the target. `gone`: positions of the target that its retention deleted and
+    that the group has not consumed there; a copy of one, not consumed in the source, is missing. Reads no further than
+    needed.
     """
     count = 0
     for chunk in records:

@@ -12,7 +12,9 @@ from rmq_store.errors import GroupInUseError, UsageError
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """A group's moves. `waiting_count` messages wait to come to it again in the source, beside its positions."""
+    """A group's moves. `waiting_count`: messages that will be redelivered to it in the source, in addition to its
+    positions.
+    """
 
     source_group: str
     target_group: str
@@ -21,23 +23,24 @@ class GroupPlan:
 
     @property
     def is_clean(self) -> bool:
-        """Whether the group would get all that it has not consumed."""
+        """True if the group would get all records that it has not consumed."""
         return bool(self.moves) and all(move.status in CLEAN for move in self.moves)
 
     @property
     def change_count(self) -> int:
-        """How many positions there are to commit."""
+        """The number of positions to commit."""
         return sum(move.is_change for move in self.moves)
 
 
 def plan_move(
     link: Link, source_group: str, target_group: str, rules: Rules, *, force: bool = False, ignore_waiting: bool = False
 ) -> GroupPlan:
-    """The plan of `apply_move`. Changes nothing. No moves: the group has no position on a topic that is mirrored.
+    """Plan `apply_move`; changes nothing. Without moves, the group has no position on a mirrored topic.
 
     Raises:
-        GroupInUseError: the group has members in the target, and not `force`. UsageError: messages wait to come to it
-        again in the source, and not `ignore_waiting`; or as `plan_group`, which raises the rest.
+        GroupInUseError: the group has members in the target, without `force`.
+        UsageError: messages will be redelivered to it in the source, without `ignore_waiting`.
+        As `plan_group`.
     """
     moves = plan_group(link, source_group, target_group, rules)
     if not moves:
@@ -57,11 +60,11 @@ def plan_move(
 
 
 def apply_move(link: Link, plan: GroupPlan, *, force: bool = False) -> int:
-    """Commit a plan's changes, durably: how many there were.
+    """Commit a plan's changes, durably; returns their number.
 
     Raises:
-        GroupInUseError: the group has got members in the target meanwhile, and not `force`; nothing was committed.
-        KafkaUnavailableError, KafkaRefusedError, or as `Store.commit_offsets`.
+        GroupInUseError: the group has members in the target now, without `force`; nothing was committed.
+        KafkaUnavailableError, KafkaRefusedError; as `Store.commit_offsets`.
     """
     changes = {move.target: move.new for move in plan.moves if move.new is not None and move.is_change}
     if changes:

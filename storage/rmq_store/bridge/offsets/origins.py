@@ -1,4 +1,4 @@
-"""Rows of either side as `Origins`, seen from a queue of the other side."""
+"""The origins of rows of either side, as `Origins`, for a queue of the other side."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MarksOf = Callable[[pa.RecordBatch], Marks]
 
 
 def record_origins(rows: pa.RecordBatch, queue: Queue, other: Origin) -> Origins:
-    """Of records (RECORDS_SCHEMA) of a partition."""
+    """The origins of records (RECORDS_SCHEMA) of a partition."""
 
     def marks(some: pa.RecordBatch) -> Marks:
         return record_marks(some, Entries.of_headers(some.column("headers")), *queue)
@@ -38,7 +38,7 @@ def record_origins(rows: pa.RecordBatch, queue: Queue, other: Origin) -> Origins
 
 
 def message_origins(rows: pa.RecordBatch, other: Origin) -> Origins:
-    """Of messages: MESSAGE_COLUMNS of a queue."""
+    """The origins of messages of a queue (MESSAGE_COLUMNS)."""
 
     def marks(some: pa.RecordBatch) -> Marks:
         return message_marks(some, Entries.of_properties(some.column("properties")))

@@ -1,4 +1,4 @@
-"""Two queues that mirrors join, and the reads of both that a translation needs."""
+"""Two queues that mirrors connect, and the reads of both that a translation needs."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ LettersOf = Callable[[Queue], Offsets]
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A source and a target with the mirrors between them, by their positions. `letters()` is asked for each
-    plan behind the positions, and says what the way back could not copy of a queue of the target: positions, ascending.
+    """A source and a target with the mirrors between them, by their positions. `letters()` is called once for each
+    plan, after the positions were read. It returns positions, ascending, of records of a target queue that the way back
+    could not copy.
     """
 
     source: Side
@@ -74,7 +75,7 @@ class PairReader:
         self._letters = letters
 
     def translate(self, position: int, begin: int, *, pass_letters: bool) -> Translation:
-        """The rule, with what it asks for."""
+        """Translate a position, with the reads that this needs."""
         mirror, way_back = self.pair.mirror, self.pair.way_back
         end = max(self.target.end, begin)
         others: Consumed = NothingConsumed()
@@ -87,8 +88,8 @@ class PairReader:
         )
 
     def count_ahead(self, position: int, old: int | None) -> int:
-        """Copies below `old` in the target that the group has not consumed in the source, and positions below it that
-        are not there yet. Copies ascend, so it looks back no further than to one that is consumed.
+        """Count copies below `old` in the target that the group has not consumed in the source, and positions below it
+        that do not exist yet. Copies ascend, so it reads back only to the first consumed one.
         """
         end = min(old or 0, self.target.end)
         ahead, width = (old or 0) - end, _LOOK_BACK
@@ -104,7 +105,7 @@ class PairReader:
         return ahead
 
     def count_missing(self, position: int, found: Translation, old: int) -> int:
-        """See `offsets.missing`."""
+        """As `offsets.missing.count_missing`."""
         mirror, source, target = self.pair.mirror, self.source, self.target
         copied_from = source.end if mirror is None else found.source_offset
         gone = range(old, max(target.start, old))
@@ -146,8 +147,8 @@ class PairReader:
 
 
 class _WhenAsked:
-    """`Copies` that are looked for when a record of others is there that may be consumed: below `next_offset`, where
-    the way back stands. Otherwise the source is not read.
+    """`Copies` that are read only if a record of others may be consumed: one below `next_offset`, the position of the
+    way back. Otherwise the source is not read.
     """
 
     def __init__(self, make: Callable[[], Copies], next_offset: int) -> None:
@@ -159,11 +160,11 @@ class _WhenAsked:
         return self._make()
 
     def consumed(self, positions: Offsets) -> npt.NDArray[np.bool_]:
-        """See `translate.Consumed`."""
+        """As `translate.Consumed.consumed`."""
         if not len(positions) or positions[0] >= self._next_offset:
             return np.zeros(len(positions), np.bool_)
         return self._copies.consumed(positions)
 
     def none_from(self, position: int) -> bool:
-        """See `translate.Consumed`."""
+        """As `translate.Consumed.none_from`."""
         return position >= self._next_offset or self._copies.none_from(position)

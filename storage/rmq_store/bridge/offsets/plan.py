@@ -1,6 +1,6 @@
 """A group's positions on one side, and the translated ones on the other: a row for each queue; nothing changes.
 
-The reads have a fixed order, so that a mirror or consumer that works meanwhile cannot falsify the plan: the group's
+The reads have a fixed order, so that a mirror or consumer that runs meanwhile cannot falsify the plan: the group's
 position, the positions of the mirrors, the end of the target, the end of the source.
 """
 
@@ -18,7 +18,9 @@ from rmq_store.errors import MirrorSourceError, UsageError
 
 
 class Status(Enum):
-    """The outcome for a queue. `MOVE`, `BACK` and `STAYS` are right; of the others the group would not get all."""
+    """The outcome for a queue. With `MOVE`, `BACK` and `STAYS` the group gets all records; with the others it would
+    miss some.
+    """
 
     MOVE = "move"
     BACK = "move back"
@@ -51,10 +53,10 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A queue of the source and a group. `position`: its position there; `old`, `new`: in the target's queue, None:
-    none. `redelivered` records come again, `missing` ones do not come, `letters_passed` are dead letters of the way
-    back below `new`; `ahead`: records that the group has passed in the target, and not consumed in the source. `stop`:
-    why `new` is not further.
+    """One queue of the source, for a group. `position`: the group's position there. `old`, `new`: its positions in the
+    target queue; None: none. `redelivered` records come again, `missing` ones never come, `letters_passed` are dead
+    letters of the way back below `new`. `ahead`: records that the group has passed in the target, and not consumed in
+    the source. `stop`: why `new` is not further.
     """
 
     source: Queue
@@ -71,7 +73,7 @@ class Move:
 
     @property
     def is_change(self) -> bool:
-        """Whether there is something to commit."""
+        """True if there is a position to commit."""
         return self.new is not None and self.new != self.old
 
 
@@ -82,12 +84,12 @@ class _Extents:
 
 
 def plan_group(link: Link, source_group: str, target_group: str, rules: Rules) -> list[Move]:
-    """Translate a group's positions; by topic and queue of the source. Topics on which it has none, or that no mirror
-    of the link copies, are left out.
+    """Translate a group's positions, ordered by topic and queue of the source. Topics on which it has none, or that no
+    mirror of the link copies, are left out.
 
     Raises:
-        UsageError: a target topic is not there, or has fewer queues than the source. MirrorSourceError: a topic was
-        made again, and its mirror does not know it yet.
+        UsageError: a target topic does not exist, or has fewer queues than the source.
+        MirrorSourceError: a topic was created again, and its mirror does not know it yet.
         KafkaUnavailableError, KafkaRefusedError, CorruptionError, OffsetOutOfRangeError: a side cannot be read.
     """
     positions = link.source.group_positions(source_group)

@@ -14,17 +14,17 @@ Read = Callable[[int, int], Iterator[Origins]]
 
 
 class Place(NamedTuple):
-    """`position`: no copy before it is of a source offset that matters. `seen_before`: there is a copy before it."""
+    """`position`: copies before it have source offsets that do not matter. `seen_before`: there is a copy before it."""
 
     position: int
     seen_before: bool
 
 
 def seek(read: Read, start: int, end: int, source_offset: int) -> Place:
-    """A place in [`start`, `end`] of a queue before which all copies are of source offsets below `source_offset`.
+    """A position in [`start`, `end`] of a queue before which all copies have source offsets below `source_offset`.
 
     Copies ascend, so this is a binary search: a probe reads from the middle to the next copy. Rows that a probe has
-    passed without a copy are not read again: no more than the queue is read in all, and little where copies are dense.
+    passed without a copy are not read again: at most the queue is read once in all, and little where copies are dense.
     """
     seen_before = False
     low, high = start, end

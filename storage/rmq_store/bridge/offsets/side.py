@@ -1,6 +1,4 @@
-"""The interface of a side for translation: Kafka (`kafka_side`) or a store (`store_side`), each as source or as
-target.
-"""
+"""The interface of a side of translation: Kafka (`kafka_side`) or a store (`store_side`), each as source or target."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ class Queue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The range of a queue: [`start`, `end`) of committed records. `is_compacted`: any may be gone."""
+    """The range of a queue: [`start`, `end`) of committed records. `is_compacted`: any record may be gone."""
 
     start: int
     end: int
@@ -29,7 +27,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The other side's queue, as marks name it. `topic_id`: Kafka's; empty for RocketMQ."""
+    """The other side's queue, as mirror marks name it. `topic_id`: Kafka's; empty for RocketMQ."""
 
     cluster_id: str
     queue: Queue
@@ -41,30 +39,30 @@ class Side(Protocol):
 
     @property
     def name(self) -> str:
-        """For texts: `Kafka`, or the store's path."""
+        """The name in texts: `Kafka`, or the store's path."""
 
     @property
     def cluster_id(self) -> str:
-        """As marks name it."""
+        """The id of the cluster in mirror marks."""
 
     def topics(self) -> Collection[str]:
-        """All that may be mirrored."""
+        """All topics that may be mirrored."""
 
     def queue_count(self, topic: str) -> int:
-        """How many partitions or queues; 0: there is no such topic."""
+        """The number of partitions or queues; 0: there is no such topic."""
 
     def topic_id(self, topic: str) -> str:
-        """Kafka's topic id; empty for RocketMQ, and where Kafka does not tell."""
+        """Kafka's topic id; empty for RocketMQ, and if Kafka does not tell it."""
 
     def extents(self, queues: Collection[Queue]) -> Mapping[Queue, Extent]:
-        """Ranges of these queues now."""
+        """The present ranges of these queues."""
 
     def wait_for_end(self, queue: Queue, end: int) -> None:
-        """Wait until committed records can be read up to `end`. KafkaUnavailableError: not in time."""
+        """Wait until committed records can be read up to `end`. Raises KafkaUnavailableError if that takes too long."""
 
     def origins(self, queue: Queue, first: int, end: int, other: Origin) -> Iterator[Origins]:
-        """Where the records at [`first`, `end`) came from, seen from `other`, some thousand at a time; none of
-        these is empty.
+        """The origins of the records at [`first`, `end`) for the queue `other`, some thousand at a time; none of these
+        is empty.
         """
 
     def groups(self) -> Collection[str]:
@@ -80,16 +78,16 @@ class Side(Protocol):
         """The number of messages that wait for redelivery to the group, in addition to its positions."""
 
     def commit(self, group: str, positions: Mapping[Queue, int], *, force: bool) -> None:
-        """Commit positions, durably; what lies below them is durable, too.
+        """Commit positions, durably; the records below them are durable, too.
 
         Raises:
-            GroupInUseError: the group has members. A store takes `force`, and moves the group all the same.
+            GroupInUseError: the group has members. With `force`, a store moves the group nevertheless.
         """
 
 
 class MirroredQueue(NamedTuple):
-    """How far a mirror is with a queue: it began at `start`, goes on at `next`. `target_end`: where the target ended
-    behind what it wrote; -1: not known.
+    """The position of a mirror in a queue: it began at `start`, and continues at `next`. `target_end`: the end of the
+    target after the mirror's last record; -1: unknown.
     """
 
     next: int
@@ -100,7 +98,7 @@ class MirroredQueue(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class MirroredTopic:
     """A topic of a mirror: its name on the other side, and its queues by number. `is_replaced`: it, or its target, was
-    deleted and made again since the mirror looked last, so that positions are those of another topic.
+    deleted and created again since the mirror last looked, so the positions are those of another topic.
     """
 
     target: str

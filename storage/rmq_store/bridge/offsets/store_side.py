@@ -17,7 +17,7 @@ from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topi
 
 
 class StoreSide:
-    """A store that is open for writing: positions of mirrors are asked of a writer. `cluster_id`: the user's."""
+    """A store that is open for writing: only a writer can read positions of mirrors. `cluster_id`: the user's."""
 
     def __init__(self, store: Store, cluster_id: str) -> None:
         self._store = store
@@ -29,7 +29,7 @@ class StoreSide:
         return str(self._store.path)
 
     def topics(self) -> Collection[str]:
-        """All but RocketMQ's own, retries and dead letters."""
+        """All topics but RocketMQ's own, retries and dead letters."""
         return [
             name
             for name in self._store.topics()
@@ -37,20 +37,20 @@ class StoreSide:
         ]
 
     def queue_count(self, topic: str) -> int:
-        """How many queues readers see."""
+        """The number of queues that are open for reading."""
         found = self._store.find_topic(topic)
         return 0 if found is None else found.read_queue_nums
 
     def topic_id(self, topic: str) -> str:
-        """RocketMQ's topics have none."""
+        """"": RocketMQ's topics have no id."""
         return ""
 
     def extents(self, queues: Collection[Queue]) -> Mapping[Queue, Extent]:
-        """Ranges of these queues now."""
+        """The present ranges of these queues."""
         return {queue: Extent(*self._store.queue_range(*queue)) for queue in queues}
 
     def wait_for_end(self, queue: Queue, end: int) -> None:
-        """Messages that a mirror has written here can be read as soon as its position can."""
+        """Return at once: messages that a mirror has written here can be read as soon as its position can."""
 
     def origins(self, queue: Queue, first: int, end: int, other: Origin) -> Iterator[Origins]:
         """As `Side.origins`. CorruptionError: a message is damaged."""
@@ -68,11 +68,11 @@ class StoreSide:
         return {Queue(*place): offset for place, offset in self._store.committed_offsets(group).items()}
 
     def members(self, group: str) -> str:
-        """Holders of the group's leases."""
+        """The holders of the group's leases."""
         return "; ".join(active_consumers(self._store, group))
 
     def waiting_count(self, group: str) -> int:
-        """Messages of its %RETRY% topic that it has not consumed, and those that wait for their time to come there."""
+        """The messages of its %RETRY% topic that it has not consumed, and delayed messages for that topic."""
         return group_lag(self._store, group).retry_diff + self._store.backlog_by_topic().get(retry_topic(group), 0)
 
     def commit(self, group: str, positions: Mapping[Queue, int], *, force: bool) -> None:

@@ -1,7 +1,7 @@
-"""Translates group positions: a group has consumed a queue up to a position, and goes on in the other cluster.
+"""Translates group positions: a group has consumed a queue up to a position, and continues in the other cluster.
 
-Pure: numbers in, numbers out. *Source* is the side where the group consumed, *target* the side where it shall go on; a
-queue is a partition or a queue. Records of the target are of three kinds, by their mark MIRROR_FROM:
+Pure: numbers in, numbers out. *Source* is the side where the group consumed, *target* the side where it will continue;
+a queue is a partition or a queue. Records of the target are of three kinds, by their mark MIRROR_FROM:
 
     copied from the source     consumed if its source offset is below the group's position
     of others                  consumed if the *way back* (the mirror from target to source) has brought it into the
@@ -13,10 +13,10 @@ The position is the first record of the target that is not consumed, or the end.
 position in the target matters: reading begins there, so it never goes back. If one mirror is the queue's only writer,
 this is the first record whose source offset is not below the group's position.
 
-A mark counts only if it is possible: below the mirror's position as it was asked, and above those before it. A mirror
-writes in the order of its source, so a smaller one is a copy that a job made. A record with another mark is not
-consumed, whatever else is known: either the mirror has brought it since, or the way back takes it for a loop and never
-copies it. In doubt a record comes again.
+A mark counts only if it is possible: below the mirror's position as it was read, and above the marks before it. A
+mirror writes in the order of its source, so a smaller one is a copy that a job made. A record with another mark counts
+as not consumed: either the mirror has copied it since, or the way back takes it for a loop and never copies it. In
+doubt a record comes again.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ NO_OFFSETS: Final[Offsets] = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """Records of a queue in their order: `positions` (n,), ascending, perhaps with gaps, and where each came from:
-    `source_offsets` (n,), an offset of the other side's queue, OTHER or RETURNED.
+    """Records of a queue in their order: `positions` (n,), ascending, perhaps with gaps, and the origin of each,
+    `source_offsets` (n,): an offset of the other side's queue, OTHER or RETURNED.
     """
 
     positions: Offsets
@@ -54,7 +54,7 @@ class Origins:
 
 
 class Stop(Enum):
-    """Why a translated position is not further."""
+    """The reason why a translated position is not further."""
 
     BEHIND = "behind"
     """The mirror has not come as far as the group: there is no position yet."""
@@ -68,11 +68,11 @@ class Stop(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """A group's position in the target queue; None while the mirror is behind.
+    """A group's position in the target queue; None while the mirror has not copied enough.
 
-    `redelivered` records behind it were consumed and come again; `letters_passed` ones below it were not, since they
-    are dead letters of the way back. `source_offset` is the source offset of the first record at or behind the position
-    that the mirror copied and the group has not consumed; the mirror's position if there is none.
+    `redelivered` records after it were consumed and come again. `letters_passed` records below it were not consumed,
+    because they are dead letters of the way back. `source_offset` is the source offset of the first record at or after
+    the position that the mirror copied and the group has not consumed; the mirror's position if there is none.
     """
 
     position: int | None
@@ -83,13 +83,15 @@ class Translation:
 
 
 class Consumed(Protocol):
-    """Knowledge of records of others: `offsets.copies.Copies`, or `NothingConsumed` without a way back."""
+    """Tells which records of others are consumed: `offsets.copies.Copies`, or `NothingConsumed` without a way back."""
 
     def consumed(self, positions: Offsets) -> npt.NDArray[np.bool_]:
-        """(n,) For each of these positions, ascending and beyond all that were asked before: is it consumed?"""
+        """(n,) True for each of these positions that is consumed. Positions ascend, and are beyond those of earlier
+        calls.
+        """
 
     def none_from(self, position: int) -> bool:
-        """No record at `position` or behind it is consumed."""
+        """True if no record at `position` or after it is consumed."""
 
 
 class NothingConsumed:
@@ -105,7 +107,7 @@ class NothingConsumed:
 
 
 class Ascending:
-    """Tells possible marks from others. One for a run of one queue, from its beginning on."""
+    """Tells possible marks from others. One object per pass over a queue, from its beginning on."""
 
     def __init__(self, limit: int) -> None:
         """`limit`: the mirror's position: it has copied what is below."""
@@ -128,11 +130,11 @@ def translate(
     others: Consumed,
     letters: Offsets = NO_OFFSETS,
 ) -> Translation:
-    """The offset at which a group goes on in a target queue if it has consumed the source below `group_position`.
+    """The offset at which a group continues in a target queue if it has consumed the source below `group_position`.
 
-    `mirror_position` is that of the mirror from source to target (None: there is none), asked *before* `end`, which is
-    where `records` end. They begin at the group's present position in the target, or where the target begins, and are
-    read no further than needed. `letters`, ascending: positions of dead letters of the way back that may be passed.
+    `mirror_position` is that of the mirror from source to target (None: there is none), read *before* `end`, the end of
+    `records`. They begin at the group's present position in the target, or at the start of the target, and are read no
+    further than needed. `letters`, ascending: positions of dead letters of the way back that may be passed.
     """
     if mirror_position is not None and mirror_position < group_position:
         return Translation(None, 0, 0, Stop.BEHIND, mirror_position)

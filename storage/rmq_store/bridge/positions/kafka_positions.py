@@ -8,10 +8,10 @@ JSON:
                                                       "lost_count", "lost_end", "earlier"}
 
 `next` is the next queue offset. `stored_ms` and `log_offset` are those of the last message below it, and -1 if there
-was none: a topic that was made again, or a copy that was restored, has another message there. `target_end` is where the
-target partition ended behind that message: Kafka has lost records if it ends earlier. `earlier` has such marks of some
-windows before. `queues` is how many queues the topic had when the mirror looked last: a queue from there on is new.
-`owner` is an instance of the mirror: the newest claim counts.
+was none: a topic that was created again, or a copy that was restored, has another message there. `target_end` is the
+end of the target partition after that message: if it ends earlier, Kafka has lost records. `earlier` has such marks of
+some earlier windows. `queues` is the number of queues that the topic had when the mirror last looked: a queue with a
+larger id is new. `owner` is an instance of the mirror: the newest claim counts.
 
 Not group offsets: these expire.
 """
@@ -53,8 +53,8 @@ _MARKS: Final = 8
 
 
 class Mark(NamedTuple):
-    """A place that source and target had in common once: `next_offset` of the queue, the message before it, and the end
-    of the target partition behind its record.
+    """A position at which source and target agreed: `next_offset` of the queue, the message before it, and the end of
+    the target partition after its record.
     """
 
     next_offset: int
@@ -65,8 +65,8 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """Of one queue. `start_offset`: where the mirror began. `lost_count` messages below `lost_end` were gone before
-    they were read. `earlier`: marks of windows before, newest first.
+    """The position in one queue. `start_offset`: the mirror began there. `lost_count` messages below `lost_end` were
+    gone before they were read. `earlier`: marks of earlier windows, newest first.
     """
 
     mark: Mark
@@ -81,7 +81,7 @@ class QueuePosition:
         return self.mark.next_offset
 
     def moved(self, mark: Mark, *, lost_count: int = 0, lost_end: int = 0) -> QueuePosition:
-        """The position behind a window; older marks are kept the more thinly the older they are."""
+        """The position after a window. The older marks are, the fewer of them are kept."""
         earlier = (self.mark, *self.earlier) if self.mark.log_offset >= 0 else self.earlier
         if len(earlier) > _MARKS:
             earlier = (earlier[0], *earlier[2::2])
@@ -90,14 +90,14 @@ class QueuePosition:
         )
 
     def back_at(self, mark: Mark) -> QueuePosition:
-        """The position if the mirror goes on at a mark of before."""
+        """The position if the mirror continues at an earlier mark."""
         earlier = tuple(known for known in self.earlier if known.next_offset < mark.next_offset)
         return QueuePosition(mark, min(self.start_offset, mark.next_offset), self.lost_count, self.lost_end, earlier)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPosition:
-    """Of one topic: who mirrors it, into which topic of Kafka (name and id), and how many queues it had."""
+    """The state of one topic: its owner, its target in Kafka (name and id), and its number of queues."""
 
     owner: str
     target: str
@@ -112,14 +112,16 @@ def positions_topic(mirror: str, cluster_id: str) -> str:
 
 
 def transactional_id(mirror: str, cluster_id: str, topic: str) -> str:
-    """One for each topic: what happens to its partitions holds no other topic up. Neither mirrors nor topics have `/`
-    in their names, so that no two are alike.
+    """The transactional id of one topic: a problem of its partitions does not hold up other topics. Names of mirrors
+    and topics have no `/`, so no two ids are equal.
     """
     return f"pyrmq/{check_mirror_name(mirror)}/{cluster_id}/{topic}"
 
 
 class KafkaPositions:
-    """The positions of one mirror; `reader` is for nothing else. `refresh` before anything is asked."""
+    """The positions of one mirror. `reader` must not be used for anything else. Call `refresh` before the first
+    question.
+    """
 
     def __init__(
         self,
@@ -142,7 +144,7 @@ class KafkaPositions:
         self._queues: dict[str, dict[int, QueuePosition]] = {}
 
     def prepare(self) -> None:
-        """Make the topic, if it is not there. KafkaRefusedError: it is there, and does not keep what is written."""
+        """Create the topic, unless it exists. Raises KafkaRefusedError if an existing one deletes records."""
         name = self.partition.topic
         made = self._administration.create_topic(name, 1, _SETTINGS)
         policy = self._administration.topic_settings(name).get("cleanup.policy")
@@ -153,15 +155,15 @@ class KafkaPositions:
             )
 
     def refresh(self, timeout_ms: int) -> None:
-        """Read what was written since. Behind it, all is known that was committed before the call, whoever has a
-        transaction open: the end of those is waited for. KafkaUnavailableError: it does not come in time.
+        """Read the positions that were written since. It waits for the ends of open transactions, so all positions that
+        were committed before the call are known afterwards. Raises KafkaUnavailableError if that takes too long.
         """
         self._read_to(self._writers.high_watermark(self.partition), timeout_ms)
 
     def glance(self) -> None:
-        """The same without waiting for open transactions, for who has one open himself. A writer that has taken his
-        transactional id has ended it, so that its claim can be seen. It takes some seconds at most: older versions of
-        kafka-python tell an end that lies behind open transactions.
+        """As `refresh`, without waiting for open transactions, for a caller that has one open itself. Another writer
+        that has taken the caller's transactional id has ended that transaction, so its claim is visible. It takes some
+        seconds at most: older versions of kafka-python report an end beyond open transactions.
         """
         end = self._reader.stable_ends([self.partition])[self.partition]
         self._read_on(end, time.monotonic() + _GLANCE_S)
@@ -187,7 +189,9 @@ class KafkaPositions:
         return position
 
     def last_records(self, partition: Partition) -> pa.RecordBatch:
-        """Some of the last committed records (RECORDS_SCHEMA) of any partition; none if the last offsets are none."""
+        """Some of the last committed records (RECORDS_SCHEMA) of any partition; none if the last offsets have no
+        records.
+        """
         start, end = self._reader.starts([partition])[partition], self._reader.stable_ends([partition])[partition]
         self._reader.assign({partition: Position(max(start, end - _LAST_OFFSETS))})
         found: list[pa.RecordBatch] = []
@@ -197,7 +201,7 @@ class KafkaPositions:
         return pa.concat_batches(found) if found else pa.RecordBatch.from_pylist([], schema=RECORDS_SCHEMA)
 
     def topic(self, topic: str) -> TopicPosition | None:
-        """The records written for a topic; None: no mirror of this name has begun it."""
+        """The state of a topic; None: no mirror of this name has begun it."""
         return self._topics.get(topic)
 
     def queues(self, topic: str) -> Mapping[int, QueuePosition]:
@@ -207,7 +211,7 @@ class KafkaPositions:
     def rows(
         self, topic: str, queues: Mapping[int, QueuePosition], of_topic: TopicPosition | None = None
     ) -> pa.RecordBatch:
-        """Records (RECORDS_SCHEMA) for `partition` that say so."""
+        """Records (RECORDS_SCHEMA) with this state, to be added to `partition`."""
         said = [(self._key(topic, queue_id), _queue_value(position)) for queue_id, position in queues.items()]
         if of_topic is not None:
             value = {"owner": of_topic.owner, "target": of_topic.target, "target_id": of_topic.target_id}

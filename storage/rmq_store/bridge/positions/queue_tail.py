@@ -1,8 +1,8 @@
 """The position of a mirror as the tail of its target queue shows it, compared with the unit that holds it.
 
-Both go together, as long as it is we who recover the store. A RocketMQ broker that opens it after a power cut keeps
-half a unit, and its cleaner or a repair may forget one: then there are rows behind the position, or no position at all.
-Each row names the offset that it came from, and these ascend along a queue, so the last one tells where to go on.
+Both agree as long as this engine recovers the store. A RocketMQ broker that opens it after a power cut keeps half a
+unit, and its cleaner or a repair may remove one: then there are rows after the position, or no position at all. Each
+row names the offset from which it came, and these ascend along a queue, so the last row tells where to continue.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COLUMNS: Final = ("topic", "body", "bornTimestamp", "properties")
 
 
 def last_source_offset(store: Store, route: Route) -> int | None:
-    """The source offset of the last message that was mirrored along `route`, or None: there is none near the end."""
+    """The source offset of the last message that was mirrored along `route`; None if there is none near the end."""
     first, end = store.queue_range(route.target_topic, route.target_partition)
     stop = max(first, end - _LOOK_BACK_ROWS)
     # The last row most often is one: a mirror that starts reads one row of each queue.
@@ -38,7 +38,7 @@ def last_source_offset(store: Store, route: Route) -> int | None:
 
 
 def first_source_offset(store: Store, route: Route) -> int | None:
-    """That of the first one, if it is near the beginning of the queue."""
+    """The source offset of the first one, if it is near the beginning of the queue."""
     start, end = store.queue_range(route.target_topic, route.target_partition)
     offsets = _offsets(store, route, start, min(end, start + _CHUNK_ROWS))
     return int(offsets[0]) if len(offsets) else None

@@ -34,8 +34,9 @@ PURPOSE: Final = "mirror"
 
 @dataclass(frozen=True, slots=True)
 class StorePosition:
-    """Of one partition. `next_offset`: where to go on. `start_offset`: where the mirror began. `lost_count` records
-    below `lost_end` were gone before they were read. `expect`: what its unit says now; None: it has none yet.
+    """The position in one partition. `next_offset`: the mirror continues there. `start_offset`: it began there.
+    `lost_count` records below `lost_end` were gone before they were read. `expect`: the value of its unit now; None: it
+    has none yet.
     """
 
     next_offset: int
@@ -48,7 +49,7 @@ class StorePosition:
 
 @dataclass(frozen=True, slots=True)
 class TopicPositions:
-    """Of one topic, whose id Kafka gave it; `target_hash` is of its name in the store."""
+    """The state of one topic with the id that Kafka gave it; `target_hash` is the hash of its name in the store."""
 
     topic: str
     topic_id: uuid.UUID
@@ -66,10 +67,11 @@ class StorePositions:
         self._key = f"{mirror}/{kafka_cluster_id}"
 
     def has_begun(self, cluster_id: str) -> bool:
-        """Whether all topics of the first run have begun.
+        """True if all topics of the first run have begun.
 
         Raises:
-            UsageError: the RocketMQ side had another cluster id then: copies that carry it would go in circles.
+            UsageError: the first run had another cluster id of the RocketMQ side: copies with that id would go in
+                circles.
         """
         unit = self._store.newest_unit(PURPOSE, self._key)
         if unit is not None and unit.detail["cluster"] != text_hash(cluster_id):
@@ -80,7 +82,9 @@ class StorePositions:
         return unit is not None
 
     def note_begun(self, cluster_id: str) -> None:
-        """All topics of the first run have begun. MirrorConflictError: another mirror of this name has noted it."""
+        """Record that all topics of the first run have begun. Raises MirrorConflictError if another mirror of this name
+        has recorded it.
+        """
         self._append([], self._key, 1, None, {"cluster": text_hash(cluster_id)})
 
     def read(self, topic: str) -> TopicPositions | None:
@@ -99,7 +103,8 @@ class StorePositions:
     def begin(
         self, topic: str, topic_id: uuid.UUID, target: str, starts: Mapping[int, int], before: TopicPositions | None
     ) -> TopicPositions:
-        """Write where partitions begin; those that `before` has of the same topic id stay. Durable as `Store.append`.
+        """Write the start offsets of partitions; those that `before` has with the same topic id stay. Durable as
+        `Store.append`.
 
         Raises:
             MirrorConflictError: another mirror of this name was faster; nothing was written.
@@ -126,8 +131,8 @@ class StorePositions:
         leader_epoch: int,
         lost: tuple[int, int] = (0, 0),
     ) -> StorePosition:
-        """Append messages (columns of INPUT_SCHEMA, with their UNIQ_KEYs) and the position behind them as one unit;
-        `lost`: how many records were gone, and below which offset. Durable as `Store.append`.
+        """Append messages (columns of INPUT_SCHEMA, with their UNIQ_KEYs) and the position after them as one unit.
+        `lost`: the number of records that were gone, and the offset below which they were. Durable as `Store.append`.
 
         Raises:
             MirrorConflictError: another mirror of this name was faster; nothing was written.
@@ -176,7 +181,7 @@ class StorePositions:
 
 
 def text_hash(text: str) -> int:
-    """A number that a unit keeps for a text: enough to see that it was changed."""
+    """A number that a unit stores for a text. It reveals whether the text was changed."""
     return zlib.crc32(text.encode())
 
 

@@ -15,7 +15,8 @@ from rmq_store.errors import CorruptionError, OffsetOutOfRangeError, StoreError
 
 @dataclass(slots=True)
 class QueueWindow:
-    """Messages [start, stop) of a queue. `damaged` ones, by queue offset, cannot be read: the reason of each."""
+    """Messages [start, stop) of a queue. `damaged`: the reason for each message that cannot be read, by queue offset.
+    """
 
     queue_id: int
     start: int
@@ -25,7 +26,7 @@ class QueueWindow:
 
 
 def changed(store: Store, topic: str, queue_id: int, mark: Mark) -> str | None:
-    """Why the queue is not the one that `mark` was made in; None if it is, or if the message at the mark is gone."""
+    """Why the queue is not the one in which `mark` was made; None if it is, or if the message at the mark is gone."""
     start, end = store.queue_range(topic, queue_id)
     if mark.next_offset > end:
         return f"it ends at {end}, and was copied to {mark.next_offset}"
@@ -46,21 +47,21 @@ def changed(store: Store, topic: str, queue_id: int, mark: Mark) -> str | None:
 
 
 def mark_at(store: Store, topic: str, queue_id: int, next_offset: int) -> Mark:
-    """The mark below `next_offset`, without a target. OffsetOutOfRangeError, CorruptionError."""
+    """The mark below `next_offset`, without a target. Raises OffsetOutOfRangeError and CorruptionError."""
     (entry,) = store.queue_entries(topic, queue_id, next_offset - 1, next_offset)
     stored_ms = store.store_timestamp(topic, queue_id, next_offset - 1)
     return Mark(next_offset, stored_ms, int(entry["commit_log_offset"]))
 
 
 def mark_below(store: Store, topic: str, queue_id: int, next_offset: int, target_end: int) -> Mark:
-    """The mark below `next_offset`; it says nothing of the message if there is none, or none that can be read."""
+    """The mark below `next_offset`. It has no message if there is none, or none that can be read."""
     with contextlib.suppress(OffsetOutOfRangeError, CorruptionError):
         return mark_at(store, topic, queue_id, next_offset)._replace(target_end=target_end)
     return Mark(next_offset, target_end=target_end)
 
 
 def common_place(store: Store, topic: str, queue_id: int, position: QueuePosition) -> Mark | None:
-    """The newest mark of `position` that the queue still has, message and all."""
+    """The newest mark of `position` whose message the queue still has."""
     start, _ = store.queue_range(topic, queue_id)
     for mark in position.earlier:
         if mark.next_offset > start and changed(store, topic, queue_id, mark) is None:
@@ -69,8 +70,8 @@ def common_place(store: Store, topic: str, queue_id: int, position: QueuePositio
 
 
 def read_window(store: Store, topic: str, queue_id: int, start: int, limit_rows: int, limit_bytes: int) -> QueueWindow:
-    """Messages from `start` on, within these limits, but one message at least if there is one. Damaged messages
-    are named, and the others read. OffsetOutOfRangeError: retention has taken the first ones.
+    """Messages from `start` on, within these limits, but at least one if there is one. Damaged messages are named, and
+    the others read. Raises OffsetOutOfRangeError if retention has deleted the first ones.
     """
     _, end = store.queue_range(topic, queue_id)
     stop = min(end, start + limit_rows)

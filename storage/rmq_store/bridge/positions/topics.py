@@ -1,9 +1,9 @@
 """The topics that a mirror copies, and their names on the other side.
 
-By name, or by a pattern that whole names match. A pattern never takes topics of one side's own machinery, retry topics
-and dead letters; positions of mirrors are not even taken by name. The rules of `renames` are tried in their order, the
-first one whose pattern matches the whole name makes the other one (`\\1` is its first group); other names stay. Two
-topics that would become one are refused: in a queue that two sources write offsets would not ascend.
+A topic is chosen by name, or by a pattern that its whole name matches. A pattern never takes internal topics of either
+side, retry topics and dead letters; positions of mirrors are not even taken by name. The rules of `renames` are tried
+in their order: the first one whose pattern matches the whole name makes the other name (`\\1` is its first group);
+other names stay. Two topics that would become one are refused: in a queue with two sources, offsets would not ascend.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _NEVER_BY_PATTERN: Final = ("__", "_schemas", "_confluent", names.RETRY_PREFIX, 
 
 
 def check_mirror_name(name: str) -> str:
-    """The name of a mirror, which is part of keys, group names and transactional ids. UsageError."""
+    """The name of a mirror, which is part of keys, group names and transactional ids. Raises UsageError for an invalid
+    one.
+    """
     if not _MIRROR.fullmatch(name):
         raise UsageError(f"{name!r} cannot be the name of a mirror: 1 to 64 letters, digits, _ and - can")
     return name
@@ -41,7 +43,7 @@ class Rename:
 
     @classmethod
     def parse(cls, text: str) -> Rename:
-        r"""`orders\.(.*)=k_\1` as a rule. UsageError."""
+        r"""Parse `orders\.(.*)=k_\1`. Raises UsageError."""
         pattern, equals, template = text.partition("=")
         if not equals or not pattern or not template:
             raise UsageError(f"--rename {text!r}: PATTERN=NAME is expected, such as 'orders=kafka_orders'")
@@ -59,7 +61,7 @@ class Rename:
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
     """The topics of a mirror. `topics`: names; `pattern`: all others that it matches; `renames`: rules, in their order;
-    `dots_as`: what stands for the dots of Kafka's names, which RocketMQ's have not.
+    `dots_as`: replacement for dots in Kafka's names, which RocketMQ does not allow.
 
     Raises (when constructed):
         UsageError: neither names nor a pattern, or a name that is never copied.
@@ -78,7 +80,7 @@ class TopicChoice:
                 raise UsageError(f"{topic!r} holds positions of mirrors, and is never copied")
 
     def takes(self, topic: str) -> bool:
-        """Whether a topic is one of them."""
+        """True if the topic is chosen."""
         if topic in self.topics:
             return True
         return (
@@ -97,10 +99,10 @@ class TopicChoice:
         return topic.replace(".", self.dots_as) if self.dots_as else topic
 
     def chosen(self, available: Collection[str]) -> dict[str, str]:
-        """{topic: its name on the other side} of all that are there.
+        """{topic: its name on the other side} of all available topics that are chosen.
 
         Raises:
-            UsageError: a topic that was named is not there, or two become one.
+            UsageError: a named topic does not exist, or two topics become one.
         """
         missing = [topic for topic in self.topics if topic not in available]
         if missing:
@@ -111,7 +113,7 @@ class TopicChoice:
 
 
 def compiled(pattern: str, option: str) -> re.Pattern[str]:
-    """A pattern that somebody typed. UsageError."""
+    """Compile a pattern of the user. Raises UsageError."""
     try:
         return re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
@@ -119,7 +121,7 @@ def compiled(pattern: str, option: str) -> re.Pattern[str]:
 
 
 def check_rmq_target(topic: str, target: str) -> None:
-    """UsageError: RocketMQ has no such topics, or does not let users write them."""
+    """Raise UsageError if RocketMQ allows no such topic, or does not let users write it."""
     try:
         names.validate_topic(target)
     except UsageError as error:

@@ -32,8 +32,8 @@ _OFFSET_MAX: Final = (1 << 63) - 1
 
 
 class Batch(NamedTuple):
-    """One batch: `start` and `end` are its place in the data. Of a legacy one (magic 0 and 1) the fields behind `magic`
-    are zero: it has no such header.
+    """One batch at [start, end) of the data. The fields after `magic` are zero for a legacy batch (magic 0 and 1),
+    which has no such header.
     """
 
     start: int
@@ -53,21 +53,22 @@ class Batch(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the batch, whichever of its records compaction has left."""
+        """The offset after the batch, whatever records compaction has left in it."""
         return self.base_offset + self.last_offset_delta + 1
 
     def broken(self, reason: str) -> CorruptBatchError:
-        """The error that says what is wrong with it."""
+        """The error about this batch."""
         return CorruptBatchError(
             offset=self.base_offset, reason=reason, next_offset=self.next_offset if self.magic == 2 else None
         )
 
 
 def walk(data: memoryview) -> Iterator[Batch]:
-    """The whole batches of `data`, in their order; a last one that is cut off is left out, as brokers cut responses.
+    """The complete batches of `data`, in their order. A last one that is cut off is left out, because brokers cut
+    responses.
 
     Raises:
-        CorruptBatchError: a header says what no batch can have.
+        CorruptBatchError: a header that no batch can have.
     """
     start, floor = 0, 0
     while len(data) - start >= _PREFIX.size:

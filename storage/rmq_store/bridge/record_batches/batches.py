@@ -1,7 +1,7 @@
-"""Record batches as they lie in a fetch response, to rows and back.
+"""Converts record batches of a fetch response to rows and back.
 
-No part of a Kafka client: one that reads record by record in Python costs more than all of the rest of a mirror, and
-kafka-python's stops for ever at a header whose name is not UTF-8.
+It is no part of a Kafka client. One that reads record by record in Python costs more than the rest of a mirror, and
+kafka-python's hangs for ever at a header whose name is not UTF-8.
 
 Source: MemoryRecords.java, DefaultRecordBatch.java, CompletedFetch.java (which records a consumer sees).
 """
@@ -54,7 +54,7 @@ def decode(
     """The records of a fetch response of one partition, from `from_offset` on.
 
     `aborted` are the response's aborted transactions, (producer id, first offset); None reads uncommitted records, too.
-    Markers and records of aborted transactions are left out, and passed by `next_offset`, as are offsets that
+    Markers and records of aborted transactions are left out; `next_offset` is after them, and after offsets that
     compaction has emptied. A last batch that is cut off is left for the next fetch. Once `max_plain_bytes` are
     unpacked, the rest is left, too: decode the same data again, from `next_offset` on.
 
@@ -72,7 +72,7 @@ def decode_some(
     check_crcs: bool = True,
     max_plain_bytes: int = MAX_PLAIN_BYTES,
 ) -> tuple[Fetched, bool]:
-    """As `decode`, and whether that was all: nothing was left because of `max_plain_bytes`."""
+    """As `decode`, and True if nothing was left because of `max_plain_bytes`."""
     collected = _Collected(memoryview(data), from_offset)
     transactions = _Aborted(aborted) if aborted is not None else None
     is_all = True
@@ -210,7 +210,7 @@ class _Collected:
 
 @dataclass(slots=True)
 class EncodedBatch:
-    """A record batch as a broker takes it: `data` is all of it, with its checksum, and of no producer at first."""
+    """A complete record batch for a broker: `data` includes the checksum, and at first names no producer."""
 
     data: bytearray
     record_count: int
@@ -218,7 +218,7 @@ class EncodedBatch:
     plain_bytes: int
 
     def set_producer(self, producer_id: int, epoch: int, base_sequence: int, transactional: bool) -> None:
-        """Say who sends it, in the header: the records stay as they are."""
+        """Write the producer into the header; the records do not change."""
         fields = list(HEADER.unpack_from(self.data))
         fields[5] = fields[5] & ~TRANSACTIONAL_FLAG | (TRANSACTIONAL_FLAG if transactional else 0)
         fields[9:12] = producer_id, epoch, base_sequence
@@ -227,12 +227,12 @@ class EncodedBatch:
 
 
 def encode(rows: pa.RecordBatch, compression: str, max_batch_bytes: int) -> list[EncodedBatch]:
-    """Rows (RECORDS_SCHEMA; their offsets and timestamp types say nothing) as batches of at most `max_batch_bytes`, as
-    they are sent. A batch that does not get smaller is not compressed. A record that is larger than this has a batch of
-    its own, if that is small enough when compressed.
+    """Encode rows (RECORDS_SCHEMA; offsets and timestamp types are ignored) as batches of at most `max_batch_bytes`,
+    after compression. A batch that compression does not make smaller is not compressed. A record larger than this gets
+    a batch of its own, if that is small enough when compressed.
 
     Raises:
-        RecordTooLargeError: `row` is not, either.
+        RecordTooLargeError: `row` is too large even then.
         UsageError: rows of another schema, or an unknown compression.
     """
     if not rows.schema.equals(RECORDS_SCHEMA):
@@ -274,5 +274,5 @@ def _batch(written: Written, first: int, base_timestamp: int, codec: int) -> Enc
 
 
 def seal(data: bytearray) -> None:
-    """Write the checksum of a batch, of which anything has changed, into its header."""
+    """Write the checksum into the header of a batch that was changed."""
     data[CRC_START:ATTRIBUTES_START] = crc32c(memoryview(data)[ATTRIBUTES_START:]).to_bytes(4)

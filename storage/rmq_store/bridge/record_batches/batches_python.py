@@ -30,7 +30,7 @@ Headers = list[tuple[bytes, bytes | None]]
 
 
 class Region(NamedTuple):
-    """The records of one batch: where they lie in the data, and what its header says of them."""
+    """The records of one batch: their place in the data, and the facts of its header."""
 
     start: int
     end: int
@@ -54,7 +54,7 @@ class Row(NamedTuple):
 
 
 class BrokenRecords(Exception):
-    """The records of a region contradict the format: `region` is its number, `reason` a place in REASONS."""
+    """The records of a region contradict the format: `region` is its number, `reason` an index in REASONS."""
 
     def __init__(self, region: int, reason: int) -> None:
         super().__init__(REASONS[reason])
@@ -102,7 +102,7 @@ def read_rows(data: memoryview, regions: list[Region], from_offset: int) -> Iter
     """The records with an offset from `from_offset` on, in their order.
 
     Raises:
-        BrokenRecords: some region has another number of records, or something that is none.
+        BrokenRecords: a region has another number of records than it says, or bytes that are no record.
     """
     for number, region in enumerate(regions):
         reader, last_delta = _Reader(data, region.start, region.end), -1
@@ -149,9 +149,9 @@ def _wrapped(value: int) -> int:
 
 
 def write_rows(rows: pa.RecordBatch, first: int, room: int) -> tuple[int, bytes, int, int]:
-    """Rows (RECORDS_SCHEMA) from `first` on, as many as have room in so many bytes, as records of a batch that begins
-    with this row: the row behind them, the bytes, and the largest timestamp. If there is no room for the first one, its
-    own number, no bytes, and what it needs as the last answer.
+    """Write rows (RECORDS_SCHEMA) from `first` on, as many as fit in `room` bytes, as records of a batch that begins
+    with this row. Returns the row after them, the bytes, and the largest timestamp; if the first row does not fit, its
+    own number, no bytes, and as the last value the size that it needs.
     """
     timestamps, keys, values, headers = (rows.column(name) for name in ("timestampMs", "key", "value", "headers"))
     base, pieces, size, newest, needed = timestamps[first].as_py(), [], 0, -(1 << 63), 0

@@ -1,7 +1,7 @@
 """CRC-32C (Castagnoli) of record batches; in the extension, or slower by numpy.
 
-The slow way takes many equal stretches of the data side by side, one byte of each in a step, and then joins them: the
-CRC register is linear, so that a register followed by so many zero bytes is a table of its four bytes.
+The slow way processes many equal stretches of the data side by side, one byte of each in a step, and then joins them.
+The CRC register is linear: the effect of zero bytes on it is a table for each of its four bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def crc32c(data: bytes | bytearray | memoryview) -> int:
 
 
 def crc32c_in_python(data: bytes | bytearray | memoryview) -> int:
-    """The same, without the extension."""
+    """`crc32c` without the extension."""
     text = np.frombuffer(data, np.uint8)
     register, done = _ALL, 0
     if len(text) >= _LANES_BYTES_MIN:

@@ -1,5 +1,5 @@
-"""Messages of magic 0 and 1, in Python: nobody writes them any more, but brokers of Kafka 4 still give those that old
-segments have.
+"""Messages of magic 0 and 1, in Python. Nobody writes them any more, but brokers of Kafka 4 still return those of old
+segments.
 
 Source: LegacyRecord.java and AbstractLegacyRecordBatch.java of Kafka's clients.
 """
@@ -23,7 +23,7 @@ _SIZE = Struct(">i")
 
 
 def read_legacy(data: memoryview, batch: Batch, limit_bytes: int, check_crcs: bool) -> list[Row]:
-    """The records of one message, or of all that are compressed in it; at least one.
+    """The records of one message, or of a compressed message set; at least one.
 
     Raises:
         CorruptBatchError: the message contradicts its format or its checksum.

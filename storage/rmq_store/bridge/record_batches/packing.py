@@ -1,7 +1,7 @@
-"""The four compressions of record batches, with what Arrow and Python bring: no other library is needed.
+"""The four compressions of record batches, by Arrow and Python: no other library is needed.
 
 Source: CompressionType.java and the classes beside it in Kafka's clients (gzip streams, xerial's blocks of Snappy, LZ4
-frames with blocks that do not depend on each other, Zstandard frames).
+frames with independent blocks, Zstandard frames).
 """
 
 from __future__ import annotations

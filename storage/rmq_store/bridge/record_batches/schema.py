@@ -31,9 +31,9 @@ encoded.
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The result of one fetch of a partition: `rows` (RECORDS_SCHEMA), the offset to go on at (beyond transaction
-    markers,
-    aborted and compacted records, so that it moves without rows, too), and the leader's epoch of the last batch, or -1.
+    """The result of one fetch of a partition: `rows` (RECORDS_SCHEMA); the offset at which to continue, which is after
+    transaction markers, aborted and compacted records, so it may move without rows; and the leader's epoch of the last
+    batch, or -1.
     """
 
     rows: pa.RecordBatch

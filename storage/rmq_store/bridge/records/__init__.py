@@ -1,1 +1,1 @@
-"""Records of Kafka and messages of RocketMQ, mapped to each other. Pure: no network, no kafka-python."""
+"""Maps records of Kafka and messages of RocketMQ to each other. Pure: no network, no kafka-python."""

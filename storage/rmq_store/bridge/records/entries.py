@@ -23,7 +23,7 @@ _LOWEST_PLAIN_BYTE = 3
 class Entries:
     """Name and value pairs, those of row i at [offsets[i], offsets[i + 1]).
 
-    `codes` (m,) are places in `names`, which has each name once. `values` (m,) binary, null where a header is None.
+    `codes` (m,) are indexes in `names`, which has each name once. `values` (m,) binary, null for a header None.
     """
 
     def __init__(self, offsets: Int64, name_array: pa.Array, values: pa.Array) -> None:
@@ -35,13 +35,13 @@ class Entries:
 
     @classmethod
     def of_headers(cls, headers: pa.ListArray) -> Entries:
-        """Those of a column of RECORDS_SCHEMA."""
+        """The entries of a column of RECORDS_SCHEMA."""
         pairs = headers.flatten()
         return cls(_offsets(headers), pairs.field(0), pairs.field(1))
 
     @classmethod
     def of_properties(cls, properties: pa.MapArray) -> Entries:
-        """Those of a column of MESSAGE_SCHEMA."""
+        """The entries of a column of MESSAGE_SCHEMA."""
         offsets = _offsets(properties)
         first = int(properties.offsets[0].as_py()) if len(properties) else 0
         span = slice(first, first + int(offsets[-1]))
@@ -49,7 +49,7 @@ class Entries:
 
     @property
     def row_count(self) -> int:
-        """How many rows have these entries."""
+        """The number of rows."""
         return len(self.offsets) - 1
 
     @cached_property
@@ -58,28 +58,30 @@ class Entries:
         return np.repeat(np.arange(self.row_count), np.diff(self.offsets))
 
     def code(self, name: str) -> int:
-        """The place of a name among `names`; -1: no row has it."""
+        """The index of a name in `names`; -1: no row has it."""
         raw = name.encode()
         return self.names.index(raw) if raw in self.names else -1
 
     def named(self, *wanted: str) -> Mask:
-        """Entries that have one of these names, (m,)."""
+        """(m,) True for entries that have one of these names."""
         return self.chosen([name.encode() for name in wanted])
 
     def chosen(self, wanted: Sequence[bytes]) -> Mask:
-        """Entries that have one of these names, (m,)."""
+        """(m,) True for entries that have one of these names."""
         among = set(wanted)
         return self.judged(np.array([name in among for name in self.names], np.bool_))
 
     def judged(self, verdicts: Mask) -> Mask:
-        """A value per name, (k,), given to the entries, (m,)."""
+        """(m,) The value of each entry's name; `verdicts` (k,) has a value per name."""
         if not verdicts.any():
             return np.zeros(len(self.codes), np.bool_)
         found: Mask = verdicts[self.codes]
         return found
 
     def column(self, name: str) -> tuple[pa.BinaryArray, Int64]:
-        """The values of a name, (n,), of several the last, null without one; and how many each row has, (n,)."""
+        """The values of a name, (n,), the last one if a row has several, null without one; and the number that each row
+        has, (n,).
+        """
         code = self.code(name)
         if code < 0:
             return pa.nulls(self.row_count, pa.binary()), np.zeros(self.row_count, np.int64)
@@ -99,7 +101,7 @@ class Entries:
         return found, np.bincount(rows, minlength=self.row_count)
 
     def rows_with_a_name_twice(self, among: Mask) -> Mask:
-        """Rows (n,) that have one name in two of the entries `among`."""
+        """(n,) True for rows that have one name in two of the entries `among`."""
         found = np.zeros(self.row_count, np.bool_)
         if not among.any():
             return found
@@ -116,7 +118,7 @@ class Entries:
 
 
 def plain_texts(values: pa.Array) -> Mask:
-    """Values (n,) that are UTF-8 text, not null, not empty, and without the bytes 0, 1 and 2."""
+    """(n,) True for values that are UTF-8 text, not null, not empty, and without the bytes 0, 1 and 2."""
     offsets, data = value_bytes(values)
     plain: Mask = offsets[1:] > offsets[:-1]
     if values.null_count:

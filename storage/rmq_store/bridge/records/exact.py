@@ -30,7 +30,7 @@ def encode_exact(key: bytes | None, headers: Headers) -> str:
 
 
 def decode_exact(text: str) -> tuple[bytes | None, list[tuple[bytes, bytes | None]]]:
-    """Key and headers. UsageError: `text` is not what `encode_exact` makes."""
+    """Key and headers. Raises UsageError unless `encode_exact` can have made `text`."""
     try:
         raw = base64.b64decode(text.encode("ascii"), validate=True)
     except (UnicodeEncodeError, binascii.Error) as error:

@@ -1,7 +1,7 @@
-"""KAFKA_RECORD of many rows at once (data plane): the same as `exact`, which is the reference.
+"""KAFKA_RECORD of many rows at once (data plane). `exact` is the reference for one row.
 
-Rows are written piece by piece with one gather, padded so that base64 is made of all of them in one call. They are read
-in step: of all rows the key, then of all rows that have one the first header, and so on.
+Rows are written piece by piece with one gather, padded so that one call makes base64 of all of them. They are read in
+step: first the key of all rows, then the first header of all rows that have one, and so on.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ _KINDS[ord("=")] = _PADDING
 def encode_exact_column(
     keys: pa.BinaryArray, rows: Int64, names: Pieces, values: Pieces, is_null: Mask
 ) -> pa.StringArray:
-    """Of n rows with these `keys`, and m headers that belong to `rows` (m,) ascending; `is_null` (m,): header None."""
+    """KAFKA_RECORD of n rows with these `keys`, and m headers that belong to `rows` (m,) ascending; `is_null` (m,):
+    header None.
+    """
     count = len(keys)
     has_no_key = keys.is_null().to_numpy(zero_copy_only=False)
     own = Pieces.of(keys.fill_null(b"") if keys.null_count else keys)
@@ -77,9 +79,8 @@ def encode_exact_column(
 
 @dataclass(frozen=True, slots=True)
 class ExactRows:
-    """The contents of n texts: `is_read` (n,): whether they were read here. `keys` (n,), and of the rows that were read
-    the
-    headers: `rows` (m,) ascending, names, values, `is_null` (m,).
+    """The contents of n texts. `is_read` (n,): True for texts that were read here. `keys` (n,). Of the headers of these
+    rows: `rows` (m,) ascending, names, values, `is_null` (m,).
     """
 
     is_read: Mask
@@ -91,9 +92,7 @@ class ExactRows:
 
 
 def decode_exact_column(texts: pa.Array) -> ExactRows:
-    """Read n texts, none of them null. The other rows are for `decode_exact`: rows with many headers, and damaged
-    ones.
-    """
+    """Read n texts, none of them null. Texts with many headers, and damaged ones, are left for `decode_exact`."""
     reader = _Reader(texts)
     count = len(texts)
     rows = np.flatnonzero(reader.is_good)

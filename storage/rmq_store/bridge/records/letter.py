@@ -51,8 +51,7 @@ _MARKS = tuple(name.encode() for name in (MIRROR_FROM, MIRROR_PATH, MIRROR_TO))
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A dead letter. `source`: MIRROR_FROM. `record`: one row of RECORDS_SCHEMA, whose offset is that of its source, or
-    None.
+    """A dead letter. `source`: MIRROR_FROM. `record`: one row of RECORDS_SCHEMA with the offset in its source, or None.
     """
 
     source: str
@@ -66,7 +65,7 @@ def letter_topic(mirror: str) -> str:
 
 
 def letters_to_rmq(rows: pa.RecordBatch, reasons: Mapping[int, str], route: Route, rules: RmqRules) -> pa.RecordBatch:
-    """Letters (to_rmq.MESSAGES_SCHEMA) for those of the records (RECORDS_SCHEMA) that have a reason, in their order."""
+    """Letters (to_rmq.MESSAGES_SCHEMA) for the records (RECORDS_SCHEMA) that have a reason, in their order."""
     from rmq_store.bridge.records.to_rmq import MESSAGES_SCHEMA
 
     chosen = sorted(reasons)
@@ -102,7 +101,7 @@ def letters_to_rmq(rows: pa.RecordBatch, reasons: Mapping[int, str], route: Rout
 
 
 def read_letters(messages: pa.RecordBatch) -> list[Letter]:
-    """Letters out of rows of a dead-letter topic: columns `body` and `properties` of MESSAGE_SCHEMA.
+    """Letters of rows of a dead-letter topic: columns `body` and `properties` of MESSAGE_SCHEMA.
 
     Raises:
         UsageError: a message is no letter of a mirror.
@@ -121,14 +120,14 @@ def read_letters(messages: pa.RecordBatch) -> list[Letter]:
 
 
 def too_large_letter(row: pa.RecordBatch, reason: str, route: Route, max_bytes: int) -> pa.RecordBatch:
-    """The letter (RECORDS_SCHEMA) for one mapped record that its topic does not take. `max_bytes`: what the dead-letter
-    topic takes as a record batch.
+    """The letter (RECORDS_SCHEMA) for one mapped record that is too large for its topic. `max_bytes`: the largest
+    record batch of the dead-letter topic.
     """
     return letters_to_kafka(row, {0: reason}, route, max_bytes)
 
 
 def letters_to_kafka(rows: pa.RecordBatch, reasons: Mapping[int, str], route: Route, max_bytes: int) -> pa.RecordBatch:
-    """Letters (RECORDS_SCHEMA) for those of the mapped records that have a reason, in their order."""
+    """Letters (RECORDS_SCHEMA) for the mapped records that have a reason, in their order."""
     letters = []
     for row in sorted(reasons):
         (record,) = rows.slice(row, 1).to_pylist()

@@ -52,10 +52,11 @@ _HEX_UPPER = np.frombuffer("".join(f"{value:02X}" for value in range(256)).encod
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The marks of n rows, as far as they count.
+    """The valid marks of n rows.
 
-    `fits` (n,): whether they do. `paths`: different ones, the first is empty; `path_of` (n,): which of them a row has.
-    `times` (n,) int64: MIRROR_TIMESTAMP; `has_time` (n,): whether there is one.
+    `fits` (n,): True for rows whose marks are valid. `paths`: the different paths, the first one is empty; `path_of`
+    (n,): the index of each row's path. `times` (n,) int64: MIRROR_TIMESTAMP; `has_time` (n,): True for rows that have
+    one.
     """
 
     fits: Mask
@@ -65,21 +66,21 @@ class Marks:
     has_time: Mask
 
     def filter(self, kept: Mask) -> Marks:
-        """Those of some rows."""
+        """The marks of some of the rows."""
         return Marks(self.fits[kept], self.paths, self.path_of[kept], self.times[kept], self.has_time[kept])
 
     def began_elsewhere(self) -> Mask:
-        """Rows (n,) whose first source is of the other kind: mirrors join Kafka and RocketMQ only, so the two take
-        turns in a path.
+        """(n,) True for rows whose first source is of the other kind: mirrors only join Kafka with RocketMQ, so the two
+        alternate in a path.
         """
         return np.array([len(path) % 2 == 1 for path in self.paths], np.bool_)[self.path_of]
 
     def loops(self, target: tuple[str, str]) -> Mask:
-        """Rows (n,) that have been at the target before."""
+        """(n,) True for rows that have been at the target before."""
         return np.array([target in path for path in self.paths], np.bool_)[self.path_of]
 
     def are_too_deep(self) -> Mask:
-        """Rows (n,) that have no room for one more place in their path."""
+        """(n,) True for rows whose path has no room for one more entry."""
         return np.array([len(path) >= PATH_LENGTH_MAX for path in self.paths], np.bool_)[self.path_of]
 
 
@@ -177,10 +178,10 @@ def _time_ms(raw: bytes) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where n rows of a target were mirrored from: `is_mirrored` (n,), and for those that were, `clusters` and `topics`
-    (n,) string, `partitions` and `offsets` (n,) int64; null and -1 for others. `topic_ids` (n,) string, "" without one.
-    `is_first_copy` (n,): those that the mirror itself has stored. Source offsets ascend along these only: a redrive, or
-    a consumer that sends a message back, stores it once more.
+    """The sources of n mirrored rows: `is_mirrored` (n,). For rows that are mirrored: `clusters` and `topics` (n,)
+    string, `partitions` and `offsets` (n,) int64; null and -1 for others. `topic_ids` (n,) string, "" without one.
+    `is_first_copy` (n,): True for rows that the mirror itself has stored. Source offsets ascend only along these: a
+    redrive, or a consumer that sends a message back, stores it once more.
     """
 
     is_mirrored: Mask
@@ -193,15 +194,15 @@ class Sources:
 
 
 def sources_of_records(rows: pa.RecordBatch, topic: str, partition: int) -> Sources:
-    """Of records (RECORDS_SCHEMA) of a partition."""
+    """The sources of records (RECORDS_SCHEMA) of a partition."""
     headers = Entries.of_headers(rows.column("headers"))
     fits = record_marks(rows, headers, topic, partition).fits
     return _sources(headers, fits, np.zeros(len(fits), np.bool_))
 
 
 def sources_of_messages(rows: pa.RecordBatch) -> Sources:
-    """Of messages: columns `topic`, `body`, `bornTimestamp` and `properties` of MESSAGE_SCHEMA. Bodies must not be
-    compressed.
+    """The sources of messages: columns `topic`, `body`, `bornTimestamp` and `properties` of MESSAGE_SCHEMA. Bodies must
+    not be compressed.
     """
     properties = Entries.of_properties(rows.column("properties"))
     again = np.zeros(properties.row_count, np.bool_)
@@ -246,7 +247,7 @@ def froms(route: Route, offsets: Int64) -> pa.StringArray:
 
 
 def path_texts(route: Route, paths: Sequence[Path]) -> list[bytes]:
-    """MIRROR_PATH of what is mirrored along a route, for each of its paths before."""
+    """MIRROR_PATH of rows that are mirrored along a route, for each of their earlier paths."""
     return [json.dumps([*path, route.source], ensure_ascii=False, separators=(",", ":")).encode() for path in paths]
 
 

@@ -45,22 +45,22 @@ SHOWN_NAMES: Final = (
 
 
 def is_rocketmq_name(name: str) -> bool:
-    """Whether RocketMQ, or our engine, gives this property a meaning, or keeps its name for one."""
+    """True if RocketMQ, or this engine, uses or reserves this property name."""
     return name in ROCKETMQ_NAMES or name.startswith(_ROCKETMQ_PREFIXES)
 
 
 def is_own_name(name: str) -> bool:
-    """Whether the bridge gives a header or property of this name a meaning, or may do so one day."""
+    """True if the bridge uses or reserves this name of a header or property."""
     return name.startswith(_OWN_PREFIXES)
 
 
 def is_storable(text: str) -> bool:
-    """Whether RocketMQ can store this as the name or value of a property."""
+    """True if RocketMQ can store this text as the name or value of a property."""
     return bool(text) and names.NAME_VALUE_SEPARATOR not in text and names.PROPERTY_SEPARATOR not in text
 
 
 def is_plain_name(raw: bytes) -> bool:
-    """Whether a header of this name can be a property of the user."""
+    """True if a header of this name can be a property of the user."""
     try:
         name = raw.decode()
     except UnicodeDecodeError:

@@ -1,13 +1,13 @@
-"""Headers of a record that came from RocketMQ, as what its message had (data plane; row by row only what is odd).
+"""Restores the fields of a RocketMQ message from the headers of its record (data plane; only odd rows one by one).
 
     rmq.TAGS, rmq.KEYS, rmq.__SHARDINGKEY, rmq.flag     the fields of these names
     rmq.properties                                      JSON [[place, name, value], ...]: properties of the user that
                                                         cannot be headers under their own names
-    rmq.<other>                                         to look at only
+    rmq.<other>                                         for people only
     other headers                                       properties of the user, in their order
 
 Any producer of the Kafka topic can write such headers, too. A row with a header that no mirror writes is not restored:
-its headers go through exactly, as any others do, and set nothing.
+its headers are kept exactly, like any others, and set no field.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Message:
 
 
 class Restored:
-    """The values of the rows that `is_restored` (n,) names: `flags` (n,); `parts`: their users' properties."""
+    """The values of the restored rows: `is_restored` (n,), `flags` (n,), and `parts`: their users' properties."""
 
     def __init__(self, headers: Entries, kept: Mask, wanted: Mask) -> None:
         """Read the headers `kept` (m,) of the rows `wanted` (n,), as far as a mirror has written them."""
@@ -70,7 +70,7 @@ class Restored:
         self.parts = [Part(headers.rows[chosen], headers.names, headers.codes[chosen], values), self._read_part()]
 
     def named(self, name: str, others: pa.StringArray) -> pa.StringArray:
-        """TAGS, KEYS or the sharding key of all rows, those `others` of rows that are not restored."""
+        """TAGS, KEYS or the sharding key of all rows; `others` has the values of rows that are not restored."""
         if self._is_simple.any():
             values, _ = self._headers.column(HEADER_PREFIX + name)
             simple = self._is_simple & values.is_valid().to_numpy(zero_copy_only=False)

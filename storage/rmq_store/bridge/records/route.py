@@ -16,8 +16,8 @@ _HASH_BYTES = 8
 
 @dataclass(frozen=True)
 class Route:
-    """A partition is Kafka's, or a queue id of RocketMQ. `source_topic_id`: what tells a topic of Kafka from one of the
-    same name that was made again; "" if nothing does.
+    """The source and target of a copy. A partition is Kafka's, or a queue id of RocketMQ. `source_topic_id`: Kafka's
+    topic id, which a topic that is created again does not have; "" if unknown.
 
     Raises:
         UsageError: an id that is no word of printable ASCII, or the same id on both sides.
@@ -55,7 +55,7 @@ class Route:
 
     @cached_property
     def source_hash(self) -> str:
-        """16 hex digits that stand for the source partition. Every mirror of it gets the same."""
+        """16 hex digits that identify the source partition. Every mirror of it gets the same."""
         named = [self.source_cluster, self.source_topic, self.source_topic_id, self.source_partition]
         text = json.dumps(named, ensure_ascii=False, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=_HASH_BYTES).hexdigest().upper()

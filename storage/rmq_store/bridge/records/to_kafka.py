@@ -1,6 +1,7 @@
-"""Messages of a RocketMQ queue as records of a Kafka partition (data plane; row by row only what is not plain).
+"""Maps messages of a RocketMQ queue to records of a Kafka partition (data plane; only rows that are not plain one by
+one).
 
-The table of what becomes what is in docs/kafka-design.md, section 4.2.
+The table of the mapping is in docs/kafka-design.md, section 4.2.
 """
 
 from __future__ import annotations
@@ -63,12 +64,12 @@ MAX_AHEAD_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class KafkaRules:
-    """Values of a mirror and its target that hold for all messages.
+    """Values of a mirror and its target that apply to all messages.
 
-    With `born_timestamp="mirror"` all records have `now_ms` as their time; otherwise those born more than
-    `max_ahead_ms` behind it or `max_behind_ms` before it. `retention_ms`: records older than this are counted.
-    `log_append_time`: the topic's message.timestamp.type. `compacted`: it takes no record without a key.
-    `max_letter_bytes`: what the dead-letter topic takes as a record batch.
+    With `born_timestamp="mirror"` all records have `now_ms` as their time; otherwise only those whose born time is more
+    than `max_ahead_ms` after it or `max_behind_ms` before it. `retention_ms`: records older than this are counted.
+    `log_append_time`: the topic's message.timestamp.type. `compacted`: the topic takes no record without a key.
+    `max_letter_bytes`: the largest record batch of the dead-letter topic.
     """
 
     now_ms: int
@@ -84,8 +85,8 @@ class KafkaRules:
 @dataclass(frozen=True, slots=True)
 class MappedToKafka:
     """`rows` (RECORDS_SCHEMA) in the order of their messages; `offset` is the message's queue offset. `dropped_loops`:
-    messages that have been at the target; `letters` (RECORDS_SCHEMA): dead letters in place of others;
-    `older_than_retention`: of `rows`, how many the target's retention deletes at once.
+    number of messages that have been at the target. `letters` (RECORDS_SCHEMA): dead letters for other messages.
+    `older_than_retention`: number of `rows` that the target's retention deletes at once.
     """
 
     rows: pa.RecordBatch

@@ -1,6 +1,7 @@
-"""Records of a Kafka partition as messages of a RocketMQ queue (data plane; row by row only what is not plain).
+"""Maps records of a Kafka partition to messages of a RocketMQ queue (data plane; only rows that are not plain one by
+one).
 
-The table of what becomes what is in docs/kafka-design.md, section 4.1.
+The table of the mapping is in docs/kafka-design.md, section 4.1.
 """
 
 from __future__ import annotations
@@ -68,11 +69,11 @@ MESSAGES_SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class RmqRules:
-    """Values of a mirror and its target that hold for all records.
+    """Values of a mirror and its target that apply to all records.
 
     `now_ms` is the born time of records without one, and of all with `born_timestamp="mirror"`. `tags_header`: the
-    header that becomes TAGS. `max_frame_bytes`: what a segment takes; None: more than a body may have.
-    `max_letter_bytes`: the body of a dead letter; None: as any other.
+    header that becomes TAGS. `max_frame_bytes`: the largest frame of a segment; None: more than a body may have.
+    `max_letter_bytes`: the largest body of a dead letter; None: as for any message.
     """
 
     mirror: str
@@ -87,8 +88,8 @@ class RmqRules:
 
 @dataclass(frozen=True, slots=True)
 class MappedToRmq:
-    """`rows` (MESSAGES_SCHEMA) in the order of their records; `dropped_loops`: records that have been at the target;
-    `letters` (MESSAGES_SCHEMA): dead letters in place of what cannot be stored. Both hold their UNIQ_KEYs.
+    """`rows` (MESSAGES_SCHEMA) in the order of their records. `dropped_loops`: number of records that have been at the
+    target. `letters` (MESSAGES_SCHEMA): dead letters for records that cannot be stored. Both have their UNIQ_KEYs.
     """
 
     rows: pa.RecordBatch

@@ -1,4 +1,4 @@
-"""Entries out of several places, put together row by row, as a column of properties or of headers (data plane)."""
+"""Puts entries from several sources together, row by row, as a column of properties or of headers (data plane)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Some texts out of bytes: the k-th is `data[starts[k]:ends[k]]`."""
+    """Texts within one byte array: the k-th is `data[starts[k]:ends[k]]`."""
 
     data: Bytes
     starts: Int64
@@ -26,22 +26,22 @@ class Pieces:
 
     @classmethod
     def of(cls, values: pa.Array) -> Pieces:
-        """Those of a text or binary array; a null is an empty one."""
+        """The values of a text or binary array; a null becomes an empty one."""
         offsets, data = value_bytes(values)
         return cls(data, offsets[:-1], offsets[1:])
 
     @classmethod
     def same(cls, text: bytes, count: int) -> Pieces:
-        """`count` times the same."""
+        """One text, `count` times."""
         return cls(np.frombuffer(text, np.uint8), np.zeros(count, np.int64), np.full(count, len(text), np.int64))
 
     def take(self, places: Int64 | Mask | slice) -> Pieces:
-        """Some of them."""
+        """Some of the pieces."""
         return Pieces(self.data, self.starts[places], self.ends[places])
 
     @property
     def sizes(self) -> Int64:
-        """Bytes of each, (k,)."""
+        """The size of each piece in bytes, (k,)."""
         return self.ends - self.starts
 
     def array(self) -> pa.BinaryArray:
@@ -92,8 +92,8 @@ def _one_width(values: pa.StringArray) -> tuple[Bytes, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Entries for some rows, `rows` (m,) ascending, or None: one for every row. Their names: `codes` (m,) among
-    `names`, or None: all have the first one. `is_null` (m,): values that are None.
+    """Entries for some rows, `rows` (m,) ascending; None: one for every row. Their names: `codes` (m,) are indexes in
+    `names`; None: all have the first one. `is_null` (m,): values that are None.
     """
 
     rows: Int64 | None
@@ -112,7 +112,7 @@ class Woven:
     values: pa.BinaryArray
 
     def properties(self) -> pa.MapArray:
-        """A map column. All of them are valid UTF-8 and none is null, as the caller knows."""
+        """A map column. The caller knows that all values are valid UTF-8 and none is null."""
         return pa.MapArray.from_arrays(
             pa.array(self.offsets), self.names.view(pa.string()), self.values.view(pa.string())
         )
