@@ -95,7 +95,7 @@ _PASSING_CODES: Final = frozenset(
 
 
 class ClientError(StoreError):
-    """Something went wrong between a client and a broker."""
+    """An error between a client and a broker."""
 
 
 class RemotingError(ClientError):

@@ -32,8 +32,8 @@ class MessageQueue:
 class MessageExt:
     """A stored message as consumers see it, its body decompressed.
 
-    `msg_id` is the id that getMsgId() of the Java client shows: UNIQ_KEY, else the offset id. `topic` is the stored
-    one; a consumer restores the original one of a retried message.
+    `msg_id` is the result of the Java client's getMsgId(): UNIQ_KEY, else the offset id. `topic` is the stored one; a
+    consumer restores the original one of a retried message.
     """
 
     topic: str
@@ -84,8 +84,8 @@ class PullStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """The answer to a pull from an offset, whatever form its messages have. `next_begin_offset` is the offset of the
-    next pull: past filtered messages too, and inside the queue again after OFFSET_ILLEGAL. The queue holds [min_offset,
+    """The answer to a pull from an offset, without its messages. `next_begin_offset` is the offset of the next pull:
+    past filtered messages too, and inside the queue again after OFFSET_ILLEGAL. The queue holds [min_offset,
     max_offset).
     """
 
@@ -97,15 +97,14 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class PullResult(Pulled):
-    """Messages from the asked offset on."""
+    """The answer with messages as objects."""
 
     messages: Sequence[MessageExt] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PullBatchResult(Pulled):
-    """Messages from the asked offset on, as batches of MESSAGE_SCHEMA (`format/tables/schema.py`), none of them
-    empty."""
+    """The answer with messages as batches of MESSAGE_SCHEMA (`format/tables/schema.py`), none of them empty."""
 
     batches: Sequence[pa.RecordBatch] = ()
 

@@ -1,4 +1,4 @@
-"""Answers of the store: plain values."""
+"""Results of a store: plain values."""
 
 from __future__ import annotations
 

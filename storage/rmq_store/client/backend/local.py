@@ -27,12 +27,12 @@ StorePlaces = StorePlace | Sequence[StorePlace] | Mapping[str, StorePlace]
 class LocalBackend:
     """One store, several, or {broker name: store}, each a path or an open Store. Safe for threads, not across fork.
 
-    Without names the stores' own are used. Stores given by path are opened, and closed by `close`. `clock` overrides
-    the stores' clock. `strict_last_offset`: see LocalBroker. `order_topic_conf` {topic: "broker:n;broker:n"} names the
-    queues that a topic's producers use, exactly these (name server's ORDER_TOPIC_CONFIG).
+    Without names, the stores' own broker names are used. Stores given by path are opened, and closed by `close`.
+    `clock` overrides the stores' clock. `strict_last_offset`: see LocalBroker. `order_topic_conf` {topic:
+    "broker:n;broker:n"} names exactly the queues to which producers of a topic send (name server's ORDER_TOPIC_CONFIG).
 
     Raises:
-        UsageError: no store, or two of the same broker name; and what `Store.open` raises.
+        UsageError: no store, or two with the same broker name; and what `Store.open` raises.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class LocalBackend:
         self.close()
 
     def brokers(self) -> Mapping[str, LocalBroker]:
-        """See `Backend.brokers`."""
+        """As `Backend.brokers`."""
         return self._brokers
 
     def publish_queues(self, topic: str, default_topic_queue_nums: int = 4) -> list[MessageQueue]:
-        """See `Backend.publish_queues`. Retry and dead-letter topics are never created here."""
+        """As `Backend.publish_queues`. Retry and dead-letter topics are never created here."""
         if topic in self._order_topic_conf:
             return queues_of_order_conf(topic, self._order_topic_conf[topic])
         known = self._configs(lambda store: store.topics().get(topic), topic)
@@ -104,7 +104,7 @@ class LocalBackend:
         return _queues(topic, ((name, config.write_queue_nums) for name, config in known.items() if config.writable))
 
     def subscribe_queues(self, topic: str) -> list[MessageQueue]:
-        """See `Backend.subscribe_queues`."""
+        """As `Backend.subscribe_queues`."""
         known = self._configs(lambda store: store.find_topic(topic), topic)
         _refuse_kinds(topic, known, kinds.refuse_to_read_topic)
         return _queues(topic, ((name, config.read_queue_nums) for name, config in known.items() if config.readable))
@@ -134,8 +134,8 @@ def _refuse_kinds(
 
 
 def backend_of(given: Backend | StorePlaces) -> tuple[Backend, Callable[[], None]]:
-    """The cluster that the client got, or a cluster made of the stores that it got; and a function that closes the
-    latter. UsageError: neither of them.
+    """The given cluster, or a cluster made of the given stores; and a function that closes the latter. Raises
+    UsageError for anything else.
     """
     if isinstance(given, str | Path | Store | Mapping | Sequence):
         made = LocalBackend(given)

@@ -1,4 +1,4 @@
-"""The queue that a producer takes: the next one in turn, on a retry one of another broker (TopicPublishInfo.java).
+"""The queue for a send: the next one in turn, for a retry one of another broker (TopicPublishInfo.java).
 
 1. The index of a topic starts at random in each thread, and grows by one with each look: ++i & 0x7FFFFFFF, modulo
    the number of queues (ThreadLocalIndex.java).
@@ -40,8 +40,8 @@ class ThreadLocalIndex:
 def select_one_message_queue(
     queues: Sequence[MessageQueue], index: ThreadLocalIndex, accepts: Callable[[MessageQueue], bool] | None = None
 ) -> MessageQueue | None:
-    """The next queue that `accepts` takes; None if it takes none. Without `accepts` it is the next queue. `queues` is
-    not empty.
+    """The next queue that `accepts` accepts; None if it accepts none. Without `accepts` it is the next queue. `queues`
+    is not empty.
     """
     for _ in queues:
         queue = queues[index.increment_and_get() % len(queues)]

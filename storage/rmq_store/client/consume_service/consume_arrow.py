@@ -1,4 +1,4 @@
-"""Rows to a concurrent listener: `consume_concurrently` for batches that are sent back together.
+"""Passes rows to a concurrent listener: `consume_concurrently` for batches that are sent back together.
 
 A listener gets all rows of a batch at one time, so all of them exceed the time limit together. The service then sends
 the whole batch back without a wait for the listener. Java sends such messages back one at a time, at most sixteen of a
@@ -21,7 +21,7 @@ from rmq_store.protocol.messages import MessageQueue
 
 
 class ConsumeArrowService(ConsumeConcurrentlyService[pa.RecordBatch]):
-    """For a listener that takes rows."""
+    """The service for a listener that takes rows."""
 
     def submit(self, assignment: Assignment[ProcessQueue[pa.RecordBatch]], messages: Sequence[pa.RecordBatch]) -> None:
         """Consume batches that were just pulled, in slices of consume_message_batch_max_size rows."""

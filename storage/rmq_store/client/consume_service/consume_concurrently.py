@@ -1,4 +1,4 @@
-"""Batches to a concurrent listener, on several threads, and the effect of its answer.
+"""Passes batches to a concurrent listener, on several threads, and applies its answer.
 
     CONSUME_SUCCESS                               messages up to the context's ackIndex are done, the others failed
     RECONSUME_LATER, None, an exception, else     all failed

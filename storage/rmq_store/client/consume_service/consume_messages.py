@@ -1,4 +1,4 @@
-"""Objects to a concurrent listener: `consume_concurrently` for messages that are sent back one at a time."""
+"""Passes objects to a concurrent listener: `consume_concurrently` for messages that are sent back one at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rmq_store.protocol.stored_messages import MessageRows
 
 
 class ConsumeMessagesService(ConsumeConcurrentlyService[Sequence[MessageExt]]):
-    """For a listener that takes objects."""
+    """The service for a listener that takes objects."""
 
     def submit(
         self, assignment: Assignment[ProcessQueue[Sequence[MessageExt]]], messages: Sequence[MessageRows]

@@ -1,4 +1,5 @@
-"""Messages of a queue to an ordered listener, one batch after the other. Source: ConsumeMessageOrderlyService.java.
+"""Passes messages of a queue to an ordered listener, one batch after the other. Source:
+ConsumeMessageOrderlyService.java.
 
     answer                            autoCommit True        autoCommit False
     SUCCESS                           the offset moves       nothing moves

@@ -39,7 +39,7 @@ class ConsumeOrderlyStatus(StrEnum):
 @dataclass(slots=True)
 class ConsumeConcurrentlyContext:
     """A listener may set these. `ack_index`: with CONSUME_SUCCESS, messages after this index of the batch still count
-    as failed. `delay_level_when_next_consume`: -1 straight to the dead letters, 0 the broker chooses, else a level.
+    as failed. `delay_level_when_next_consume`: -1: a dead letter at once; 0: the broker chooses; else a delay level.
     """
 
     message_queue: MessageQueue
@@ -50,7 +50,7 @@ class ConsumeConcurrentlyContext:
 @dataclass(slots=True)
 class ConsumeOrderlyContext:
     """A listener may set these. `auto_commit` False: offsets move at COMMIT only. `suspend_current_queue_time_millis`:
-    pause after a failure, -1: the consumer's.
+    pause after a failure; -1: the consumer's setting.
     """
 
     message_queue: MessageQueue

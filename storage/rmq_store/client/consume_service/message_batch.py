@@ -13,8 +13,7 @@ from rmq_store.protocol.stored_messages import MessageRows
 
 class MessageBatch(Batch[Sequence[MessageExt]]):
     """The rows [first, behind) of a pull, at least one. `left` makes objects of them on the first call, so that a batch
-    at a listener keeps no pull in memory. Each object carries in CONSUME_START_TIME the time at which a listener gets
-    it.
+    at a listener keeps no pull in memory. Each object has in CONSUME_START_TIME the time at which a listener gets it.
     """
 
     __slots__ = ("_behind", "_first", "_lock", "_messages", "_rows")

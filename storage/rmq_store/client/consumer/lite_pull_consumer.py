@@ -234,7 +234,7 @@ class LitePullConsumer:
 
         Raises:
             UsageError: not running.
-            the error that ended the thread of `start`.
+            The error that ended the thread of `start`.
         """
         wait_ms = self.config.poll_timeout_millis if timeout_millis is None else timeout_millis
         deadline = time.monotonic() + wait_ms / 1000

@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 @checked_methods("register_message_listener", constructor=True)
 class PushConsumer:
     """A member of a consumer group. `backend`: a cluster, or an argument of `LocalBackend`: a path, an open Store,
-    several of them. `shutdown` closes a cluster made from such an argument. `client_id` None: generated, see
+    several of them. `shutdown` closes a cluster that was made from such an argument. `client_id` None: generated, see
     `PushConsumerConfig.instance_name`.
 
     Raises (when constructed):
@@ -117,8 +117,8 @@ class PushConsumer:
             self._membership.hurry()
 
     def register_message_listener(self, listener: MessageListener) -> None:
-        """Set the listener. Its class decides whether it gets rows, and whether in order. UsageError for anything else,
-        and for a listener that a broadcasting consumer cannot have.
+        """Set the listener. Its class decides whether it gets rows, and whether in order. Raises UsageError for any
+        other class, for a listener that a broadcasting consumer cannot have, and after `start`.
         """
         if not isinstance(listener, MessageListener):
             raise UsageError(
@@ -214,15 +214,16 @@ class PushConsumer:
         self._offsets.persist(self._rebalance.queues())
 
     def shutdown(self) -> None:
-        """Stop pulling, wait for listeners that run, store the progress, unlock and leave the group. Messages that were
-        pulled and not begun are left to other members. Does nothing the second time, unless an interrupt (Ctrl-C) ended
-        the first.
+        """Stop pulling, wait for running listeners, store the progress, unlock and leave the group. Messages that were
+        pulled but not begun are left to other members. Does nothing the second time, unless an interrupt (Ctrl-C) ended
+        the first call.
 
         Raises:
-            UsageError: a signal handler has come in the middle of `run_once` on its own thread. Nothing was done; or,
-                while a message was being settled, the group was left without storing the progress.
+            UsageError: a signal handler called this in the middle of `run_once` on its own thread. Nothing was done;
+                or, while
+                a message was being settled, the group was left without storing the progress.
             ClientError: a broker did not store the progress since the last time: those messages come again.
-            the error by which a thread of this consumer ended, see `failure`.
+            The error that ended a thread of this consumer, see `failure`.
         """
         before = ""
         try:
@@ -294,7 +295,7 @@ class PushConsumer:
     # -- parts ------------------------------------------------------------------------------------------------------
 
     def _publish_max_reconsume_times(self) -> None:
-        """Make this consumer's maximum the group's, for members that set none themselves; the last one wins."""
+        """Make this consumer's maximum the group's, for members that set none themselves; the last consumer wins."""
         times = self.config.max_reconsume_times
         if self._is_clustering and times != -1 and not isinstance(self._listener, MessageListenerOrderly):
             for _, broker in sorted(self._backend.brokers().items()):

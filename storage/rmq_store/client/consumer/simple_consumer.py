@@ -52,7 +52,7 @@ _T = TypeVar("_T")
 
 
 class FilterExpressionType(StrEnum):
-    """How a filter is written."""
+    """The language of a filter."""
 
     TAG = "TAG"
     SQL92 = "SQL92"
@@ -73,10 +73,10 @@ Filter = str | FilterExpression | MessageSelector
 class SimpleConsumer:
     """A member of a consumer group. Safe for threads, not across fork.
 
-    `backend`: a cluster, which is the caller's to close, or what `LocalBackend` takes: a path, an open Store, several.
-    `subscription_expressions`: {topic: filter}, a text is a tag expression. `await_duration`: how long `receive` waits.
-    `max_delivery_attempts` None: the group's retryMaxTimes + 1. `consume_from_where`: where a group begins that has no
-    offset. `sleep` takes seconds.
+    `backend`: a cluster, which the caller closes, or an argument of `LocalBackend`: a path, an open Store, several of
+    them. `subscription_expressions`: {topic: filter}; a text is a tag expression. `await_duration`: how long `receive`
+    waits for a first message. `max_delivery_attempts` None: the group's retryMaxTimes + 1. `consume_from_where`: the
+    start of a group without an offset. `sleep` takes seconds.
 
     Raises (when constructed):
         UsageError: a bad name, filter or duration; CONSUME_FROM_TIMESTAMP, which RocketMQ does not offer here.
@@ -121,7 +121,7 @@ class SimpleConsumer:
     # -- subscriptions ----------------------------------------------------------------------------------------------
 
     def subscribe(self, topic: str, filter_expression: Filter = "*") -> None:
-        """Receive from `topic` as well, or by another filter from now on.
+        """Receive from `topic` as well, or with another filter from now on.
 
         Raises:
             UsageError: a bad name or filter, or closed.
@@ -150,14 +150,14 @@ class SimpleConsumer:
     # -- messages ---------------------------------------------------------------------------------------------------
 
     def receive(self, max_message_num: int, invisible_duration: timedelta) -> list[MessageView]:
-        """Return 1 to `max_message_num` (at most 32) messages, or [] when none came within `await_duration`.
+        """Return 1 to `max_message_num` (at most 32) messages, or [] if none came within `await_duration`.
 
-        They are hidden from the group for `invisible_duration`, which is the longest time to handle them. All messages
-        of an answer are of one topic; topics, and the group's retry topic, take turns.
+        They are hidden from the group for `invisible_duration`: handle them within that time. All messages of one call
+        are from one topic; topics, and the group's retry topic, take turns.
 
         Raises:
-            UsageError: no subscription, closed, or a number out of bounds.
-            ClientError: a broker's answer; messages of other brokers are not lost, they come again.
+            UsageError: no subscription, closed, or a number outside its range.
+            ClientError: an error of a broker. Messages of other brokers are not lost: they come again.
         """
         if type(max_message_num) is not int or not 1 <= max_message_num <= MESSAGES_MAX:
             raise UsageError(f"max_message_num={max_message_num!r} is not an integer in 1..{MESSAGES_MAX}")
@@ -186,7 +186,7 @@ class SimpleConsumer:
         Raises:
             InvalidReceiptHandleError: its invisible duration is over, or it is acknowledged already: it comes, or came,
                 again.
-            ClientError: a broker's answer; whether it is acknowledged is unknown.
+            ClientError: an error of a broker; it is unknown whether the message is acknowledged.
         """
         self._check_open()
         self._broker(message_view).ack_message(

@@ -44,12 +44,12 @@ class ConsumeFromWhere(StrEnum):
 class ConsumerConfig:
     """Settings that push and lite pull consumers share. Members of enumerations may be given as texts.
 
-    `consume_timestamp`: "yyyyMMddHHmmss", local time; None: half an hour ago. `instance_name`: tells consumers of one
-    machine apart; None: made up for each (CLUSTERING), "DEFAULT" (BROADCASTING: the stored offsets are found by it).
-    `offset_store_directory`: where broadcasting consumers keep their offsets.
+    `consume_timestamp`: "yyyyMMddHHmmss", local time; None: half an hour ago. `instance_name` distinguishes consumers
+    of one machine; None: generated for each (CLUSTERING), or "DEFAULT" (BROADCASTING: its stored offsets are found by
+    this name). `offset_store_directory`: directory of the offsets of broadcasting consumers.
 
     Raises (when constructed):
-        UsageError: a value out of its range.
+        UsageError: a value outside its range.
     """
 
     message_model: MessageModel = MessageModel.CLUSTERING
@@ -84,14 +84,14 @@ class ConsumerConfig:
 class PushConsumerConfig(ConsumerConfig):
     """The settings of a PushConsumer.
 
-    `max_reconsume_times` -1: the group's own (16) for concurrent, without end for ordered listeners.
-    A listener gets at most `consume_message_batch_max_size` messages at a time, all of one pull of `pull_batch_size`;
-    both may be 1,024, which is fast for a MessageListenerArrow if `pull_threshold_for_queue` lets some pulls wait.
-    `suspend_current_queue_time_millis`: 1000 as 4.x clients; FIFO consumers of 5.x wait 3000.
-    `consume_timeout`: minutes; `consume_timeout_includes_queueing`: from the pull on, as 5.x clients, instead of from
-    the call of the listener on. `rate_limiter` is asked before the listener is called. `poll_interval_millis`: pause of
-    the pull thread when nothing is new. `await_termination_millis_when_shutdown`: how long `shutdown` waits for
-    listeners that run.
+    `max_reconsume_times` -1: the group's own (16) for concurrent listeners, without limit for ordered ones. A listener
+    gets at most `consume_message_batch_max_size` messages at a time, all of one pull of `pull_batch_size`. Both may be
+    1,024, which is fast for a MessageListenerArrow if `pull_threshold_for_queue` allows several pulls in memory.
+    `suspend_current_queue_time_millis`: 1000 as 4.x clients; FIFO consumers of 5.x wait 3000. `consume_timeout`:
+    minutes, counted from the call of the listener on; with `consume_timeout_includes_queueing` from the pull on, as in
+    5.x clients. `rate_limiter` delays calls of the listener. `poll_interval_millis`: pause of the pull thread when
+    there are no new messages. `await_termination_millis_when_shutdown`: how long `shutdown` waits for running
+    listeners.
     """
 
     consume_thread_nums: int = 20

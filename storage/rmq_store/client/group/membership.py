@@ -1,8 +1,8 @@
 """A consumer's membership in its group: it joins, sends heartbeats, polls for changes of members, and leaves.
 
     heartbeat     every 30 s, and at once when the subscriptions change
-    look          every second: are members and queues still those of the last rebalance? Otherwise one comes at once
-    rebalance     every 20 s, and one second after one that could not do everything
+    poll          every second: if members or queues differ from those of the last rebalance, one follows at once
+    rebalance     every 20 s, and one second after one that could not complete
 
 Java's brokers notify the members of a change. Here no broker process can, so every member polls. Sources:
 MQClientInstance.java, RebalanceService.java.

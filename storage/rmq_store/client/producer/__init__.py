@@ -1,1 +1,1 @@
-"""The producer: sending, trying again, and avoiding brokers that fail (DefaultMQProducerImpl)."""
+"""The producer: sends, retries, and avoids brokers that fail (DefaultMQProducerImpl)."""

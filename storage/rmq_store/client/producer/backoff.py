@@ -1,4 +1,4 @@
-"""How long to wait between tries when a broker asks for less: exponential back-off with jitter.
+"""How long to wait between tries when a broker asks for fewer requests: exponential back-off with jitter.
 
     ConnectWithBackoff()
         current_backoff = INITIAL_BACKOFF

@@ -32,7 +32,7 @@ LatencyPreset = Literal["4.x", "5.x"]
 
 @dataclass(frozen=True, slots=True)
 class LatencyTable:
-    """The rows above; `isolation_latency_ms` is what a failed send counts as."""
+    """The rows of the table above; a failed send counts as `isolation_latency_ms`."""
 
     latency_max_ms: tuple[int, ...]
     not_available_ms: tuple[int, ...]

@@ -40,8 +40,8 @@ class MessagePreparer:
         self._unique_ids = UniqueIdGenerator(b"\x7f\0\0\x01", os.getpid() & 0xFFFF, random.getrandbits(32))
 
     def prepare(self, message: Message, now_ms: int) -> tuple[Message, int]:
-        """The message as it goes to the broker, the same in each try (UNIQ_KEY set, body perhaps compressed, without
-        marks of a mirror that another message had), and its sysFlag.
+        """The message for the broker, the same in each try (UNIQ_KEY set, body perhaps compressed, without the mirror
+        marks of a forwarded message), and its sysFlag.
 
         Raises:
             MessageIllegalError: code 13 for a missing, empty or too large body, otherwise without a code.
@@ -57,7 +57,7 @@ class MessagePreparer:
         return replace(self._with_unique_key(message, now_ms), body=body), sys_flag
 
     def prepare_batch(self, messages: Sequence[Message], now_ms: int) -> list[Message]:
-        """Check messages that are to be sent in one request, and make them ready; bodies stay as they are.
+        """Check messages that are to be sent in one request, and prepare them; bodies are not compressed.
 
         Raises:
             MessageIllegalError: as `prepare`; delayed messages, a retry topic, different topics or WAIT properties.
@@ -85,7 +85,7 @@ class MessagePreparer:
         return ready
 
     def check(self, message: Message) -> None:
-        """The rules that a message keeps or breaks by itself.
+        """Check the rules that concern the message alone.
 
         Raises:
             MessageIllegalError: it breaks one.

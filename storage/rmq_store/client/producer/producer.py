@@ -1,10 +1,10 @@
-"""The producer: sends messages, tries again, and knows which brokers to avoid (DefaultMQProducer.java).
+"""The producer: sends messages, retries, and knows which brokers to avoid (DefaultMQProducer.java).
 
-with Producer("pg_orders", "/data/store") as producer:
-    producer.send(Message("Orders", b"..."))
+    with Producer("pg_orders", "/data/store") as producer:
+        producer.send(Message("Orders", b"..."))
 
-The rules are in the modules beside this one: what may be sent (`message_rules`), which queue (`queue_selection`,
-`fault_strategy`), and what is tried again (`send_loop`).
+The rules are in the modules beside this one: valid messages (`message_rules`), the choice of a queue
+(`queue_selection`, `fault_strategy`), and retries (`send_loop`).
 """
 
 from __future__ import annotations
@@ -147,13 +147,14 @@ class Producer:
     ) -> SendResult:
         """Send and wait for the outcome, at most `timeout` ms (default: send_msg_timeout).
 
-        On return the message is stored, durable as the broker's flushDiskType says; a status other than SEND_OK says
-        that it is stored but perhaps not yet durable. After an error it may be stored too, unless nothing was sent.
+        On return the message is stored, durable as the broker's flushDiskType says. With a status other than SEND_OK it
+        is stored but perhaps not yet durable. After an error it may be stored too, unless nothing was sent.
 
         Raises:
             MessageIllegalError: the message breaks a rule; nothing was sent.
-            MQClientError: no route, or the last try failed; `response_code` says how.
-            MQBrokerError: an answer that is not retried. RemotingError: of an ordered message.
+            MQClientError: no route, or the last try failed; `response_code` has the reason.
+            MQBrokerError: an answer that is not retried.
+            RemotingError: of an ordered message.
             RemotingTooMuchRequestError: the time was used up before a try.
         """
         request = self._request(message, self._begin(timeout), _Wish(queue, selector, arg))
@@ -167,8 +168,8 @@ class Producer:
         """Send messages of one topic in one request to one queue: all of them are stored or none. Ids in the result are
         joined by commas, its offsets are those of the first. Bodies are not compressed. Raises as `send`.
 
-        To a `queue` that the caller has chosen go messages of any sharding keys, as in RocketMQ; the order of a key
-        then rests on the caller, who always chooses the same one.
+        If the caller chooses `queue`, the messages may have any sharding keys, as in RocketMQ. The caller then keeps
+        the order of a key by always choosing the same queue.
         """
         begin = self._begin(timeout)
         ready = self._preparer.prepare_batch(messages, self._cluster().clock())
@@ -193,7 +194,7 @@ class Producer:
         selector: MessageQueueSelector | None = None,
         arg: Any = None,
     ) -> None:
-        """Send without an answer, in one try. The broker's answer is logged, not raised.
+        """Send without waiting for an answer, in one try. An error that the broker answers is logged, not raised.
 
         Raises:
             MessageIllegalError, MQClientError, RemotingTooMuchRequestError: as `send`.
@@ -212,9 +213,9 @@ class Producer:
         selector: MessageQueueSelector | None = None,
         arg: Any = None,
     ) -> Future[SendResult]:
-        """Send in the background. The callback gets every outcome, then the future; also for a message that breaks a
-        rule. The callback runs in a thread of the producer (after a refusal by back-pressure: in the caller's). Blocks
-        only for back-pressure. MQClientError: not started.
+        """Send in the background. Every outcome goes to the callback, then to the future; also that of a message that
+        breaks a rule. The callback runs in a thread of the producer (after a refusal by back-pressure: in the
+        caller's). Blocks only for back-pressure. Raises MQClientError if the producer was not started.
         """
         begin = self._begin(timeout)
         assert self._async is not None

@@ -35,15 +35,15 @@ class ProducerConfig:
 
     send_msg_timeout: the budget of one send, all of its tries and waits included.
     send_msg_max_timeout_per_request: caps a try that is not the last; -1: no cap.
-    retry_times_when_send_failed, retry_times_when_send_async_failed: tries behind the first one.
-    retry_another_broker_when_not_store_ok: whether a status other than SEND_OK is retried; None: as the broker says.
-    retry_response_codes: which answers of a broker are retried (of asynchronous sends: only flow control).
-    async_retry_other_broker: whether asynchronous retries leave the broker, as RocketMQ does since 4.2.
+    retry_times_when_send_failed, retry_times_when_send_async_failed: tries after the first one.
+    retry_another_broker_when_not_store_ok: retry a status other than SEND_OK; None: the broker's setting.
+    retry_response_codes: response codes that are retried (for asynchronous sends only flow control).
+    async_retry_other_broker: asynchronous retries go to another broker, as in RocketMQ since 4.2.
     backoff: the waits after flow-control answers (FLOW_CONTROL_CODES).
     compress_msg_body_over_howmuch: bodies from this size on are compressed, if that makes them smaller.
     send_latency_fault_enable, latency_preset: fault isolation, see MQFaultStrategy.
-    back_pressure_for_async_send_num, back_pressure_for_async_send_size: messages and body bytes under way at most,
-        if enable_backpressure_for_async_mode is on.
+    back_pressure_for_async_send_num, back_pressure_for_async_send_size: maximum of messages and body bytes in
+        progress, if enable_backpressure_for_async_mode is on.
     """
 
     send_msg_timeout: int = 3_000

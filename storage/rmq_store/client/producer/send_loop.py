@@ -1,6 +1,6 @@
-"""Try, and try again: which failures of a send are followed by another try, where, and when.
+"""Retries of sends: which failures are followed by another try, at which queue, and when.
 
-    failure                              retried (sync)                     speaks against the broker (5.x / 4.x)
+    failure                              retried (sync)                     counts against the broker (5.x / 4.x)
     RemotingError                        always                             yes / yes
     MQClientError                        always                             no  / yes
     MQBrokerError, code in the set       yes                                yes / yes
@@ -10,7 +10,7 @@
     time budget used up before a try     no: RemotingTooMuchRequestError    -
 
 A retry follows at once and avoids the broker that failed; after a flow-control answer it waits by the back-off. Half
-messages are tried again only if the broker cannot have seen them (no connection). Asynchronous sends stay at their
+messages are retried only if the broker cannot have received them (no connection). Asynchronous sends stay at their
 broker and are retried after RemotingErrors and flow control only. A message with a fixed queue is tried once. Sources:
 DefaultMQProducerImpl.java (sendDefaultImpl, sendSelectImpl), MQClientAPIImpl.java (onExceptionImpl).
 """
@@ -52,8 +52,8 @@ _CLIENT_CODES: tuple[tuple[type[Exception], int], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One send. `fixed_queue`: the only queue allowed. The other fields say how to try it, since when, and for how long
-    (ms of the loop's timer).
+    """One send. `fixed_queue`: the only queue allowed. The other fields: the tries, the start, and the time limit (ms
+    of the loop's timer).
     """
 
     topic: str
