@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pyspark_rmq.position.position import refuse
@@ -18,6 +17,8 @@ from pyspark_rmq.position.position import refuse
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from pyspark_rmq.query.foreach_batch import BatchFunction
 
 
 def is_connect(frame: DataFrame) -> bool:
@@ -52,12 +53,12 @@ class NamedQuery:
         return ids[0]
 
 
-def named_writer(
-    stream: DataFrame, what: str, consuming: Callable[[NamedQuery], Callable[[DataFrame, int], None]]
-) -> DataStreamWriter:
-    """The writer of a query whose batches go to `consuming(query)`. The function is pickled only when the query starts,
-    because its name is known only then. A name that is made here begins with `what`.
+def batch_writer(stream: DataFrame, what: str, function: BatchFunction) -> DataStreamWriter:
+    """The writer of a query whose batches go to `function`. On Spark Connect the function is pickled when the query
+    starts, because only then its name is known. A name that is made here begins with `what`.
     """
+    if not is_connect(stream):
+        return stream.writeStream.foreachBatch(function.run_batch)
     from pyspark.sql.connect.streaming.readwriter import DataStreamWriter as ConnectWriter
 
     class NamedWriter(ConnectWriter):
@@ -76,7 +77,7 @@ def named_writer(
             given = options.get("queryName") or (arguments[4] if len(arguments) > 4 else None) or self._name
             name = given or f"{what} {uuid.uuid4().hex[:12]}"
             session: Any = stream.sparkSession
-            self.foreachBatch(consuming(NamedQuery(session.session_id, name)))
+            self.foreachBatch(function.finding(NamedQuery(session.session_id, name)).run_batch)
             if given is None:
                 options["queryName"] = name
             return super().start(*arguments, **options)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from pyspark_rmq.position.position import refuse
 
@@ -43,25 +45,40 @@ def check_pandas(function: str) -> None:
         )
 
 
-def run(step: Callable[[DataFrame, int], None], batch: DataFrame, batch_id: int) -> None:
-    """Run `step` for a batch. If `query.stop()` interrupts it, the query ends without an error of Spark's own."""
-    from py4j.protocol import Py4JJavaError
-
-    try:
-        step(batch, batch_id)
-    except Py4JJavaError as error:
-        head = str(error)[:_HEAD_CHARACTERS]
-        if ": java.lang.InterruptedException" not in head:
-            raise
-        raise _InterruptedError(f"py4j.protocol.Py4JJavaError: {head}") from None
-
-
 def query_id(batch: DataFrame) -> str:
     """The id of the query to which a batch belongs, in a session of Spark Classic."""
     found = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     if found is None:
         refuse("this Spark does not say to which streaming query a batch belongs; 4.2 or newer is needed")
     return str(found)
+
+
+class BatchFunction(ABC):
+    """The function that runs in the driver for each batch of one query. On Spark Connect it is pickled."""
+
+    _find_query: Callable[[DataFrame], str] = staticmethod(query_id)
+
+    @abstractmethod
+    def _run_batch(self, batch: DataFrame, query_id: str, batch_id: int) -> None:
+        """Process one batch; a repeated batch has the same ids."""
+
+    def run_batch(self, batch: DataFrame, batch_id: int) -> None:
+        """Run the function for a batch. If `query.stop()` interrupts it, the query ends without an error of Spark."""
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            self._run_batch(batch, self._find_query(batch), batch_id)
+        except Py4JJavaError as error:
+            head = str(error)[:_HEAD_CHARACTERS]
+            if ": java.lang.InterruptedException" not in head:
+                raise
+            raise _InterruptedError(f"py4j.protocol.Py4JJavaError: {head}") from None
+
+    def finding(self, query: Callable[[DataFrame], str]) -> Self:
+        """The same function, for batches whose query id `query` returns."""
+        other = copy.copy(self)
+        other._find_query = query
+        return other
 
 
 def map_in_arrow(

@@ -13,9 +13,9 @@ again: its inbox records are there.
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame
 from pyspark_rmq.options.option_table import group_name
 from pyspark_rmq.position.position import refuse
 from pyspark_rmq.query import connect_query, foreach_batch
+from pyspark_rmq.query.foreach_batch import BatchFunction
 from pyspark_rmq.retry.idempotency import STUB_TABLES
 from pyspark_rmq.write.batch_rows import BatchRows
 from rmq_store.arguments import instance
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from rmq_store.reliable import BatchWriter
+    from rmq_store.reliable import BatchWriter, Tables
 
 _log = logging.getLogger(__name__)
 
@@ -114,49 +115,29 @@ def write_once(
     types = {field.name: field.dataType.simpleString() for field in stream.schema}
     if types.get("properties") != "map<string,string>":
         refuse(f"write_once needs the column properties map<string,string> as it was read; given: {', '.join(types)}")
-    writer = _OnceWriter(database, group, write, table, mode, chunk_rows, prefix, schema, stub_database)
-    if connect_query.is_connect(stream):
-        return connect_query.named_writer(stream, f"write_once {group}", writer.of_query)
-    writer.check_references()
-    return stream.writeStream.foreachBatch(writer.write_batch)
+    from rmq_store.reliable import Tables
+
+    tables = Tables(prefix=prefix, schema=schema)
+    writer = _OnceWriter(database, group, write, table, mode, chunk_rows, tables, stub_database)
+    if not connect_query.is_connect(stream):
+        writer.check_references()
+    return connect_query.batch_writer(stream, f"write_once {group}", writer)
 
 
-class _OnceWriter:
-    """The function that runs in the driver for each batch of one query. On Spark Connect it is pickled, so it holds no
-    engine.
-    """
+@dataclass
+class _OnceWriter(BatchFunction):
+    """Writes the batches of one query. It is pickled, so it holds no engine."""
 
-    def __init__(
-        self,
-        database: str,
-        group: str,
-        write: Write | None,
-        table: str | sa.Table | None,
-        mode: RowsMode,
-        chunk_rows: int,
-        prefix: str,
-        schema: str | None,
-        stub_database: str | None,
-    ) -> None:
-        from rmq_store.reliable import Tables
-
-        self._database = database
-        self._group = group
-        self._write = write
-        self._table = table
-        self._mode = mode
-        self._chunk_rows = chunk_rows
-        self._tables = Tables(prefix=prefix, schema=schema)
-        self._stub_database = stub_database
-        self._query_id: Callable[[DataFrame], str] = foreach_batch.query_id
-        # Made by the first batch, in the process that has it.
-        self._writer: BatchWriter | None = None
-
-    def of_query(self, query_id: Callable[[DataFrame], str]) -> Callable[[DataFrame, int], None]:
-        """The same function for Spark Connect, where `query_id` finds the query of a batch."""
-        other = copy.copy(self)
-        other._query_id = query_id
-        return other.write_batch
+    _database: str
+    _group: str
+    _write: Write | None
+    _table: str | sa.Table | None
+    _mode: RowsMode
+    _chunk_rows: int
+    _tables: Tables
+    _stub_database: str | None
+    # Made by the first batch, in the process that has it.
+    _writer: BatchWriter | None = field(default=None, init=False)
 
     def check_references(self) -> None:
         """Raise `UsageError`, before a query starts, for a reference that cannot be resolved."""
@@ -166,18 +147,15 @@ class _OnceWriter:
             if reference is not None:
                 shared_engine(reference)
 
-    def write_batch(self, batch: DataFrame, batch_id: int) -> None:
+    def _run_batch(self, batch: DataFrame, query_id: str, batch_id: int) -> None:
         """Steps W1 and W2 of the module's table."""
-        foreach_batch.run(self._write_batch, batch, batch_id)
-
-    def _write_batch(self, frame: DataFrame, batch_id: int) -> None:
         from rmq_store.reliable import Batch
 
-        with BatchRows(frame, Batch(self._query_id(frame), batch_id), self._chunk_rows) as rows:
+        with BatchRows(batch, Batch(query_id, batch_id), self._chunk_rows) as rows:
             if not rows.batch.row_count:
                 return
             if self._writer is None:
-                self._writer = self._made_writer(frame.columns)
+                self._writer = self._made_writer(batch.columns)
             result = self._writer.write(rows.batch, rows.chunks, rows.marks)
         if result.written_before:
             _log.info("batch %d was written before", batch_id)

@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import pyspark_rmq
-from pyspark_rmq.retry import consume
+from pyspark_rmq.retry.batch_consumer import BatchConsumer
 
 store, checkpoint, when = sys.argv[1:]
 spark = (
@@ -23,7 +23,7 @@ spark = (
     .getOrCreate()
 )
 driver = spark._jvm.java.lang.ProcessHandle.current().pid()
-send_back = consume._BatchConsumer._send_back
+send_back = BatchConsumer._send_back
 
 
 def die(*given: Any) -> None:
@@ -41,7 +41,7 @@ def fail_at_seven(row: Any) -> str:
     return pyspark_rmq.SUCCESS
 
 
-consume._BatchConsumer._send_back = die  # type: ignore[method-assign,assignment]
+BatchConsumer._send_back = die  # type: ignore[method-assign,assignment]
 orders = spark.readStream.format("rmq").options(path=store, subscribe="Orders", group="cg").load()
 query = pyspark_rmq.consume(orders, fail_at_seven, group="cg", path=store)
 query.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
