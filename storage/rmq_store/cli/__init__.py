@@ -1,9 +1,9 @@
-"""The `rmq` command: look at a store, look after it, and change what is in it, without a broker.
+"""The `rmq` command: read a store, maintain it, and change it, without a broker.
 
-Commands that only look open the store read-only. Exit codes: 0 all is well, 1 problems found or the store cannot be
-used, 2 the caller's mistake, or something that the operating system does not let us do; 130 Ctrl-C, 143 SIGTERM, of
-which both close the store, 141 if nobody reads the rest (`rmq read ... | head`). A mistake is one line on stderr.
-Modules of the commands import numpy and pyarrow only when they run, because a shell calls this module for every TAB.
+Commands that only read open the store read-only. Exit codes: 0 success; 1 problems were found, or the store cannot be
+used; 2 the caller's mistake, or the operating system refuses; 130 Ctrl-C and 143 SIGTERM, both of which close the
+store; 141 the reader of the output has gone (`rmq read ... | head`). A mistake is one line on stderr. Modules of the
+commands import numpy and pyarrow only when they run, because a shell calls this module for every TAB.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _STDERR = 2
 
 
 class _Commands(SectionedGroup):
-    """A group whose commands end with one line on stderr when the store refuses, or somebody stops them."""
+    """A group whose commands end with one line on stderr if the store refuses, or a signal stops them."""
 
     def make_context(self, *given: Any, **more: Any) -> click.Context:
         """As click does; --help prints here."""
@@ -80,7 +80,9 @@ class _Commands(SectionedGroup):
 
 
 def _refused(error: OSError) -> tuple[str, int]:
-    """The line to say, and the exit code. Of a reader who has gone, as of `rmq read ... | head`, nothing is said."""
+    """The line for stderr, and the exit code. No line if the reader of the output has gone, as with `rmq read ... |
+    head`.
+    """
     _give_up_output()
     if error.errno == errno.EPIPE:
         return "", EXIT_SIGNAL + signal.SIGPIPE
@@ -90,8 +92,8 @@ def _refused(error: OSError) -> tuple[str, int]:
 
 
 def _give_up_output() -> None:
-    """If standard output takes no more, what is left of it goes nowhere: else Python tries again when it ends, and
-    makes an exit code of its own of that.
+    """If standard output accepts no more, discard the rest: otherwise Python tries to write it again at its end, and
+    sets an exit code of its own.
     """
     try:
         sys.stdout.flush()
@@ -102,7 +104,7 @@ def _give_up_output() -> None:
 
 
 class _Remarks(logging.Handler):
-    """Shows what modules log as lines on stderr; records name messages by what strangers wrote."""
+    """Writes log records as lines to stderr. Records may have untrusted text."""
 
     def emit(self, record: logging.LogRecord) -> None:
         for line in self.format(record).splitlines():
@@ -111,7 +113,7 @@ class _Remarks(logging.Handler):
 
 @contextlib.contextmanager
 def _remarks_shown() -> Iterator[None]:
-    """Where nobody has set up logging, what modules log is shown by `_Remarks`."""
+    """Show log records by `_Remarks`, unless logging was set up."""
     before, logging.lastResort = logging.lastResort, _Remarks(logging.WARNING)
     try:
         yield
@@ -121,7 +123,7 @@ def _remarks_shown() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _shown_safely() -> Iterator[None]:
-    """What click says of a mistake repeats what was typed, or what a script has read somewhere."""
+    """Escape click's error messages: they repeat arguments, which a script may have read from anywhere."""
     try:
         yield
     except click.ClickException as error:
@@ -134,7 +136,8 @@ def _shown_safely() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM, which whoever stops services sends, ends a command as Ctrl-C does: what it has opened is closed."""
+    """Let SIGTERM, which service managers send, end a command as Ctrl-C does: everything that it has opened is closed.
+    """
 
     def interrupt(number: int, frame: object) -> NoReturn:
         raise KeyboardInterrupt(number)
@@ -238,8 +241,8 @@ def main() -> None:
 
 
 def _open_what_is_closed() -> None:
-    """Where nobody reads or writes (`>&-`, some services) there is /dev/null. Else a file of the store would become
-    standard output, and whatever `rmq consume --exec` starts would write into it.
+    """Open /dev/null for closed standard streams (`>&-`, some services). Otherwise a file of the store would become
+    standard output, and a program of `rmq consume --exec` would write into it.
     """
     number = -1
     while number <= _STDERR:

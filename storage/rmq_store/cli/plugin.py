@@ -1,4 +1,4 @@
-"""The names that a command of another package may use: `rmq_store.cli.plugin_loader` says how it is registered.
+"""The names that a command of another package may use. `rmq_store.cli.plugin_loader` says how to register it.
 
 Such a command has the same options, tables, questions and error lines as every other command. It also gets the parts of
 the engine with which `rmq` moves offsets and writes files. They are imported at first use.

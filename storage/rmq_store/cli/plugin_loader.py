@@ -1,8 +1,8 @@
 """Commands that other packages add to `rmq`.
 
-A package names them as entry points of the group `rmq.commands`, each the name of a `Plugin`. They are looked for only
-when a command is asked for that `rmq` itself does not have, or when all commands are listed: to read the entry points
-of an environment takes longer than most commands. Source: https://packaging.python.org/specifications/entry-points/
+A package names them as entry points of the group `rmq.commands`, each the name of a `Plugin`. They are loaded only for
+a command that `rmq` itself does not have, or for a list of all commands: reading the entry points of an environment
+takes longer than most commands. Source: https://packaging.python.org/specifications/entry-points/
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Plugin(NamedTuple):
 
 def plugins() -> Iterator[Plugin]:
     """The commands of all installed packages. One that cannot be loaded is replaced by a command of the same name that
-    fails, and says why; `rmq` itself and all other commands work.
+    fails with the reason; `rmq` itself and all other commands work.
     """
     from importlib import metadata
 

@@ -1,4 +1,4 @@
-"""A click group with many commands: help in sections, names in any case as mqadmin takes them, nearest names."""
+"""A click group with many commands: help in sections, names in any case as with mqadmin, nearest names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rmq_store.cli.plugin_loader import Plugin
 
 
 class Row(NamedTuple):
-    """One entry of a section: what the help shows, and its commands."""
+    """One entry of a section: its text in the help, and its commands."""
 
     label: str
     text: str
@@ -20,7 +20,7 @@ class Row(NamedTuple):
 
 
 class SectionedGroup(click.Group):
-    """A group whose help lists the commands under headings, in the order in which they were added: `sections`."""
+    """A group whose help lists the commands under headings, in the order in which they were added."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
@@ -38,7 +38,7 @@ class SectionedGroup(click.Group):
             rows.append(Row(str(command.name), command.get_short_help_str(limit=80), (command,)))
 
     def add_names(self, title: str, commands: Mapping[str, Collection[click.Command]]) -> None:
-        """Add commands that are known to who looks for them: the help has their names only, a paragraph per key."""
+        """Add commands of which the help shows only the names, a paragraph per key."""
         rows = self.sections.setdefault(title, [])
         for kind, several in commands.items():
             row = Row(kind, ", ".join(str(command.name) for command in several), tuple(several))
@@ -47,19 +47,21 @@ class SectionedGroup(click.Group):
             rows.append(row)
 
     def add_plugins(self) -> None:
-        """Add the commands of other packages, at the end of their sections. A name that is taken stays as it is."""
+        """Add the commands of other packages, at the end of their sections. A name that is taken is not replaced."""
         find, self.plugins = self.plugins, None
         for section, command in find() if find is not None else ():
             if command.name not in self.commands:
                 self.add_section(section, [command])
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, those of other packages too."""
+        """All names, those of other packages included."""
         self.add_plugins()
         return super().list_commands(ctx)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name; of that name in other letters, as MQAdminStartup#findSubCommand, if none has it."""
+        """The command of that name; if none has it, the one whose name differs only in case
+        (MQAdminStartup#findSubCommand).
+        """
         found = super().get_command(ctx, cmd_name)
         if found is None:
             self.add_plugins()
@@ -71,8 +73,8 @@ class SectionedGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, but an unknown name is answered with the nearest ones, whatever their case; and `help NAME`,
-        as mqadmin has it, is `NAME --help`.
+        """As click's, but the error about an unknown name suggests the nearest ones, whatever their case; and `help
+        NAME`, as with mqadmin, is `NAME --help`.
         """
         if args[0] == "help" and not ctx.resilient_parsing:
             if len(args) == 1:

@@ -1,4 +1,4 @@
-"""The checks of `rmq doctor`. A check never raises for what it is there to find: it is a finding."""
+"""The checks of `rmq doctor`. A check never raises for a problem that it looks for: it returns a finding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ OK, WARN, FAIL = "OK", "WARN", "FAIL"
 
 
 class Finding(NamedTuple):
-    """One check's answer; `fix` says what to do, "" if it is well."""
+    """The result of one check; `fix` says what to do, "" if all is well."""
 
     check: str
     status: str

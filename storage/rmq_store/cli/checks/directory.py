@@ -1,4 +1,4 @@
-"""One store's directory: who owns it, what it lies on, how full that is, and what past processes left in it.
+"""Checks of one store's directory: its owner, its file system, its free space, and what earlier processes left in it.
 
 Nothing is opened for writing, and nothing is changed.
 """
@@ -34,7 +34,7 @@ _FLEETING = {"overlay": "it goes with its container", "tmpfs": "it goes when the
 
 
 def checks(root: Path) -> list[Finding]:
-    """All of them; only the first one if there is no store."""
+    """All checks; only the first one if there is no store."""
     there, of_kind = opens(root), kind(root)
     if there.status == FAIL and not (root / "commitlog").is_dir():
         return [there, *(finding for finding in of_kind if finding.status == FAIL)]
@@ -46,7 +46,7 @@ def checks(root: Path) -> list[Finding]:
 
 
 def opens(root: Path) -> Finding:
-    """Whether it can be read at all."""
+    """Check that the store can be read."""
     from rmq_store import Store
 
     try:
@@ -62,7 +62,7 @@ def opens(root: Path) -> Finding:
 
 
 def kind(root: Path) -> list[Finding]:
-    """Of which kinds it is, and what that means for who uses it."""
+    """Name the kinds of the store, and what they mean for its users."""
     try:
         seen = find_kinds(root)
     except OSError as error:
@@ -81,12 +81,14 @@ def _kind(seen: Seen) -> Finding:
 
 
 def contents(root: Path) -> Finding:
-    """That nobody takes the other answers for more than they are."""
+    """Say what the other checks do not cover, so that nobody takes them for more."""
     return Finding("contents", OK, f"not looked at: rmq verify --store {root} checks every message, queue and index")
 
 
 def tables(root: Path) -> Finding:
-    """Entries of the tables in config/ that cannot be used. They cost no other, but whoever asks for one of them."""
+    """Check the tables in config/ for entries that cannot be used. Such an entry costs no other one, but its topic or
+    group cannot be used.
+    """
     from rmq_store.broker.metadata.groups import FilterTable, GroupTable
     from rmq_store.broker.metadata.odd_entries import OddEntry
     from rmq_store.broker.metadata.offsets import DelayOffsetTable, LmqConflict, OffsetTable
@@ -114,7 +116,7 @@ def tables(root: Path) -> Finding:
 
 
 def owner(root: Path, uid: int | None = None) -> Finding:
-    """Whether this user may write everything, and nobody else."""
+    """Check that this user may write everything, and nobody else may."""
     me = os.geteuid() if uid is None else uid
     parts = [root, *(root / name for name in ("commitlog", "consumequeue", "index", "config", "pyrmq", "lock"))]
     for path in (path for path in parts if path.exists()):
@@ -136,8 +138,8 @@ def owner(root: Path, uid: int | None = None) -> Finding:
 
 
 def links(root: Path) -> Finding:
-    """Whether a segment is no file, and nobody can open the store; or a directory that writers make themselves lies
-    elsewhere, and it can be read only.
+    """Check links. If a segment is no regular file, nobody can open the store. If a directory that writers create is a
+    link, the store can only be read.
     """
     for path in _no_files(root / "commitlog"):
         what = "a symbolic link" if path.is_symlink() else "no regular file"
@@ -151,7 +153,7 @@ def links(root: Path) -> Finding:
 
 
 def _no_files(directory: Path) -> list[Path]:
-    """What has a segment's name and is no regular file."""
+    """The entries with a segment's name that are no regular files."""
     if not directory.is_dir():
         return []
     with os.scandir(directory) as entries:
@@ -160,7 +162,9 @@ def _no_files(directory: Path) -> list[Path]:
 
 
 def file_system(root: Path, mounts: str | None = None) -> Finding:
-    """Processes share maps and record locks, which they cannot on a network; `mounts` as /proc/self/mountinfo."""
+    """Check that the file system is local: processes share maps and record locks, which a network file system does not
+    offer. `mounts` has the format of /proc/self/mountinfo.
+    """
     mounts = Path("/proc/self/mountinfo").read_text() if mounts is None else mounts
     kind, is_read_only = _mount_of(root.resolve(), mounts)
     if kind.startswith(_REMOTE):
@@ -190,7 +194,7 @@ def _mount_of(path: Path, mounts: str) -> tuple[str, bool]:
 
 
 def disk(root: Path, usage: Callable[[Path], int | None] = usage_percent) -> Finding:
-    """How full it is against diskSpaceWarningLevelRatio and diskMaxUsedSpaceRatio."""
+    """Compare the use of the disk with diskSpaceWarningLevelRatio and diskMaxUsedSpaceRatio."""
     config = _config(root)
     percent = usage(root)
     if percent is None:
@@ -206,7 +210,8 @@ def disk(root: Path, usage: Callable[[Path], int | None] = usage_percent) -> Fin
 
 
 def clock(root: Path, now_s: float | None = None) -> Finding:
-    """Whether the store was written later than now: then the clock was set back, and what is delayed comes late."""
+    """Check that the store was not written in the future: then the clock was set back, and delayed messages come late.
+    """
     if (root / "pyrmq" / "clock").exists():
         return Finding("clock", WARN, "a store for tests: pyrmq/clock says what time it is", "remove pyrmq/clock")
     now = time.time() if now_s is None else now_s
@@ -218,7 +223,7 @@ def clock(root: Path, now_s: float | None = None) -> Finding:
 
 
 def writers(root: Path) -> Finding:
-    """Processes that have it open for writing."""
+    """Name the processes that have the store open for writing."""
     lock = OfdLock(root / "lock")
     broker = lock.posix_holder()
     if broker is not None:
@@ -231,7 +236,7 @@ def writers(root: Path) -> Finding:
 
 
 def clean_stop(root: Path) -> Finding:
-    """Whether its last writer has closed it."""
+    """Check that the last writer has closed the store."""
     if not (root / "abort").exists() or OfdLock(root / "lock").who().kind != "free":
         return Finding("last stop", OK, "clean, or it is in use")
     try:
@@ -244,7 +249,7 @@ def clean_stop(root: Path) -> Finding:
 
 
 def flushes(root: Path) -> Finding:
-    """Whether an fsync failed, so that writing is refused."""
+    """Check that no fsync has failed: after a failure every process refuses to write."""
     try:
         page = StatePage(root / "pyrmq" / "state", writable=False)
     except (OSError, StoreError):
@@ -256,7 +261,7 @@ def flushes(root: Path) -> Finding:
 
 
 def accepted_damage(root: Path) -> Finding:
-    """Damage that somebody decided to live with."""
+    """Report accepted damage."""
     try:
         accepted = AcceptedDamage.load(root / "pyrmq")
     except StoreError as error:
@@ -270,7 +275,9 @@ def accepted_damage(root: Path) -> Finding:
 
 
 def delay_levels(root: Path) -> Finding:
-    """Whether somebody has told how long the delay levels are; of a store that a broker wrote only its messages do."""
+    """Check that the lengths of the delay levels are configured; a store that a broker wrote only shows them in its
+    messages.
+    """
     from rmq_store import Store
 
     try:
@@ -296,7 +303,7 @@ def delay_levels(root: Path) -> Finding:
 
 
 def leftovers(root: Path, now_s: float | None = None) -> Finding:
-    """Files of killed processes that nobody has removed."""
+    """Report files of killed processes that nobody has removed."""
     old = (time.time() if now_s is None else now_s) - FORGOTTEN_S
     found = [path for name in ("", "config", "pyrmq") for path in (root / name).glob("*.tmp")]
     found += (root / "pyrmq" / "staging").glob("*")

@@ -1,4 +1,4 @@
-"""The interpreter, its packages, and what the machine allows."""
+"""Checks of the interpreter, its packages, and the limits of the machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILES_LEAST, FILES_ENOUGH = 256, 1024
 
 
 def python(version: tuple[int, ...] = tuple(sys.version_info[:3]), platform: str = sys.platform) -> Finding:
-    """The interpreter that runs this command."""
+    """Check the interpreter that runs this command."""
     text = f"{'.'.join(map(str, version))}, {sys.executable}"
     if platform != "linux" or struct.calcsize("P") < 8:
         return Finding("python", FAIL, f"{text} on {platform}", "stores are shared by processes on 64-bit Linux only")
@@ -35,7 +35,7 @@ def python(version: tuple[int, ...] = tuple(sys.version_info[:3]), platform: str
 
 
 def packages(version: Callable[[str], str] = installed_version) -> list[Finding]:
-    """The packages that we need at run time."""
+    """Check the packages that this package needs at run time."""
     return [_package(name, least, version) for name, least in PACKAGES.items()]
 
 
@@ -58,7 +58,7 @@ def version_tuple(text: str) -> tuple[int, int]:
 
 
 def engine(environment: Mapping[str, str], find: Callable[[str], object] = find_spec) -> Finding:
-    """Whether the C extension is there; without it Python does the same work, and takes longer."""
+    """Check for the C extension; without it Python does the same work, but slower."""
     from rmq_store.format.bytes import native
 
     slow = "all of it works in Python only, and takes two to three times the processor time"
@@ -75,7 +75,7 @@ def engine(environment: Mapping[str, str], find: Callable[[str], object] = find_
 
 
 def limits(files: int | None = None, maps_file: Path = Path("/proc/sys/vm/max_map_count")) -> list[Finding]:
-    """Open files, and maps."""
+    """Check the limits of open files and of memory maps."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if files is None else files
     fix = f"ulimit -n {FILES_ENOUGH}, or LimitNOFILE= of the service"
     state = OK if soft >= FILES_ENOUGH or soft < 0 else WARN if soft >= FILES_LEAST else FAIL
@@ -91,7 +91,7 @@ def limits(files: int | None = None, maps_file: Path = Path("/proc/sys/vm/max_ma
 
 
 def time_zone(environment: Mapping[str, str], names: tuple[str, ...] = time.tzname) -> Finding:
-    """The hours of deleteWhen are local ones; a TZ that does not exist silently is UTC."""
+    """Check TZ. The hours of deleteWhen are local ones, and a TZ that does not exist silently means UTC."""
     wanted = environment.get("TZ", "")
     shown = f"{names[0]} ({time.strftime('%z')}): the hours of deleteWhen are these"
     if wanted and "/" in wanted and not (Path("/usr/share/zoneinfo") / wanted.lstrip(":")).is_file():

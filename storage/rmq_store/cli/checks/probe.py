@@ -1,7 +1,7 @@
-"""Runs in the Python that Spark starts for its workers, and prints what that finds, as JSON. Standard library only:
-nothing of ours need be installed there, which is one of the things that it finds out.
+"""Runs in the Python that Spark starts for its workers, and prints its findings as JSON. It uses only the standard
+library: whether this package is installed there is one of its questions.
 
-Data sources are looked up as Spark does: modules on the path that are called `pyspark_*`, and their `DefaultSource`
+It looks up data sources as Spark does: modules on the path with names `pyspark_*`, and their `DefaultSource`
 (pyspark/sql/worker/lookup_data_sources.py).
 """
 
@@ -20,7 +20,7 @@ import sys
 
 
 def probe() -> dict[str, object]:
-    """Versions (None: not there), `sources`: module -> name of its data source, `broken`: module -> why."""
+    """Versions (None: not installed); `sources`: module -> name of its data source; `broken`: module -> error."""
     sources: dict[str, str] = {}
     broken: dict[str, str] = {}
     with contextlib.redirect_stdout(io.StringIO()):

@@ -1,7 +1,7 @@
-"""Java and PySpark: does a session start, do its workers find us, and does format("rmq") exist?
+"""Checks of Java and PySpark: whether a session can start, whether its workers find this package, and format("rmq").
 
-Nothing of Spark is imported here, and no JVM is started but for its version: Python's side is asked in a process of
-its own (`probe`), in the interpreter of the driver and in that of the workers.
+This imports nothing of Spark, and starts a JVM only to get its version. `probe` answers for Python, in processes of its
+own: in the interpreter of the driver and in that of the workers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _JAVA_VERSION = re.compile(r'version "([0-9]+)(?:\.([0-9]+))?')
 
 
 def checks(environment: Mapping[str, str], driver: str = sys.executable) -> list[Finding]:
-    """All of them. `environment` is what Spark would be started with."""
+    """All checks. `environment` is the environment in which Spark would start."""
     known, why = _ask(driver, environment)
     if known is None:
         return [Finding("pyspark", FAIL, f"{driver} does not run: {why}", "repair this Python")]
@@ -48,7 +48,7 @@ def checks(environment: Mapping[str, str], driver: str = sys.executable) -> list
 
 
 def java(environment: Mapping[str, str]) -> Finding:
-    """The Java that Spark starts: JAVA_HOME's, else that on the PATH (Spark's bin/spark-class)."""
+    """Check the Java that Spark starts: JAVA_HOME's, else that on the PATH (Spark's bin/spark-class)."""
     home = environment.get("JAVA_HOME")
     path = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environment.get("PATH", ""))
     origin = "JAVA_HOME" if home else "PATH"
@@ -71,13 +71,13 @@ def java(environment: Mapping[str, str]) -> Finding:
 
 
 def worker_python(environment: Mapping[str, str]) -> tuple[str, str]:
-    """The interpreter that Spark starts for workers, and who says so."""
+    """The interpreter that Spark starts for workers, and the setting that names it."""
     chosen = environment.get("PYSPARK_PYTHON")
     return (chosen, "PYSPARK_PYTHON") if chosen else ("python3", "PATH, for PYSPARK_PYTHON is not set")
 
 
 def siblings(worker: Mapping[str, Any]) -> Finding:
-    """One module `pyspark_*` that cannot be imported makes Spark forget all Python data sources."""
+    """Check the modules `pyspark_*`: if one cannot be imported, Spark drops all Python data sources."""
     broken = worker["broken"]
     if not broken:
         return Finding("pyspark_* modules", OK, f"{len(worker['sources'])} data sources, none is broken")
@@ -87,7 +87,7 @@ def siblings(worker: Mapping[str, Any]) -> Finding:
 
 
 def discovery(worker: Mapping[str, Any]) -> Finding:
-    """Whether format("rmq") is known without `register`."""
+    """Check that Spark knows format("rmq") without `register`."""
     if worker["sources"].get("pyspark_rmq") == "rmq":
         return Finding("data source", OK, 'format("rmq") is found')
     if not worker["connector"]:
@@ -104,7 +104,7 @@ def _pyspark(driver: str, spark: str) -> Finding:
 
 
 def pandas(driver: str, version: str | None) -> Finding:
-    """Needed by `pyspark_rmq.consume` only."""
+    """Check pandas, which only `pyspark_rmq.consume` needs."""
     if version is not None and version_tuple(version) >= PANDAS_LEAST:
         return Finding("pandas", OK, version)
     text = "not installed" if version is None else version
@@ -140,7 +140,7 @@ def _worker_path(driver: Mapping[str, Any], environment: Mapping[str, str]) -> s
 
 
 def _ask(python: str, environment: Mapping[str, str]) -> tuple[dict[str, Any] | None, str]:
-    """What `probe` prints in that interpreter; None and why if it prints nothing."""
+    """The output of `probe` in that interpreter; or None, and the reason why there is none."""
     path = shutil.which(python, path=environment.get("PATH", ""))
     if path is None:
         return None, "there is no such program"

@@ -1,4 +1,4 @@
-"""`rmq dlq`: take dead letters out of a store's reach, and back."""
+"""`rmq dlq`: archive dead letters and restore them; the other commands of the group are in modules of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rmq dlq export`: dead letters as a file that other programs read."""
+"""`rmq dlq export`: write dead letters to a file for other programs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def export(
 
 
 def _new_file(path: Path, **how: Any) -> IO[Any]:
-    """A file that only its owner may read: it holds bodies."""
+    """A file that only its owner may read, because it has bodies."""
     from rmq_store.files.durable import FILE_MODE
 
     file: IO[Any] = open(path, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, FILE_MODE), **how)
@@ -127,7 +127,7 @@ def _csv(path: Path, raw: bool) -> Iterator[Write]:
 
 
 def _csv_row(row: dict[str, Any], texts: Collection[str]) -> dict[str, Any]:
-    """The cells; `texts` are the columns in which a spreadsheet might see a formula."""
+    """The cells of a row; `texts` are the columns that a spreadsheet might take for formulas."""
     cells = {name: _defused(cell) if name in texts else cell for name, cell in row.items()}
     return {**cells, "properties": json.dumps(row["properties"], ensure_ascii=False)}
 

@@ -61,7 +61,9 @@ def list_(root: Path, as_json: bool, groups: tuple[str, ...]) -> None:
 
 
 def _rows(store: Store, group: str, wanted: Wanted | None = None) -> DeadLetterRows | None:
-    """None: the group is there, and none of its messages ever died. UsageError: no such group."""
+    """The dead letters of a group; None if the group exists, and none of its messages ever died. Raises UsageError for
+    an unknown group.
+    """
     from rmq_store.broker.monitoring.dead_letter_rows import DeadLetterRows
     from rmq_store.format.text.names import DLQ_PREFIX
 
@@ -102,7 +104,7 @@ def _summary(store: Store, group: str, tell: Any) -> dict[str, Any]:
 
 
 def _archived(store: Store, rows: DeadLetterRows) -> int | None:
-    """How many of them the archive of retention has; None if there is none."""
+    """The number of dead letters in the archive of retention; None if there is no archive."""
     from rmq_store.broker.dlq.archive_files import ArchiveFiles
 
     path = store.retention.settings().dlq_archive_path

@@ -35,7 +35,7 @@ _REASONS_SHOWN = 5
 
 
 class _Totals:
-    """Outcomes of all calls together, and why messages were refused."""
+    """Outcomes of all calls together, and the reasons of refusals."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
@@ -43,11 +43,11 @@ class _Totals:
 
     @property
     def moving(self) -> int:
-        """How many move."""
+        """The number of messages that are moved, or would be."""
         return self.outcomes["REDRIVEN"] + self.outcomes["PARKED"]
 
     def add(self, result: pa.RecordBatch) -> None:
-        """Count what became of some rows."""
+        """Count the outcomes of some rows."""
         import pyarrow.compute as pc
 
         for entry in result.column("outcome").value_counts().to_pylist():
@@ -58,14 +58,14 @@ class _Totals:
 
 
 class _Sums:
-    """Adds up what the calls tell of themselves, for the bar."""
+    """Adds up the progress of the calls, for the bar."""
 
     def __init__(self, tell: Callable[[int, int], None] | None) -> None:
         self._tell = tell
         self._before = self._now = (0, 0)
 
     def __call__(self, rows: int, size_bytes: int) -> None:
-        """A call has done so much."""
+        """Add the progress of the present call."""
         self._now = self._before[0] + rows, self._before[1] + size_bytes
         if self._tell is not None:
             self._tell(*self._now)

@@ -35,7 +35,7 @@ _EVERY_S = 2.0
 
 
 class _Line(NamedTuple):
-    """One line: a queue, or a topic's queues together (`queue` is how many)."""
+    """One line: a queue, or the sum of a topic's queues (then `queue` is their number)."""
 
     group: str
     topic: str
@@ -124,7 +124,7 @@ def _lines(store: Store, names: Sequence[str], per_queue: bool, rates: Rates, la
 
 
 def _uncommitted(store: Store, topic: str) -> _Line:
-    """The retry topic of a group that has committed nothing of it."""
+    """The retry topic of a group that has not committed an offset on it."""
     ends = [found.max_offset for found in store.queue_ranges(topic).values()] if store.find_topic(topic) else []
     return _Line(topic.removeprefix(RETRY_PREFIX), topic, f"all {len(ends)}", None, sum(ends), sum(ends), None)
 

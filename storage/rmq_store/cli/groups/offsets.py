@@ -1,4 +1,4 @@
-"""`rmq offsets`: see, keep and move the offsets of a consumer group."""
+"""`rmq offsets`: show, export and reset the offsets of a consumer group."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def reset(
 
 
 def _topics(store: Store, group: str, named: Sequence[str]) -> list[str]:
-    """Those that were named; or all that the group has offsets on and that are there, without retry topics."""
+    """The named topics; without names, all existing topics on which the group has offsets, except retry topics."""
     from rmq_store.format.text.names import RETRY_PREFIX
 
     if named:
@@ -182,7 +182,7 @@ def _plan_file(store: Store, group: str, topics: Sequence[str], queue: int | Non
 
 
 def _read_offsets(path: Path) -> dict[tuple[str, int], int]:
-    """{(topic, queue id): offset} of a file as `export` writes it. UsageError."""
+    """{(topic, queue id): offset} of a file that `export` wrote. Raises UsageError."""
     from rmq_store.files.durable import read_limited
 
     try:

@@ -1,1 +1,1 @@
-"""Commands that look after a store: init, verify, repair, backup, retention, doctor, broker."""
+"""Commands that maintain a store: init, verify, repair, backup, retention, doctor, broker."""

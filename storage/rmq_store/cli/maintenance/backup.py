@@ -1,4 +1,4 @@
-"""`rmq backup`: copy a store that is being written."""
+"""`rmq backup`: copy a store while it is written."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ def backup(places: tuple[Path, ...], root: Path | None, as_json: bool) -> None:
 
 
 def _is_given(name: str) -> bool:
-    """Whether an option stands in the command line: RMQ_STORE gives way to an argument."""
+    """True if an option is on the command line: an argument wins over RMQ_STORE."""
     return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE

@@ -1,4 +1,4 @@
-"""`rmq broker run`: delivers the delayed messages of a store that nobody looks at, and deletes old messages."""
+"""`rmq broker run`: delivers delayed messages of a store without a running consumer, and deletes old messages."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _run(store: Store, stop: StopSignal, *, cleans: bool) -> None:
 
 
 class _Cleaner:
-    """Passes of retention, and a line on stderr for what they delete: nobody else would say it."""
+    """Runs retention now and then, and writes a line to stderr for each deletion."""
 
     def __init__(self, store: Store, first_s: float) -> None:
         self._store = store
@@ -95,8 +95,8 @@ class _Cleaner:
         self._problem = ""
 
     def clean(self, now_s: float) -> None:
-        """One pass if it is time; nothing if another process is at it. StoreFailedError; other errors are told once,
-        and do not keep messages from being delivered.
+        """Run one pass if it is due, unless another process runs one. Raises StoreFailedError. Any other error is
+        reported once, and does not stop the delivery of messages.
         """
         if now_s < self._next_s:
             return
@@ -122,7 +122,7 @@ class _Cleaner:
 
 
 class _Status:
-    """A line on a terminal: at first, and then whenever something was delivered, but not too often."""
+    """A status line on a terminal: one at the start, and one after deliveries, but not too often."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -131,7 +131,7 @@ class _Status:
         self._shown_s = 0.0
 
     def show(self, delivered: int, next_due_ms: int | None) -> None:
-        """Tell of so many more messages, if it is time for a line."""
+        """Add delivered messages, and write a line if it is due."""
         if not self._is_shown:
             return
         is_first = self._delivered is None

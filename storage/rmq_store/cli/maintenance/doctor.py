@@ -1,4 +1,4 @@
-"""`rmq doctor`: what is wrong with this machine, this Python, this Spark, and a store."""
+"""`rmq doctor`: find problems of this machine, this Python, this Spark, and a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rmq init`: make an empty store."""
+"""`rmq init`: create an empty store."""
 
 from __future__ import annotations
 
@@ -80,5 +80,5 @@ def init(path: Path, conf: Path | None, as_json: bool, **settings: Any) -> None:
 
 
 def _is_taken(root: Path) -> bool:
-    """Whether a store is there, or what is left of one."""
+    """True if a store, or the rest of one, is there."""
     return (root / "commitlog").exists() or (root / "pyrmq" / "store.json").exists()

@@ -1,4 +1,4 @@
-"""`rmq repair`: put a damaged store right, and say what was lost."""
+"""`rmq repair`: repair a damaged store, and report what was lost."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def repair(
 
 @contextlib.contextmanager
 def _refusing() -> Iterator[None]:
-    """Whatever keeps us from repairing ends with exit code 2: 1 says that messages are lost."""
+    """End with exit code 2 if the repair cannot begin: 1 says that messages are lost."""
     try:
         yield
     except StoreError as error:

@@ -1,4 +1,4 @@
-"""`rmq retention`: delete old messages by the rules of a broker, or only look what would go."""
+"""`rmq retention`: delete old messages by the rules of a broker, or show what would be deleted."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _ask(store: Store, options: dict[str, Any], *, yes: bool) -> None:
 
 
 def _should_have(report: RetentionReport) -> bool:
-    """Whether something was old enough and stayed nevertheless."""
+    """True if a file was old enough and was not deleted nevertheless."""
     return any(fate.goes or fate.is_kept or fate.waiting for fate in report.plan.segments)
 
 

@@ -1,4 +1,4 @@
-"""`rmq verify`: check a store against itself."""
+"""`rmq verify`: check a store for contradictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rmq consume`: take messages as a member of a consumer group."""
+"""`rmq consume`: consume messages as a member of a consumer group."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LOOK_S = 0.1
 
 
 class _Stop(BaseException):
-    """Ends the consumer from inside its listener: the message in hand is not consumed, and comes again."""
+    """Ends the consumer from inside its listener: the present message is not consumed, and comes again."""
 
 
 @click.command(
@@ -116,7 +116,7 @@ def _words(command: str | None) -> list[str]:
 
 
 class _Handler:
-    """The listener: prints or runs, and counts."""
+    """The listener: prints messages or runs a program, and counts."""
 
     def __init__(self, limit: int | None, words: Sequence[str], as_json: bool, body: str) -> None:
         self.done_count = self.failed_count = 0
@@ -243,7 +243,7 @@ def _peek(
 def _waiting(
     store: Store, topic: str, group: str, tags: str | None, start: str, as_json: bool
 ) -> Iterator[dict[str, Any]]:
-    """What the group has not consumed."""
+    """The messages that the group has not consumed."""
     from rmq_store.cli.shared.follow import Follower
     from rmq_store.format.tables.schema import MESSAGE_SCHEMA
 

@@ -1,4 +1,4 @@
-"""`rmq delayed`: what a broker holds back beside the delay levels."""
+"""`rmq delayed`: messages that a broker delays, other than by delay levels."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Lines of a file as batches for `Store.append`; one batch at a time is in memory.
 
-A line with a mistake ends it; the messages before that line are stored first. A value in a line is stored as it stands
-there, or is a mistake: numbers of a body keep their digits, and no key may come twice.
+A wrong line ends the file; the messages before that line are stored first. A value of a line is stored exactly, or
+refused: numbers of a body keep their digits, and no key may come twice.
 """
 
 from __future__ import annotations
@@ -41,17 +41,18 @@ _OWN = ("UNIQ_KEY", "MIN_OFFSET", "MAX_OFFSET", "CLUSTER")
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows of INPUT_SCHEMA, and the line that each came from."""
+    """Rows of INPUT_SCHEMA, and the line number of each."""
 
     rows: pa.RecordBatch
     lines: list[int]
     size_bytes: int
 
     def store(self, store: Store, topic: str) -> tuple[int, UsageError | None]:
-        """Append the rows, or those before the first one that cannot be stored: how many, and what is wrong with that
-        one, by its line.
+        """Append the rows, or those before the first row that cannot be stored. Returns their number, and the error
+        about that row, with its line.
 
-        UsageError: no row is at fault. Other errors as `Store.append`.
+        Raises:
+            UsageError: no row is at fault. Other errors as `Store.append`.
         """
         rows, mistake = self.rows, None
         while rows.num_rows:
@@ -77,7 +78,8 @@ class _Fraction:
 
 
 def batches_of_lines(file: IO[bytes], template: Message) -> Iterator[Batch]:
-    """A message per line; empty lines are messages with an empty body. UsageError: a line that is too long."""
+    """A message per line; empty lines are messages with an empty body. Raises UsageError for a line that is too long.
+    """
     return _batches(file, lambda number, line: {"body": line}, template)
 
 
@@ -85,8 +87,9 @@ def batches_of_json(file: IO[bytes], template: Message) -> Iterator[Batch]:
     """A message per line that is not empty.
 
     Raises:
-        UsageError: a line is no JSON object, or has an unknown key, a key twice or a value of a wrong type; what came
-            before it was yielded.
+        UsageError: a line is no JSON object, or has an unknown key, a key twice or a value of a wrong type. Messages
+            before
+            it were yielded.
     """
 
     def parse(number: int, line: bytes) -> dict[str, Any] | None:
@@ -155,7 +158,7 @@ def _columns(rows: list[dict[str, Any]]) -> pa.RecordBatch:
 
 
 def _fields_of(number: int, line: bytes) -> dict[str, Any]:
-    """One line of JSON as columns, checked."""
+    """One line of JSON as columns, after checking it."""
     try:
         found = _DECODER.decode(line.decode())
     except UsageError as error:
@@ -208,7 +211,7 @@ def _value(number: int, name: str, value: Any) -> Any:
 
 
 def _utf_8(number: int, name: str, text: str) -> str:
-    """JSON can write half a pair of surrogates, which is no character and has no UTF-8."""
+    """Refuse half a pair of surrogates, which JSON can have, but which has no UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -218,7 +221,7 @@ def _utf_8(number: int, name: str, text: str) -> str:
 
 
 def _json(value: Any) -> str:
-    """As json.dumps, but for numbers: they keep their digits."""
+    """As json.dumps, but numbers keep their digits."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_json(name)}: {_json(one)}" for name, one in value.items()) + "}"
     if isinstance(value, list):

@@ -81,7 +81,7 @@ def _cells(row: dict[str, Any], body: str) -> list[str | int]:
 
 
 def _together(lines: Iterable[list[str | int]]) -> Iterator[list[list[str | int]]]:
-    """The lines in parts of which each takes little memory."""
+    """Join lines into parts, each of which takes little memory."""
     part: list[list[str | int]] = []
     characters = 0
     for line in lines:

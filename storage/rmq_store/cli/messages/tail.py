@@ -1,4 +1,4 @@
-"""`rmq tail`: the last messages of a topic, and those that come."""
+"""`rmq tail`: the last messages of a topic, and new ones."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _show(follower: Follower, as_json: bool, body: str) -> None:
 
 
 def reader_left(wait_s: float) -> bool:
-    """Wait, and say whether nobody reads what we print any more: without it, `rmq tail -f | head` would stay until the
+    """Wait, and return True if the reader of the output has gone. Without it, `rmq tail -f | head` would stay until the
     next message.
     """
     try:

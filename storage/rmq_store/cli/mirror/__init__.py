@@ -1,1 +1,1 @@
-"""`rmq mirror`: records between Kafka and a store."""
+"""`rmq mirror`: copy records between Kafka and a store."""

@@ -1,4 +1,4 @@
-"""`rmq mirror dead-letters` and `rmq mirror redrive`: dead letters of Kafka in the triage of a store, and back."""
+"""`rmq mirror dead-letters` and `rmq mirror redrive`: import dead letters of Kafka into a store, and send them back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rmq mirror offsets`: groups go over to where a mirror copied what they consume."""
+"""`rmq mirror offsets`: move the offsets of groups to the other side of a mirror."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ _COLUMNS = ("GROUP", "TOPIC", "QUEUE", "POSITION", "TARGET", "OLD", "NEW", "AGAI
 
 @dataclass(frozen=True)
 class _Asked:
-    """The options of the command, without those of the place. `groups`: names in the source and in the target."""
+    """The options of the command, without those that name the two sides. `groups`: names in the source and in the
+    target.
+    """
 
     groups: Sequence[tuple[str, str]]
     all_groups: bool
@@ -43,7 +45,8 @@ class _Asked:
 
 @dataclass
 class _Outcome:
-    """Of one group: its plan, or why there is none; `committed` positions."""
+    """The outcome of one group: its plan, or the reason why there is none; `committed`: number of committed positions.
+    """
 
     source_group: str
     target_group: str
@@ -170,7 +173,9 @@ def _asked(given: dict[str, Any]) -> _Asked:
 def _opener(
     store: Store, connection: KafkaConnection, direction: str, cluster_id: str, name: str, back_name: str
 ) -> Opened:
-    """Connections are opened anew for each round: a broker that was away, or a new partition, then needs no care."""
+    """A function that opens connections for one round: so an unavailable broker, or a new partition, needs no special
+    care.
+    """
     from rmq_store.bridge.offsets.links import kafka_to_store, store_to_kafka
     from rmq_store.bridge.positions.topics import check_mirror_name
 
@@ -180,7 +185,7 @@ def _opener(
 
 
 def _follow(opened: Opened, asked: _Asked, every_s: float, *, as_json: bool, dry_run: bool) -> Sequence[_Outcome]:
-    """Round after round; what failed is said, and tried again. The outcomes of the last whole round."""
+    """Run rounds; failures are reported, and tried again. Returns the outcomes of the last complete round."""
     outcomes: Sequence[_Outcome] = ()
     shown: object = None
     with stopped_by_signals() as stop:
@@ -203,7 +208,7 @@ def _follow(opened: Opened, asked: _Asked, every_s: float, *, as_json: bool, dry
 
 
 def _plan(link: Link, asked: _Asked) -> Sequence[_Outcome]:
-    """One outcome for each group; of `--all-groups` those that have positions on mirrored topics."""
+    """One outcome for each group; with `--all-groups`, for those that have positions on mirrored topics."""
     from rmq_store.bridge.offsets.move import plan_move
 
     outcomes = []

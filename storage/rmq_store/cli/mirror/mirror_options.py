@@ -1,4 +1,4 @@
-"""Options that the commands of `rmq mirror` share, and how a running mirror is shown."""
+"""Options that the commands of `rmq mirror` share, and the display of a running mirror."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _topic_choice(topics: Sequence[str], pattern: str | None, renames: Sequence[
 
 @contextlib.contextmanager
 def conflict_exit() -> Iterator[None]:
-    """A conflict with another mirror of this name ends the command with an exit status of its own."""
+    """Turn a conflict with another mirror of this name into an exit status of its own."""
     try:
         yield
     except MirrorConflictError as error:
@@ -179,7 +179,7 @@ class Display:
         self._width = 0
 
     def show(self, report: MirrorReport) -> None:
-        """Called by the mirror whenever something may have changed."""
+        """Show a report; the mirror calls this whenever it may have changed."""
         now_s = time.monotonic()
         for place, reason in report.failures.items():
             if place not in self._failures:
@@ -197,7 +197,7 @@ class Display:
             self._keep_metrics(report)
 
     def end(self, report: MirrorReport) -> None:
-        """The counts of the whole run."""
+        """Show the counts of the whole run."""
         self._clear()
         self._keep_metrics(report)
         if self._as_json:
@@ -240,7 +240,7 @@ def status_line(report: MirrorReport) -> str:
 
 
 def report_json(report: MirrorReport) -> dict[str, Any]:
-    """The same for programs."""
+    """The report for `write_json`."""
     return {
         "mirror": report.mirror,
         "direction": report.direction,

@@ -1,4 +1,4 @@
-"""`rmq mirror retry`: RocketMQ's retry ladder for consumers of Kafka."""
+"""`rmq mirror retry`: RocketMQ's retries for consumers of Kafka."""
 
 from __future__ import annotations
 

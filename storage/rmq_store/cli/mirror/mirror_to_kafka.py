@@ -1,4 +1,4 @@
-"""`rmq mirror rmq-to-kafka`."""
+"""`rmq mirror rmq-to-kafka`: copy topics of a store into Kafka."""
 
 from __future__ import annotations
 
@@ -142,7 +142,9 @@ def rmq_to_kafka(
 
 
 def _open(root: Path) -> tuple[Any, bool]:
-    """The store, and whether for writing: its log is to be flushed. Of a broker at work it can only be read."""
+    """The store, and True if it is open for writing, because its log should be flushed. While a broker runs, it can
+    only be read.
+    """
     from rmq_store import Store
 
     try:

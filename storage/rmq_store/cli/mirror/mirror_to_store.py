@@ -1,4 +1,4 @@
-"""`rmq mirror kafka-to-rmq`."""
+"""`rmq mirror kafka-to-rmq`: copy Kafka topics into a store."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Limits of a small HTTP server: the number of clients, the time and size of a request, and the host names that it
 answers.
 
-A browser on this machine can be led to any address by somebody else's name (DNS rebinding); it sends that name as Host.
-So a name counts only if it was named. An address cannot be led elsewhere.
+Somebody else's host name can lead a browser on this machine to any address (DNS rebinding). The browser sends that name
+as Host, so only host names that the user has listed are answered. Addresses need no list.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _HOST = re.compile(r"(?:\[(?P<six>[^\[\]]*)\]|(?P<name>[^\[\]:]*))(?::[0-9]{0,5}
 
 
 class RequestTooLargeError(Exception):
-    """The client sends more than REQUEST_BYTES_MOST."""
+    """The client sends more than REQUEST_BYTES_MOST bytes."""
 
 
 class LimitedReader(io.RawIOBase):
-    """Reads a request from a socket. However slowly it drips: it has REQUEST_S from now on.
+    """Reads a request from a socket, for REQUEST_S seconds at most, however slowly it comes.
 
     Raises:
         TimeoutError: the time is over.
-        RequestTooLargeError: it is longer than any that makes sense.
+        RequestTooLargeError: the request is too large.
     """
 
     def __init__(self, connection: socket.socket, patience_s: float = REQUEST_S) -> None:
@@ -46,11 +46,11 @@ class LimitedReader(io.RawIOBase):
         self._left = REQUEST_BYTES_MOST
 
     def readable(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """As RawIOBase."""
+        """As RawIOBase.readinto."""
         left_s = self._end_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("the request takes too long")
@@ -63,14 +63,14 @@ class LimitedReader(io.RawIOBase):
 
 
 def check_name(name: str) -> str:
-    """A host name as `is_ours` compares them. UsageError: that is none."""
+    """A host name in the form that `is_ours` compares. Raises UsageError for an invalid one."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"--host {name!r}: a name without a port is needed, such as metrics.example.com")
     return name.lower()
 
 
 def is_ours(host: str, names: Collection[str]) -> bool:
-    """Whether a request with this Host may be answered: an address, localhost, or one of `names`; with any port."""
+    """True if a request with this Host may be answered: an address, localhost, or one of `names`; with any port."""
     parts = _HOST.fullmatch(host.strip())
     if parts is None:
         return False

@@ -1,4 +1,4 @@
-"""`rmq metrics`: the state of a store as OpenMetrics text, for Prometheus and what understands it."""
+"""`rmq metrics`: the state of a store as OpenMetrics text, for Prometheus and compatible systems."""
 
 from __future__ import annotations
 

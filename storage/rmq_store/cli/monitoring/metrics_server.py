@@ -1,7 +1,7 @@
-"""Metrics over HTTP: GET /metrics, in the format that the client asks for. Only this machine, unless it was asked for.
+"""Metrics over HTTP: GET /metrics, in the format that the client asks for. By default only for this machine.
 
-A request looks at the store anew, one at a time. A look that fails is an answer 500 that says why, and the next request
-looks again. Limits for clients and the host names that we answer: `http_limits`.
+Each request reads the store again, one request at a time. A failure is an answer 500 with the reason, and the next
+request tries again. `http_limits` has the limits for clients and host names.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def parse_address(text: str, *, expose: bool) -> tuple[str, int]:
     """`127.0.0.1:5557`, `localhost:0` or `[::1]:5557` as host and port.
 
     Raises:
-        UsageError: no such address, or one that other machines can reach without `expose`.
+        UsageError: an invalid address, or one that other machines can reach, without `expose`.
     """
     host, colon, digits = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -60,7 +60,9 @@ def parse_address(text: str, *, expose: bool) -> tuple[str, int]:
 
 
 def serve(host: str, port: int, look: Look, names: Collection[str] = ()) -> None:
-    """Say where, and serve until Ctrl-C or SIGTERM, also under these names. UsageError if nobody can listen there."""
+    """Print the address, and serve until Ctrl-C or SIGTERM, also under these host names. Raises UsageError if the
+    address cannot be used.
+    """
     turn = threading.Lock()
 
     class Handler(_Handler):
@@ -98,11 +100,11 @@ class _Server(ThreadingHTTPServer):
         super().__init__(*given)
 
     def server_bind(self) -> None:
-        """Without HTTPServer's question to a name server, which may take long, and which nobody needs."""
+        """As HTTPServer's, without its question to a name server, which may take long, and whose answer is not used."""
         socketserver.TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """In a thread of its own, if there are not too many."""
+        """Handle a request in a thread of its own, unless there are too many."""
         if not self._free.acquire(blocking=False):
             with contextlib.suppress(OSError):  # who does not even take that is let go all the same
                 request.setblocking(False)
@@ -117,14 +119,14 @@ class _Server(ThreadingHTTPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """And when it is done the next one may come."""
+        """Handle the request, then let the next one begin."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._free.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that went away is no news."""
+        """Ignore clients that went away."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
@@ -139,19 +141,19 @@ class _Handler(BaseHTTPRequestHandler):
         raise NotImplementedError
 
     def setup(self) -> None:
-        """As ever, but a request has an end."""
+        """As StreamRequestHandler's, with a time limit for the request."""
         super().setup()
         self.rfile.close()
         self.rfile = io.BufferedReader(http_limits.LimitedReader(self.connection, self.patience_s))
 
     def parse_request(self) -> bool:
-        """As ever; then the answer has its own time."""
+        """As BaseHTTPRequestHandler's; afterwards the answer gets a time limit of its own."""
         is_whole = super().parse_request()
         self.connection.settimeout(self.patience_s)
         return is_whole
 
     def handle_one_request(self) -> None:
-        """As ever."""
+        """As BaseHTTPRequestHandler's, with an answer for a request that is too large."""
         try:
             super().handle_one_request()
         except http_limits.RequestTooLargeError:
@@ -183,10 +185,10 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def log_message(self, format: str, *args: object) -> None:
-        """Requests are no news."""
+        """Do not log requests."""
 
     def _is_asked_as_ours(self) -> bool:
-        """Whether the Host is one of ours; if not, it is answered. Only HTTP/1.1 demands one."""
+        """True if the Host may be answered; if not, send the refusal. Only HTTP/1.1 requires a Host."""
         hosts = self.headers.get_all("Host", [])
         if len(hosts) > 1 or (not hosts and self.request_version == "HTTP/1.1"):
             self._answer(HTTPStatus.BAD_REQUEST, _TEXT, "one Host header is needed\n")

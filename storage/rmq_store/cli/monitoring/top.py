@@ -1,4 +1,4 @@
-"""`rmq top`: what happens in a store now."""
+"""`rmq top`: the present activity of a store."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def top(root: Path, as_json: bool, every_s: float, limit: int) -> None:
 
 
 class _Look:
-    """Looks at an open store; rates are those since the look before."""
+    """Samples an open store; rates are those since the previous sample."""
 
     def __init__(self, store: Store, limit: int) -> None:
         self._store = store
@@ -73,7 +73,7 @@ class _Look:
         self._log, self._in, self._out = Rates(), Rates(), Rates()
 
     def take(self) -> dict[str, Any]:
-        """One look, as plain values."""
+        """One sample, as plain values."""
         from rmq_store.broker.monitoring.metrics import not_flushed_bytes
         from rmq_store.broker.write.disk_space import usage_percent
         from rmq_store.format.text.names import is_system_topic

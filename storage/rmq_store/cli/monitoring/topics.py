@@ -1,4 +1,4 @@
-"""`rmq topics`: what topics a store has, and how much is in them."""
+"""`rmq topics`: the topics of a store, with their messages and queues."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def topics(root: Path, as_json: bool, per_queue: bool, show_all: bool) -> None:
 
 
 def _unlisted(store: Store) -> Mapping[str, TopicConfig]:
-    """Topics that the table does not name. Those of the table are shown, too, if that cannot be told."""
+    """Topics that the table does not name. If they cannot be found out, those of the table are shown nevertheless."""
     try:
         return store.unlisted_topics()
     except CorruptionError as error:

@@ -18,8 +18,8 @@ TOPIC_ATTRIBUTES: Final = {
 
 
 def attribute_changes(text: str, known: Mapping[str, tuple[str, ...]] | None) -> dict[str, str | None]:
-    """`+k=v,-k` as {k: v, or None to remove it} (AttributeParser#parseToMap). `known`: which there are, and the values
-    of each; None: any. UsageError.
+    """`+k=v,-k` as {k: v, or None to remove it} (AttributeParser#parseToMap). `known`: the existing attributes with
+    their values; None: any. Raises UsageError.
     """
     changes: dict[str, str | None] = {}
     for item in filter(None, text.split(",")):

@@ -259,7 +259,7 @@ def _settings(store: Store) -> dict[str, Any]:
 
 
 def _space(store: Store) -> float | None:
-    """How full the disk is, 0 to 1 in steps of 0.01 (UtilAll#getDiskPartitionSpaceUsedPercent)."""
+    """The used part of the disk, 0 to 1 in steps of 0.01 (UtilAll#getDiskPartitionSpaceUsedPercent)."""
     from rmq_store.broker.write.disk_space import usage_percent
 
     percent = usage_percent(store.path)

@@ -1,4 +1,4 @@
-"""Shared by the commands of mqadmin: flags that a directory does not need, its table lines, the names it prints."""
+"""Shared by the commands of mqadmin: flags that a directory does not need, table lines, and texts of values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ _PERMS = ((4, "R"), (2, "W"), (1, "X"))
 
 
 def mqadmin_options(unneeded: str = "nbc") -> Callable[[Command], Command]:
-    """Add --store and --json, and those of mqadmin's -n, -b and -c that say where: taken, not needed, not shown."""
+    """Add --store and --json. Also add those of mqadmin's -n, -b and -c that `unneeded` names: they are accepted,
+    hidden, and ignored.
+    """
 
     def add(command: Command) -> Command:
         for letter in unneeded:
@@ -41,7 +43,7 @@ def mqadmin_options(unneeded: str = "nbc") -> Callable[[Command], Command]:
 
 
 def refused_options(*names: tuple[str, ...], reason: str) -> Callable[[Command], Command]:
-    """Add options of mqadmin's that nothing here can do: each is answered with the reason. UsageError."""
+    """Add options of mqadmin that cannot be carried out here: each raises UsageError with the reason."""
 
     def refuse(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
         if value is not None:
@@ -73,13 +75,15 @@ def date_text(time_ms: int, *, millis: bool = False) -> str:
 
 
 def cluster_name(store: Store) -> str:
-    """The cluster that the store's broker belonged to, if it left its name."""
+    """The cluster of the store's broker, if it left its name."""
     found = (topic.removeprefix(_REVIVE_PREFIX) for topic in sorted(store.topics()) if topic.startswith(_REVIVE_PREFIX))
     return next(found, _DEFAULT_CLUSTER)
 
 
 def broker_address(store: Store) -> str:
-    """The address that the store's broker had when it wrote the oldest record; ours if there is none to be read."""
+    """The address of the store's broker when it wrote the oldest record; this engine's address if there is no readable
+    record.
+    """
     start, end = store.log_range()
     try:
         return str(store.message_at(start).store_host) if start < end else store.config.broker_host
@@ -88,7 +92,7 @@ def broker_address(store: Store) -> str:
 
 
 def consumer_groups(store: Store, topic: str) -> list[str]:
-    """The groups that have committed on a topic (ConsumerOffsetManager#whichGroupByTopic), sorted."""
+    """The groups that have committed offsets on a topic (ConsumerOffsetManager#whichGroupByTopic), sorted."""
     known = store.all_committed_offsets()
     return sorted(group for group, offsets in known.items() if any(name == topic for name, _ in offsets))
 
@@ -99,7 +103,7 @@ def perm_text(perm: int) -> str:
 
 
 def java_text(value: object) -> str:
-    """A value as Java's toString has it."""
+    """A value as Java's toString prints it."""
     if isinstance(value, bool):
         return str(value).lower()
     return "null" if value is None else str(value)
@@ -117,7 +121,7 @@ def deletion_json(deletion: Deletion) -> dict[str, Any]:
 
 
 def write_deletion(deletion: Deletion) -> None:
-    """Say on stderr what a deletion takes, and what stays."""
+    """Write to stderr what a deletion removes, and what stays."""
     for topic in deletion.topics:
         _say(f"delete the settings of topic {topic}")
     for group in deletion.groups:

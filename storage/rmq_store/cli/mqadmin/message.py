@@ -1,7 +1,7 @@
-"""Finding single messages as mqadmin does: by key, unique key, id, queue offset. Source: tools/command/message/*.java.
+"""Finds single messages as mqadmin does: by key, unique key, id, queue offset. Source: tools/command/message/*.java.
 
-Nothing found is RocketMQ's NO_MESSAGE, exit code 1. Every message was asked for its own key: a hash collision is never
-shown.
+If nothing is found, the error is RocketMQ's NO_MESSAGE, exit code 1. The key of every found message is compared: a hash
+collision is never shown.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def query_msg_by_offset(
 
 
 def require_broker(store: Store, name: str | None) -> None:
-    """A typo in -b is told, instead of answering with another broker's messages. UsageError."""
+    """Raise UsageError if -b names another broker than the store's, instead of answering with its messages."""
     if name is not None and name.strip() != store.broker_name:
         raise UsageError(f"-b {name!r}: this is the store of the broker {store.broker_name!r}")
 

@@ -1,8 +1,8 @@
-"""Records as they lie in a file, byte by byte; and the traces that clients left of a message.
+"""Prints records as they are in a file, byte by byte, and the traces that clients left of a message.
 
 Sources: DumpCompactionLogCommand.java; QueryMsgTraceByIdSubCommand.java, TraceDataEncoder.java (client traces are
-messages of RMQ_SYS_TRACE_TOPIC: fields separated by %x01, entries by %x02). The layout of a record is drawn in
-`format/frame_check`.
+messages of RMQ_SYS_TRACE_TOPIC: fields separated by %x01, entries by %x02). The layout of a record is in
+`format/frames/frame_check`.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _dump_all(path: Path, as_json: bool) -> None:
 
 
 def _require_end(path: Path, view: memoryview, at: int, kind: str) -> None:
-    """CorruptRecordError unless a blank record, or bytes that nobody has written, end the file."""
+    """Raise CorruptRecordError unless a blank record, or unwritten bytes, end the file."""
     if kind != "blank" and any(view[at : at + _PREFIX_BYTES]):
         raise CorruptRecordError(str(path), at, f"no record begins here; {len(view) - at} bytes are not shown")
 
@@ -158,7 +158,7 @@ def _frame_of_file(path: Path | None, offset: int | None) -> bytes:
 
 
 def _slice(path: Path, at: int) -> bytes:
-    """One record; UsageError if none begins there."""
+    """One record. Raises UsageError if none begins there."""
     from rmq_store.format.frames.frame_check import FRAME_BYTES_MIN
     from rmq_store.format.frames.message import check_frame
 

@@ -230,7 +230,7 @@ def send_message(
 
 
 class _Lines:
-    """Prints messages, one in a line."""
+    """Prints messages, one per line."""
 
     def __init__(self, encoding: str, with_body: bool, as_json: bool) -> None:
         self._encoding = encoding
@@ -249,7 +249,7 @@ class _Lines:
 
 
 def _between(store: Store, topic: str, queue_id: int, begin: str | None, end: str | None) -> tuple[int, int]:
-    """The queue offsets that two times name, as MQAdminImpl#searchOffset finds them."""
+    """The queue offsets for two times, as MQAdminImpl#searchOffset finds them."""
     ranges = store.queue_ranges(topic)
     if queue_id not in ranges:
         raise UsageError(f"topic {topic} has no queue {queue_id}; it has {len(ranges)} queues")
@@ -263,7 +263,7 @@ def _between(store: Store, topic: str, queue_id: int, begin: str | None, end: st
 
 
 def _messages(store: Store, topic: str, queue_id: int, first: int, last: int, tags: str) -> Iterator[StoredMessage]:
-    """[first, last) of a queue, those with these tags."""
+    """The messages [first, last) of a queue that have these tags."""
     if first >= last:
         return
     for batch in store.read(topic, queue_id, first, last, columns=["commitLogOffset"], tags=tags):

@@ -31,7 +31,7 @@ _COMPRESSED = 1
 
 
 def charset(name: str) -> str:
-    """`name` if Python knows the encoding, and can show what is not of it. UsageError."""
+    """`name`, if Python knows the encoding, and can replace bytes that are not of it. Raises UsageError."""
     try:
         b"x".decode(found := codecs.lookup(name.strip()).name, "backslashreplace")
         return found
@@ -50,7 +50,7 @@ def body_of(store: Store, message: StoredMessage) -> bytes:
 
 
 def shown_sys_flag(message: StoredMessage) -> int:
-    """As a client of 5.x shows it, which takes the compressed bit away together with the compression."""
+    """The sysFlag as a client of 5.x shows it, which clears the compressed bit together with the compression type."""
     return message.sys_flag & ~_COMPRESSED
 
 
@@ -101,7 +101,7 @@ class MessagePrinter:
             click.echo("WARN: No Consumer")
 
     def as_json(self, message: StoredMessage) -> dict[str, Any]:
-        """The same for `write_json`."""
+        """The message for `write_json`."""
         body = body_of(self._store, message)
         found = message_json(message, body.decode(self._encoding or "utf-8", "backslashreplace"))
         if (path := self._body_path(message, body)) is not None:
@@ -142,7 +142,7 @@ def message_json(message: StoredMessage, body: str | None) -> dict[str, Any]:
 
 
 def java_message(message: StoredMessage, broker_name: str, body: bytes) -> str:
-    """MessageExt#toString, but the body's bytes are only counted: mqadmin prints every one as a number."""
+    """MessageExt#toString, but with the number of the body's bytes: mqadmin prints every byte as a number."""
     transaction_id = message.properties.get("__transactionId__")
     return (
         f"MessageExt [brokerName={broker_name}, queueId={message.queue_id}, storeSize={message.total_size}, "

@@ -136,7 +136,7 @@ def timestamp_ms(text: str, now_ms: int) -> int:
 
 @dataclass(frozen=True)
 class _Reset:
-    """A move of one group on one topic; to `offset`, or else to a time."""
+    """A reset of one group on one topic; to `offset`, or else to a time."""
 
     group: str
     topic: str

@@ -1,4 +1,4 @@
-"""consumerProgress: how far behind groups are, in mqadmin's words. Source: ConsumerProgressSubCommand.java."""
+"""consumerProgress: the lag of groups, in mqadmin's words. Source: ConsumerProgressSubCommand.java."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def _all_groups(root: Path, as_json: bool) -> None:
 
 
 def _client(queue: QueueLag, leases: list[LeaseInfo]) -> str | None:
-    """Who holds a queue: by a lock of its own, by the lease of its topic, or as the only member of a group that locks
-    none. How several such members share their queues only they know.
+    """The client that holds a queue: by a lock of its own, by the lease of its topic, or as the only member of a group
+    that locks none. Only the members themselves know how several of them share such queues.
     """
     from rmq_store.broker.metadata.leases import MEMBER_PREFIX
     from rmq_store.broker.monitoring.active_consumers import LOCK_PREFIX

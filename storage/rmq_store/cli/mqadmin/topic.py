@@ -249,7 +249,7 @@ def delete_topic(root: Path, as_json: bool, topic: str, dry_run: bool, yes: bool
 
 
 def _newest_ms(store: Store, topic: str, queue_id: int, span: QueueRange) -> int:
-    """When the newest message of a queue was stored; 0 if there is none, or if its record is damaged."""
+    """The store time of the newest message of a queue, ms; 0 if there is none, or if its record is damaged."""
     if span.min_offset == span.max_offset:
         return 0
     try:

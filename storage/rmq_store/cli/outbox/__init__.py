@@ -1,1 +1,1 @@
-"""`rmq resend`: the outbox of a database, and what people do about its messages."""
+"""`rmq resend`: the outbox of a database, and decisions of people about its messages."""

@@ -1,4 +1,4 @@
-"""`rmq resend`: the relay of the outbox, and what people do about messages that it gave up."""
+"""`rmq resend`: the relay of the outbox, and decisions of people about messages that it gave up."""
 
 from __future__ import annotations
 

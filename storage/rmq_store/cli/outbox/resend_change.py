@@ -1,4 +1,4 @@
-"""`rmq resend void`, `retry` and `clear`: what a person decides about messages."""
+"""`rmq resend void`, `retry` and `clear`: decisions of a person about messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _EXPLAINED = {
 
 
 def _changing(command: Command) -> Command:
-    """Add what the three commands have in common."""
+    """Add the options that the three commands share."""
     command = click.argument("message_ids", metavar="ID...", nargs=-1, required=True)(command)
     command = changing_options(command)
     command = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(command)

@@ -46,11 +46,11 @@ def database_options(command: Command) -> Command:
 def open_databases(
     database: str, inbox: Sequence[str], prefix: str, *, needs_tables: bool = True
 ) -> Iterator[Databases]:
-    """The databases that the options name, with their tables looked at unless they may be missing.
+    """The databases that the options name. Their tables are checked, unless they may be missing.
 
     Raises:
-        UsageError: a reference that leads nowhere, a missing package, tables that are missing.
-        StoreError: a database does not answer, or refuses something.
+        UsageError: a reference cannot be resolved, a package is missing, tables are missing.
+        StoreError: a database does not answer, or refuses a statement.
     """
     try:
         from rmq_store.reliable.desk import databases

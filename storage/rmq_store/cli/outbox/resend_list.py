@@ -1,4 +1,4 @@
-"""`rmq resend list` and `rmq resend show`: which messages wait, for what, and which need a person."""
+"""`rmq resend list` and `rmq resend show`: which messages wait, for what, and about which a person must decide."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def _checked_mail(
     mail_from: str | None,
     mail_to: tuple[str, ...],
 ) -> Callable[[], Notifier | None]:
-    """What makes the notifier: it needs a package, and mistakes are told before that is looked for."""
+    """The arguments of the notifier. It needs a package, and mistakes are reported before the package is imported."""
     if smtp is None:
         if mail_from or mail_to or smtp_user or smtp_password:
             raise UsageError("mails need a server: give --smtp HOST:PORT, too")
@@ -205,8 +205,8 @@ def _text(counts: Counter[str]) -> str:
 
 
 class _Status:
-    """A line on a terminal: at first, and then whenever something was done, but not too often. With --json a line for
-    each round that did something.
+    """A status line on a terminal: one at the start, and one after rounds that did something, but not too often. With
+    --json a line for each round that did something.
     """
 
     def __init__(self, as_json: bool) -> None:
@@ -227,7 +227,7 @@ class _Status:
             self._say()
 
     def end(self) -> None:
-        """Lines that were not printed yet."""
+        """Print the lines that were not printed yet."""
         if self._is_shown and self._is_new:
             self._say()
 

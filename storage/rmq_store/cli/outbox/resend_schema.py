@@ -1,4 +1,4 @@
-"""`rmq resend schema`: the tables of the kit in a database, compared, made, or brought to this version."""
+"""`rmq resend schema`: compare, create or migrate the tables of the kit in a database."""
 
 from __future__ import annotations
 

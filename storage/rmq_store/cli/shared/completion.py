@@ -1,7 +1,7 @@
-"""Names of topics and groups for TAB, out of the store's JSON tables; what cannot be read is not named.
+"""Names of topics and groups for TAB, from the store's JSON tables. Tables that cannot be read give no names.
 
-A shell puts what it is offered into the line that somebody types: only names that a topic or a group can have are
-offered, whatever a table holds. Topics and groups that a broker makes for itself are left out; a user can type them.
+A shell inserts an offered name into the command line. So only valid names are offered, whatever a table has. Topics and
+groups that a broker creates for itself are left out; a user can type them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ else:
 
 
 class _Name(Text):
-    """A text; subclasses know which there are."""
+    """A text option; subclasses know the existing names."""
 
     name = "text"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Those that begin with what was typed."""
+        """The names that begin with the typed text."""
         from click.shell_completion import CompletionItem
 
         return [CompletionItem(name) for name in sorted(self._known(ctx)) if name.startswith(incomplete)]
@@ -46,7 +46,7 @@ class _Topic(_Name):
 
 class _Group(_Name):
     def _known(self, ctx: click.Context) -> set[str]:
-        """As `known.known_groups`: those that have settings, offsets or a retry topic."""
+        """As `name_lookup.known_groups`: groups with settings, offsets or a retry topic."""
         from rmq_store.format.text.names import RETRY_PREFIX, SYSTEM_GROUPS, is_group_name, is_system_group, retry_group
 
         offsets = _names(ctx, "consumerOffset.json", "offsetTable")  # topic@group

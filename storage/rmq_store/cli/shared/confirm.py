@@ -1,4 +1,4 @@
-"""Commands that change something: they say what they will do, ask, and do it only when a person or --yes agrees."""
+"""Commands that change something: they print their plan, ask, and continue only if a person or --yes agrees."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The messages of a topic in the order in which they were stored, and then those that come.
+"""The messages of a topic in the order in which they were stored, and then new ones.
 
-Queues are merged by their places in the log. A look at a store in which nothing happened costs a load of its end;
-memory is bounded by a few hundred messages per queue, however many there are. A store may be closed, opened again and
-cleaned meanwhile: what retention took is passed over, and said.
+Queues are merged by their commit-log offsets. A poll of an unchanged store costs a load of its end; memory is bounded
+by a few hundred messages per queue, however many exist. A store may be closed, opened again and cleaned meanwhile:
+messages that retention deleted are skipped, and reported.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Follower:
     """Reads one topic of an open store, all queues or one. `tell` gets a line for every range that is gone.
 
     Raises (when constructed):
-        UsageError: no such topic or queue, a bad expression.
+        UsageError: no such topic or queue, an invalid expression.
     """
 
     def __init__(
@@ -61,16 +61,16 @@ class Follower:
     # -- where to begin: at the first message, unless one of these is called ----------------------------------------
 
     def start_at(self, timestamp_ms: int) -> None:
-        """Begin with the first message of each queue that was stored at that time or later."""
+        """Begin with the first message of each queue that was stored at that time (ms) or later."""
         for queue_id in self._ranges():
             self._next[queue_id] = self._store.offset_by_time(self._topic, queue_id, timestamp_ms)
 
     def start_from(self, offsets: dict[int, int]) -> None:
-        """Begin at these offsets; other queues at their first message."""
+        """Begin at these queue offsets; other queues begin at their first message."""
         self._next.update(offsets)
 
     def start_last(self, count: int) -> None:
-        """Begin so that `take` yields the last `count` messages that are wanted; with 0, nothing that is there."""
+        """Begin so that `take` yields the last `count` wanted messages; with 0, only new ones."""
         found: list[tuple[int, int, int]] = []
         for queue_id, queue in self._ranges().items():
             self._next[queue_id] = stop = queue.max_offset
@@ -91,7 +91,7 @@ class Follower:
     # -- messages ---------------------------------------------------------------------------------------------------
 
     def take(self) -> Iterator[dict[str, Any]]:
-        """Yield what is there and was not yielded yet, in the order of the log."""
+        """Yield the messages that exist and were not yielded yet, in the order of the log."""
         self._store.refresh()
         end = self._store.log_range()[1]
         if end == self._seen_end:
@@ -133,7 +133,7 @@ class Follower:
         return first
 
     def _rows(self, queue_id: int, start: int, stop: int, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Wanted messages of [start, stop), all of which one step may hold in memory."""
+        """Wanted messages of [start, stop), which are few enough to be in memory together."""
         names = columns or ("queueOffset", "commitLogOffset")
         if self._selector is not None and "properties" not in names:
             names = (*names, "properties")

@@ -9,7 +9,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Rates:
-    """Remembers one look. Times are those of the store's clock, in ms."""
+    """Remembers one sample. Times are those of the store's clock, in ms."""
 
     def __init__(self) -> None:
         self._time_ms: int | None = None
@@ -26,7 +26,7 @@ class Rates:
 
 
 def rate_text(rate: float | None) -> str:
-    """`12.3`, `1234`; `-` if it is not known."""
+    """`12.3`, `1234`; `-` if it is unknown."""
     if rate is None:
         return "-"
     return f"{rate:.0f}" if abs(rate) >= 100 or rate == 0 else f"{rate:.1f}"

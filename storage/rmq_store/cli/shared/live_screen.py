@@ -1,4 +1,4 @@
-"""Screens that are drawn again every few seconds, until q or Ctrl-C."""
+"""Screens that are redrawn every few seconds, until q or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _QUIT = (b"q", b"Q", b"\x03", b"\x04")
 
 
 def watch(frame: Callable[[], RenderableType], every_s: float) -> None:
-    """Draw what `frame` returns on a screen of its own, which is gone afterwards."""
+    """Draw the frames of `frame` on an alternate screen, which disappears afterwards."""
     from rich.console import Console
     from rich.live import Live
 
@@ -38,8 +38,8 @@ def watch(frame: Callable[[], RenderableType], every_s: float) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Row], *, left: int = 1) -> RenderableType:
-    """A table whose first `left` columns are texts; the others are aligned to the right. Where there is no room the
-    texts are wrapped, and then lines cut at the right edge.
+    """A table whose first `left` columns are texts; the others are aligned to the right. If there is no room, texts are
+    wrapped first, and then lines are cut at the right edge.
     """
     from rich.console import Group
     from rich.text import Text
@@ -53,7 +53,9 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Row], *, left: int 
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], bool]]:
-    """Waits so many seconds, and says whether somebody pressed a key that ends it. Keys are not echoed meanwhile."""
+    """A function that waits for some seconds, and returns True if a key that ends the screen was pressed. Keys are not
+    echoed.
+    """
     number = sys.stdin.fileno()
     if not os.isatty(number):
         yield lambda wait_s: bool(select.select([], [], [], wait_s)[0])

@@ -49,7 +49,7 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def body_value(raw: bytes | None, how: str) -> Any:
-    """A body as --body asks for it: text, or for `json` the value that it holds."""
+    """A body as --body asks for it: text, or for `json` the JSON value in it."""
     raw = raw or b""
     if how == "hex":
         return raw.hex()
@@ -75,14 +75,14 @@ def json_row(row: Mapping[str, Any], how: str) -> dict[str, Any]:
 
 
 def body_line(raw: bytes | None, how: str) -> str:
-    """A body in one line, nothing in which moves a cursor."""
+    """A body in one line without control characters."""
     value = body_value(raw, how)
     return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def message_line(row: Mapping[str, Any], how: str) -> str:
-    """`time  queue:offset  tags  keys  body`, two spaces apart, `-` for none. On a terminal in colours, and no more of
-    the body than there is room for, but _BODY_LEAST places of it; with --wide all of it.
+    """`time  queue:offset  tags  keys  body`, two spaces apart, `-` for none. On a terminal it is coloured, and the
+    body is cut to the room, but not below _BODY_LEAST columns; with --wide it is never cut.
     """
     place = f"{row['queueId']}:{row['queueOffset']}"
     cells = [
@@ -100,7 +100,7 @@ def message_line(row: Mapping[str, Any], how: str) -> str:
 
 
 def tell(line: str) -> None:
-    """A remark on stderr, beside the messages."""
+    """Write a remark to stderr, beside the messages."""
     click.echo(f"rmq: {printable(line)}", err=True)
 
 

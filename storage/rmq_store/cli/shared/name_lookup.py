@@ -1,4 +1,4 @@
-"""Topics and groups that a command was given: an unknown one is answered with the nearest."""
+"""Looks up topics and groups of a command; the error about an unknown one suggests the nearest name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def require_topic(store: Store, name: str) -> str:
     """`name`, if the store has such a topic.
 
     Raises:
-        UnknownTopicError: it has none; names the nearest.
+        UnknownTopicError: it has none; suggests the nearest.
     """
     if store.find_topic(name) is None:
         known = {*store.topics(), *store.unlisted_topics()}
@@ -28,7 +28,7 @@ def require_queue(store: Store, topic: str, queue_id: int) -> int:
     """`queue_id`, if the topic has such a queue.
 
     Raises:
-        UnknownTopicError: there is no such topic; names the nearest.
+        UnknownTopicError: there is no such topic; suggests the nearest.
         UsageError: the topic has no such queue; says how many it has.
     """
     queues = store.queue_ranges(require_topic(store, topic))
@@ -49,7 +49,7 @@ def require_group(store: Store, name: str) -> str:
     """`name`, if such a group has settings, offsets or a retry topic.
 
     Raises:
-        UsageError: it has none of these; names the nearest. Or two files say different things of its offsets.
+        UsageError: it has none of these; suggests the nearest. Or two files have different offsets for it.
         CorruptConfigError: its settings cannot be used.
     """
     groups = known_groups(store)

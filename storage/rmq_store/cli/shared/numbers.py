@@ -1,4 +1,4 @@
-"""Numbers as options take them: those that the engine can count with."""
+"""Numeric options whose values the engine can use."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ DAY_S: Final = 86_400
 
 
 class FiniteRange(click.FloatRange):
-    """A FloatRange without NaN, which no limit keeps out: it is neither smaller nor larger than one."""
+    """A FloatRange without NaN. No limit excludes NaN, because it is neither smaller nor larger than any number."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number; click.BadParameter."""
+        """The number. Raises click.BadParameter."""
         number: float = super().convert(value, param, ctx)
         if math.isnan(number):
             self.fail(f"{value!r} is no number", param, ctx)

@@ -37,13 +37,13 @@ _LOG_PATHS_VARIABLE = "RMQ_STORE_PATH_COMMIT_LOG"
 
 
 class StorePath(click.Path):
-    """The directory of a store, which must exist; the error says how to make one."""
+    """The directory of a store, which must exist; the error says how to create one."""
 
     def __init__(self) -> None:
         super().__init__(exists=True, file_okay=False, path_type=Path)
 
     def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Raises click.BadParameter: it is not there, or no directory."""
+        """Raise click.BadParameter if it does not exist, or is no directory."""
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter as error:
@@ -69,7 +69,7 @@ def common_options(command: Command) -> Command:
 
 
 def wide_option(command: Command) -> Command:
-    """Add --wide, which `terminal_columns` knows."""
+    """Add --wide, which `terminal_columns` reads."""
 
     def remember(context: click.Context, option: click.Parameter, value: bool) -> None:
         context.meta[_WIDE] = value
@@ -79,7 +79,7 @@ def wide_option(command: Command) -> Command:
 
 
 def terminal_columns() -> int | None:
-    """How many places a line has; None if it may be as long as it is: in a pipe, and with --wide."""
+    """The number of columns of a line; None if lines may be as long as needed: in a pipe, and with --wide."""
     context = click.get_current_context(silent=True)
     if not sys.stdout.isatty() or (context is not None and context.meta.get(_WIDE)):
         return None
@@ -102,8 +102,8 @@ def store_argument(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def open_store(root: Path) -> Store:
-    """Open for reading only: changes nothing on disk, and works beside a running broker and on a read-only copy. The
-    log may be in other directories (storePathCommitLog), which the environment names.
+    """Open the store read-only: it changes nothing on disk, and works beside a running broker and on a read-only copy.
+    An environment variable may name other directories of the log (storePathCommitLog).
     """
     from rmq_store import Store  # imports numpy and pyarrow: too slow for --help and completion
 
@@ -112,14 +112,15 @@ def open_store(root: Path) -> Store:
 
 
 def open_to_write(root: Path) -> Store:
-    """Open for writing, as `--enable-lmq` says; that is then a setting of the store."""
+    """Open for writing, with the value of `--enable-lmq`, which then is a setting of the store."""
     from rmq_store import Store
 
     return Store.open(root, config=_settings())
 
 
 def lmq_option(command: Command) -> Command:
-    """Add --enable-lmq, which `open_store` and `open_to_write` know. Of other commands the environment variable."""
+    """Add --enable-lmq, which `open_store` and `open_to_write` read. Commands without it use the environment variable.
+    """
 
     def remember(context: click.Context, option: click.Parameter, value: bool | None) -> None:
         context.meta[_LMQ] = value
@@ -133,7 +134,7 @@ def lmq_option(command: Command) -> Command:
 
 
 def tell_conflicts(store: Store) -> None:
-    """Say on stderr which groups a list leaves out, because two files say different things of their offsets."""
+    """Write to stderr which groups a list leaves out, because two files have different offsets for them."""
     for text in store.offset_conflicts():
         click.echo(f"rmq: {printable(text)}", err=True)
 
@@ -155,14 +156,14 @@ def _settings() -> StoreConfig | None:
 
 
 def printable(text: str) -> str:
-    """`text` with everything escaped that could break a line, move a cursor, change a colour, turn the direction of
-    writing, or that nobody sees. Keys, tags and bodies come from strangers.
+    """`text` with every character escaped that could break a line, move a cursor, change a colour, turn the direction
+    of writing, or that is invisible. Keys, tags and bodies are untrusted text.
     """
     return _DOUBTFUL.sub(_as_python, text)
 
 
 def printable_json(text: str) -> str:
-    """A JSON document with the same characters escaped as JSON has it: its values stay what they are."""
+    """A JSON document with the same characters as JSON escapes: its values do not change."""
     return "\n".join(_DOUBTFUL.sub(_as_json, line) for line in text.split("\n"))
 
 
@@ -178,12 +179,13 @@ def _as_json(found: re.Match[str]) -> str:
 
 
 def _escaped(character: str) -> str:
-    """The character itself if it may be shown, else "": it has to be escaped."""
+    """The character itself if it may be shown; "" if it has to be escaped."""
     return character if character.isprintable() and not _HIDDEN.match(character) else ""
 
 
 def time_text(time_us: int | None) -> str:
-    """Microseconds since the epoch as `2026-11-21T00:21:54.856Z`; as plain milliseconds if no calendar has it."""
+    """Microseconds since the epoch as `2026-11-21T00:21:54.856Z`; as milliseconds if they are outside of the calendar.
+    """
     if time_us is None:
         return ""
     try:
@@ -194,7 +196,9 @@ def time_text(time_us: int | None) -> str:
 
 
 def write_json(value: object, *, one_line: bool = False) -> None:
-    """Print a JSON document; in one line if it is one of a stream. In ASCII if standard output has no other letters."""
+    """Print a JSON document; in one line if it is one of a stream. In ASCII if the encoding of standard output needs
+    that.
+    """
     indent = None if one_line else 2
     text = printable_json(json.dumps(value, ensure_ascii=False, indent=indent))
     try:
@@ -215,10 +219,10 @@ def write_table(
 ) -> None:
     """Print rows under their columns, two spaces apart; integers (and `-`, for none) are aligned to the right.
 
-    On a terminal that is too narrow the `flexible` columns are wrapped, and those to `cut` lose their ends; all others
-    are whole, and make long lines if there is no room. In a pipe, and with --wide, the only lines are the header and
-    one per row, and nothing is cut. `least`: widths of the first columns (`tables.widths_of`), so that a table that is
-    written in parts is one.
+    On a terminal that is too narrow the `flexible` columns are wrapped, and the cells of `cut` columns are cut. All
+    others are complete, and make long lines if there is no room. In a pipe, and with --wide, there is one line for the
+    header and one per row, and nothing is cut. `least`: widths of the first columns (`tables.widths_of`), so that a
+    table that is written in parts is aligned.
     """
     is_number = [
         bool(rows) and all(isinstance(row[i], int) or row[i] == "-" for row in rows) for i in range(len(columns))

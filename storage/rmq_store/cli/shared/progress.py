@@ -1,4 +1,4 @@
-"""The bar of a command that takes long."""
+"""The progress bar of a long command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Tell = Callable[[int, int, int], None]
 
 @contextmanager
 def progress_bar(name: str) -> Iterator[Tell | None]:
-    """A bar with messages, bytes and the time to go on stderr, if that is a terminal."""
+    """A bar with messages, bytes and the remaining time on stderr, if that is a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -35,7 +35,7 @@ def progress_bar(name: str) -> Iterator[Tell | None]:
 
 @contextmanager
 def counting_bar(name: str) -> Iterator[Callable[[int, int], None] | None]:
-    """The same for work whose end is not known: messages, bytes, and the time so far."""
+    """A bar for work whose end is unknown: messages, bytes, and the time so far."""
     if not sys.stderr.isatty():
         yield None
         return

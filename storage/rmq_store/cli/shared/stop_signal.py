@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM for commands that run until somebody stops them."""
+"""Ctrl-C and SIGTERM for commands that run until they are stopped."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from types import FrameType
 
 
 class StopSignal:
-    """The wish of a signal, sent as a byte through a pipe. Not a threading.Event: the handler runs in the middle of
-    whatever
-    the main thread does, `wait` too, and would wait for ever for the lock that the event's own `wait` holds.
+    """A request to stop, sent by a signal handler as a byte through a pipe. It is no threading.Event: the handler
+    interrupts the main thread anywhere, also inside the event's own `wait`, and would deadlock on the lock that `wait`
+    holds.
     """
 
     def __init__(self) -> None:
@@ -22,12 +22,12 @@ class StopSignal:
         os.set_blocking(self._writer, False)
 
     def ask(self, number: int, frame: FrameType | None) -> None:
-        """The handler of a signal."""
+        """The signal handler."""
         with contextlib.suppress(BlockingIOError):  # full: it was asked often enough
             os.write(self._writer, b"!")
 
     def wait(self, seconds: float) -> bool:
-        """Whether somebody has asked; at once if so, else after `seconds`."""
+        """True at once if a stop was requested; else the answer after `seconds`."""
         return bool(select.select([self._reader], [], [], seconds)[0])
 
     def close(self) -> None:
@@ -37,20 +37,20 @@ class StopSignal:
 
 
 class StopEvent(threading.Event):
-    """The same for code that asks an event, and does not wait on it."""
+    """A `StopSignal` for code that polls an event, and does not wait on it."""
 
     def __init__(self, stop: StopSignal) -> None:
         super().__init__()
         self._stop = stop
 
     def is_set(self) -> bool:
-        """Whether somebody has asked to stop."""
+        """True if a stop was requested."""
         return self._stop.wait(0)
 
 
 @contextlib.contextmanager
 def stopped_by_signals() -> Iterator[StopSignal]:
-    """While it is open, SIGTERM and Ctrl-C end nothing: they are what its value waits for."""
+    """Inside the block SIGTERM and Ctrl-C do not end the process: they request a stop of the yielded `StopSignal`."""
     with contextlib.closing(StopSignal()) as stop:
         before = {number: signal.signal(number, stop.ask) for number in (signal.SIGTERM, signal.SIGINT)}
         try:

@@ -1,6 +1,6 @@
-"""The lines of a table: columns two spaces apart, those that may give way wrapped or cut to the room that there is.
+"""The lines of a table: columns two spaces apart; flexible ones are wrapped or cut to the available room.
 
-Cells are text that is safe for a terminal (`output.printable`). A wrapped cell goes on in the lines below, so that
+Cells are text that is safe for a terminal (`output.printable`). A wrapped cell continues in the lines below, so that
 nothing of a name is lost; a cell that is cut ends with an ellipsis.
 """
 
@@ -23,7 +23,9 @@ _LINES_MOST = 8
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: `right` is for figures; `wrap` and `cut` say how it gives way, without them it is always whole."""
+    """A column. `right`: aligned to the right. A column with `wrap` or `cut` may become narrower; others are always
+    complete.
+    """
 
     name: str
     right: bool = False
@@ -48,10 +50,10 @@ def table_lines(
     least: Sequence[int] = (),
     cropped: bool = False,
 ) -> Iterator[str]:
-    """The header, if it is wanted, and the lines of each row, in `room` places if it is given and can be kept.
-    `cropped`: what is longer is lost; else the terminal breaks the line.
+    """The header, if wanted, and the lines of each row, in at most `room` columns if that is given and possible.
+    `cropped`: longer lines lose their end; else the terminal breaks them.
 
-    `least`: widths of the first columns (`widths_of`), so that a table that is written in parts is one.
+    `least`: widths of the first columns (`widths_of`), so that a table that is written in parts is aligned.
     """
     cells = [[column.name for column in columns]] if header else []
     cells += [list(row) for row in rows]
@@ -65,7 +67,7 @@ def table_lines(
 
 
 def widths_of(rows: Sequence[Sequence[str]]) -> list[int]:
-    """How many places each column takes."""
+    """The width of each column, in terminal columns."""
     from rich.cells import cell_len  # CJK takes two places
 
     return [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
@@ -89,7 +91,7 @@ def _at_most(most: int, widths: Sequence[int], flexible: Sequence[bool]) -> list
 
 
 def _parts(column: Column, text: str, width: int) -> list[str]:
-    """A cell as the lines that it takes."""
+    """The lines of a cell."""
     lines: list[str] = []
     while column.wrap and len(lines) < _LINES_MOST - 1:
         end = _fitting(text, width)
@@ -106,7 +108,7 @@ def _parts(column: Column, text: str, width: int) -> list[str]:
 
 
 def cut(text: str, width: int) -> str:
-    """`text`, or its beginning and an ellipsis if it takes more than `width` places."""
+    """`text`, or its beginning and an ellipsis if it is wider than `width` terminal columns."""
     from rich.cells import cell_len, set_cell_size
 
     beginning = text[: width + 1]
@@ -114,7 +116,7 @@ def cut(text: str, width: int) -> str:
 
 
 def _fitting(text: str, width: int) -> int:
-    """How many characters of `text` take no more than `width` places; one at least."""
+    """The number of characters of `text` that fit into `width` terminal columns; at least one."""
     from rich.cells import cell_len
 
     end = min(len(text), width)

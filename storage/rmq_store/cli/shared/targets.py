@@ -1,4 +1,4 @@
-"""Where to move a reader, as options: the same words for a group's offsets and for a stream's checkpoint."""
+"""Options for the new position of a reader: the same words for a group's offsets and for a stream's checkpoint."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def target_options(command: Command) -> Command:
 
 
 def one_of(asked: Mapping[str, Any]) -> tuple[str, Any]:
-    """Name and value of the one option of these that was given. UsageError: none was, or several."""
+    """Name and value of the single option of these that was given. Raises UsageError if none or several were given."""
     given = [(name, value) for name, value in asked.items() if value is not None and value is not False]
     if len(given) != 1:
         raise UsageError(f"name one of {', '.join('--' + name.replace('_', '-') for name in asked)}")
@@ -41,7 +41,7 @@ def one_of(asked: Mapping[str, Any]) -> tuple[str, Any]:
 
 
 def target(store: Store, name: str, value: Any) -> Target:
-    """The offset that an option of `target_options` means for a queue. UsageError: no time."""
+    """The offset of a queue that an option of `target_options` names. Raises UsageError for an invalid time."""
     from rmq_store.broker.monitoring import offset_reset
 
     targets: dict[str, Callable[[], Target]] = {

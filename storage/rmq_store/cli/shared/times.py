@@ -18,7 +18,7 @@ TIMES = "milliseconds since 1970, 2026-11-21T00:21:55Z (UTC if it has no zone), 
 
 
 def parse_time(text: str, now_ms: int, *, ahead: bool = False) -> int:
-    """Milliseconds since the epoch. A duration counts back from now, with `ahead` forward. UsageError."""
+    """Milliseconds since the epoch. A duration counts back from now; with `ahead`, forward. Raises UsageError."""
     text = text.strip()
     if text == "now":
         return now_ms
