@@ -23,8 +23,6 @@ LAYERS: Final[dict[str, set[str]]] = {
     "format": {"errors", "threads", "memory", "_native"},
     # What a client and a broker say to each other, whatever lies between them.
     "protocol": {"errors", "format"},
-    # Sockets: how a client reaches brokers and name servers.
-    "remoting": {"errors", "threads", "format", "protocol"},
     "files": {"errors", "arguments", "threads"},
     "clock": {"errors", "arguments", "files"},
     # Which kinds of stores there are: names of files, and sentences. Nothing of the engine: the verifier asks it, too.
@@ -54,7 +52,6 @@ FREE: Final = ("cli", "__init__")
 FOLDERS: Final[dict[str, tuple[str, ...]]] = {
     "rmq_store.format": ("tables", "bytes", "text", "properties", "views", "frames", "batches"),
     "rmq_store.protocol": (".", "bodies", "wire"),
-    "rmq_store.remoting": ("transport", "."),
     "rmq_store.files": (".", "locks", "segments"),
     "rmq_store.remoting": ("transport", "cluster"),
     "rmq_store.log": ("views", "core", "append", "integrity", "recovery", "."),

@@ -12,12 +12,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from rmq_store.remoting.transport.settings import ClusterSettings
-
 from rmq_store.format.frames.message import Host, encode_frame
 from rmq_store.protocol.errors import RemotingConnectError, RemotingError, RemotingTimeoutError
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.transport.settings import ClusterSettings
 
 HOST = Host.parse("10.0.0.1:10911")
 NAME_SERVER = "ns:9876"
