@@ -141,7 +141,8 @@ class Broker(Protocol):
         self, group: str, client_id: str, *, joins: bool = False, topics: Collection[str] = (), shares: bool = True
     ) -> None:
         """Join the group, or report that the client is alive, and its subscribed topics; at least once a minute. With
-        `shares` the client shares their queues with the group, and no stream of the group can read them.
+        `shares` the client shares their queues with the group, and no stream of the group can read them. A Mapping of
+        topics also has their subscriptions, as far as they are known, for brokers that want them.
 
         Raises:
             LeaseHeldError: another live client has this id; among the clients of this process only one that `joins`

@@ -18,6 +18,7 @@ from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX
 from rmq_store.protocol.errors import MQClientError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.order_conf import queues_of_order_conf
+from rmq_store.remoting.transport.settings import SCHEME
 
 StorePlace = str | Path | Store
 StorePlaces = StorePlace | Sequence[StorePlace] | Mapping[str, StorePlace]
@@ -134,9 +135,14 @@ def _refuse_kinds(
 
 
 def backend_of(given: Backend | StorePlaces) -> tuple[Backend, Callable[[], None]]:
-    """The given cluster, or a cluster made of the given stores; and a function that closes the latter. Raises
-    UsageError for anything else.
+    """The given cluster, or one made of the given stores or of the brokers behind name servers
+    (`rmq://ns1:9876;ns2:9876`); and a function that closes what was made. Raises UsageError for anything else.
     """
+    if isinstance(given, str) and given.startswith(SCHEME):
+        from rmq_store.client.backend.remote import RemoteBackend  # sockets are needed by few
+
+        remote = RemoteBackend(given)
+        return remote, remote.close
     if isinstance(given, str | Path | Store | Mapping | Sequence):
         made = LocalBackend(given)
         return made, made.close

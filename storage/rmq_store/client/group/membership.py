@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from rmq_store.client.backend.backend import Backend, Broker
@@ -31,7 +31,8 @@ _log = logging.getLogger(__name__)
 
 
 class Membership:
-    """The member `client_id` of a group; `topics` are its subscribed topics now. Safe for threads.
+    """The member `client_id` of a group; `topics` are its subscribed topics now, if possible with the subscription of
+    each. Safe for threads.
 
     `shares`: whether it shares their queues with the group, so that no stream of the group can read them. All work
     holds `guard`, so that a caller can exclude it. `join`, `change_topics` and `run_due` raise UsageError if a signal
@@ -168,6 +169,9 @@ class Membership:
         return {*self._topics(), *(queue.topic for queue in self._rebalance.queues())}
 
     def _tell(self, broker: Broker, topics: Collection[str], *, joins: bool = False) -> None:
+        known = self._topics()
+        if isinstance(known, Mapping):
+            topics = {topic: known.get(topic) for topic in topics}
         broker.heartbeat(self._group, self._client_id, joins=joins, topics=topics, shares=self._shares)
 
     def _brokers(self) -> list[Broker]:

@@ -61,15 +61,21 @@ def heartbeat(cluster: Cluster, data: HeartbeatData, broker_names: Collection[st
 
 
 def unregister(
-    cluster: Cluster, client_id: str, *, consumer_group: str | None = None, producer_group: str | None = None
+    cluster: Cluster,
+    client_id: str,
+    *,
+    consumer_group: str | None = None,
+    producer_group: str | None = None,
+    broker_names: Collection[str] | None = None,
 ) -> None:
-    """Leave a group at all brokers (35); one that does not answer forgets the client after 120 s."""
+    """Leave a group at all brokers, or at some (35); one that does not answer forgets the client after 120 s."""
     header = UnregisterClientRequestHeader(
         client_id=client_id,
         producer_group=producer_group and cluster.wire_group(producer_group),
         consumer_group=consumer_group and cluster.wire_group(consumer_group),
     )
-    cluster.call_all([(name, request(header)) for name in cluster.broker_names()])
+    names = cluster.broker_names() if broker_names is None else broker_names
+    cluster.call_all([(name, request(header)) for name in names])
 
 
 def consumer_ids(cluster: Cluster, group: str, broker_name: str) -> list[str]:

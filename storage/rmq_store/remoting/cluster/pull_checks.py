@@ -1,4 +1,4 @@
-"""Whether an answer to a pull holds the messages that were asked for: those of the queue, in order, without a gap.
+"""Checks that an answer to a pull holds the messages that were asked for: of the queue, in order, without a gap.
 
 All frames of an answer are looked at together.
 """

@@ -1,6 +1,7 @@
 """One pull of a queue (PULL_MESSAGE, 11): the answer is frames of the broker's log, which nobody decodes here.
 
-The subscription is in the request, nothing is committed, and the broker never holds the request: sysFlag 4.
+The subscription is in the request, nothing is committed, and the broker does not hold the request: sysFlag 4. Only
+consumers ask it to wait for messages: 6.
 Sources: PullMessageRequestHeader.java, PullSysFlag.java, PullMessageProcessor.java.
 """
 
@@ -19,6 +20,7 @@ from rmq_store.remoting.cluster.cluster import Cluster, checked
 from rmq_store.remoting.cluster.names import TOOLS_CONSUMER
 from rmq_store.remoting.cluster.routes import MASTER_ID
 
+SUSPEND_FLAG: Final = 2
 SUBSCRIPTION_FLAG: Final = 4
 PULL_CODES: Final = (
     ResponseCode.SUCCESS,
@@ -49,7 +51,7 @@ class PullAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullFilter:
-    """Who pulls, and what: `subscription` is "*", or tags as "TagA || TagB", or with `expression_type` SQL92 an
+    """The group that pulls, and the messages that it wants. `subscription` is "*", or tags as "TagA || TagB", or with `expression_type` SQL92 an
     expression. A broker compares hashes of tags only, and takes an expression that it cannot parse for "*".
     """
 
@@ -67,9 +69,13 @@ EVERYTHING: Final = PullFilter()
 
 
 class PullRequests:
-    """The pulls of one queue: most fields are the same in each."""
+    """The pulls of one queue: most fields are the same in each. With `hold_ms` the broker waits for so long if there is
+    no message at the offset.
+    """
 
-    def __init__(self, cluster: Cluster, queue: MessageQueue, wanted: PullFilter = EVERYTHING) -> None:
+    def __init__(
+        self, cluster: Cluster, queue: MessageQueue, wanted: PullFilter = EVERYTHING, *, hold_ms: int = 0
+    ) -> None:
         self._cluster = cluster
         self._queue = queue
         header = PullMessageRequestHeader(
@@ -78,9 +84,9 @@ class PullRequests:
             queue_id=queue.queue_id,
             queue_offset=0,
             max_msg_nums=0,
-            sys_flag=SUBSCRIPTION_FLAG,
+            sys_flag=SUBSCRIPTION_FLAG | (SUSPEND_FLAG if hold_ms else 0),
             commit_offset=0,
-            suspend_timeout_millis=0,
+            suspend_timeout_millis=hold_ms,
             subscription=wanted.subscription.strip() or "*",
             sub_version=0,
             expression_type=wanted.expression_type,

@@ -1,4 +1,4 @@
-"""Which process of a broker is read: the master, or a slave while the master does not answer or asks for it.
+"""The process of a broker that is read: the master, or a slave while the master does not answer or asks for it.
 
 Source: PullAPIWrapper.java (recalculatePullFromWhichNode), MQClientInstance.java (findBrokerAddressInSubscribe).
 """

@@ -34,7 +34,7 @@ from rmq_store.remoting.cluster.routes import MASTER_ID
 
 LANES: Final = 8
 ANSWER_BYTES: Final = 256 << 10
-"""What a broker puts into one answer at most, unless one message is larger (maxTransferBytesOnMessageInMemory)."""
+"""A broker puts no more into one answer, unless one message is larger (maxTransferBytesOnMessageInMemory)."""
 YIELD_BYTES: Final = 1 << 20
 MESSAGES_PER_PULL: Final = 32
 MESSAGES_PER_PULL_MAX: Final = 1024

@@ -69,7 +69,7 @@ class TopicQueues:
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """Where a topic is. `order_topic_conf` names the queues of an ordered topic, if a name server keeps that.
+    """The brokers that have a topic. `order_topic_conf` names the queues of an ordered topic, if a name server keeps that.
 
     `is_static`: its queues are mapped to those of several brokers (RIP-21), so ids and offsets are other ones.
     """
@@ -104,7 +104,7 @@ class TopicRoute:
 
 
 class _Entry(NamedTuple):
-    """What was last heard of a topic or of the clusters, and when it is time to ask again."""
+    """The route that was last heard, and the time to ask again."""
 
     asked_at_ms: float
     ask_at_ms: float

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from rmq_store.format.frames.message import Host, encode_frame
+from rmq_store.format.text.ids import offset_message_id
 from rmq_store.protocol.errors import RemotingConnectError, RemotingError, RemotingTimeoutError
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
 from rmq_store.remoting.cluster.cluster import Cluster
@@ -81,6 +82,9 @@ class FakeBroker:
     pull_bytes: int = 256 << 10
     acting: bool = False
     refused: dict[int, tuple[int, str]] = field(default_factory=dict)
+    sent: list[RemotingCommand] = field(default_factory=list)
+    sent_back: list[dict[str, str]] = field(default_factory=list)
+    send_code: int = 0
 
     def create_topic(self, topic: str, queues: int = 1, perm: int = 6, **attributes: object) -> None:
         self.topics[topic] = {"queues": queues, "perm": perm, **attributes}
@@ -273,6 +277,11 @@ def _answer(process: FakeProcess, command: RemotingCommand) -> RemotingCommand:
     if code == 200:
         broker.groups.add(json.loads(command.body)["groupName"])
         return response_to(command, 0)
+    if code in (310, 320):
+        return _send(process, command)
+    if code == 36:
+        broker.sent_back.append(ext)
+        return response_to(command, 0)
     if code == 33:
         found = [raw for queue in broker.queues.values() for raw in queue.frames.values()]
         for raw in found:
@@ -288,6 +297,32 @@ def _answer(process: FakeProcess, command: RemotingCommand) -> RemotingCommand:
     return response_to(command, 3, f" request type {code} not supported")
 
 
+def _send(process: FakeProcess, command: RemotingCommand) -> RemotingCommand:
+    broker, ext = process.broker, command.ext_fields
+    topic, queue_id = ext["b"], int(ext["e"])
+    if topic not in broker.topics:
+        if ext["c"] not in broker.topics:
+            return response_to(command, 17, f"topic[{topic}] not exist, apply first please!")
+        broker.create_topic(topic, int(ext["d"]))
+    broker.sent.append(command)
+    first = broker.queues[topic, queue_id].end
+    bodies = [command.body] if command.code == 310 else _batch_bodies(command.body)
+    for body in bodies:
+        broker.put(topic, queue_id, 1, body)
+    ids = ",".join(offset_message_id(HOST, 7_000 * (first + number + 1)) for number in range(len(bodies)))
+    fields = {"msgId": ids, "queueId": str(queue_id), "queueOffset": str(first)}
+    return response_to(command, broker.send_code, None, fields)
+
+
+def _batch_bodies(body: bytes) -> list[bytes]:
+    bodies, at = [], 0
+    while at < len(body):
+        size, length = int.from_bytes(body[at : at + 4]), int.from_bytes(body[at + 16 : at + 20])
+        bodies.append(body[at + 20 : at + 20 + length])
+        at += size
+    return bodies
+
+
 def _end(process: FakeProcess, queue: FakeQueue) -> int:
     return queue.end if process.end is None else min(queue.end, process.end)
 
@@ -298,6 +333,13 @@ def _pull(process: FakeProcess, command: RemotingCommand) -> RemotingCommand:
     if queue is None:
         return response_to(command, 17, f"topic[{ext['topic']}] not exist, apply first please!")
     offset, end = int(ext["queueOffset"]), _end(process, queue)
+    key = (ext["consumerGroup"], ext["topic"], int(ext["queueId"]))
+    if key in broker.pending_reset:
+        moved = broker.pending_reset.pop(key)
+        return response_to(command, 21, "OFFSET_RESET", {
+            "nextBeginOffset": str(moved), "minOffset": str(queue.min_offset), "maxOffset": str(end),
+            "suggestWhichBrokerId": "0",
+        })  # fmt: skip
     tags = {tag.strip() for tag in ext["subscription"].split("||")} - {"*"}
     found, next_offset, size = [], offset, 0
     code, remark = 0, "FOUND"

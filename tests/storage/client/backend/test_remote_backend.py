@@ -1,0 +1,412 @@
+"""A cluster over the network as the clients see it: sends, pulls that the broker holds, members, offsets, retries."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rmq_store import Message, SendStatus, UsageError
+from rmq_store.broker.filter.subscription import Subscription
+from rmq_store.client import LitePullConsumer, MessageListenerConcurrently, Producer, PushConsumer, PushConsumerConfig
+from rmq_store.client.backend.backend import Backend
+from rmq_store.client.backend.local import backend_of
+from rmq_store.client.backend.remote import RemoteBackend
+from rmq_store.client.backend.remote_broker import RemoteBroker
+from rmq_store.client.consume_service.listener import ConsumeConcurrentlyStatus
+from rmq_store.protocol.bodies.groups import ResetOffsetBody
+from rmq_store.protocol.errors import MQBrokerError, MQClientError, RemotingConnectError
+from rmq_store.protocol.messages import MessageQueue, PullStatus
+from rmq_store.protocol.wire.command import RemotingCommand, response_to
+
+from ...remoting.cluster.fake_cluster import FakeNet
+
+A0 = MessageQueue("Orders", "broker-a", 0)
+
+
+@pytest.fixture
+def net() -> FakeNet:
+    net = FakeNet()
+    net.add_broker("broker-a", slaves=1).create_topic("Orders", 2)
+    return net
+
+
+@pytest.fixture
+def backend(net: FakeNet) -> Iterator[RemoteBackend]:
+    with RemoteBackend(net.cluster()) as backend:
+        yield backend
+
+
+def broker(backend: RemoteBackend, name: str = "broker-a") -> RemoteBroker:
+    return backend.brokers()[name]
+
+
+# -- one spelling --------------------------------------------------------------------------------------------------
+
+
+def test_a_text_that_begins_with_rmq_is_a_cluster_and_everything_else_a_path() -> None:
+    made, close = backend_of("rmq://ns1:9876;ns2:9876")
+    assert isinstance(made, RemoteBackend)
+    assert made.cluster.settings.name_servers == ("ns1:9876", "ns2:9876")
+    close()
+    with pytest.raises(UsageError, match="no address"):
+        backend_of("rmq://ns1")
+
+
+def test_a_client_that_made_its_cluster_closes_it() -> None:
+    consumer = LitePullConsumer("cg", "rmq://127.0.0.1:1")
+    consumer.shutdown()
+    with pytest.raises(UsageError):
+        consumer._backend.brokers()
+
+
+# -- sends -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_producer_sends_and_says_where_it_is(net: FakeNet, backend: RemoteBackend) -> None:
+    with Producer("pg", backend) as producer:
+        result = producer.send(Message("Orders", b"tea", tags="TagA", keys="k"), queue=A0)
+    assert (result.broker_name, result.queue_id, result.queue_offset) == ("broker-a", 0, 0)
+    assert (result.commit_log_offset, result.status) == (7_000, SendStatus.SEND_OK)
+    (sent,) = net.brokers["broker-a"].sent
+    assert sent.body == b"tea"
+    assert sent.ext_fields["a"] == "pg" and sent.ext_fields["m"] == "false"
+    assert dict(piece.split("\x01") for piece in sent.ext_fields["i"].split("\x02") if piece) == {
+        "KEYS": "k", "TAGS": "TagA", "UNIQ_KEY": result.msg_id,
+    }  # fmt: skip
+
+
+def test_a_batch_is_one_request_without_unique_key_of_its_own(net: FakeNet, backend: RemoteBackend) -> None:
+    with Producer("pg", backend) as producer:
+        result = producer.send_batch([Message("Orders", b"one"), Message("Orders", b"two")], queue=A0)
+    (sent,) = net.brokers["broker-a"].sent
+    assert (sent.code, sent.ext_fields["i"]) == (320, "WAIT\x01true\x02")
+    assert len(result.msg_id.split(",")) == len(result.offset_msg_id.split(",")) == 2
+    assert result.queue_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (10, SendStatus.FLUSH_DISK_TIMEOUT),
+        (11, SendStatus.SLAVE_NOT_AVAILABLE),
+        (12, SendStatus.FLUSH_SLAVE_TIMEOUT),
+    ],
+)
+def test_codes_of_stored_messages_are_statuses(
+    net: FakeNet, backend: RemoteBackend, code: int, status: SendStatus
+) -> None:
+    net.brokers["broker-a"].send_code = code
+    with Producer("pg", backend) as producer:
+        assert producer.send(Message("Orders", b"tea")).status is status
+
+
+def test_a_producer_goes_to_the_other_broker_when_one_is_down(net: FakeNet) -> None:
+    net.add_broker("broker-b").create_topic("Orders", 2)
+    net.brokers["broker-a"].processes[0].down = True
+    with Producer("pg", RemoteBackend(net.cluster())) as producer:
+        results = [producer.send(Message("Orders", b"tea")) for _ in range(8)]
+    assert {result.broker_name for result in results} == {"broker-b"}
+
+
+def test_a_missing_topic_is_made_by_its_first_message_where_brokers_allow_that(net: FakeNet) -> None:
+    backend = RemoteBackend(net.cluster())
+    with Producer("pg", backend) as producer:
+        with pytest.raises(MQClientError, match="No route info of this topic: Bills"):
+            producer.send(Message("Bills", b"one"))
+        net.brokers["broker-a"].create_topic("TBW102", 8, perm=7)
+        assert len(producer.fetch_publish_message_queues("Bills")) == 4
+        producer.send(Message("Bills", b"one"))
+    assert net.brokers["broker-a"].topics["Bills"]["queues"] == 4
+    assert backend.publish_queues("%RETRY%cg") == []
+
+
+def test_names_on_the_wire_have_the_namespace_and_messages_say_it(net: FakeNet) -> None:
+    net.brokers["broker-a"].create_topic("ns1%Orders")
+    backend = RemoteBackend(net.cluster("ns1"))
+    with Producer("pg", backend) as producer:
+        assert producer.send(Message("Orders", b"tea")).topic == "Orders"
+    (sent,) = net.brokers["broker-a"].sent
+    assert (sent.ext_fields["a"], sent.ext_fields["b"]) == ("ns1%pg", "ns1%Orders")
+    assert "INSTANCE_ID\x01ns1\x02" in sent.ext_fields["i"]
+    (message,) = broker(backend).pull("cg", A0, 0, 32).messages
+    assert message.topic == "Orders"
+
+
+def test_a_topic_of_another_kind_is_refused(net: FakeNet, backend: RemoteBackend) -> None:
+    net.brokers["broker-a"].topics["Orders"]["attributes"] = {"cleanup.policy": "COMPACTION"}
+    with pytest.raises(MQClientError, match="'Orders'"):
+        backend.subscribe_queues("Orders")
+
+
+# -- pulls -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_pull_gives_messages_and_the_range(net: FakeNet, backend: RemoteBackend) -> None:
+    net.brokers["broker-a"].put("Orders", 0, 40)
+    result = broker(backend).pull("cg", A0, 5, 32)
+    assert [message.queue_offset for message in result.messages] == list(range(5, 37))
+    assert {message.broker_name for message in result.messages} == {"broker-a"}
+    assert (result.status, result.next_begin_offset, result.max_offset) == (PullStatus.FOUND, 37, 40)
+    assert broker(backend).pull("cg", A0, 40, 32).status is PullStatus.NO_NEW_MSG
+    beyond = broker(backend).pull("cg", A0, 400, 32)
+    assert (beyond.status, beyond.next_begin_offset) == (PullStatus.OFFSET_ILLEGAL, 40)
+
+
+def test_tags_are_compared_as_texts(net: FakeNet, backend: RemoteBackend) -> None:
+    net.brokers["broker-a"].put("Orders", 0, 1, tags="Aa")
+
+    def same_hash(command: RemotingCommand) -> RemotingCommand:
+        body = net.brokers["broker-a"].queues["Orders", 0].frames[0]
+        fields = {"nextBeginOffset": "1", "minOffset": "0", "maxOffset": "1", "suggestWhichBrokerId": "0"}
+        return response_to(command, 0, "FOUND", fields, body)
+
+    backend.brokers()
+    net.brokers["broker-a"].processes[0].answers.append(same_hash)
+    result = broker(backend).pull("cg", A0, 0, 32, "BB")
+    assert (result.status, result.messages, result.next_begin_offset) == (PullStatus.NO_MATCHED_MSG, [], 1)
+
+
+def test_a_pull_that_the_broker_holds_is_asked_once_and_answered_later(net: FakeNet, backend: RemoteBackend) -> None:
+    broker(backend)
+    net.held = []
+    begin = time.monotonic()
+    for _ in range(5):
+        assert broker(backend).pull("cg", A0, 0, 32).status is PullStatus.NO_NEW_MSG
+    assert time.monotonic() - begin < 2
+    assert len(net.held) == 1
+    fields = net.held[0][2].ext_fields
+    assert (fields["sysFlag"], fields["suspendTimeoutMillis"]) == ("6", "15000")
+    net.brokers["broker-a"].put("Orders", 0, 3)
+    net.release()
+    assert len(broker(backend).pull("cg", A0, 0, 32).messages) == 3
+
+
+def test_another_offset_is_asked_for_at_once(net: FakeNet, backend: RemoteBackend) -> None:
+    net.brokers["broker-a"].put("Orders", 0, 9)
+    broker(backend)
+    net.held = []
+    broker(backend).pull("cg", A0, 9, 32)
+    net.held, old = None, net.held
+    assert len(broker(backend).pull("cg", A0, 2, 32).messages) == 7
+    assert len(old) == 1
+
+
+def test_pulls_go_to_the_slave_while_the_master_is_away_and_never_back(net: FakeNet, backend: RemoteBackend) -> None:
+    fake = net.brokers["broker-a"]
+    fake.put("Orders", 0, 40)
+    fake.processes[1].end = 20
+    fake.processes[0].down = True
+    with pytest.raises(RemotingConnectError):
+        broker(backend).pull("cg", A0, 0, 32)
+    assert len(broker(backend).pull("cg", A0, 0, 32).messages) == 20
+    # What the slave does not have yet is no end, and its end is no place to go back to.
+    behind = broker(backend).pull("cg", A0, 30, 32)
+    assert (behind.status, behind.next_begin_offset) == (PullStatus.NO_NEW_MSG, 30)
+
+
+def test_a_reset_that_a_broker_orders_moves_the_consumer(net: FakeNet, backend: RemoteBackend) -> None:
+    fake = net.brokers["broker-a"]
+    fake.put("Orders", 0, 40)
+    fake.pending_reset["cg", "Orders", 0] = 7
+    result = broker(backend).pull("cg", A0, 20, 32)
+    assert (result.status, result.next_begin_offset) == (PullStatus.OFFSET_ILLEGAL, 7)
+    # Brokers of 4.x send it to the members instead.
+    broker(backend).heartbeat("cg", "me", topics=["Orders"])
+    body = ResetOffsetBody(offset_table={A0: 5}).encode()
+    ext = {"topic": "Orders", "group": "cg", "timestamp": "-1", "isForce": "true"}
+    assert net.handlers[220]("broker-a-0:10911", RemotingCommand(220, ext, body)) is None
+    result = broker(backend).pull("cg", A0, 20, 32)
+    assert (result.status, result.next_begin_offset) == (PullStatus.OFFSET_ILLEGAL, 5)
+    assert broker(backend).pull("cg", A0, 20, 32).status is PullStatus.FOUND
+
+
+# -- members -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_heartbeat_tells_the_subscriptions_as_java_does(net: FakeNet, backend: RemoteBackend) -> None:
+    told = {"Orders": Subscription.of("Orders", "TagA || TagB"), "%RETRY%cg": Subscription.of("%RETRY%cg", "*")}
+    broker(backend).heartbeat("cg", "me@1", joins=True, topics=told)
+    data: dict[str, Any] = net.brokers["broker-a"].members["cg"]["me@1"]
+    assert (data["consumeType"], data["messageModel"]) == ("CONSUME_PASSIVELY", "CLUSTERING")
+    orders, retry = data["subscriptionDataSet"]
+    assert (orders["subString"], orders["tagsSet"], orders["codeSet"]) == ("TagA || TagB", ["TagA", "TagB"], [
+        2598919, 2598920,
+    ])  # fmt: skip
+    assert (retry["subString"], retry["tagsSet"], retry["codeSet"]) == ("*", [], [])
+    broker(backend).heartbeat("cg", "me@1", topics={**told, "Orders": Subscription.of("Orders", "TagC")})
+    changed: Any = net.brokers["broker-a"].members["cg"]["me@1"]
+    assert changed["subscriptionDataSet"][0]["subVersion"] > orders["subVersion"]
+    broker(backend).heartbeat("cg2", "me@2@STREAM", topics=["Orders"], shares=False)
+    lite: Any = net.brokers["broker-a"].members["cg2"]["me@2@STREAM"]
+    assert (lite["consumeType"], lite["messageModel"]) == ("CONSUME_ACTIVELY", "BROADCASTING")
+
+
+def test_two_members_of_a_group_do_not_share_connections(backend: RemoteBackend) -> None:
+    broker(backend).heartbeat("cg", "one", topics=["Orders"])
+    with pytest.raises(UsageError, match="a backend, or a text as rmq://ns1:9876, of its own"):
+        broker(backend).heartbeat("cg", "two", topics=["Orders"])
+
+
+def test_a_member_that_the_broker_has_lost_is_told_again_before_it_gives_up_its_queues(
+    net: FakeNet, backend: RemoteBackend
+) -> None:
+    broker(backend).heartbeat("cg", "one", topics=["Orders"])
+    net.brokers["broker-a"].members["cg"] = {"java@1": {}}
+    assert broker(backend).consumer_ids("cg") == ["java@1", "one"]
+
+
+def test_only_brokers_that_have_the_topics_know_all_members(net: FakeNet) -> None:
+    """Java's members tell only those: others would make this member believe that it is alone."""
+    net.add_broker("broker-0")
+    backend = RemoteBackend(net.cluster())
+    for name in backend.brokers():
+        broker(backend, name).heartbeat("cg", "one", topics=["Orders", "%RETRY%cg"])
+    net.brokers["broker-a"].members["cg"]["java@1"] = {}
+    with pytest.raises(MQClientError, match="broker-0 has none of the topics"):
+        broker(backend, "broker-0").consumer_ids("cg")
+    assert broker(backend).consumer_ids("cg") == ["java@1", "one"]
+
+
+def test_a_broker_that_does_not_answer_keeps_nobody_from_joining_at_the_others(net: FakeNet) -> None:
+    net.add_broker("broker-b").create_topic("Orders", 2)
+    net.brokers["broker-a"].processes[0].down = True
+    backend = RemoteBackend(net.cluster())
+    for name in backend.brokers():
+        broker(backend, name).heartbeat("cg", "one", topics=["Orders"])
+    assert list(net.brokers["broker-b"].members["cg"]) == ["one"]
+    net.brokers["broker-b"].processes[0].down = True
+    with pytest.raises(RemotingConnectError):
+        broker(backend).heartbeat("cg", "one", topics=["Orders"])
+
+
+def test_a_backend_that_closes_leaves_its_groups(net: FakeNet) -> None:
+    with RemoteBackend(net.cluster()) as backend:
+        broker(backend).heartbeat("cg", "one", topics=["Orders"])
+    assert not net.brokers["broker-a"].members["cg"]
+    assert not net.closed
+
+
+def test_offsets_are_committed_at_the_master_and_the_group_is_made_if_need_be(
+    net: FakeNet, backend: RemoteBackend
+) -> None:
+    assert broker(backend).update_consumer_offsets("cg", {A0: 3}) == {A0}
+    assert net.brokers["broker-a"].offsets == {("cg", "Orders", 0): 3}
+    assert net.codes().count(200) == 1
+    assert broker(backend).query_consumer_offset("cg", A0) == 3
+
+
+def test_offsets_of_ordered_queues_are_committed_while_the_lock_is_held(net: FakeNet, backend: RemoteBackend) -> None:
+    other = MessageQueue("Orders", "broker-a", 1)
+    net.brokers["broker-a"].locks["cg", "Orders", 1] = "someone"
+    assert broker(backend).lock_queues("cg", "me", [A0, other]) == {A0}
+    assert broker(backend).update_consumer_offsets("cg", {A0: 3, other: 4}, lock_owner="me") == {A0}
+    broker(backend).unlock_queues("cg", "me", [A0])
+    assert net.brokers["broker-a"].locks == {("cg", "Orders", 1): "someone"}
+
+
+def test_ends_and_times_of_queues(net: FakeNet, backend: RemoteBackend) -> None:
+    net.brokers["broker-a"].put("Orders", 0, 9)
+    net.brokers["broker-a"].queues["Orders", 0].min_offset = 2
+    asked: RemoteBroker = broker(backend)
+    assert (asked.min_offset(A0), asked.max_offset(A0)) == (2, 9)
+    assert asked.offset_by_time(A0, 1_700_000_000_004) == 4
+
+
+# -- retries -----------------------------------------------------------------------------------------------------------
+
+
+def test_messages_are_sent_back_to_their_broker_with_the_consumers_maximum(
+    net: FakeNet, backend: RemoteBackend
+) -> None:
+    net.brokers["broker-a"].put("Orders", 0, 2)
+    message = broker(backend).pull("cg", A0, 1, 1).messages[0]
+    broker(backend).send_message_back("cg", message, 0, 3, 5000)
+    (back,) = net.brokers["broker-a"].sent_back
+    assert (back["offset"], back["group"], back["delayLevel"], back["maxReconsumeTimes"]) == ("14000", "cg", "0", "3")
+    assert (back["originTopic"], back["originMsgId"]) == ("Orders", message.msg_id)
+    with pytest.raises(UsageError):
+        broker(backend).send_message_back("cg", message, 0, 3, 5000, properties={"REASON": "x"})
+
+
+def test_rows_are_sent_back_one_at_a_time_or_not_at_all(net: FakeNet, backend: RemoteBackend) -> None:
+    net.brokers["broker-a"].put("Orders", 0, 2)
+    rows: pa.RecordBatch = broker(backend).pull_batch("cg", A0, 0, 2).batches[0]
+    with pytest.raises(MQClientError, match="one at a time"):
+        broker(backend).send_messages_back("cg", rows, 0, None, 5000)
+    assert not net.brokers["broker-a"].sent_back
+    broker(backend).send_messages_back("cg", rows.slice(1), -1, None, 5000)
+    assert [back["delayLevel"] for back in net.brokers["broker-a"].sent_back] == ["-1"]
+
+
+def test_a_message_that_cannot_be_sent_back_goes_to_the_retry_topic(net: FakeNet, backend: RemoteBackend) -> None:
+    net.brokers["broker-a"].create_topic("TBW102", 8, perm=7)
+    broker(backend).send_to_retry("cg", Message("Orders", b"tea", properties={"DELAY": "4"}), 2, 16)
+    (sent,) = net.brokers["broker-a"].sent
+    fields = sent.ext_fields
+    assert (fields["a"], fields["b"], fields["d"]) == ("CLIENT_INNER_PRODUCER", "%RETRY%cg", "1")
+    assert (fields["j"], fields["l"]) == ("2", "16")
+
+
+# -- consumers ---------------------------------------------------------------------------------------------------------
+
+
+def rounds(consumer: PushConsumer, until: Any) -> None:
+    for _ in range(400):
+        consumer.run_once()
+        if until():
+            return
+        time.sleep(0.005)
+    raise AssertionError("it did not come in 400 rounds")
+
+
+def test_a_push_consumer_gets_the_messages_and_leaves_its_progress(net: FakeNet) -> None:
+    net.brokers["broker-a"].put("Orders", 0, 30)
+    net.brokers["broker-a"].put("Orders", 1, 30)
+    got: list[Any] = []
+
+    def handle(messages: Any, _context: Any) -> ConsumeConcurrentlyStatus:
+        got.extend(messages)
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    with PushConsumer("cg", RemoteBackend(net.cluster()), PushConsumerConfig(consume_thread_nums=1)) as consumer:
+        consumer.subscribe("Orders")
+        consumer.register_message_listener(MessageListenerConcurrently(handle))
+        consumer.start(threads=False)
+        rounds(consumer, lambda: len(got) == 60)
+        assert consumer.client_id in net.brokers["broker-a"].members["cg"]
+    assert len({(message.queue_id, message.queue_offset) for message in got}) == 60
+    assert net.brokers["broker-a"].offsets == {("cg", "Orders", 0): 30, ("cg", "Orders", 1): 30}
+    assert not net.brokers["broker-a"].members["cg"]
+
+
+def test_a_push_consumer_shares_with_a_member_of_another_language(net: FakeNet) -> None:
+    net.brokers["broker-a"].members["cg"]["zzz-java@1"] = {}
+    with PushConsumer("cg", RemoteBackend(net.cluster()), client_id="one") as consumer:
+        consumer.subscribe("Orders")
+        consumer.register_message_listener(MessageListenerConcurrently(lambda *_: None))
+        consumer.start(threads=False)
+        rounds(consumer, lambda: consumer._rebalance.queues() or time.sleep(0.02))
+        assert consumer._rebalance.queues() == [A0]
+
+
+def test_a_lite_pull_consumer_polls_and_commits(net: FakeNet) -> None:
+    net.brokers["broker-a"].put("Orders", 0, 40)
+    with LitePullConsumer("cg", RemoteBackend(net.cluster())) as consumer:
+        consumer.subscribe("Orders")
+        consumer.start(threads=False)
+        got = list(itertools.chain.from_iterable(consumer.poll(2000) for _ in range(4)))
+        assert len(got) == 40
+        consumer.commit()
+    assert net.brokers["broker-a"].offsets["cg", "Orders", 0] == 40
+
+
+def test_a_backend_is_what_clients_expect(backend: RemoteBackend) -> None:
+    known: Backend = backend
+    assert isinstance(known.clock(), int)
+    with pytest.raises(MQBrokerError):
+        backend.cluster.call_broker("broker-a", RemotingCommand(9999))
