@@ -51,8 +51,10 @@ class PullAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullFilter:
-    """The group that pulls, and the messages that it wants. `subscription` is "*", or tags as "TagA || TagB", or with `expression_type` SQL92 an
-    expression. A broker compares hashes of tags only, and takes an expression that it cannot parse for "*".
+    """The group that pulls, and the messages that it wants.
+
+    `subscription` is "*", or tags as "TagA || TagB", or with `expression_type` SQL92 an expression. A broker compares
+    hashes of tags only, and takes an expression that it cannot parse for "*".
     """
 
     group: str = TOOLS_CONSUMER

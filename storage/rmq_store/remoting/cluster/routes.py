@@ -69,7 +69,8 @@ class TopicQueues:
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """The brokers that have a topic. `order_topic_conf` names the queues of an ordered topic, if a name server keeps that.
+    """The brokers that have a topic. `order_topic_conf` names the queues of an ordered topic, if a name server keeps
+    that.
 
     `is_static`: its queues are mapped to those of several brokers (RIP-21), so ids and offsets are other ones.
     """
