@@ -86,14 +86,44 @@ def search_offset(cluster: Cluster, queue: MessageQueue, timestamp_ms: int) -> i
     )
     answer = cluster.read_broker(queue.broker_name, request(header))
     offset = max(SearchOffsetResponseHeader.from_ext(answer.ext_fields).offset, 0)
-    if answer.version >= V5_0_0:
-        return offset
-    # Brokers of 4.x answer the last message if all are older.
-    last = queue_ranges(cluster, [queue])[queue].max_offset - 1
-    if offset != last:
-        return offset
-    frames = pull(cluster, queue, offset, 1).frames
-    return offset + 1 if frames and store_timestamp_ms(frames) < timestamp_ms else offset
+    return offset if answer.version >= V5_0_0 else _first_stored(cluster, queue, offset, timestamp_ms)
+
+
+def _first_stored(cluster: Cluster, queue: MessageQueue, near: int, timestamp_ms: int) -> int:
+    """The first offset stored at or after the time, by pulls of single messages around `near`.
+
+    Brokers of 4.x answer the message that is nearest in time, of several any one, and the last if all are older
+    (ConsumeQueue#getOffsetInQueueByTime).
+    """
+    start, end = queue_ranges(cluster, [queue])[queue]
+
+    def is_older(offset: int) -> bool:
+        answer = pull(cluster, queue, offset, 1)
+        return offset < answer.min_offset or (bool(answer.frames) and store_timestamp_ms(answer.frames) < timestamp_ms)
+
+    near = min(max(near, start), end)
+    step = 1
+    if near < end and is_older(near):
+        first, last = near + 1, end
+        while near + step < end:
+            if not is_older(near + step):
+                last = near + step
+                break
+            first, step = near + step + 1, step * 2
+    else:
+        first, last = start, near
+        while near - step >= start:
+            if is_older(near - step):
+                first = near - step + 1
+                break
+            last, step = near - step, step * 2
+    while first < last:
+        middle = (first + last) // 2
+        if is_older(middle):
+            first = middle + 1
+        else:
+            last = middle
+    return first
 
 
 def store_timestamp_ms(frames: bytes) -> int:

@@ -8,6 +8,7 @@ from rmq_store.errors import TopicKindError, UnknownTopicError
 from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
+from rmq_store.protocol.wire.command import RemotingCommand, response_to
 from rmq_store.remoting.cluster import topics
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.groups import create_group
@@ -22,7 +23,7 @@ from rmq_store.remoting.cluster.offsets import (
 )
 from rmq_store.remoting.cluster.topics import topic_stats
 
-from .fake_cluster import FakeBroker, FakeNet
+from .fake_cluster import FakeBroker, FakeNet, frame
 
 A0, A1 = MessageQueue("Orders", "broker-a", 0), MessageQueue("Orders", "broker-a", 1)
 B0 = MessageQueue("Orders", "broker-b", 0)
@@ -216,3 +217,34 @@ def test_names_on_the_wire_have_the_namespace(net: FakeNet) -> None:
     net.brokers["broker-a"].groups.add("ns1%cg")
     assert update_consumer_offset(cluster, "cg", A0, 3) == 3
     assert net.brokers["broker-a"].offsets == {("ns1%cg", "ns1%Orders", 0): 3}
+
+
+@pytest.mark.parametrize("times", [(1, 3, 5, 7, 9, 11, 13), (1, 1, 1, 5, 5, 5, 5), (5, 5, 5, 5, 5, 5, 5), (7,)])
+@pytest.mark.parametrize("start", [0, 2])
+def test_a_time_is_found_whichever_near_message_an_old_broker_answers(
+    net: FakeNet, times: tuple[int, ...], start: int
+) -> None:
+    """4.x answers the message that is nearest in time, and of several any one."""
+    broker = net.add_broker()
+    broker.processes[0].version = 405
+    broker.create_topic("Orders")
+    queue = broker.queues["Orders", 0]
+    start = min(start, len(times) - 1)
+    queue.min_offset = start
+    for offset, time_ms in enumerate(times):
+        raw = bytearray(frame("Orders", 0, offset))
+        raw[56:64] = time_ms.to_bytes(8)
+        queue.frames[offset] = bytes(raw)
+    cluster = net.cluster()
+    for wanted in range(16):
+        expected = next((at for at in range(start, len(times)) if times[at] >= wanted), len(times))
+        for near in range(len(times)):
+            answered = {"offset": str(near)}
+            broker.processes[0].answers.append(lambda command, ext=answered: answer_29(command, ext))
+            assert search_offset(cluster, A0, wanted) == expected, (wanted, near)
+
+
+def answer_29(command: RemotingCommand, ext_fields: dict[str, str]) -> RemotingCommand:
+    given = response_to(command, 0, ext_fields=ext_fields)
+    given.version = 405
+    return given
