@@ -20,7 +20,15 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark_rmq.access.store_location import StoreDirectory
 from pyspark_rmq.access.store_reader import StoreReader
 from pyspark_rmq.lag.lag_metrics import stream_metrics
-from pyspark_rmq.lag.lag_tracking import Batch, QueueRow, SourceRow, SourceTracker, batch_of, milliseconds
+from pyspark_rmq.lag.lag_tracking import (
+    CLUSTER_SCHEME,
+    Batch,
+    QueueRow,
+    SourceRow,
+    SourceTracker,
+    batch_of,
+    milliseconds,
+)
 from pyspark_rmq.position.position import refuse
 from rmq_store.arguments import checked
 
@@ -52,8 +60,8 @@ class LagListener(StreamingQueryListener):
     formats are ignored.
 
     Safe for threads. Errors never reach Spark. They are logged once for each kind, and counted in
-    `rmq_listener_errors_total`. For a store that is not on this machine, lag in seconds and dead letters are None, and
-    messages are counted up to the end that the source has reported.
+    `rmq_listener_errors_total`. For a store that is not on this machine, and for a cluster, lag in seconds and dead
+    letters are None, and messages are counted up to the end that the source has reported.
 
     Raises:
         UsageError: the directory of `openmetrics_file` does not exist.
@@ -92,6 +100,7 @@ class LagListener(StreamingQueryListener):
             "source": pa.int32(), "path": pa.string(), "group": pa.string(), "topic": pa.string(),
             "queue_id": pa.int32(), "position": pa.int64(), "end": pa.int64(), "messages": pa.int64(),
             "lag": pa.int64(), "lag_seconds": pa.float64(), "rate": pa.float64(), "eta_seconds": pa.float64(),
+            "broker_name": pa.string(),
         }  # fmt: skip
         columns = list(zip(*self.rows(), strict=True)) or [()] * len(types)
         return pa.table({name: pa.array(columns[i], kind) for i, (name, kind) in enumerate(types.items())})
@@ -160,8 +169,10 @@ class LagListener(StreamingQueryListener):
                 del trackers[key]
 
     def _current_store(self, path: str | None) -> tuple[StoreReader | None, int]:
-        """The refreshed store and its time; None and the machine's time if the store is not on this machine."""
-        if path is not None:
+        """The refreshed store and its time; None and the machine's time if the store is not on this machine, or is a
+        cluster: the way to its brokers is not in the progress.
+        """
+        if path is not None and not path.startswith(CLUSTER_SCHEME):
             with self._guarded():
                 if path not in self._stores:
                     location = StoreDirectory(path)

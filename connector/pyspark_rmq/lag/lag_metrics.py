@@ -47,7 +47,8 @@ def stream_metrics(trackers: Iterable[SourceTracker], error_count: int) -> list[
         if total.dead_letters is not None:
             found[DEAD_LETTERS].append((source, tracker.dead_letters))
         for row in tracker.rows:
-            labels = *source, row.topic, str(row.queue_id)
+            queue_id = row.queue_id if row.broker_name is None else f"{row.broker_name}:{row.queue_id}"
+            labels = *source, row.topic, str(queue_id)
             found[LAG].append((labels, row.lag))
             for metric, number in ((LAG_TIME, row.lag_seconds), (RATE, row.rate), (ETA, row.eta_seconds)):
                 if number is not None:

@@ -9,7 +9,8 @@
                      batch began)
 
 Positions and times come from Spark's progress (`offsets`). The source reports its path, its group and the ends of its
-queues there. If the store is not on this machine, those ends are used, and values that need the store are None.
+queues there. If the store is not on this machine, or is a cluster, those ends are used, and values that need the store
+are None.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark_rmq.access.store_reader import StoreReader
 from pyspark_rmq.options.options import DLQ_PREFIX, RETRY_PREFIX
 from pyspark_rmq.position.position import Queue, StreamPosition
+from pyspark_rmq.position.queue_ids import BrokerQueueId, broker_of, number_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+CLUSTER_SCHEME: Final = "rmq://"
 
 _FIELDS = frozenset(("version", "store", "topics"))
 
@@ -51,6 +55,7 @@ class QueueRow(NamedTuple):
     lag_seconds: float | None
     rate: float | None
     eta_seconds: float | None
+    broker_name: str | None = None
 
 
 class SourceRow(NamedTuple):
@@ -113,7 +118,7 @@ def batch_of(progress: StreamingQueryProgress, number: int) -> Batch | None:
     return Batch(
         progress.name or "", str(progress.id), str(progress.runId), progress.batchId, number,
         {**before, **position.began}, position, StreamPosition.from_json(latest).next,
-        _text(latest.get("path")), _text(latest.get("group")),
+        _place(latest), _text(latest.get("group")),
         started_ms, started_ms + progress.durationMs.get("triggerExecution", 0),
     )  # fmt: skip
 
@@ -162,14 +167,16 @@ class SourceTracker:
         self, batch: Batch, messages: Mapping[Queue, int], done_ms: int, store: StoreReader | None, now_ms: int
     ) -> None:
         passed_ms = done_ms - (batch.started_ms if self._done_ms is None else self._done_ms)
-        before = {(row.topic, row.queue_id): row.lag for row in self.rows}
+        before = {_queue_of(row): row.lag for row in self.rows}
         rows = []
         for queue, position in sorted(batch.end.next.items()):
             end = batch.reported.get(queue, position) if store is None else store.queue_range(*queue).max_offset
             lag, count = max(0, end - position), messages.get(queue, 0)
             row = QueueRow(
-                *_batch_columns(batch), *queue, position, max(end, position), count, lag,
+                *_batch_columns(batch), queue.topic, number_of(queue.queue_id), position, max(end, position), count,
+                lag,
                 _age_s(store, queue, position, lag, now_ms), *_speed(count, lag, before.get(queue), passed_ms),
+                broker_of(queue.queue_id),
             )  # fmt: skip
             rows.append(row)
         self.rows, self._done_ms = rows, done_ms
@@ -196,6 +203,18 @@ class SourceTracker:
             max(0, limits.max_offset - store.offset_by_time(topic, queue_id, batch.started_ms))
             for queue_id, limits in ranges.items()
         )
+
+
+def _queue_of(row: QueueRow) -> Queue:
+    if row.broker_name is None:
+        return Queue(row.topic, row.queue_id)
+    return Queue(row.topic, BrokerQueueId(row.broker_name, row.queue_id))
+
+
+def _place(latest: Mapping[str, Any]) -> str | None:
+    """The path of a store, or CLUSTER_SCHEME and the name servers of a cluster."""
+    servers = _text(latest.get("nameServer"))
+    return _text(latest.get("path")) if servers is None else CLUSTER_SCHEME + servers
 
 
 def _batch_columns(batch: Batch) -> tuple[str, str, str, int, int, str | None, str | None]:

@@ -26,6 +26,7 @@ from pyspark_rmq.lag import lag_listener
 from pyspark_rmq.lag.lag_metrics import STREAM_METRICS
 from pyspark_rmq.lag.lag_tracking import SourceRow, SourceTracker, batch_of
 from pyspark_rmq.position.position import Queue, StreamPosition
+from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store import Message, Store, StoreConfig, SubscriptionGroup, UsageError
 
 Make = Callable[..., Any]
@@ -525,3 +526,28 @@ def test_a_real_query_is_watched_batch_by_batch(spark: Any, make_store: Make, tm
     assert [sample.value for sample in shown["rmq_listener_errors"]] == [0]
     assert samples(listener, "rmq_stream_lag_messages") == {}
     assert {(row.query, row.lag) for row in listener.rows()} == {("orders", 0)}, "it has ended"
+
+
+def test_a_query_over_a_cluster_is_measured_by_what_its_source_reports() -> None:
+    queues = [Queue("T", BrokerQueueId(name, number)) for name, number in (("a", 0), ("a", 1), ("b", 0))]
+    begin, end = (dict.fromkeys(queues, offset) for offset in (0, 4))
+    latest = StreamPosition("cluster:c", dict(zip(queues, (4, 9, 5), strict=True))).to_json()
+    source = foreign(
+        json.dumps(StreamPosition("cluster:c", begin).to_json()),
+        json.dumps(StreamPosition("cluster:c", end).to_json()),
+        json.dumps(latest | {"nameServer": "ns1:9876", "group": "g"}),
+    )
+    listener = LagListener()
+    listener.onQueryProgress((query := Query()).done(source))
+    listener.onQueryProgress(query.done(source))
+    rows = listener.rows()
+    assert [(row.path, row.broker_name, row.queue_id, row.lag, row.lag_seconds, row.messages) for row in rows] == [
+        ("rmq://ns1:9876", "a", 0, 0, 0.0, 4),
+        ("rmq://ns1:9876", "a", 1, 5, None, 4),
+        ("rmq://ns1:9876", "b", 0, 1, None, 4),
+    ]
+    (total,) = listener.sources()
+    assert (total.lag, total.group, total.dead_letters, total.lag_seconds) == (6, "g", None, None)
+    assert listener.table().column("broker_name").to_pylist() == ["a", "a", "b"]
+    text = listener.openmetrics()
+    assert 'queue_id="a:1"' in text and "rmq_listener_errors_total 0" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -323,3 +324,35 @@ def test_trigger_once_reads_everything(net: FakeNet, stream: Make) -> None:
     start = through_spark(reader.initialOffset())
     end = through_spark(reader.latestOffset(start, ReadAllAvailable()))
     assert sum(last - first for _, _, first, last in planned(reader, start, end)) == 30
+
+
+@pytest.mark.timeout(600)
+def test_a_hundred_brokers_with_a_hundred_queues_are_asked_a_few_hundred_times(
+    net: FakeNet, stream: Make, more: Make
+) -> None:
+    """Not once for each of 10,000 queues, neither with messages in all of them nor without any."""
+    net.brokers.clear()
+    for number in range(100):
+        broker = net.add_broker(f"broker-{number:03}")
+        broker.create_topic("T", 100)
+        for queue_id in range(100):
+            broker.put("T", queue_id, 1)
+    reader = stream(startingOffsets="earliest")
+    net.calls.clear()
+    start = through_spark(reader.initialOffset())
+    assert Counter(net.codes()) == {351: 100, 202: 100}, "kinds of topics are asked once"
+    end = more(reader, start)
+    assert len(planned(reader, start, end)) == 10_000
+    for broker in net.brokers.values():
+        for queue_id in range(100):
+            broker.put("T", queue_id, 1)
+    net.calls.clear()
+    later = more(reader, end)
+    assert len(planned(reader, end, later)) == 10_000
+    assert Counter(net.codes()) == {202: 100, 11: 200}
+    net.calls.clear()
+    assert more(reader, later) == later
+    assert Counter(net.codes()) == {202: 100, 11: 100}
+    net.calls.clear()
+    assert more(reader, later) == later
+    assert Counter(net.codes()) == {202: 100}, "nothing has changed since"
