@@ -44,6 +44,7 @@ def started(version: str, request: pytest.FixtureRequest) -> Iterator[Start]:
         cluster.close()
 
 
+@pytest.mark.statement("G21")
 def test_a_sync_master_that_misses_its_slave_stores_the_message_and_says_so(version: str, started: Start) -> None:
     """11 and 12 on 4.9, 12 alone on 5.x: the message is there each time, so that it must not be sent again."""
     cluster = started(slaves=1, sync=True)
@@ -64,6 +65,7 @@ def test_a_sync_master_that_misses_its_slave_stores_the_message_and_says_so(vers
         assert {requests.body_of(frame) for frame in stored[4:]} == {b"alone"}
 
 
+@pytest.mark.statement("G21")
 @pytest.mark.slow
 def test_a_sync_master_of_5_without_in_sync_replicas_does_not_wait_for_anybody(version: str, started: Start) -> None:
     cluster = started(master_properties={"brokerRole": "SYNC_MASTER"})

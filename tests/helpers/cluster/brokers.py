@@ -198,6 +198,10 @@ class RocketmqCluster:
         wanted = {key: self.address(*key) for key in (brokers or self.brokers)}
         self._await(lambda found: wanted.items() <= found.items(), f"{sorted(wanted)} are not registered")
 
+    def await_address(self, broker: tuple[str, int], address: str) -> None:
+        """Until every name server that answers has this broker at an address."""
+        self._await(lambda found: found.get(broker) == address, f"{broker} is not registered at {address}")
+
     def await_gone(self, *brokers: tuple[str, int]) -> None:
         """Until no name server that answers names these brokers."""
         self._await(lambda found: not found.keys() & set(brokers), f"{sorted(brokers)} are still registered")

@@ -65,6 +65,13 @@ class JavaProcess(Server):
         lines = (self.directory / "log").read_text(errors="replace").splitlines()
         return "\n".join(lines[-LOG_LINES:])
 
+    def configure(self, **settings: object) -> None:
+        """Change lines of the settings, as an operator does with an editor; the next start reads them."""
+        file = self.directory / "settings.conf"
+        lines = dict(line.split("=", 1) for line in file.read_text().splitlines())
+        lines |= {name: str(value) for name, value in settings.items()}
+        file.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+
     def _initialise(self, directory: Path) -> None:
         conf = directory / "conf"
         conf.mkdir()

@@ -119,7 +119,7 @@ def await_end(broker: Connection, topic: str, end: int, queue_id: int = 0) -> No
 
 def frames(answer: RemotingCommand) -> list[bytes]:
     """The records of a pull's answer."""
-    return list(_records(answer.body))
+    return list(records(answer.body))
 
 
 def body_of(frame: bytes) -> bytes:
@@ -136,7 +136,8 @@ def properties_of(frame: bytes) -> dict[str, str]:
     return dict(pair.split("\x01", 1) for pair in pairs if pair)
 
 
-def _records(data: bytes) -> Iterator[bytes]:
+def records(data: bytes) -> Iterator[bytes]:
+    """The records in the body of a pull's answer."""
     while data:
         (length,) = struct.unpack_from(">i", data)
         yield data[:length]
