@@ -98,6 +98,6 @@ check: ## what CI runs: lint, types, compat, harness, cluster-short, slow, test
 	@.ci/run
 
 clean: ## remove .venv and everything that was built or cached
-	rm -rf $(VENV) build dist *.egg-info tests/compat/java/target tests/compat/stores/java/target tests/bench/java/target .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse
+	rm -rf $(VENV) build dist *.egg-info tests/compat/java/target tests/compat/stores/java/target tests/cluster/java/target tests/bench/java/target .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse
 	rm -f storage/rmq_store/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -158,6 +158,19 @@ class Tls:
         context.load_cert_chain(*map(str, self.client_files))
         return context
 
+    def client_options(self) -> tuple[str, ...]:
+        """Of a Java client on this machine."""
+        certificate, key = self.client_files
+        settings = {
+            "test.mode.enable": "false",
+            "enable": "true",
+            "client.authServer": "true",
+            "client.trustCertPath": self.ca_file,
+            "client.keyPath": key,
+            "client.certPath": certificate,
+        }
+        return tuple(f"-Dtls.{name}={value}" for name, value in settings.items())
+
     def files(self) -> dict[str, str]:
         names = ("ca.pem", "server.pem", "server.key")
         return {f"tls/{name}": (self.path / name).read_text() for name in names}
