@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.broker.read.key_search import KeySearch
 from rmq_store.broker.read.queues import Queues
 from rmq_store.broker.read.records import FrameRun, StoredFrames
 from rmq_store.errors import CorruptIndexError, UsageError
@@ -27,9 +28,6 @@ from rmq_store.format.text.ids import parse_offset_message_id
 from rmq_store.format.views.consume_queue import PRE_BLANK_SIZE
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.recovery.starting_point import log_is_ours
-
-if TYPE_CHECKING:
-    from rmq_store.broker.read.query import Query
 
 _LOG = logging.getLogger(__name__)
 
@@ -52,10 +50,10 @@ class FoundRows(NamedTuple):
 class KeyRows:
     """Looks up rows of one open store."""
 
-    def __init__(self, log: CommitLog, queues: Queues, query: Query) -> None:
+    def __init__(self, log: CommitLog, queues: Queues, keys: KeySearch) -> None:
         self._log = log
         self._queues = queues
-        self._query = query
+        self._keys = keys
         self._frames = StoredFrames(log)
 
     def find(self, topic: str, texts: Sequence[str], spans: Mapping[int, Span], by: By) -> FoundRows:
@@ -73,12 +71,12 @@ class KeyRows:
         if not spans or not texts:
             return FoundRows({}, {})
         try:
-            covered = self._query.search().covered()
+            covered = self._keys.index().covered()
         except (UsageError, CorruptIndexError) as error:
             _LOG.warning("all messages of %s have to be looked at: %s", topic, error)
             return FoundRows({}, {queue_id: [span] for queue_id, span in spans.items()})
         gaps = self._gaps(covered)
-        found = self._query.find(
+        found = self._keys.find(
             topic, texts, unique=by != "key", of_batches=by != "key", within=self._log_span(topic, spans)
         )
         rows = np.stack([found[name].to_numpy() for name in ("queue_id", "queue_offset", "commit_log_offset")])

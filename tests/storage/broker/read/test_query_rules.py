@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Message, OffsetOutOfRangeError, Store, StoreConfig, StoredMessage, UsageError
+from rmq_store.broker.read import key_search
 from rmq_store.broker.read import query as query_module
 from rmq_store.broker.read.queues import Queues
 from rmq_store.broker.read.records import FrameRun
@@ -170,8 +171,8 @@ def test_a_message_that_retention_takes_during_the_look_up_is_not_there(
 def test_a_reader_asks_once_for_each_end_of_the_log(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """An index that was whole may lack keys later, of a writer that died: see test_query.py."""
     asked = []
-    is_whole = query_module.index_is_whole
-    monkeypatch.setattr(query_module, "index_is_whole", lambda log: (asked.append(1), is_whole(log))[1])
+    is_whole = key_search.index_is_whole
+    monkeypatch.setattr(key_search, "index_is_whole", lambda log: (asked.append(1), is_whole(log))[1])
     with shop.open() as store:
         store.create_topic("T", 1)
         first = store.send(Message("T", b"", keys="k")).commit_log_offset
@@ -231,15 +232,15 @@ def test_find_looks_at_a_part_of_the_log_if_it_is_told(shop: Shop) -> None:
 
 def test_candidates_are_looked_at_in_blocks(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the size that bounds memory, and none of them twice."""
-    monkeypatch.setattr(query_module, "_BLOCK_ROWS", 30)
+    monkeypatch.setattr(key_search, "_BLOCK_ROWS", 30)
     seen: list[int] = []
     with shop.open() as store:
         store.create_topic("T", 1)
         rows = 200
         batch = {"topic": ["T"] * rows, "body": pa.array([b""] * rows, pa.binary()), "keys": ["k"] * rows}
         store.append(pa.record_batch(batch))
-        matches = store.query._matches
-        monkeypatch.setattr(store.query, "_matches", lambda *a: (seen.append(len(a[1])), matches(*a))[1])
+        matches = store.query._keys._matches
+        monkeypatch.setattr(store.query._keys, "_matches", lambda *a: (seen.append(len(a[1])), matches(*a))[1])
         assert store.query.find("T", ["k"]).num_rows == rows
     assert sum(seen) == rows
     assert len(seen) > 3
@@ -307,7 +308,7 @@ def test_a_segment_that_retention_takes_between_sizes_and_records_is_no_error(
         sent = [store.send(Message("T", b"." * 300, keys="k")).commit_log_offset for _ in range(60)]
         for path in sorted((shop.root / "commitlog").iterdir())[:1]:
             os.utime(path, (0, 0))
-        frames = store.query._frames
+        frames = store.query._keys._frames
         runs = frames.runs
 
         def late(*places: np.ndarray) -> Iterator[FrameRun]:

@@ -52,7 +52,7 @@ def test_both_ids_find_the_message_and_the_index_holds_what_java_writes(root: Pa
         assert [found.queue_offset for found in store.query.by_unique_key("T", BATCH, max_num=2)] == [4, 3]
         assert [found.queue_offset for found in store.query.by_unique_key("T", ALONE)] == [5]
         assert store.query.by_unique_key("T", f"{PREFIX}837159630022") == []
-        search, log_range = store.query.search(), store.log_range()
+        search, log_range = store.query._keys.index(), store.log_range()
         for text, count in ((BATCH, 5), (ALONE, 1), *((member, 0) for member in MEMBERS)):
             hashes = pa.array([topic_key_hash("T", text)], pa.int32()).to_numpy()
             assert sum(map(len, search.candidates(hashes, log_range))) == count
