@@ -263,6 +263,7 @@ PARTS = (
         run=_run,
         protections=("no_redirty", "no_poison", "no_flush"),
         bites_within=120,
+        by_cycle=True,
     ),
     Part(
         name="failing_syscalls",
@@ -276,6 +277,7 @@ PARTS = (
         run=_run_syscalls,
         protections=("no_redirty", "no_poison"),
         bites_within=120,
+        by_cycle=True,
         cannot_run=_cannot_compile,
     ),
 )

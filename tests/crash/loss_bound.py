@@ -108,6 +108,6 @@ PARTS = (
         "loss_bound", "5", "power cuts under ASYNC_FLUSH take no more than the settings of the flusher allow", "images",
         harness=600, crash=20_000, soak=40_000, chunk=10_000,
         run=lambda trial: run_lives(trial, FlushedLife, (CONFIG,)),
-        protections=("no_flusher", "no_thorough_flush"), bites_within=400,
+        protections=("no_flusher", "no_thorough_flush"), bites_within=400, by_cycle=True,
     ),
 )  # fmt: skip

@@ -72,7 +72,8 @@ class Part(NamedTuple):
 
     `protections`: names of `protections.PROTECTIONS`; without any one of them the part must count violations within
     `bites_within` cycles of one of TEETH_SEEDS seeds. `cannot_run`: why not on this machine ("" = it can). `on_disk`:
-    needs a real file system. `alone`: no other part runs beside it.
+    needs a real file system. `alone`: no other part runs beside it. `by_cycle`: a run begins with the cycles of a
+    shorter one with the same seed, which finds the same in them.
     """
 
     name: str
@@ -89,3 +90,4 @@ class Part(NamedTuple):
     cannot_run: Callable[[], str] = lambda: ""
     on_disk: bool = False
     alone: bool = False
+    by_cycle: bool = False

@@ -348,6 +348,6 @@ PARTS = (
     Part(
         "simulated_disk", "6", "power cuts on a simulated disk", "images", 3_000, 40_000, 1_000_000, 10_000, run,
         ("no_flush", "segment_names", "whole_new_files", "whole_tables", "views_before_progress", "whole_units",
-         "zeroed_tails"), bites_within=500,
+         "zeroed_tails"), bites_within=500, by_cycle=True,
     ),
 )  # fmt: skip

@@ -478,11 +478,11 @@ PARTS: tuple[Part, ...] = (
     Part(
         name="torn_tail", number="7", title="the last three records cut at every byte, with six kinds of bytes behind",
         unit="cuts", harness=3700, crash=37_000, soak=74_000, chunk=7400, run=_run_torn,
-        protections=("no_record_crc", "no_zeroed_tail", "no_own_offset"), bites_within=300,
+        protections=("no_record_crc", "no_zeroed_tail", "no_own_offset"), bites_within=300, by_cycle=True,
     ),
     Part(
         name="mid_log", number="10", title="damage below the durable point, with valid records behind it",
         unit="damaged logs", harness=250, crash=5000, soak=10_000, chunk=1000, run=_run_mid,
-        protections=("no_durable_point", "no_holes", "no_record_crc"), bites_within=60,
+        protections=("no_durable_point", "no_holes", "no_record_crc"), bites_within=60, by_cycle=True,
     ),
 )  # fmt: skip

@@ -230,6 +230,6 @@ BITS = 333_872
 
 PART = Part(
     "flips", "8", "every bit of one record of each kind flipped", "bits", harness=BITS, crash=BITS, soak=BITS,
-    chunk=BITS, run=run, protections=("record_crc",), bites_within=5000,
+    chunk=BITS, run=run, protections=("record_crc",), bites_within=5000, by_cycle=True,
 )  # fmt: skip
 PARTS = (PART, VIEW_FLIPS)

@@ -2,23 +2,29 @@
 
 `sys.setprofile` tells of both. What it raises goes on as an exception of a handler would; what it calls is called in
 the middle of what was interrupted, as a handler is.
+
+A sweep does its work once for each place, so the hook runs millions of times: it asks little of the
+places before the last.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
 from collections.abc import Callable
 from types import CodeType, FrameType
 
 # Of what else runs, neither locks nor state are ours.
 _LOOKED_AT = ("/rmq_store/", "/contextlib.py", "/threading.py", "/queue.py", "/concurrent/futures/", "/weakref.py")
-_EVENTS = ("call", "c_return")
+
+# By id: a code object computes its hash anew each time. The code is kept, so that no other one gets its id.
+_known: dict[int, tuple[CodeType, bool]] = {}
 
 
 class Signal:
-    """Calls `handler` once, at the `k`th place (from 1) that comes by in a `with` block, on its thread."""
+    """Calls `handler` once, at the `k`th place (from 1) that comes by in a `with` block, on its thread; if that is in a
+    finalizer, at the first one behind it.
+    """
 
     def __init__(self, k: int, handler: Callable[[], object]) -> None:
         self._left = k
@@ -39,28 +45,31 @@ class Signal:
         sys.setprofile(None)
 
     def _look(self, frame: FrameType, event: str, argument: object) -> None:
-        if event not in _EVENTS or argument is sys.setprofile or not _is_looked_at(frame.f_code) or _is_final(frame):
+        if event != "call" and event != "c_return":
             return
         code = frame.f_code
+        known = _known.get(id(code))
+        if known is None:
+            known = _known[id(code)] = code, _is_looked_at(code)
+        if not known[1] or argument is sys.setprofile:
+            return
         self._left -= 1
-        if self._left == 0:
-            sys.setprofile(None)
-            self.where = f"{event} {code.co_filename}:{frame.f_lineno} {code.co_name} {argument or ''}"
-            self._handler()
+        if self._left > 0 or _is_in_finalizer(frame):
+            return
+        sys.setprofile(None)
+        self.where = f"{event} {code.co_filename}:{frame.f_lineno} {code.co_name} {argument or ''}"
+        self._handler()
 
 
-@functools.cache
 def _is_looked_at(code: CodeType) -> bool:
-    return any(part in code.co_filename for part in _LOOKED_AT)
-
-
-def _is_final(frame: FrameType) -> bool:
-    """In a finalizer, or in what it calls: what is raised there goes nowhere, Python says so on stderr and goes on.
-
-    A generator expression that `any` or `all` has not used up has one, too; nothing tells its end from its next step.
+    """A generator expression that `any` or `all` has not used up has a finalizer; nothing tells its end from its next
+    step.
     """
-    if frame.f_code.co_name == "<genexpr>":
-        return True
+    return code.co_name != "<genexpr>" and any(part in code.co_filename for part in _LOOKED_AT)
+
+
+def _is_in_finalizer(frame: FrameType) -> bool:
+    """Or in what it calls: what is raised there goes nowhere, Python says so on stderr and goes on."""
     callers = frame, frame.f_back, frame.f_back and frame.f_back.f_back
     return any(caller is not None and caller.f_code.co_name == "__del__" for caller in callers)
 

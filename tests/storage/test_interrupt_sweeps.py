@@ -64,6 +64,8 @@ Act = Callable[[], object]
 
 
 def deliver(shop: Shop, store: Store) -> Act:
+    # What an interrupted delivery has left goes first: otherwise each one would be of all messages since the beginning.
+    store.schedule.deliver_due()
     store.send(shop.message(DELAY="1"))
     shop.now_ms += 2000
     return store.schedule.deliver_due
