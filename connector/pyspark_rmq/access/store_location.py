@@ -75,9 +75,7 @@ class StoreLocation(Protocol):
         """
 
     def broker_backlog(self) -> Iterator[pa.RecordBatch]:
-        """Messages that only a broker can deliver, as `Store.broker_backlog`. Raises what `Store.open` and `Store.read`
-        raise.
-        """
+        """Messages that only a broker delivers. As `Store.broker_backlog`, with the errors of `Store.open` as well."""
 
     def retry_max_times(self, group: str) -> int:
         """The number of retries after which a message of the group becomes a dead letter, by the group's settings."""

@@ -123,9 +123,7 @@ class _Open(Generic[K]):
             self.identity.close()
 
     def close_quietly(self, name: str | None) -> None:
-        """Close, and log errors: no caller waits for the result. The next opener recovers the store, and raises the
-        error if it persists.
-        """
+        """Close, and log errors: no caller waits for them. The next opener recovers the store."""
         try:
             self.close()
         except Exception:

@@ -46,9 +46,7 @@ class Delivery(Protocol):
 
     @property
     def next_due_ms(self) -> int | None:
-        """Due time of the next delayed message, by the store's clock; it may have passed. None: no delayed message is
-        left.
-        """
+        """Due time of the next delayed message, by the store's clock; it may have passed. None: none is left."""
 
 
 class Schedule(Protocol):
@@ -126,9 +124,7 @@ class StoreReader(Protocol):
         """All topics of the table by name; the same object as long as nothing changed."""
 
     def find_topic(self, name: str) -> object | None:
-        """The topic of exactly this name; None if there is none. A topic that has queues, but is not in the table, is
-        found too.
-        """
+        """The topic of exactly this name, also if it has queues but is not in the table; None if there is none."""
 
     def unlisted_topics(self) -> Mapping[str, object]:
         """Topics that have queues but are not in the table, by name."""
@@ -143,9 +139,7 @@ class StoreReader(Protocol):
         """The commit-log offsets `[start, end)` that exist."""
 
     def has_not_grown(self, end: int) -> bool:
-        """Cheap check without a system call. True: nothing was appended since `end`. False: unknown, call
-        `log_range()`.
-        """
+        """Cheap, without a system call. True: nothing was appended since `end`. False: unknown, call `log_range()`."""
 
     def commit_log_offset_before(self, topic: str, queue_id: QueueId, queue_offset: int) -> int:
         """Commit-log offset of the message before `queue_offset`; -1 if it does not exist (any more)."""

@@ -178,9 +178,7 @@ def prepare_to_send_back(options: SinkOptions) -> bool:
 
 
 def stage_send_backs(options: SinkOptions, write_id: str, partition_id: int, attempt_id: int) -> SendBackArea:
-    """Begin the staged file of one attempt of a task that sends messages back. Raises `NotAStoreError` on a host that
-    does not have the store.
-    """
+    """As `stage`, for messages that a task sends back. Raises `NotAStoreError` if this host lacks the store."""
     from rmq_store import SendBackArea
 
     spare_modules()

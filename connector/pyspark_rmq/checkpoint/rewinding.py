@@ -81,9 +81,7 @@ class Rewind:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The queues to move: those of all topics except retry topics, or those of `topics`; with a queue id, one queue of
-    each.
-    """
+    """The queues to move: of all topics except retry topics, or of `topics`; with a queue id, one of each topic."""
 
     topics: Collection[str] = ()
     queue_id: int | None = None
@@ -244,9 +242,7 @@ def _position(
 
 
 def _files(rewind: Rewind, query_id: str) -> dict[str, str]:
-    """{name: text} of the new checkpoint. Watermarks begin anew: with the old ones, messages that are read again would
-    be late.
-    """
+    """{name: text} of the new checkpoint. With old watermarks, messages that are read again would be late."""
     base, number = rewind.base, rewind.batch
     lines = [f"v{base.version}", _compact(base.about | {"batchWatermarkMs": 0}) if base.about else ""]
     for source in base.sources:

@@ -68,9 +68,7 @@ def _rows(planned: Batch, done: Batch | None) -> list[tuple[int | str, ...]]:
 
 
 def checkpoint_json(found: Checkpoint, planned: Batch | None, done: Batch | None) -> dict[str, Any]:
-    """The content of `write_checkpoint`, and for the message before each position its commit-log offset and store time
-    (ms).
-    """
+    """As `write_checkpoint`, with commit-log offset and store time (ms) of the message before each position."""
     commit = found.commit(found.committed[-1]) if found.committed else None
     shown: dict[str, Any] = {
         "queryId": found.query_id, "planned": found.planned, "committed": found.committed,

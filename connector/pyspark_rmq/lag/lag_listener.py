@@ -80,9 +80,7 @@ class LagListener(StreamingQueryListener):
         self._logged_kinds: set[str] = set()
 
     def rows(self) -> list[QueueRow]:
-        """One row for each queue of each source of each query, as of its last progress. A query without progress has no
-        rows.
-        """
+        """One row for each queue of each source of each query, as of its last progress; none before that."""
         with self._lock:
             return [row for tracker in self._known() for row in tracker.rows]
 
@@ -199,9 +197,7 @@ class LagListener(StreamingQueryListener):
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Log every error of the block, and raise none: Spark would drop the listener's events, or print a trace for
-        each.
-        """
+        """Log every error of the block, and raise none: Spark would drop events, or print a trace for each."""
         try:
             yield
         except Exception as error:

@@ -129,9 +129,7 @@ def milliseconds(timestamp: str) -> int:
 
 
 class SourceTracker:
-    """Follows one source of one run of a query. `store` is the source's store, None if it is not on this machine;
-    `now_ms` is the store's time.
-    """
+    """Follows one source of one run of a query. `store`: None if it is not on this machine; `now_ms`: its time."""
 
     def __init__(self) -> None:
         self.rows: list[QueueRow] = []
@@ -157,9 +155,7 @@ class SourceTracker:
         self._measure(batch, batch.messages, batch.done_ms, store, now_ms)
 
     def idle(self, at_ms: int, store: StoreReader | None, now_ms: int) -> None:
-        """Measure although nothing was read between the last call and `at_ms` (Spark's time); the queues may have
-        grown.
-        """
+        """Measure although nothing was read since the last call, up to `at_ms` (Spark's time)."""
         if self._batch is not None:
             self._measure(self._batch, {}, at_ms, store, now_ms)
 

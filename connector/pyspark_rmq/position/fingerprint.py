@@ -68,9 +68,7 @@ def fingerprint_before(source: FingerprintSource, queue: Queue, queue_offset: in
 
 
 def stored_after(source: FingerprintSource, queue: Queue, fingerprint: Fingerprint) -> int | None:
-    """Queue offset of the first message that was stored after the fingerprint's message, or the end of the queue; None
-    if that is unknown.
-    """
+    """Queue offset of the first message stored after that one, or the queue's end; None if it is unknown."""
     from rmq_store.errors import CorruptRecordError
 
     if fingerprint.store_timestamp_ms is None:

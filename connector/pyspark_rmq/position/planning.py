@@ -161,18 +161,14 @@ def _backlogs(start: QueueOffsets, end: QueueOffsets) -> dict[Queue, int]:
 
 
 def _round_robin(start: QueueOffsets, waiting: Iterable[Queue]) -> list[Queue]:
-    """The queues with a backlog, rotated by the number of messages read so far: a queue that got nothing is first next
-    time.
-    """
+    """The queues with a backlog, rotated by the messages read so far: a queue that got nothing comes first next."""
     queues = list(waiting)
     first = sum(start[queue] for queue in queues) % max(1, len(queues))
     return queues[first:] + queues[:first]
 
 
 def lost(wanted: Iterable[QueueSlice], bounds: Mapping[Queue, tuple[int, int]]) -> list[QueueSlice]:
-    """Return the parts of `wanted` outside of `bounds`, `{queue: (min offset, max offset)}`. A queue without an entry
-    is lost as a whole.
-    """
+    """Return the parts of `wanted` outside of `bounds`, `{queue: (min, max offset)}`; without an entry all is lost."""
     gone: list[QueueSlice] = []
     for part in wanted:
         low, high = bounds.get(part.queue, (part.end, part.end))

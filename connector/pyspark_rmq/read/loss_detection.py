@@ -39,9 +39,7 @@ def report_loss(message: str, gone: LostRanges, options: SourceOptions, *reasons
 def existing_or_fail(
     wanted: Sequence[QueueSlice], ranges: Mapping[Queue, Range], options: SourceOptions
 ) -> list[QueueSlice]:
-    """Return the parts of the wanted slices that still exist. Raises `DataLossError` if messages are missing and
-    failOnDataLoss is on.
-    """
+    """Return the existing parts of the slices. Raises `DataLossError` if a part is gone and failOnDataLoss is on."""
     bounds = {queue: (limits.min_offset, limits.max_offset) for queue, limits in ranges.items()}
     return existing_within(wanted, bounds, options)
 

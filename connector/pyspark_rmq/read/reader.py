@@ -40,9 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class SlicePartition(InputPartition):
-    """The part of a queue that one task reads: the whole slice, or only the queue offsets `rows`, (n,) int64,
-    ascending.
-    """
+    """The part of a queue that one task reads: all of it, or the queue offsets `rows`, (n,) int64, ascending."""
 
     def __init__(self, part: QueueSlice, rows: np.ndarray | None = None) -> None:
         super().__init__(part)

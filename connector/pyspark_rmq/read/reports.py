@@ -60,9 +60,7 @@ class ReportReader(DataSourceReader):
         self._names = schema.fieldNames()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows: losses oldest first; messages that only a broker delivers in the order of the log, timers
-        first.
-        """
+        """Yield the rows: losses oldest first; messages of a broker in the order of the log, timers first."""
         location = StoreDirectory(self._options.path, commit_log_paths=self._options.commit_log_paths)
         if self._options.name == "dataLoss":
             yield loss_rows(location).select(self._names)

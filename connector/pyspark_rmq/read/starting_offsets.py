@@ -181,9 +181,7 @@ def stream_start(store: StoreReader, options: SourceOptions, ranges: Ranges) -> 
 
 
 def _refuse_future(position: Position, now_ms: int) -> None:
-    """For a time in the future the answer is the end of a queue, and messages stored before that time would be read,
-    too.
-    """
+    """The answer would be the end of a queue, and messages stored before that time would be read, too."""
     last_ms = max([position.timestamp_ms, *(position.values.values() if position.kind == "timestamps" else ())])
     if last_ms > now_ms:
         option = "startingOffsetsByTimestamp" if position.kind == "timestamps" else "startingTimestamp"

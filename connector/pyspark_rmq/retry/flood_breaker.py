@@ -65,9 +65,7 @@ class FloodWatch:
         self._seen: deque[tuple[int, int]] = deque()
 
     def check(self, rows: int, dead: int, now_ms: int) -> None:
-        """Raise `FloodBreakerError` if `dead` of the `rows` rows of a batch are too many. This does not count them yet:
-        see `count`.
-        """
+        """Raise `FloodBreakerError` if `dead` of the batch's `rows` rows are too many. `count` adds them later."""
         while self._seen and self._seen[0][0] <= now_ms - _WINDOW_MS:
             self._seen.popleft()
         if not dead:

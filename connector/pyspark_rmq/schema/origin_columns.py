@@ -49,9 +49,7 @@ _Make = Callable[["_Rows"], pa.Array]
 
 
 def stored_columns(names: Sequence[str], *, restore_topic: bool) -> list[str]:
-    """Return the columns that must be read from the store to make the columns `names`. If no other column is needed,
-    this is the same list.
-    """
+    """Return the stored columns from which the columns `names` are made; the same list if that is all of them."""
     needed: dict[str, None] = {}
     for name in names:
         if name == "topic" and restore_topic:

@@ -39,9 +39,7 @@ def __getattr__(name: str) -> Any:
 
 @pytest.fixture
 def rmq_store_config() -> StoreConfig:
-    """The settings of `rmq_store`: small files, else the defaults. Override the fixture to change delay levels, for
-    example.
-    """
+    """The settings of `rmq_store`: small files, else the defaults. Override it for other delay levels, for example."""
     from pyspark_rmq.testing.store import SMALL
 
     return SMALL

@@ -153,9 +153,7 @@ class RmqTestStore:
         return deliveries
 
     def advance(self, duration: timedelta | int) -> int:
-        """Move the clock by a duration (an int counts ms), deliver the messages that are due then, and return their
-        number.
-        """
+        """Move the clock by a duration (an int counts ms), deliver due messages, and return their number."""
         self.clock.advance(duration)
         return self.store.schedule.deliver_due().delivered
 

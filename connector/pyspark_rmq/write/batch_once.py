@@ -207,9 +207,7 @@ def _insert(table: sa.Table, columns: list[str], connection: sa.Connection, rows
 
 
 def _columns_of(table: sa.Table, columns: list[str]) -> list[str]:
-    """The columns of the rows that the table has, too. A column that is not of the source is refused if the table lacks
-    it.
-    """
+    """The rows' columns that the table has, too. It may only lack columns of the source."""
     from pyspark_rmq.schema.schema import ORIGIN_FIELDS, SOURCE_SCHEMA
 
     known = {field.name for field in (*SOURCE_SCHEMA, *ORIGIN_FIELDS)}

@@ -118,9 +118,7 @@ def _stage(
 def send_back_rows(
     batch: pa.RecordBatch, names: Sequence[str], query_reasons: Mapping[str, str | None], now_ms: int
 ) -> pa.RecordBatch:
-    """Return rows of the sink as `rmq_store.SEND_BACK_SCHEMA`. `query_reasons` are reasons that all rows have in
-    common; a None is left out.
-    """
+    """Return rows of the sink as `rmq_store.SEND_BACK_SCHEMA`. All rows get `query_reasons`, without None values."""
     import pyarrow as pa
 
     columns = {name: batch.column(name) for name in _FIXED if name in names}

@@ -90,9 +90,7 @@ class RmqWriter(DataSourceArrowWriter):
 
 
 class RmqStreamWriter(DataSourceStreamArrowWriter):
-    """The writer of `df.writeStream`: each micro-batch is one unit. Spark constructs it again, in other processes, for
-    each step.
-    """
+    """The writer of `df.writeStream`: each micro-batch is one unit. Each step is a process with its own object."""
 
     def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
         self._options = options
@@ -101,9 +99,7 @@ class RmqStreamWriter(DataSourceStreamArrowWriter):
         self._is_there = is_there_to_write(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the rows of one task. Raises `NotAStoreError` if the store to which earlier batches were written is
-        gone.
-        """
+        """Stage the rows of one task. Raises `NotAStoreError` if the store of earlier batches is gone."""
         query_id, batch_id, run_id = stream_ids()
         if not self._is_there:
             prepare_batch(self._options, int(batch_id))

@@ -80,9 +80,7 @@ class _Commands(SectionedGroup):
 
 
 def _refused(error: OSError) -> tuple[str, int]:
-    """The line for stderr, and the exit code. No line if the reader of the output has gone, as with `rmq read ... |
-    head`.
-    """
+    """The line for stderr, and the exit code. No line if the reader of the output has gone (`| head`)."""
     _give_up_output()
     if error.errno == errno.EPIPE:
         return "", EXIT_SIGNAL + signal.SIGPIPE

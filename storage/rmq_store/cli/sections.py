@@ -59,9 +59,7 @@ class SectionedGroup(click.Group):
         return super().list_commands(ctx)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name; if none has it, the one whose name differs only in case
-        (MQAdminStartup#findSubCommand).
-        """
+        """The command of that name, else one that differs only in case (MQAdminStartup#findSubCommand)."""
         found = super().get_command(ctx, cmd_name)
         if found is None:
             self.add_plugins()

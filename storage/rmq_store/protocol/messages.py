@@ -111,9 +111,7 @@ class PullBatchResult(Pulled):
 
 @dataclass(frozen=True, slots=True)
 class PoppedMessage:
-    """A message that is hidden from its group until its invisible time ends. The handle acknowledges it or hides it
-    again.
-    """
+    """A message that is hidden from its group for its invisible time. The handle acknowledges or hides it again."""
 
     message: MessageExt
     receipt_handle: str

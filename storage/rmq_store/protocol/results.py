@@ -52,9 +52,7 @@ class AppendResult:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """The result of a commit of staged files. `committed` is False if the store already had this key and value: nothing
-    was added.
-    """
+    """The result of a commit of staged files. Not `committed`: the store had this key and value already."""
 
     row_count: int
     committed: bool

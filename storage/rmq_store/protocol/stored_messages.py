@@ -63,9 +63,7 @@ class MessageRows:
         return self._body_ends[behind] - self._body_ends[first]
 
     def take(self, first: int, behind: int, added: Mapping[str, str] = _NOTHING) -> list[MessageExt]:
-        """Objects for the rows [first, behind), with further properties `added`. They belong to the caller: a row is
-        taken once.
-        """
+        """Objects for the rows [first, behind), with properties `added`, for the caller: a row is taken once."""
         added = {**self._added, **added}
         if self._columns is None:
             made = self._made[first:behind]

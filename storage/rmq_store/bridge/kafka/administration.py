@@ -154,9 +154,7 @@ class KafkaPythonAdministration:
         return {Partition(place.topic, place.partition): at.offset for place, at in found.items() if at.offset >= 0}
 
     def group_member_count(self, group: str) -> int:
-        """The number of members of a group now. 1 for a group with members that the broker does not list to this client
-        (KIP-848).
-        """
+        """The number of members now; 1 if there are some that the broker does not list to this client (KIP-848)."""
         what = f"asking for group {group!r}"
         listed = _patiently(what, self._client.list_groups)
         states = {found["group_id"]: found.get("group_state", "") for found in listed}

@@ -93,9 +93,7 @@ class KafkaWriter(Protocol):
         """Wait until Kafka has all added records. Returns the offset after the last record of each partition."""
 
     def commit(self) -> None:
-        """Commit all records, or raise an error: then call `reset`. After an error it is unknown whether they were
-        committed.
-        """
+        """Commit all records. After an error call `reset`: it is unknown whether they were committed."""
 
     def reset(self, *, takes_over: bool = False) -> None:
         """Abort the open transaction. Afterwards the id has no open transaction, and requests still under way have no

@@ -11,9 +11,7 @@ from rmq_store.errors import UsageError
 
 
 def open_reader(connection: KafkaConnection) -> KafkaReader:
-    """A reader; the caller closes it. Raises as `KafkaPythonReader`, and UsageError if the extra `[kafka]` is not
-    installed.
-    """
+    """A reader, to be closed. Raises as `KafkaPythonReader`, and UsageError if the extra `[kafka]` is missing."""
     with extra_needed():
         from rmq_store.bridge.kafka.reader import KafkaPythonReader
     return KafkaPythonReader(connection)

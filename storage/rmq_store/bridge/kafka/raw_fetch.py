@@ -38,9 +38,7 @@ class RawPartitionRecords(PartitionRecords):  # type: ignore[misc]
             self._aborted = [(one.producer_id, one.first_offset) for one in aborted_transactions or ()]
 
     def take(self, n: int | None = None) -> list[Fetched]:
-        """The next rows, decoded; none if nothing is left. A broken batch changes nothing, so the next `take` fails as
-        well.
-        """
+        """The next rows, decoded; none if nothing is left. At a broken batch each call fails."""
         if not self:
             return []
         try:
@@ -70,9 +68,7 @@ class RawPartitionRecords(PartitionRecords):  # type: ignore[misc]
 
 
 def attach(consumer: KafkaConsumer) -> None:
-    """Make `poll` below return the records of this consumer; its deserializers are not used. Call it before the first
-    poll.
-    """
+    """Make `poll` below return this consumer's records, without deserializers. Call it before the first poll."""
     consumer._fetcher.PartitionRecords = RawPartitionRecords
 
 

@@ -115,9 +115,7 @@ class KafkaPythonReader:
         return self._asked("asking where partitions end", self._consumer.end_offsets, partitions)
 
     def offsets_at(self, partitions: Collection[Partition], timestamp_ms: int) -> Mapping[Partition, int]:
-        """As `KafkaReader.offsets_at`. The stable end is read before the question, so that records which come in
-        between are read.
-        """
+        """As `KafkaReader.offsets_at`. The stable end is read first, so that records in between are not skipped."""
         ends = self.stable_ends(partitions)
         places = {TopicPartition(*partition): max(timestamp_ms, 0) for partition in partitions}
         with translated("asking for offsets by time"):

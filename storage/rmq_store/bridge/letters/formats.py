@@ -172,9 +172,7 @@ class _Headers:
         self._codes, self._distinct = _encoded(names)
 
     def of(self, names: Mapping[bytes, str]) -> dict[str, pa.Array]:
-        """The values (n,) of each field: of the first header for the origin of a record, of the last one for other
-        fields.
-        """
+        """The values (n,) of each field: of the first header for fields of the origin, else of the last one."""
         found = {}
         for field in set(names.values()):
             places = self._places([name for name, meaning in names.items() if meaning == field])

@@ -45,9 +45,7 @@ class LetterGroups:
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> LetterGroups:
-        """Parse texts: `billing` is the default, `billing=shop.billing` is for that Kafka group. Raises UsageError
-        unless there is one default.
-        """
+        """Parse `billing` (the default) and `billing=shop.billing` (a Kafka group's). UsageError: not one default."""
         pairs = [text.partition("=") for text in texts]
         defaults = [group for group, equals, _ in pairs if not equals]
         if len(defaults) != 1:

@@ -247,9 +247,7 @@ class KafkaRedrive:
         return rows.filter(pa.array(~stays))
 
     def _partitions(self, goals: pa.StringArray, origins: pa.Int32Array, letter_partitions: Int64) -> Int64:
-        """The partition in which the record failed, if it exists; else the letter's own, modulo the number of
-        partitions.
-        """
+        """The partition in which the record failed, if it exists; else the letter's, modulo their number."""
         coded = goals.dictionary_encode()
         counts = [
             self._known[topic].partition_count if topic in self._known else 1 for topic in coded.dictionary.to_pylist()
@@ -261,9 +259,7 @@ class KafkaRedrive:
         return np.where((own >= 0) & (own < limits), own, fallback)
 
     def _send(self, writer: KafkaWriter | None, moving: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[str, int]]:
-        """Produce letters in one transaction, and record them. Returns the letters that were sent, and the number of
-        the others by reason.
-        """
+        """Produce and record letters in one transaction. Returns the sent letters, and counts of others by reason."""
         now_ms = self._store.clock()
         refused: Counter[str] = Counter()
         went: list[pa.RecordBatch] = []

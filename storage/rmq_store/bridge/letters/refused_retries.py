@@ -31,9 +31,7 @@ class RefusedRetries:
         self._group = group
 
     def known(self, rows: pa.RecordBatch) -> dict[int, str]:
-        """The rows that became dead letters already, before a transaction that perhaps was not committed, with the
-        reasons.
-        """
+        """Rows that became dead letters before a transaction that may have failed, with the reasons."""
         unit = self._store.newest_unit(REFUSED_PURPOSE, self._group)
         offsets = rows.column("queueOffset").to_numpy()
         known = [int(name[1:]) for name in unit.detail] if unit is not None else []

@@ -75,9 +75,7 @@ class MappedRetries:
 
 
 def retry_rows(rows: pa.RecordBatch, route: Route, rmq_rules: RmqRules, rules: RetryRules) -> MappedRetries:
-    """Map records (RECORDS_SCHEMA) of one partition of a topic of failed records; the target of `route` is the group's
-    retry topic.
-    """
+    """Map records (RECORDS_SCHEMA) of one partition of failed records; `route` leads to the group's retry topic."""
     letters = parse_letters(rows)
     failed_before = _failed_before(rows, rules.max_attempts)
     plain = without_headers(without_error_headers(rows), lambda name: name in (ATTEMPTS_HEADER, GROUP_HEADER))

@@ -81,9 +81,7 @@ def prepare_letters(administration: KafkaAdministration, mirror: str) -> None:
 def record_rules(
     target: str, settings: Mapping[str, str], letter_settings: Mapping[str, str], rules: TargetRules
 ) -> KafkaRules:
-    """The limits that the present settings of the target set for records. Raises UsageError if the topic keeps only the
-    last record of each key.
-    """
+    """The target's present limits of records. UsageError: it keeps only the last record of each key."""
     policy = settings.get("cleanup.policy", "delete").split(",")
     if "compact" in policy and not rules.compacted:
         raise UsageError(

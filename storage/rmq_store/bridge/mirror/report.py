@@ -54,9 +54,7 @@ LAST_POLL = Metric(
 
 @dataclass(slots=True)
 class PartitionReport:
-    """The state of one partition or queue. `stable_end` -1: unknown yet. `failure`: the reason why it has stopped; "":
-    it has not.
-    """
+    """One partition or queue. `stable_end` -1: unknown yet. `failure`: why it has stopped; "": it has not."""
 
     next_offset: int
     stable_end: int = -1

@@ -53,9 +53,7 @@ class SourceTopic:
 
 
 class SourceTopics:
-    """Follows the topics. `active`: partitions that are read; `stopped`: partitions that are not read any more, with
-    the reasons.
-    """
+    """Follows the topics. `active`: partitions that are read; `stopped`: others, with the reasons."""
 
     def __init__(
         self,

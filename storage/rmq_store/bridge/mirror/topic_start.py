@@ -30,9 +30,7 @@ class TopicStart:
     is_new: bool
 
     def check_target(self) -> None:
-        """Raise UsageError if the mirror copied the topic to another target, and MirrorTargetError if the target was
-        created again.
-        """
+        """UsageError: the topic was copied to another target. MirrorTargetError: the target was created again."""
         known = self.side.positions.topic(self.topic)
         if known is None:
             return

@@ -66,9 +66,7 @@ class KafkaSide:
         }
 
     def wait_for_end(self, queue: Queue, end: int) -> None:
-        """As `Side.wait_for_end`. Each partition of a transaction shows its records at a time of its own, and the
-        position may be shown earlier.
-        """
+        """As `Side.wait_for_end`. Partitions of a transaction show their records at different times."""
         deadline_s = time.monotonic() + self._patience_s
         partition = Partition(*queue)
         while self.reader.stable_ends([partition])[partition] < end:

@@ -12,9 +12,7 @@ from rmq_store.errors import GroupInUseError, UsageError
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """A group's moves. `waiting_count`: messages that will be redelivered to it in the source, in addition to its
-    positions.
-    """
+    """A group's moves. `waiting_count`: messages that the source will redeliver, besides its positions."""
 
     source_group: str
     target_group: str

@@ -18,9 +18,7 @@ from rmq_store.errors import MirrorSourceError, UsageError
 
 
 class Status(Enum):
-    """The outcome for a queue. With `MOVE`, `BACK` and `STAYS` the group gets all records; with the others it would
-    miss some.
-    """
+    """The outcome for a queue. Only with `MOVE`, `BACK` and `STAYS` the group gets all records."""
 
     MOVE = "move"
     BACK = "move back"

@@ -61,9 +61,7 @@ class Side(Protocol):
         """Wait until committed records can be read up to `end`. Raises KafkaUnavailableError if that takes too long."""
 
     def origins(self, queue: Queue, first: int, end: int, other: Origin) -> Iterator[Origins]:
-        """The origins of the records at [`first`, `end`) for the queue `other`, some thousand at a time; none of these
-        is empty.
-        """
+        """Origins of the records at [`first`, `end`) for the queue `other`, some thousand at a time, none empty."""
 
     def groups(self) -> Collection[str]:
         """Groups that may have positions."""

@@ -86,9 +86,7 @@ class Consumed(Protocol):
     """Tells which records of others are consumed: `offsets.copies.Copies`, or `NothingConsumed` without a way back."""
 
     def consumed(self, positions: Offsets) -> npt.NDArray[np.bool_]:
-        """(n,) True for each of these positions that is consumed. Positions ascend, and are beyond those of earlier
-        calls.
-        """
+        """(n,) True for each consumed position. Positions ascend, and are beyond those of earlier calls."""
 
     def none_from(self, position: int) -> bool:
         """True if no record at `position` or after it is consumed."""

@@ -119,9 +119,7 @@ def transactional_id(mirror: str, cluster_id: str, topic: str) -> str:
 
 
 class KafkaPositions:
-    """The positions of one mirror. `reader` must not be used for anything else. Call `refresh` before the first
-    question.
-    """
+    """The positions of one mirror. `reader` is for nothing else. Call `refresh` before the first question."""
 
     def __init__(
         self,
@@ -189,9 +187,7 @@ class KafkaPositions:
         return position
 
     def last_records(self, partition: Partition) -> pa.RecordBatch:
-        """Some of the last committed records (RECORDS_SCHEMA) of any partition; none if the last offsets have no
-        records.
-        """
+        """Some of the last committed records (RECORDS_SCHEMA) of a partition; none if its last offsets have none."""
         start, end = self._reader.starts([partition])[partition], self._reader.stable_ends([partition])[partition]
         self._reader.assign({partition: Position(max(start, end - _LAST_OFFSETS))})
         found: list[pa.RecordBatch] = []

@@ -82,9 +82,7 @@ class StorePositions:
         return unit is not None
 
     def note_begun(self, cluster_id: str) -> None:
-        """Record that all topics of the first run have begun. Raises MirrorConflictError if another mirror of this name
-        has recorded it.
-        """
+        """Record that all topics of the first run have begun. MirrorConflictError: another mirror has done so."""
         self._append([], self._key, 1, None, {"cluster": text_hash(cluster_id)})
 
     def read(self, topic: str) -> TopicPositions | None:

@@ -26,9 +26,7 @@ _NEVER_BY_PATTERN: Final = ("__", "_schemas", "_confluent", names.RETRY_PREFIX, 
 
 
 def check_mirror_name(name: str) -> str:
-    """The name of a mirror, which is part of keys, group names and transactional ids. Raises UsageError for an invalid
-    one.
-    """
+    """A mirror's name, which is part of keys, group names and transactional ids. UsageError: it is invalid."""
     if not _MIRROR.fullmatch(name):
         raise UsageError(f"{name!r} cannot be the name of a mirror: 1 to 64 letters, digits, _ and - can")
     return name

@@ -32,9 +32,7 @@ _OFFSET_MAX: Final = (1 << 63) - 1
 
 
 class Batch(NamedTuple):
-    """One batch at [start, end) of the data. The fields after `magic` are zero for a legacy batch (magic 0 and 1),
-    which has no such header.
-    """
+    """One batch at [start, end) of the data. In a legacy batch the fields after `magic` are zero."""
 
     start: int
     end: int

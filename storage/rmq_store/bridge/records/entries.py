@@ -79,9 +79,7 @@ class Entries:
         return found
 
     def column(self, name: str) -> tuple[pa.BinaryArray, Int64]:
-        """The values of a name, (n,), the last one if a row has several, null without one; and the number that each row
-        has, (n,).
-        """
+        """A name's values, (n,), the last one of several, null without one; and the number in each row, (n,)."""
         code = self.code(name)
         if code < 0:
             return pa.nulls(self.row_count, pa.binary()), np.zeros(self.row_count, np.int64)

@@ -33,9 +33,7 @@ _KINDS[ord("=")] = _PADDING
 def encode_exact_column(
     keys: pa.BinaryArray, rows: Int64, names: Pieces, values: Pieces, is_null: Mask
 ) -> pa.StringArray:
-    """KAFKA_RECORD of n rows with these `keys`, and m headers that belong to `rows` (m,) ascending; `is_null` (m,):
-    header None.
-    """
+    """KAFKA_RECORD of n rows with `keys`; m headers belong to `rows` (m,) ascending; `is_null` (m,): header None."""
     count = len(keys)
     has_no_key = keys.is_null().to_numpy(zero_copy_only=False)
     own = Pieces.of(keys.fill_null(b"") if keys.null_count else keys)

@@ -70,9 +70,7 @@ class Marks:
         return Marks(self.fits[kept], self.paths, self.path_of[kept], self.times[kept], self.has_time[kept])
 
     def began_elsewhere(self) -> Mask:
-        """(n,) True for rows whose first source is of the other kind: mirrors only join Kafka with RocketMQ, so the two
-        alternate in a path.
-        """
+        """(n,) True for rows whose first source is of the other kind: in a path, Kafka and RocketMQ alternate."""
         return np.array([len(path) % 2 == 1 for path in self.paths], np.bool_)[self.path_of]
 
     def loops(self, target: tuple[str, str]) -> Mask:
@@ -201,9 +199,7 @@ def sources_of_records(rows: pa.RecordBatch, topic: str, partition: int) -> Sour
 
 
 def sources_of_messages(rows: pa.RecordBatch) -> Sources:
-    """The sources of messages: columns `topic`, `body`, `bornTimestamp` and `properties` of MESSAGE_SCHEMA. Bodies must
-    not be compressed.
-    """
+    """The sources of messages: `topic`, `body` (not compressed), `bornTimestamp`, `properties` of MESSAGE_SCHEMA."""
     properties = Entries.of_properties(rows.column("properties"))
     again = np.zeros(properties.row_count, np.bool_)
     again[properties.rows[properties.named(*_STORED_AGAIN)]] = True

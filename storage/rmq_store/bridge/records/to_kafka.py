@@ -122,9 +122,7 @@ def _older(times: Int64, rules: KafkaRules) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Exact:
-    """The contents of KAFKA_RECORD: `is_exact` (n,): rows that have one; their `keys` (n,), null elsewhere; their
-    headers.
-    """
+    """The contents of KAFKA_RECORD: `is_exact` (n,): rows that have one; `keys` (n,), else null; their headers."""
 
     is_exact: Mask
     keys: pa.BinaryArray

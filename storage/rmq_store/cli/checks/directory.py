@@ -86,9 +86,7 @@ def contents(root: Path) -> Finding:
 
 
 def tables(root: Path) -> Finding:
-    """Check the tables in config/ for entries that cannot be used. Such an entry costs no other one, but its topic or
-    group cannot be used.
-    """
+    """Check the tables in config/ for entries that cannot be used. Other entries can be used nevertheless."""
     from rmq_store.broker.metadata.groups import FilterTable, GroupTable
     from rmq_store.broker.metadata.odd_entries import OddEntry
     from rmq_store.broker.metadata.offsets import DelayOffsetTable, LmqConflict, OffsetTable
@@ -179,9 +177,7 @@ def file_system(root: Path, mounts: str | None = None) -> Finding:
 
 
 def _mount_of(path: Path, mounts: str) -> tuple[str, bool]:
-    """The file system type of the longest mount point above `path`, the newest of equal ones, and whether it is
-    read-only.
-    """
+    """The file system of the longest mount point above `path`, the newest of equals; True if it is read-only."""
     best, found = -1, ("", False)
     for line in mounts.splitlines():
         fields, _, rest = line.partition(" - ")
@@ -275,9 +271,7 @@ def accepted_damage(root: Path) -> Finding:
 
 
 def delay_levels(root: Path) -> Finding:
-    """Check that the lengths of the delay levels are configured; a store that a broker wrote only shows them in its
-    messages.
-    """
+    """Check that the lengths of delay levels are configured; of a broker's store only its messages show them."""
     from rmq_store import Store
 
     try:

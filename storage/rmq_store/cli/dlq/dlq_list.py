@@ -61,9 +61,7 @@ def list_(root: Path, as_json: bool, groups: tuple[str, ...]) -> None:
 
 
 def _rows(store: Store, group: str, wanted: Wanted | None = None) -> DeadLetterRows | None:
-    """The dead letters of a group; None if the group exists, and none of its messages ever died. Raises UsageError for
-    an unknown group.
-    """
+    """A group's dead letters; None if none of its messages ever died. UsageError: an unknown group."""
     from rmq_store.broker.monitoring.dead_letter_rows import DeadLetterRows
     from rmq_store.format.text.names import DLQ_PREFIX
 

@@ -95,9 +95,7 @@ def _show(follower: Follower, as_json: bool, body: str) -> None:
 
 
 def reader_left(wait_s: float) -> bool:
-    """Wait, and return True if the reader of the output has gone. Without it, `rmq tail -f | head` would stay until the
-    next message.
-    """
+    """Wait; True if the reader of the output has gone. Else `rmq tail -f | head` would stay for one more message."""
     try:
         number = sys.stdout.fileno()
     except OSError:  # not a file at all

@@ -32,9 +32,7 @@ _COLUMNS = ("GROUP", "TOPIC", "QUEUE", "POSITION", "TARGET", "OLD", "NEW", "AGAI
 
 @dataclass(frozen=True)
 class _Asked:
-    """The options of the command, without those that name the two sides. `groups`: names in the source and in the
-    target.
-    """
+    """The options of the command, without those that name the sides. `groups`: names in source and target."""
 
     groups: Sequence[tuple[str, str]]
     all_groups: bool
@@ -173,9 +171,7 @@ def _asked(given: dict[str, Any]) -> _Asked:
 def _opener(
     store: Store, connection: KafkaConnection, direction: str, cluster_id: str, name: str, back_name: str
 ) -> Opened:
-    """A function that opens connections for one round: so an unavailable broker, or a new partition, needs no special
-    care.
-    """
+    """Opens connections for one round: so an unavailable broker, or a new partition, needs no special care."""
     from rmq_store.bridge.offsets.links import kafka_to_store, store_to_kafka
     from rmq_store.bridge.positions.topics import check_mirror_name
 

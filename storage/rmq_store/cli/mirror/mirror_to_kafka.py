@@ -142,9 +142,7 @@ def rmq_to_kafka(
 
 
 def _open(root: Path) -> tuple[Any, bool]:
-    """The store, and True if it is open for writing, because its log should be flushed. While a broker runs, it can
-    only be read.
-    """
+    """The store, and True if it is open for writing and its log can be flushed; beside a broker it is not."""
     from rmq_store import Store
 
     try:

@@ -60,9 +60,7 @@ def parse_address(text: str, *, expose: bool) -> tuple[str, int]:
 
 
 def serve(host: str, port: int, look: Look, names: Collection[str] = ()) -> None:
-    """Print the address, and serve until Ctrl-C or SIGTERM, also under these host names. Raises UsageError if the
-    address cannot be used.
-    """
+    """Print the address, and serve until Ctrl-C or SIGTERM. UsageError: the address cannot be used."""
     turn = threading.Lock()
 
     class Handler(_Handler):

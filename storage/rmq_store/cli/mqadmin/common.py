@@ -30,9 +30,7 @@ _PERMS = ((4, "R"), (2, "W"), (1, "X"))
 
 
 def mqadmin_options(unneeded: str = "nbc") -> Callable[[Command], Command]:
-    """Add --store and --json. Also add those of mqadmin's -n, -b and -c that `unneeded` names: they are accepted,
-    hidden, and ignored.
-    """
+    """Add --store and --json, and those of mqadmin's -n, -b and -c in `unneeded`, which are hidden and ignored."""
 
     def add(command: Command) -> Command:
         for letter in unneeded:
@@ -81,9 +79,7 @@ def cluster_name(store: Store) -> str:
 
 
 def broker_address(store: Store) -> str:
-    """The address of the store's broker when it wrote the oldest record; this engine's address if there is no readable
-    record.
-    """
+    """The address of the store's broker in its oldest record; this engine's if no record can be read."""
     start, end = store.log_range()
     try:
         return str(store.message_at(start).store_host) if start < end else store.config.broker_host

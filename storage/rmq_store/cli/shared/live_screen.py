@@ -53,9 +53,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Row], *, left: int 
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], bool]]:
-    """A function that waits for some seconds, and returns True if a key that ends the screen was pressed. Keys are not
-    echoed.
-    """
+    """Waits for some seconds; True if a key that ends the screen was pressed. Keys are not echoed."""
     number = sys.stdin.fileno()
     if not os.isatty(number):
         yield lambda wait_s: bool(select.select([], [], [], wait_s)[0])

@@ -196,9 +196,7 @@ def time_text(time_us: int | None) -> str:
 
 
 def write_json(value: object, *, one_line: bool = False) -> None:
-    """Print a JSON document; in one line if it is one of a stream. In ASCII if the encoding of standard output needs
-    that.
-    """
+    """Print a JSON document; in one line if it is one of a stream. In ASCII if standard output needs that."""
     indent = None if one_line else 2
     text = printable_json(json.dumps(value, ensure_ascii=False, indent=indent))
     try:

@@ -23,9 +23,7 @@ _LINES_MOST = 8
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. `right`: aligned to the right. A column with `wrap` or `cut` may become narrower; others are always
-    complete.
-    """
+    """A column. `right`: aligned to the right. Only columns with `wrap` or `cut` may become narrower."""
 
     name: str
     right: bool = False

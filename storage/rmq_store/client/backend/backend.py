@@ -92,9 +92,7 @@ class Broker(Protocol):
         """The first offset stored at or after the time; max_offset if all are older."""
 
     def query_consumer_offset(self, group: str, queue: MessageQueue) -> int | None:
-        """The group's committed offset; 0 for a new group on a young queue (ConsumerManageProcessor); None:
-        QUERY_NOT_FOUND.
-        """
+        """The committed offset; 0 for a new group on a young queue (ConsumerManageProcessor); None: QUERY_NOT_FOUND."""
 
     def update_consumer_offsets(
         self, group: str, offsets: Mapping[MessageQueue, int], *, lock_owner: str | None = None
@@ -169,9 +167,7 @@ class Broker(Protocol):
     # -- the broker's own work, and invisible messages ---------------------------------------------------------------
 
     def deliver_due(self) -> None:
-        """Deliver delayed messages that are due, if the broker does not deliver them by itself. The call is cheap if
-        none is due.
-        """
+        """Deliver delayed messages that are due, unless the broker does so itself. Cheap if none is due."""
 
     def receive_message(
         self,
@@ -195,9 +191,7 @@ class Broker(Protocol):
         """Acknowledge a message. `topic`: the topic that it was received from. InvalidReceiptHandleError."""
 
     def change_invisible_duration(self, group: str, topic: str, receipt_handle: str, invisible_duration_ms: int) -> str:
-        """Hide a message again, from now on; returns its new handle. The old handle becomes void.
-        InvalidReceiptHandleError.
-        """
+        """Hide a message again, from now on; returns its new handle, the old one is void. InvalidReceiptHandleError."""
 
 
 class Backend(Protocol):

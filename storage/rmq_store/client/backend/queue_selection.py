@@ -40,9 +40,7 @@ class ThreadLocalIndex:
 def select_one_message_queue(
     queues: Sequence[MessageQueue], index: ThreadLocalIndex, accepts: Callable[[MessageQueue], bool] | None = None
 ) -> MessageQueue | None:
-    """The next queue that `accepts` accepts; None if it accepts none. Without `accepts` it is the next queue. `queues`
-    is not empty.
-    """
+    """The next of the `queues` (not empty) for which `accepts` returns True; None if there is none."""
     for _ in queues:
         queue = queues[index.increment_and_get() % len(queues)]
         if accepts is None or accepts(queue):

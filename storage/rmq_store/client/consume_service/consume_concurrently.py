@@ -73,9 +73,7 @@ class ConsumeConcurrentlyService(ABC, Generic[Left]):
 
     @abstractmethod
     def _failed(self, shown: Left, done: int, batch: Batch[Left]) -> Left:
-        """The failed messages that are still in the batch. The listener got `shown`, and the first `done` of them are
-        done.
-        """
+        """The failed messages that are still in the batch: of those `shown`, the first `done` are done."""
 
     @abstractmethod
     def _send_back(self, failed: Left, queue: MessageQueue, delay_level: int) -> Left:
@@ -83,9 +81,7 @@ class ConsumeConcurrentlyService(ABC, Generic[Left]):
 
     @abstractmethod
     def _send_expired_back(self, late: Left, queue: MessageQueue) -> tuple[Left, bool]:
-        """Send the first of the messages back, or more of them; returns the remaining ones, and whether all
-        were taken.
-        """
+        """Send the first messages back, one or more; returns the remaining ones, and True if all were taken."""
 
     @abstractmethod
     def _name(self, messages: Left, queue: MessageQueue) -> str:
@@ -94,9 +90,7 @@ class ConsumeConcurrentlyService(ABC, Generic[Left]):
     # -- what is the same for both ----------------------------------------------------------------------------------
 
     def clean_expired(self, assignments: Iterable[Assignment[ProcessQueue[Left]]]) -> None:
-        """Send back the first messages of each queue if a listener has had them for too long. The listener is not
-        interrupted.
-        """
+        """Send back messages that a listener has had for too long, from the front. The listener is not interrupted."""
         if not self._is_clustering:
             return
         for assignment in assignments:

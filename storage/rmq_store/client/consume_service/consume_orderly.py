@@ -146,9 +146,7 @@ class ConsumeOrderlyService:
     def _not_exhausted(
         self, process_queue: OrderedProcessQueue, shown: Sequence[MessageExt], taken: Sequence[MessageExt]
     ) -> list[MessageExt]:
-        """Send messages away that were delivered too often; returns those to deliver again, with one retry more
-        (checkReconsumeTimes).
-        """
+        """Send messages away that came too often; the others, with one retry more (checkReconsumeTimes)."""
         again: list[MessageExt] = []
         gone: list[MessageExt] = []
         for message, original in zip(shown, taken, strict=True):

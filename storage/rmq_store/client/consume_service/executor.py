@@ -59,9 +59,7 @@ class Executor:
                 self._wake_one()
 
     def run_ready(self) -> int:
-        """Run on this thread the tasks that are ready or become ready; returns how many tasks ran. Raises their
-        error.
-        """
+        """Run on this thread tasks that are ready or become ready; returns their number. Raises their error."""
         count = 0
         while True:
             with self._condition:
@@ -79,9 +77,7 @@ class Executor:
             thread.start()
 
     def stop(self, wait_ms: int) -> bool:
-        """Drop the tasks that have not begun, and wait for running ones, at most `wait_ms` of real time; False if some
-        still run.
-        """
+        """Drop tasks that have not begun, and wait for running ones, `wait_ms` at most; False if some still run."""
         with self._condition:
             self._stopped = True
             self._condition.notify_all()

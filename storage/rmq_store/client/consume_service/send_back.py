@@ -71,8 +71,7 @@ class MessageSender:
         return rows.filter(pc.invert(pa.array(taken, pa.bool_())))
 
     def send_as_normal_message(self, message: MessageExt) -> bool:
-        """Send a copy to the group's retry topic, or to its dead letters if the retries are used up; False if no broker
-        took it.
+        """Send a copy to the group's retry topic, after the last retry to its dead letters; False: no broker took it.
         """
         copy = self._copy(message)
         for name in self._brokers_from(message.broker_name)[:_NORMAL_TRIES_MAX]:

@@ -140,9 +140,7 @@ class PullService(Generic[Held, Wanted]):
         return result.next_begin_offset != offset
 
     def _start_anew(self, assignment: Assignment[Held], offset: int) -> None:
-        """Continue at an offset that has messages. The queue no longer has the requested one, after retention or in
-        another store.
-        """
+        """Continue at an offset that exists. The queue lost the requested one by retention, or is another store's."""
         queue, old = assignment.queue, assignment.next_offset
         _log.warning("group %s: %s has no offset %d; going on at %d", self._group, queue, old, offset)
         self._offsets.update(queue, offset, increase_only=False)
@@ -180,9 +178,7 @@ def pull_batches(
 
 
 def with_bounds(messages: Iterable[MessageExt], result: PullResult) -> list[MessageExt]:
-    """Messages with the properties that a client adds: MIN_OFFSET and MAX_OFFSET, the queue's bounds at the time of the
-    pull.
-    """
+    """Messages with the client's properties MIN_OFFSET and MAX_OFFSET, the queue's bounds at the time of the pull."""
     bounds = _bounds(result)
     bounded = list(messages)
     for message in bounded:

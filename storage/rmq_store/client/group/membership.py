@@ -163,9 +163,7 @@ class Membership:
             self._rebalance_timer.hurry(self._clock() + UNBALANCED_MS)
 
     def _topics_in_use(self) -> set[str]:
-        """The subscribed topics, and earlier ones while this member has queues of them: a stream would read
-        those, too.
-        """
+        """The subscribed topics, and earlier ones whose queues this member still has: a stream would read them, too."""
         return {*self._topics(), *(queue.topic for queue in self._rebalance.queues())}
 
     def _tell(self, broker: Broker, topics: Collection[str], *, joins: bool = False) -> None:

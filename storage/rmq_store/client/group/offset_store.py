@@ -44,9 +44,7 @@ class OffsetStore(Protocol):
         """The stored progress, without regard to memory."""
 
     def persist(self, queues: Collection[MessageQueue]) -> None:
-        """Store the changed offsets of these queues; durable on return. May raise ClientError: then the changes stay in
-        memory.
-        """
+        """Store changed offsets of these queues; durable on return. ClientError: the changes stay in memory."""
 
     def forget(self, queue: MessageQueue) -> None:
         """Drop a queue from memory that no longer belongs to this consumer."""
@@ -184,9 +182,7 @@ class LocalFileOffsetStore(_Memory):
         return self._stored.get(queue)
 
     def persist(self, queues: Collection[MessageQueue]) -> None:
-        """Rewrite the file if an offset changed; durable on return. MQClientError: the changes are kept for the next
-        call.
-        """
+        """Rewrite the file if an offset changed; durable on return. MQClientError: the changes stay in memory."""
         changes = self._take_changes(queues)
         if not changes:
             return

@@ -147,9 +147,7 @@ class Rebalance(Generic[Held]):
         return assignment is not None and self._lock(queue, assignment.process_queue)
 
     def lock_all(self) -> None:
-        """Renew the locks of this member's queues. A queue without a renewed lock is not consumed until the lock is
-        renewed.
-        """
+        """Renew the locks of this member's queues. A queue whose lock is not renewed is not consumed until it is."""
         if self._locks_queues:
             for assignment in self.assignments():
                 self._lock(assignment.queue, assignment.process_queue)

@@ -23,9 +23,7 @@ OnException = Callable[[BaseException], None]
 
 
 class Limit:
-    """The number of units that may be in progress; a caller that requests more waits. A request above the limit counts
-    as the limit.
-    """
+    """Limits units in progress; a caller that requests more waits. A larger request counts as the limit."""
 
     def __init__(self, units: int) -> None:
         self._units = units

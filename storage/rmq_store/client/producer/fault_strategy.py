@@ -135,9 +135,7 @@ class MQFaultStrategy:
         return None
 
     def _pick_one_at_least(self) -> str | None:
-        """A broker of the better half of those that got sends, in turn. Better means: available, then faster, then
-        available sooner.
-        """
+        """A broker of the better half, in turn. Better means: available, then faster, then available sooner."""
         now_ms = self._timer()
         with self._guard.entered():
             names = sorted(

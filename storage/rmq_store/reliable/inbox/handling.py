@@ -165,9 +165,7 @@ class Handling:
     def answer(
         self, context: ConsumeConcurrentlyContext, outcomes: Sequence[Outcome], wait_ms: int
     ) -> ConsumeConcurrentlyStatus:
-        """Acknowledge the messages before the first one that is not done. If the others are only busy, they come again
-        when the lease is over.
-        """
+        """Acknowledge messages before the first one that is not done; busy ones come again after their lease."""
         context.ack_index = prefix_length([outcome.is_success for outcome in outcomes]) - 1
         if Outcome.LATER in outcomes and Outcome.FAILED not in outcomes:
             context.delay_level_when_next_consume = self._ladder.level_of(wait_ms)

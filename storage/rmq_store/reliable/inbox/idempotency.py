@@ -78,9 +78,7 @@ OutsideHandler = Callable[[MessageExt], object]
 
 @dataclass(frozen=True, slots=True)
 class ReceiveCounts:
-    """The counts of one `Idempotency.receive`: messages that were acknowledged, that another worker has, and that
-    failed.
-    """
+    """The counts of one `Idempotency.receive`: messages acknowledged, held by another worker, and failed."""
 
     done: int = 0
     later: int = 0

@@ -57,9 +57,7 @@ def done_ids(connection: sa.Connection, tables: Tables, group: str, message_ids:
 
 
 def newest_and_now_ms(connection: sa.Connection, tables: Tables, group: str) -> tuple[int, int]:
-    """The time at which the group has done its newest message (0: none), and the time by the database's clock, both in
-    ms since 1970.
-    """
+    """When the group has done its newest message (0: none), and the database's time; ms since 1970."""
     newest = connection.scalar(sa.select(sa.func.max(tables.inbox.c.done_ms)).where(tables.inbox.c.group_name == group))
     seconds = {
         "sqlite": "CAST(strftime('%s', 'now') AS INTEGER)",
@@ -69,9 +67,7 @@ def newest_and_now_ms(connection: sa.Connection, tables: Tables, group: str) -> 
 
 
 def purge(engine: sa.Engine, tables: Tables, group: str, before_ms: int) -> int:
-    """Delete the rows of messages that the group had done before `before_ms`; returns their number. A transaction per
-    1,000 rows.
-    """
+    """Delete rows of messages done before `before_ms`; returns their number. A transaction per 1,000 rows."""
     inbox = tables.inbox
     is_old = sa.and_(inbox.c.group_name == group, inbox.c.done_ms < before_ms)
 

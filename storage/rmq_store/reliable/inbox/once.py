@@ -239,9 +239,7 @@ class Once:
         attempt.settle(attempt.received.void, Outcome.VOID)
 
     def _void_elsewhere(self, wanted: Sequence[Receipt]) -> set[str] | None:
-        """The void ones among them, by the database of the stubs. None while that database is unavailable: C7 then
-        notices them.
-        """
+        """The void ones among them, by the database of the stubs. None: it is unavailable, C7 tells later."""
         if self._places.stubs is None:
             return None
         ids = [receipt.message_id for receipt in wanted]

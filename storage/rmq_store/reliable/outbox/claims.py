@@ -42,9 +42,7 @@ _TURN: Final = "claim"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The stubs that a claimer got. `at_maximum`: ids that went to the manual list instead. `is_full`: there may be
-    more.
-    """
+    """The stubs of one claim. `at_maximum`: ids put on the manual list instead. `is_full`: there may be more."""
 
     claimed: Sequence[Claimed]
     at_maximum: Sequence[str]

@@ -31,9 +31,7 @@ class Committed:
 
     @classmethod
     def of(cls, stubs: Sequence[Stub], there: Collection[str]) -> Committed:
-        """The result if exactly these ids are committed, claimed by this process for long enough, and without sharding
-        keys.
-        """
+        """The result if just these ids are committed, claimed by this process long enough, and without keys."""
         found = cls()
         for stub in stubs:
             if stub.message_id in there:

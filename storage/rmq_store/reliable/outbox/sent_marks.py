@@ -76,9 +76,7 @@ class SentMarks:
             return len(self._sent_seqs) + len(self._just_marked)
 
     def write(self) -> None:
-        """Write all marks now. Marks that the database does not accept are tried again with the next ones while their
-        claim lasts.
-        """
+        """Write all marks now. Marks that the database refuses are tried again with later ones during their claim."""
         with self._writing:
             with self._lock:
                 taken, self._waiting = self._waiting, []

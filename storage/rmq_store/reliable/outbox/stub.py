@@ -57,9 +57,7 @@ class Confirmation(StrEnum):
 
 
 def message_row(message: Message, stored_properties: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The columns of `stub` that hold the message. `stored_properties`: its properties as stored, if they are known
-    already.
-    """
+    """The columns of `stub` that hold the message; `stored_properties`: its properties as stored, if known."""
     stored = message.stored_properties() if stored_properties is None else stored_properties
     return {
         "topic": message.topic,

@@ -18,9 +18,7 @@ _ROWS: Final = 1_000
 
 
 def purge(engine: sa.Engine, tables: Tables, before_ms: int) -> int:
-    """Delete stubs that were created, sent and voided before `before_ms`; returns their number. A transaction per 1,000
-    stubs.
-    """
+    """Delete stubs created, sent and voided before `before_ms`; returns their number. 1,000 per transaction."""
     stub, stub_group = tables.stub, tables.stub_group
     is_old = sa.and_(stub.c.status.in_((CONFIRMED, VOID)), stub.c.resend_ms < before_ms, stub.c.created_ms < before_ms)
 

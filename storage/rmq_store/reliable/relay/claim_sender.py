@@ -45,17 +45,13 @@ class ClaimSender:
         self.failed_topics = set()
 
     def end_round(self, report: RelayReport) -> None:
-        """Count the failures of a topic in a row. A round that has sent something forgets the topics that have not
-        failed in it.
-        """
+        """Count failures of a topic in a row. If anything was sent, topics that did not fail now are forgotten."""
         if report.sent + report.resent:
             self._streaks = Counter({topic: self._streaks[topic] for topic in self.failed_topics})
         self._streaks.update(self.failed_topics)
 
     def send(self, claimed: Sequence[Claimed], report: RelayReport) -> int:
-        """Send and mark; returns the number of sent messages. Known results are marked, also if an error ends the
-        sending.
-        """
+        """Send and mark; returns the number of sent messages. Known results are marked also after an error."""
         if not claimed:
             return 0
         outcomes: list[Sent | NotSent] = []

@@ -59,9 +59,7 @@ class CollectReport:
 
 
 class DeadLetters:
-    """Collects dead letters into the consumers' database `engine`. `stubs`: the senders' database, if it is another
-    one.
-    """
+    """Collects dead letters into the consumers' database `engine`. `stubs`: the senders', if it is another one."""
 
     def __init__(
         self, backend: Backend, engine: sa.Engine, tables: Tables | None = None, *, stubs: sa.Engine | None = None

@@ -45,9 +45,7 @@ class GroupRows:
         topics: Sequence[str],
         on_error: Callable[[Sequence[str], sa.exc.SQLAlchemyError], None],
     ) -> None:
-        """Add the rows of the groups from their databases. If one cannot be read, `on_error` gets its groups and the
-        error; it may raise.
-        """
+        """Add rows from the groups' databases. `on_error` gets groups that cannot be read, and may raise."""
         groups_at: dict[sa.Engine, set[str]] = {}
         for group in sorted(groups):
             groups_at.setdefault(inboxes.of(group), set()).add(group)

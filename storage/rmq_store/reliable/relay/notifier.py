@@ -41,9 +41,7 @@ class Notifier(Protocol):
     """Notifies people."""
 
     def notify(self, entries: Sequence[ManualEntry]) -> None:
-        """Notify people of these entries, in one message. Returns when that is done. After an exception the entries are
-        notified again later.
-        """
+        """Notify people of these entries, in one message. After an exception they are notified again later."""
 
 
 class CallableNotifier:
@@ -161,9 +159,7 @@ def printable(text: str) -> str:
 
 
 class Notifications:
-    """Notifies people of new entries of the manual list. After a failure of the notifier it waits for `pause_s`
-    seconds.
-    """
+    """Notifies people of new entries of the manual list. After a failure it waits for `pause_s` seconds."""
 
     def __init__(
         self,

@@ -90,9 +90,7 @@ class RelayService:
         return ServiceReport(relay, collected)
 
     def _collect(self) -> CollectReport:
-        """Collect the dead letters of all groups. If those of one group cannot be read, the others are collected
-        nevertheless.
-        """
+        """Collect the dead letters of all groups. If those of one cannot be read, the others are collected."""
         total = CollectReport()
         for engine, collector in self._collectors.items():
             for group in collector.groups():

@@ -29,9 +29,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A stub that is due. `queue` None: the queue of the message is unknown. `is_suspect`: the result of its last
-    sender is unknown.
-    """
+    """A stub that is due. `queue` None: it is unknown. `is_suspect`: its last sender's result is unknown."""
 
     seq: int
     message_id: str
