@@ -84,26 +84,18 @@ def closed_s(windows: tuple[Window, ...]) -> float:
     return min((window.wait_ms(now_ms) for window in windows), default=0) / 1000
 
 
+@dataclass(frozen=True, slots=True)
 class Waits:
     """The waits of one mirror, which show in its report. `wait(seconds)` returns True at once if the mirror is to stop.
     `patience_s`: how long Kafka may be unavailable; None: for ever. All methods may raise `Stopped`.
     """
 
-    def __init__(
-        self,
-        wait: Callable[[float], bool],
-        pace: Pace,
-        windows: tuple[Window, ...],
-        report: MirrorReport,
-        on_report: Callable[[MirrorReport], None],
-        patience_s: float | None,
-    ) -> None:
-        self._wait = wait
-        self._pace = pace
-        self._windows = windows
-        self._report = report
-        self._on_report = on_report
-        self._patience_s = patience_s
+    _wait: Callable[[float], bool]
+    _pace: Pace
+    _windows: tuple[Window, ...]
+    _report: MirrorReport
+    _on_report: Callable[[MirrorReport], None]
+    _patience_s: float | None
 
     def sleep(self, seconds: float) -> None:
         """Wait."""

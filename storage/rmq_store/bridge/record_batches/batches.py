@@ -215,7 +215,6 @@ class EncodedBatch:
     data: bytearray
     record_count: int
     max_timestamp_ms: int
-    plain_bytes: int
 
     def set_producer(self, producer_id: int, epoch: int, base_sequence: int, transactional: bool) -> None:
         """Write the producer into the header; the records do not change."""
@@ -270,7 +269,7 @@ def _batch(written: Written, first: int, base_timestamp: int, codec: int) -> Enc
     )
     data = bytearray().join((header, body))
     seal(data)
-    return EncodedBatch(data, count, written.max_timestamp_ms, HEADER_BYTES + len(written.records))
+    return EncodedBatch(data, count, written.max_timestamp_ms)
 
 
 def seal(data: bytearray) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from rmq_store.broker.filter.subscription import Subscription
 from rmq_store.client.backend.backend import Backend, broker_of
@@ -24,23 +25,16 @@ from rmq_store.protocol.messages import MessageExt, MessageQueue, PullStatus
 _log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
 class LitePullService:
     """Pulls assigned queues in turn, and moves their offsets in `polled`. Not safe for threads."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        consumer_group: str,
-        config: LitePullConsumerConfig,
-        offsets: OffsetStore,
-        polled: PolledOffsets,
-    ) -> None:
-        self._backend = backend
-        self._consumer_group = consumer_group
-        self._config = config
-        self._offsets = offsets
-        self._polled = polled
-        self._rounds = 0
+    _backend: Backend
+    _consumer_group: str
+    _config: LitePullConsumerConfig
+    _offsets: OffsetStore
+    _polled: PolledOffsets
+    _rounds: int = 0
 
     def next_messages(
         self,

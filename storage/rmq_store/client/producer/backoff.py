@@ -76,18 +76,3 @@ class Backoff:
         self._backoff_ms = min(self._backoff_ms * self._policy.multiplier, self._policy.max_backoff_ms)
         spread = self._policy.jitter * self._backoff_ms
         self.deadline_ms = now_ms + self._backoff_ms + self._uniform(-spread, spread)
-
-
-def connect_with_backoff(
-    try_connect: Callable[[float], bool],
-    *,
-    policy: BackoffPolicy,
-    now: Callable[[], float],
-    sleep: Callable[[float], None],
-    uniform: Uniform = random.uniform,
-) -> None:
-    """Call `try_connect(until_ms)` until it returns True; `sleep` takes ms."""
-    backoff = Backoff(policy, now(), uniform)
-    while not try_connect(backoff.try_until_ms(now())):
-        sleep(backoff.wait_ms(now()))
-        backoff.advance(now())

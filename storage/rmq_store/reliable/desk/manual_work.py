@@ -47,8 +47,6 @@ class Outcome(StrEnum):
     """Inbox rows of its time may be purged: its effect could happen a second time."""
 
 
-INBOX_RETENTION_MS: Final = 30 * 24 * 3_600_000
-"""As `Idempotency` has it."""
 _OF_CONSUMING: Final = (DEAD_LETTER, IN_DOUBT, NO_ID)
 
 

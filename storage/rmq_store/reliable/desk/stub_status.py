@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from rmq_store.reliable.database.tables import CONFIRMED, UNCONFIRMED, VOID, Tables
+from rmq_store.reliable.database.tables import UNCONFIRMED, VOID, Tables
 from rmq_store.reliable.database.transact import read
 from rmq_store.reliable.desk.stub_reason import DUE, MANUAL, UNSENT, WAITING, GroupStatus, judge
 from rmq_store.reliable.relay.group_rows import GroupRows
@@ -78,20 +78,6 @@ def stubs_named(inboxes: Inboxes, tables: Tables, message_ids: Sequence[str], no
     asked = sa.select(*_columns(tables)).where(tables.stub.c.message_id.in_(message_ids))
     rows = read(inboxes.stubs, partial(_rows, asked=asked))
     return {found.message_id: found for found in _statuses(inboxes, tables, rows, now_ms)}
-
-
-def count_states(engine: sa.Engine, tables: Tables) -> dict[str, int]:
-    """{unsent, sent, manual, void: number of stubs}; "sent" are those that are waiting or due."""
-    stub = tables.stub
-    kind = sa.case(
-        (stub.c.status == VOID, VOID),
-        (stub.c.is_manual, MANUAL),
-        (stub.c.sent_ms.is_(None), UNSENT),
-        else_="sent",
-    )
-    asked = sa.select(kind.label("kind"), sa.func.count().label("rows")).where(stub.c.status != CONFIRMED)
-    found = {row.kind: row.rows for row in read(engine, partial(_rows, asked=asked.group_by(kind)))}
-    return {name: found.get(name, 0) for name in (UNSENT, "sent", MANUAL, VOID)}
 
 
 def _rows(connection: sa.Connection, asked: sa.Select[Any]) -> Sequence[sa.Row[Any]]:

@@ -11,7 +11,7 @@ import pytest
 
 from rmq_store import Message, UsageError
 from rmq_store.client.producer import backoff
-from rmq_store.client.producer.backoff import SERVER_POLICY, Backoff, BackoffPolicy, connect_with_backoff
+from rmq_store.client.producer.backoff import SERVER_POLICY, Backoff, BackoffPolicy
 from rmq_store.client.producer.producer import Producer
 from rmq_store.client.producer.producer_config import RETRY_RESPONSE_CODES_4X, ProducerConfig
 from rmq_store.protocol.errors import MQBrokerError, MQClientError, RemotingTimeoutError, ResponseCode
@@ -39,16 +39,14 @@ def connect(
     """Connect after so many failures; (when, until when) of each try, from the start in ms."""
     start = clock.now_ms
     tries: list[tuple[float, float]] = []
-
-    def try_connect(until_ms: float) -> bool:
-        tries.append((clock.now_ms - start, until_ms - start))
+    waits = Backoff(policy or BackoffPolicy(), clock.exact(), uniform)
+    while True:
+        tries.append((clock.now_ms - start, waits.try_until_ms(clock.exact()) - start))
         clock.advance(try_takes_ms)
-        return len(tries) > failures
-
-    connect_with_backoff(
-        try_connect, policy=policy or BackoffPolicy(), now=clock.exact, sleep=clock.sleep, uniform=uniform
-    )
-    return tries
+        if len(tries) > failures:
+            return tries
+        clock.sleep(waits.wait_ms(clock.exact()))
+        waits.advance(clock.exact())
 
 
 @pytest.mark.statement("A06")
