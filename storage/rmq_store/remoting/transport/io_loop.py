@@ -210,17 +210,25 @@ class IoLoop:
                     self._wakened.recv(1024)
                 self._woken = False
                 continue
-            connection: Connection = key.data
+            self._serve(key.data, mask)
+        for connection in unread:
+            self._serve(connection, selectors.EVENT_READ)
+        while self._actions:
+            self._actions.popleft()()
+        self._watch_time()
+
+    def _serve(self, connection: Connection, mask: int) -> None:
+        try:
             if mask & selectors.EVENT_WRITE:
                 connection.write()
             if mask & selectors.EVENT_READ:
                 self._read(connection)
             self._look_after(connection)
-        for connection in unread:
-            self._read(connection)
-        while self._actions:
-            self._actions.popleft()()
-        self._watch_time()
+        except Exception as error:
+            # A defect of ours must not end the connections of others, nor let calls wait.
+            _LOG.exception("%s: the connection ends because of a defect", connection.name)
+            if connection in self._all:
+                self._end(connection, f"a defect of the client: {type(error).__name__}")
 
     def _read(self, connection: Connection) -> None:
         received = connection.read(self._buffer) if connection in self._all else Received([], "")

@@ -7,6 +7,7 @@ import os
 import pickle  # noqa: TID251 - our own
 import threading
 import time
+import warnings
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +23,7 @@ from rmq_store.client import (
 )
 from rmq_store.protocol.wire.command import RemotingCommand, SerializeType, response_to
 from rmq_store.remoting.transport import connection as connection_module
+from rmq_store.remoting.transport import server_requests
 from rmq_store.remoting.transport.client import RemotingClient
 from rmq_store.remoting.transport.settings import ClusterSettings
 
@@ -266,7 +268,9 @@ def test_a_forked_child_opens_a_connection_of_its_own(serve: Serve, connect: Con
     client.call(server.address, request(), 3000)
     inherited = client._loops[os.getpid()]._connections[server.address].socket
     assert inherited is not None
-    child = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # that there are threads is what is tested
+        child = os.fork()
     if not child:
         status = 1
         try:
@@ -298,3 +302,71 @@ def test_several_threads_that_call_first_make_one_loop_and_one_connection(serve:
         assert list(pool.map(first, range(8))) == [str(n) for n in range(8)]
     assert server.accepted == 1
     assert len(client._loops) == 1
+
+
+def test_opaques_start_again_at_their_end_and_none_is_used_twice(serve: Serve, connect: Connect) -> None:
+    held: list[RemotingCommand] = []
+
+    def hold_11(connection: StubConnection, command: RemotingCommand) -> RemotingCommand | None:
+        if command.code != 11:
+            return echo(connection, command)
+        held.append(command)
+        return None
+
+    server, client = serve(hold_11), connect()
+    client.call(server.address, request(code=34), 3000)
+    (made,) = client._loops[os.getpid()]._all
+    waiting = client.submit(server.address, request(1), 20_000)
+    eventually(lambda: held)
+    made._last_opaque = connection_module.OPAQUE_MAX - 1
+    for number in range(4):
+        assert client.call(server.address, request(number, code=34), 3000).ext_fields == {"n": str(number)}
+    assert [command.opaque for command in server.requests] == [1, 2, connection_module.OPAQUE_MAX, 1, 3, 4]
+    server.connections[0].send(echo(server.connections[0], held[0]))
+    assert waiting.result(5).ext_fields == {"n": "1"}
+
+
+def test_calls_that_wait_for_an_answer_are_bounded(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "PENDING_MAX", 3)
+    server, client = serve(lambda *_: None), connect()
+    waiting = [client.submit(server.address, request(n), 20_000) for n in range(3)]
+    with pytest.raises(RemotingTooMuchRequestError, match=f"^{server.address}: 3 calls wait for an answer$"):
+        client.call(server.address, request(), 3000)
+    assert not any(future.done() for future in waiting)
+
+
+def test_requests_of_a_server_beyond_the_bound_are_dropped_and_answers_go_on(serve: Serve, connect: Connect) -> None:
+    server, client = serve(echo), connect()
+    release = threading.Event()
+    client.on_request(40, lambda *_: release.wait(20) and None)
+    client.call(server.address, request(), 3000)
+    for _ in range(server_requests.WAITING_MAX + 500):
+        server.connections[0].send(RemotingCommand(40, flag=2))
+    assert client.call(server.address, request(5), 20_000).ext_fields == {"n": "5"}
+    assert 490 <= client.counters().dropped_requests <= 500
+    release.set()
+
+
+def test_a_defect_ends_one_connection_and_no_more(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    good, bad, client = serve(echo), serve(echo), connect()
+    for server in (good, bad):
+        client.call(server.address, request(), 3000)
+    read = connection_module.Connection.read
+
+    def broken(self: connection_module.Connection, buffer: memoryview) -> object:
+        if self.address == bad.address:
+            raise ZeroDivisionError
+        return read(self, buffer)
+
+    monkeypatch.setattr(connection_module.Connection, "read", broken)
+    with pytest.raises(RemotingError, match="a defect of the client: ZeroDivisionError"):
+        client.call(bad.address, request(), 3000)
+    assert "the connection ends because of a defect" in caplog.text
+    assert client.call(good.address, request(6), 3000).ext_fields == {"n": "6"}
+    monkeypatch.undo()
+    assert client.call(bad.address, request(7), 3000).ext_fields == {"n": "7"}
+    assert (good.accepted, bad.accepted) == (1, 2)
