@@ -6,19 +6,25 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
 
 from helpers.cluster.brokers import RocketmqCluster
 from helpers.cluster.requests import body_of
-from rmq_store import Message, SendStatus
+from rmq_store import Message, SendStatus, UsageError
 from rmq_store.client import (
     ConsumeConcurrentlyStatus,
+    ConsumeFromWhere,
     LitePullConsumer,
     MessageExt,
     MessageListenerConcurrently,
     MessageListenerOrderly,
+    MessageView,
     Producer,
     PushConsumer,
     PushConsumerConfig,
+    SimpleConsumer,
 )
 from rmq_store.client.consume_service.listener import ConsumeOrderlyStatus
 from rmq_store.protocol.messages import MessageQueue
@@ -245,3 +251,38 @@ def test_reads_go_on_from_the_slave_when_the_master_dies_and_back(
         cluster.broker().start()
         cluster.await_registered(("broker-a", 0))
         assert read(known) == expected
+
+
+def test_a_simple_consumer_receives_acknowledges_and_gets_again_what_it_has_not(
+    cluster: RocketmqCluster, new_name: Callable[[str], str]
+) -> None:
+    topic, group = cluster.create_topic(new_name("Orders"), 2), new_name("cg")
+    with (
+        Producer("pg", place(cluster)) as producer,
+        SimpleConsumer(
+            group, place(cluster), {topic: "TagA"}, await_duration=timedelta(seconds=1),
+            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        ) as consumer,
+    ):
+        for number in range(6):
+            producer.send(Message(topic, b"%d" % number, tags="TagB" if number == 5 else "TagA"))
+        if cluster.version == "4.9.7":
+            with pytest.raises(UsageError, match=r"needs brokers of 5\.x"):
+                consumer.receive(32, timedelta(seconds=10))
+            return
+        first: list[MessageView] = []
+        until = time.monotonic() + 60
+        while len(first) < 5 and time.monotonic() < until:
+            first += consumer.receive(32, timedelta(seconds=10))
+        assert sorted(view.body for view in first) == [b"0", b"1", b"2", b"3", b"4"]
+        assert {view.delivery_attempt for view in first} == {1}
+        kept = first[0]
+        consumer.change_invisible_duration(kept, timedelta(seconds=2))
+        for view in first[1:]:
+            consumer.ack(view)
+        again: list[MessageView] = []
+        while not again and time.monotonic() < until:
+            again += consumer.receive(32, timedelta(seconds=30))
+        assert [(view.body, view.delivery_attempt) for view in again] == [(kept.body, 2)]
+        consumer.ack(again[0])
+        assert consumer.receive(32, timedelta(seconds=10)) == []

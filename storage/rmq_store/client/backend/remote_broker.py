@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from rmq_store.broker.filter.subscription import Subscription
 from rmq_store.client.backend.remote_members import RemoteMembers
+from rmq_store.client.backend.remote_pop import RemotePop
 from rmq_store.client.backend.remote_pulling import RemotePulls
 from rmq_store.client.backend.remote_sending import STORED, batch_request, send_request, send_result
 from rmq_store.errors import UsageError
@@ -33,7 +34,6 @@ INNER_PRODUCER: Final = "CLIENT_INNER_PRODUCER"
 """The group that sends consumers' messages to retry topics (MixAll.CLIENT_INNER_PRODUCER_GROUP)."""
 RETRY_QUEUE_NUMS: Final = 1
 RETRY_TIMEOUT_MS: Final = 3000
-_NO_POP = "a cluster of real brokers has no SimpleConsumer here yet: use a PushConsumer or a LitePullConsumer"
 
 
 class RemoteBroker:
@@ -50,6 +50,7 @@ class RemoteBroker:
         self._members = members
         self._queue_nums = queue_nums
         self._pulls = RemotePulls(name, cluster)
+        self._pop = RemotePop(name, cluster)
 
     # -- producers --------------------------------------------------------------------------------------------------
 
@@ -226,8 +227,7 @@ class RemoteBroker:
         self._members.unregister(self.name, group, client_id)
 
     def share_topics(self, group: str, client_id: str, topics: Collection[str]) -> None:
-        """See `Broker.share_topics`."""
-        raise UsageError(_NO_POP)
+        """Nothing: a broker gives each message of POP to one receiver, and knows no others."""
 
     def consumer_ids(self, group: str) -> list[str]:
         """See `Broker.consumer_ids`."""
@@ -256,16 +256,20 @@ class RemoteBroker:
         from_first: bool = False,
         max_delivery_attempts: int | None = None,
     ) -> list[PoppedMessage]:
-        """See `Broker.receive_message`."""
-        raise UsageError(_NO_POP)
+        """See `Broker.receive_message`; at most 32 messages. UsageError: the broker is older than 5.0; or
+        `max_delivery_attempts` is given, for which a broker has the group's setting retryMaxTimes.
+        """
+        if max_delivery_attempts is not None:
+            raise UsageError("max_delivery_attempts: a broker takes the group's retryMaxTimes (rmq updateSubGroup)")
+        return self._pop.receive(group, subscription, max_messages, invisible_duration_ms, from_first=from_first)
 
     def ack_message(self, group: str, topic: str, receipt_handle: str) -> None:
         """See `Broker.ack_message`."""
-        raise UsageError(_NO_POP)
+        self._pop.ack(group, topic, receipt_handle)
 
     def change_invisible_duration(self, group: str, topic: str, receipt_handle: str, invisible_duration_ms: int) -> str:
         """See `Broker.change_invisible_duration`."""
-        raise UsageError(_NO_POP)
+        return self._pop.change(group, topic, receipt_handle, invisible_duration_ms)
 
 
 def _now_ms() -> int:

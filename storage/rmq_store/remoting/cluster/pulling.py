@@ -23,7 +23,14 @@ from concurrent.futures import Future
 from typing import Final
 
 from rmq_store.errors import OffsetOutOfRangeError
-from rmq_store.protocol.errors import MQBrokerError, RemotingCommandError, RemotingError, ResponseCode, SlaveBehindError
+from rmq_store.protocol.errors import (
+    MQBrokerError,
+    RemotingCommandError,
+    RemotingError,
+    RemotingTooMuchRequestError,
+    ResponseCode,
+    SlaveBehindError,
+)
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
@@ -217,8 +224,9 @@ class _RangeReader:
         except RemotingError as error:
             lane.future = None
             if lane.attempt == self._attempt:
-                has_other = self._source.failed(error)
-                self._pause(error, at_once=has_other)
+                # This process has too many requests under way: the broker's fault is none.
+                is_ours = isinstance(error, RemotingTooMuchRequestError)
+                self._pause(error, at_once=not is_ours and self._source.failed(error))
         except _NotYet as missing:
             lane.future = None
             self._wait_for_slave(lane, str(missing))

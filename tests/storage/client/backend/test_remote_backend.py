@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,15 @@ import pytest
 
 from rmq_store import Message, SendStatus, UsageError
 from rmq_store.broker.filter.subscription import Subscription
-from rmq_store.client import LitePullConsumer, MessageListenerConcurrently, Producer, PushConsumer, PushConsumerConfig
+from rmq_store.client import (
+    InvalidReceiptHandleError,
+    LitePullConsumer,
+    MessageListenerConcurrently,
+    Producer,
+    PushConsumer,
+    PushConsumerConfig,
+    SimpleConsumer,
+)
 from rmq_store.client.backend.backend import Backend
 from rmq_store.client.backend.local import backend_of
 from rmq_store.client.backend.remote import RemoteBackend
@@ -20,7 +29,7 @@ from rmq_store.client.backend.remote_broker import RemoteBroker
 from rmq_store.client.consume_service.listener import ConsumeConcurrentlyStatus
 from rmq_store.protocol.bodies.groups import ResetOffsetBody
 from rmq_store.protocol.errors import MQBrokerError, MQClientError, RemotingConnectError
-from rmq_store.protocol.messages import MessageQueue, PullStatus
+from rmq_store.protocol.messages import MessageQueue, PoppedMessage, PullStatus
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
 
 from ...remoting.cluster.fake_cluster import FakeNet
@@ -403,6 +412,77 @@ def test_a_lite_pull_consumer_polls_and_commits(net: FakeNet) -> None:
         assert len(got) == 40
         consumer.commit()
     assert net.brokers["broker-a"].offsets["cg", "Orders", 0] == 40
+
+
+# -- POP ---------------------------------------------------------------------------------------------------------------
+
+
+def received(backend: RemoteBackend, tags: str = "*", count: int = 32) -> list[PoppedMessage]:
+    return broker(backend).receive_message("cg", Subscription.of("Orders", tags), count, 10_000)
+
+
+def test_messages_of_pop_come_with_handles_by_which_they_are_acknowledged(net: FakeNet, backend: RemoteBackend) -> None:
+    fake = net.brokers["broker-a"]
+    fake.put("Orders", 0, 3)
+    assert [one.receipt_handle for one in received(backend, count=2)] == [
+        "0 5 10000 3 0 broker-a 0 0", "0 5 10000 3 0 broker-a 0 1",
+    ]  # fmt: skip
+    (last,) = received(backend)
+    assert (last.receipt_handle, last.delivery_attempt) == ("2 5 10000 3 0 broker-a 0 2", 1)
+    changed = broker(backend).change_invisible_duration("cg", "Orders", last.receipt_handle, 20_000)
+    assert changed == "2 9 20000 4 0 broker-a 0 2"
+    broker(backend).ack_message("cg", "Orders", changed)
+    assert fake.acked == [("Orders", 0, 2)]
+    assert received(backend) == []
+
+
+@pytest.mark.parametrize(("kind", "topic"), [("0", "Orders"), ("1", "%RETRY%cg_Orders"), ("2", "%RETRY%cg+Orders")])
+def test_a_message_is_acknowledged_in_the_topic_that_it_lies_in(
+    net: FakeNet, backend: RemoteBackend, kind: str, topic: str
+) -> None:
+    broker(backend).ack_message("cg", "Orders", f"0 5 10000 3 {kind} broker-a 0 7")
+    assert net.brokers["broker-a"].acked == [(topic, 0, 7)]
+
+
+def test_messages_that_are_not_wanted_are_acknowledged(net: FakeNet, backend: RemoteBackend) -> None:
+    fake = net.brokers["broker-a"]
+    fake.put("Orders", 0, 1, tags="Aa")
+    fake.put("Orders", 0, 1, tags="BB")
+    (wanted,) = received(backend, "BB")
+    assert wanted.message.tags == "BB"
+    assert fake.acked == [("Orders", 0, 0)]
+
+
+@pytest.mark.parametrize("handle", ["", "x", "0 5 10000 3 0 broker-a 0", "0 5 10000 3 x broker-a 0 7"])
+def test_a_handle_that_is_none_is_refused(backend: RemoteBackend, handle: str) -> None:
+    with pytest.raises(InvalidReceiptHandleError):
+        broker(backend).ack_message("cg", "Orders", handle)
+
+
+def test_a_handle_that_the_broker_does_not_know_is_refused(net: FakeNet, backend: RemoteBackend) -> None:
+    net.brokers["broker-a"].refused[200051] = (208, "offset is out of range")
+    with pytest.raises(InvalidReceiptHandleError, match="out of range"):
+        broker(backend).ack_message("cg", "Orders", "0 5 10000 3 0 broker-a 0 7")
+
+
+def test_pop_needs_brokers_of_5_and_takes_the_groups_own_maximum(net: FakeNet, backend: RemoteBackend) -> None:
+    with pytest.raises(UsageError, match="retryMaxTimes"):
+        broker(backend).receive_message(
+            "cg", Subscription.of("Orders", "*"), 1, 10_000, max_delivery_attempts=3
+        )
+    net.brokers["broker-a"].processes[0].version = 405
+    with pytest.raises(UsageError, match="needs brokers of 5"):
+        received(backend)
+
+
+def test_a_simple_consumer_receives_and_acknowledges(net: FakeNet) -> None:
+    fake = net.brokers["broker-a"]
+    fake.put("Orders", 0, 3)
+    with SimpleConsumer("cg", RemoteBackend(net.cluster()), {"Orders": "*"}) as consumer:
+        views = consumer.receive(10, timedelta(seconds=10))
+        for view in views:
+            consumer.ack(view)
+    assert fake.acked == [("Orders", 0, number) for number in range(3)]
 
 
 def test_a_backend_is_what_clients_expect(backend: RemoteBackend) -> None:

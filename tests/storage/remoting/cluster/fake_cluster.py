@@ -85,6 +85,8 @@ class FakeBroker:
     sent: list[RemotingCommand] = field(default_factory=list)
     sent_back: list[dict[str, str]] = field(default_factory=list)
     send_code: int = 0
+    popped: int = 0
+    acked: list[tuple[str, int, int]] = field(default_factory=list)
 
     def create_topic(self, topic: str, queues: int = 1, perm: int = 6, **attributes: object) -> None:
         self.topics[topic] = {"queues": queues, "perm": perm, **attributes}
@@ -279,6 +281,8 @@ def _answer(process: FakeProcess, command: RemotingCommand) -> RemotingCommand:
         return response_to(command, 0)
     if code in (310, 320):
         return _send(process, command)
+    if code in (200050, 200051, 200053):
+        return _pop(process, command)
     if code == 36:
         broker.sent_back.append(ext)
         return response_to(command, 0)
@@ -295,6 +299,29 @@ def _answer(process: FakeProcess, command: RemotingCommand) -> RemotingCommand:
             "indexLastUpdateTimestamp": "1", "indexLastUpdatePhyoffset": "2",
         })  # fmt: skip
     return response_to(command, 3, f" request type {code} not supported")
+
+
+def _pop(process: FakeProcess, command: RemotingCommand) -> RemotingCommand:
+    """Pops come from queue 0; each message is given once."""
+    broker, ext = process.broker, command.ext_fields
+    if process.version < 413:
+        return response_to(command, 3, f" request type {command.code} not supported")
+    if command.code == 200051:
+        broker.acked.append((ext["topic"], int(ext["queueId"]), int(ext["offset"])))
+        return response_to(command, 0)
+    if command.code == 200053:
+        return response_to(command, 0, None, {"popTime": "9", "invisibleTime": ext["invisibleTime"], "reviveQid": "4"})
+    queue = broker.queues[ext["topic"], 0]
+    found = [queue.frames[at] for at in range(broker.popped, queue.end)][: int(ext["maxMsgNums"])]
+    if not found:
+        return response_to(command, 19, "no new message")
+    first, broker.popped = broker.popped, broker.popped + len(found)
+    offsets = ",".join(str(first + number) for number in range(len(found)))
+    fields = {
+        "popTime": "5", "invisibleTime": ext["invisibleTime"], "reviveQid": "3", "restNum": "0",
+        "startOffsetInfo": f"0 0 {first}", "msgOffsetInfo": f"0 0 {offsets}",
+    }  # fmt: skip
+    return response_to(command, 0, "FOUND", fields, b"".join(found))
 
 
 def _send(process: FakeProcess, command: RemotingCommand) -> RemotingCommand:

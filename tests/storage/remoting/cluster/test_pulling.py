@@ -20,6 +20,7 @@ from rmq_store.protocol.errors import (
     RemotingConnectError,
     RemotingError,
     RemotingTimeoutError,
+    RemotingTooMuchRequestError,
     SlaveBehindError,
 )
 from rmq_store.protocol.messages import MessageQueue
@@ -427,6 +428,13 @@ def test_when_nobody_answers_the_last_error_is_raised(reading: Reading) -> None:
     with pytest.raises(RemotingConnectError):
         reading.offsets(0, 1000)
     assert sum(reading.timer.slept) >= 30_000
+
+
+def test_too_many_requests_of_this_process_are_no_fault_of_the_broker(reading: Reading) -> None:
+    reading.broker.processes[0].answers.append(RemotingTooMuchRequestError("8 MiB wait already"))
+    assert reading.offsets(0, 1000) == list(range(1000))
+    assert reading.timer.slept and not reading.pulls(1)
+    assert reading.cluster.held_off == {}
 
 
 def test_a_lost_connection_is_no_end(reading: Reading) -> None:
