@@ -12,7 +12,10 @@
         │                                      .queue .start .end
         ├── MQBrokerError                      the broker's answer: `response_code`, `remark`, `broker_name`
         │                                      (also ResponseError)
-        └── MQClientError                      the client gives up; `response_code`, see ResponseCode, ClientErrorCode
+        ├── SendInDoubtError                   whether rows are stored is unknown, and their queue cannot be read
+    ├── WeakSendError                      rows are stored, but not as safely as was asked for
+    ├── ReplayConflictError                a row's key was found with another body
+    └── MQClientError                      the client gives up; `response_code`, see ResponseCode, ClientErrorCode
             └── MessageIllegalError            the caller: a message or a name that breaks a rule   (also UsageError)
 
 Sources: RemotingException.java and its subclasses, MQClientException.java, MQBrokerException.java, ResponseCode.java,
@@ -176,3 +179,30 @@ class MessageIllegalError(MQClientError, UsageError):
 
     def __init__(self, message: str, response_code: int = ResponseCode.MESSAGE_ILLEGAL) -> None:
         super().__init__(message, response_code)
+
+
+class SendInDoubtError(ClientError):
+    """A send has an unknown outcome, and its queue could not be read in time. Nothing of it was sent again: whoever
+    repeats the batch looks first.
+    """
+
+    retryable = True
+
+
+class WeakSendError(ClientError):
+    """A broker has stored messages, but answered that they are perhaps not on disk, or not at a slave."""
+
+
+class ReplayConflictError(ClientError):
+    """The unique key of a row was found in a queue, with another body. `row` counts within its task."""
+
+    def __init__(self, row: int, key: str) -> None:
+        super().__init__(
+            f"row {row}: its unique key {key} is in a queue already, with another body. Another program has written "
+            "this key, or the message was changed on its way; the batch is not written on. See docs/cluster.md"
+        )
+        self.row = row
+        self.key = key
+
+    def __reduce__(self) -> tuple[type, tuple[int, str]]:
+        return type(self), (self.row, self.key)

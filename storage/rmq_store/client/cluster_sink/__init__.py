@@ -1,0 +1,1 @@
+"""Rows of Arrow batches to the brokers of a cluster: batch requests, retries, and the replay check."""

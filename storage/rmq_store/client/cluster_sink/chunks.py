@@ -1,0 +1,201 @@
+"""Rows that go to a broker in one request, and how rows become such chunks. Pure, data plane.
+
+Rows of a lane (a topic, or one queue of it) keep their order. What is the same in the header of a request is the same
+in a chunk: where it changes from one row to the next, a new chunk begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rmq_store.format.batches.batch_bodies import KEY_BYTES
+from rmq_store.protocol.messages import MessageQueue
+
+Bytes = npt.NDArray[np.uint8]
+Int64 = npt.NDArray[np.int64]
+UInt64 = npt.NDArray[np.uint64]
+
+CHUNK_BYTES: Final = 512 << 10
+"""A chunk is not longer, unless a single row is."""
+
+CHUNK_ROWS_MAX: Final = 16_384
+"""The answer to a request names each message, in 40 bytes or 60."""
+
+PENDING_BYTES_MAX: Final = 32 << 20
+
+
+class Lane(NamedTuple):
+    """Where rows go: any writable queue of the topic, or the one that their sharding key or the caller has chosen."""
+
+    topic: str
+    queue: MessageQueue | None
+
+
+class Shared(NamedTuple):
+    """What the header of a request says of all its rows. `born_ms` 0: the time of the request. `single`: rows go one by
+    one, because a broker takes them in no batch.
+    """
+
+    sys_flag: int
+    born_ms: int
+    single: bool
+
+
+@dataclass(slots=True)
+class Chunk:
+    """n rows of one request. `keys` (KEY_BYTES * n) and `checks` (n,) are those of `content_keys`; empty without keys.
+
+    `ends` (n,): where the entries end in `body`. `first_row`: the number of its first row in the task, for errors.
+    """
+
+    lane: Lane
+    shared: Shared
+    body: bytes
+    ends: Int64
+    keys: Bytes
+    checks: UInt64
+    first_row: int
+    tries: int = 0
+    deadline_ms: float = 0.0
+    last_broker: str | None = None
+    last_reason: str = ""
+    not_before_ms: float = 0.0
+
+    @property
+    def row_count(self) -> int:
+        """How many rows these are."""
+        return len(self.ends)
+
+    def without(self, found: npt.NDArray[np.bool_]) -> Chunk | None:
+        """The rows that are not among `found` (n,); None if there are none."""
+        kept = np.flatnonzero(~found)
+        if not len(kept):
+            return None
+        starts = np.concatenate(([0], self.ends[:-1]))
+        body = b"".join(self.body[starts[row] : self.ends[row]] for row in kept.tolist())
+        ends = np.cumsum(self.ends[kept] - starts[kept])
+        keys = self.keys.reshape(-1, KEY_BYTES)[kept].ravel()
+        return Chunk(
+            self.lane, self.shared, body, ends, keys, self.checks[kept], self.first_row, self.tries, self.deadline_ms,
+            self.last_broker,
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Rows:
+    """n rows of one lane, in their order: entries one behind another, and `shared` for all of them."""
+
+    lane: Lane
+    shared: Shared
+    sizes: Int64
+    entries: Bytes
+    keys: Bytes
+    checks: UInt64
+    first_row: int
+
+
+@dataclass(slots=True)
+class _Pending:
+    shared: Shared
+    pieces: list[Rows] = field(default_factory=list)
+    bytes: int = 0
+    rows: int = 0
+
+
+class ChunkMaker:
+    """Collects rows lane by lane until a chunk is full. Holds PENDING_BYTES_MAX at most, and what one `add` brings."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[Lane, _Pending] = {}
+        self._bytes = 0
+
+    def add(self, rows: Rows) -> Iterator[Chunk]:
+        """Yield the chunks that these rows complete."""
+        if rows.shared.single:
+            yield from self._flush(rows.lane)
+            yield from _cut(rows, np.arange(1, len(rows.sizes)))
+            return
+        pending = self._lanes.get(rows.lane)
+        if pending is not None and pending.shared != rows.shared:
+            yield from self._flush(rows.lane)
+            pending = None
+        before_bytes, before_rows = (pending.bytes, pending.rows) if pending is not None else (0, 0)
+        cuts = _cuts(rows.sizes, before_bytes, before_rows)
+        if cuts[:1] == [0]:
+            yield from self._flush(rows.lane)
+        for number, piece in enumerate(_slices(rows, cuts)):
+            if number:
+                yield from self._flush(rows.lane)
+            pending = self._lanes.setdefault(rows.lane, _Pending(rows.shared))
+            size = int(piece.sizes.sum())
+            pending.pieces.append(piece)
+            pending.bytes += size
+            pending.rows += len(piece.sizes)
+            self._bytes += size
+        if self._bytes > PENDING_BYTES_MAX:
+            yield from self.flush()
+
+    def flush(self) -> Iterator[Chunk]:
+        """Yield what is left, as chunks that are not full."""
+        for lane in list(self._lanes):
+            yield from self._flush(lane)
+
+    def _flush(self, lane: Lane) -> Iterator[Chunk]:
+        pending = self._lanes.pop(lane, None)
+        if pending is None:
+            return
+        self._bytes -= pending.bytes
+        pieces = pending.pieces
+        yield Chunk(
+            lane,
+            pending.shared,
+            b"".join(piece.entries.tobytes() for piece in pieces),
+            np.cumsum(np.concatenate([piece.sizes for piece in pieces])),
+            np.concatenate([piece.keys for piece in pieces]),
+            np.concatenate([piece.checks for piece in pieces]),
+            pieces[0].first_row,
+        )
+
+
+def _cuts(sizes: Int64, before_bytes: int, before_rows: int) -> list[int]:
+    """Before which rows a new chunk begins, if so much waits for the first one already."""
+    ends = np.cumsum(sizes)
+    cuts: list[int] = []
+    start, sent_bytes, bytes_left, rows_left = 0, 0, CHUNK_BYTES - before_bytes, CHUNK_ROWS_MAX - before_rows
+    while True:
+        cut = min(int(np.searchsorted(ends, sent_bytes + bytes_left, side="right")), start + rows_left)
+        if cut == start and not (before_rows and not start):
+            cut += 1  # a row that is larger than a chunk
+        if cut >= len(sizes):
+            return cuts
+        cuts.append(cut)
+        start, sent_bytes, bytes_left, rows_left = cut, int(ends[cut - 1]) if cut else 0, CHUNK_BYTES, CHUNK_ROWS_MAX
+        before_rows = 0
+
+
+def _slices(rows: Rows, cuts: list[int] | Int64) -> Iterator[Rows]:
+    ends = np.cumsum(rows.sizes)
+    bounds = [0, *(int(cut) for cut in cuts), len(rows.sizes)]
+    has_keys = len(rows.keys) > 0
+    for start, end in pairwise(bounds):
+        if end > start:
+            first = int(ends[start - 1]) if start else 0
+            yield Rows(
+                rows.lane, rows.shared, rows.sizes[start:end], rows.entries[first : int(ends[end - 1])],
+                rows.keys[KEY_BYTES * start : KEY_BYTES * end] if has_keys else rows.keys,
+                rows.checks[start:end] if has_keys else rows.checks, rows.first_row + start,
+            )  # fmt: skip
+
+
+def _cut(rows: Rows, cuts: Int64) -> Iterator[Chunk]:
+    for piece in _slices(rows, cuts):
+        yield Chunk(
+            piece.lane, piece.shared, piece.entries.tobytes(), np.cumsum(piece.sizes), piece.keys, piece.checks,
+            piece.first_row,
+        )  # fmt: skip

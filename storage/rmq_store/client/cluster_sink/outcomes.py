@@ -1,0 +1,97 @@
+"""What is known of a send after its answer, or after the error in place of one. Pure.
+
+    answer or error                         outcome
+    0                                       stored
+    10, 11, 12                              stored, but perhaps not on disk or not at a slave: never sent again
+    2, 14, 16, 17, 204, 205, 215, 1500      not stored: the broker says so
+    no connection, nothing was written      not stored: the broker never saw it
+    1, 3, time-out, connection lost         unknown: it may be stored, now or in a moment
+    answer that cannot be read              unknown
+    13, 29 and others                       refused: sent again it would be refused again
+
+Sources: SendMessageProcessor.java (handlePutMessageResult), BrokerFastFailure.java, DefaultMQProducer.java
+(retryResponseCodes).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from rmq_store.protocol.errors import (
+    MQBrokerError,
+    RemotingConnectError,
+    RemotingError,
+    RemotingTooMuchRequestError,
+    ResponseCode,
+)
+from rmq_store.protocol.wire.command import RemotingCommand
+
+
+class Outcome(Enum):
+    """What became of the messages of a request."""
+
+    STORED = "stored"
+    STORED_WEAKLY = "stored weakly"
+    NOT_STORED = "not stored"
+    UNKNOWN = "unknown"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """An outcome, and why: the answer's code, or None for an error of the network; and a text for people.
+
+    `is_busy`: the broker asked for less.
+    """
+
+    outcome: Outcome
+    code: int | None
+    reason: str
+    is_busy: bool = False
+
+
+_WEAK: Final = {
+    ResponseCode.FLUSH_DISK_TIMEOUT: "FLUSH_DISK_TIMEOUT",
+    ResponseCode.SLAVE_NOT_AVAILABLE: "SLAVE_NOT_AVAILABLE",
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: "FLUSH_SLAVE_TIMEOUT",
+}
+_NOT_STORED: Final = frozenset(
+    (
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+        ResponseCode.FLOW_CONTROL,
+        ResponseCode.GO_AWAY,
+    )
+)
+_BUSY: Final = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL))
+_UNKNOWN: Final = frozenset((ResponseCode.SYSTEM_ERROR, 3))
+
+
+def verdict_of(answer: RemotingCommand | BaseException) -> Verdict:
+    """What an answer to a send, or the error that came instead, says of its messages."""
+    if isinstance(answer, RemotingCommand):
+        return _of_code(answer.code, answer.remark or "")
+    if isinstance(answer, MQBrokerError):
+        return _of_code(answer.response_code, answer.remark)
+    if isinstance(answer, (RemotingConnectError, RemotingTooMuchRequestError)):
+        return Verdict(Outcome.NOT_STORED, None, str(answer))
+    if isinstance(answer, RemotingError):
+        return Verdict(Outcome.UNKNOWN, None, str(answer))
+    raise answer
+
+
+def _of_code(code: int, remark: str) -> Verdict:
+    if code == ResponseCode.SUCCESS:
+        return Verdict(Outcome.STORED, code, remark)
+    if code in _WEAK:
+        return Verdict(Outcome.STORED_WEAKLY, code, _WEAK[code])
+    reason = f"CODE: {code} DESC: {remark}"
+    if code in _NOT_STORED:
+        return Verdict(Outcome.NOT_STORED, code, reason, is_busy=code in _BUSY)
+    return Verdict(Outcome.UNKNOWN if code in _UNKNOWN else Outcome.REFUSED, code, reason)

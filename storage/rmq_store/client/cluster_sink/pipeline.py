@@ -1,0 +1,308 @@
+"""Chunks to brokers: one request in flight for each queue, and several queues at once.
+
+    outcome          what happens to the chunk
+    stored           done; with a weak status it is counted and logged, or fails the task
+    not stored       another broker, or the same queue again if the rows have no choice; after a pause where the broker
+                     was busy or no other broker is left
+    unknown          its queue is read first (`Verifier`): what is found is done, the rest is sent as above. Without a
+                     verifier it is sent again at once, which is at least once
+    refused          the task fails
+
+A chunk has a total budget for all its tries. Chunks of one queue go in their order: of several brokers' send threads
+two requests for one queue would change places. A chunk that moves to another queue comes behind what that has got.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue as queues
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rmq_store.client.backend.queue_selection import ThreadLocalIndex
+from rmq_store.client.cluster_sink.chunks import Chunk, Lane
+from rmq_store.client.cluster_sink.outcomes import Outcome, Verdict, verdict_of
+from rmq_store.client.cluster_sink.requests import request_of
+from rmq_store.client.cluster_sink.windows import ByteWindow
+from rmq_store.client.producer.fault_strategy import LatencyPreset, MQFaultStrategy
+from rmq_store.protocol.errors import MQBrokerError, MQClientError, WeakSendError
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.remoting.cluster.sending import stored_offset
+
+_log = logging.getLogger(__name__)
+
+BUFFERED_BYTES_MAX: Final = 16 << 20
+"""`send` waits while so much of it is not stored yet."""
+
+_PAUSE_MS: Final = 100
+
+
+class Brokers(Protocol):
+    """A cluster, as far as sends need it."""
+
+    def wire_topic(self, topic: str) -> str:
+        """The topic's name on the wire."""
+
+    def submit_broker(self, broker_name: str, request: RemotingCommand, timeout_ms: int) -> Future[RemotingCommand]:
+        """Send a request to a master; the answer comes in the future, or an error of `rmq_store.protocol.errors`."""
+
+    def not_reached(self, broker_name: str) -> None:
+        """A request has failed: the broker may have another address by now."""
+
+
+class Verifier(Protocol):
+    """Looks into a queue for rows whose send has an unknown outcome."""
+
+    def stored(self, chunk: Chunk, queue: MessageQueue, start: int | None, reason: str) -> npt.NDArray[np.bool_]:
+        """(n,): which rows of the chunk are in the queue, from the offset `start` on if it is given.
+
+        Raises: SendInDoubtError if that cannot be found out in time.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSettings:
+    """Times in ms. `send_timeout_ms` is the budget of a chunk for all its tries, `request_timeout_ms` that of one."""
+
+    group: str = "pyspark_rmq"
+    send_timeout_ms: int = 60_000
+    request_timeout_ms: int = 3_000
+    fail_on_weak_status: bool = False
+    latency: LatencyPreset = "5.x"
+
+
+@dataclass(slots=True)
+class SendCounts:
+    """What a task has sent so far. `weak`: rows by status; `first_offsets`: of the first own row of each queue."""
+
+    rows: int = 0
+    bytes: int = 0
+    requests: int = 0
+    retries: int = 0
+    doubts: int = 0
+    found: int = 0
+    weak: dict[str, int] = field(default_factory=dict)
+    first_offsets: dict[MessageQueue, int] = field(default_factory=dict)
+    last_offsets: dict[MessageQueue, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Flight:
+    chunk: Chunk
+    queue: MessageQueue
+    sent_ms: float
+
+
+class Pipeline:
+    """Sends the chunks of one task; not thread-safe."""
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        queues_of: Callable[[str], Sequence[MessageQueue]],
+        settings: PipelineSettings,
+        verifier: Verifier | None,
+        *,
+        timer: Callable[[], float] = lambda: time.monotonic() * 1000,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        sleep: Callable[[float], None] = lambda ms: time.sleep(ms / 1000),
+        random_start: Callable[[], int] | None = None,
+    ) -> None:
+        self._brokers = brokers
+        self._queues_of = queues_of
+        self._settings = settings
+        self._verifier = verifier
+        self._timer = timer
+        self._now_ms = now_ms
+        self._sleep = sleep
+        self._index = ThreadLocalIndex(random_start) if random_start is not None else ThreadLocalIndex()
+        self._faults = MQFaultStrategy(settings.latency, send_latency_fault_enable=True, timer=timer)
+        self._windows: dict[str, ByteWindow] = {}
+        self._waiting: dict[Lane, deque[Chunk]] = {}
+        self._flights: dict[MessageQueue, _Flight] = {}
+        self._done: queues.SimpleQueue[tuple[MessageQueue, Future[RemotingCommand]]] = queues.SimpleQueue()
+        self._buffered_bytes = 0
+        self._warned: set[tuple[str, str]] = set()
+        self.counts = SendCounts()
+
+    def send(self, chunk: Chunk) -> None:
+        """Take a chunk; returns when there is room for the next one.
+
+        Raises:
+            MQBrokerError: a broker refused the rows. MQClientError: the budget is used up, nothing of the chunk is
+                stored. SendInDoubtError: it may be stored. WeakSendError: as the settings say.
+        """
+        chunk.deadline_ms = self._timer() + self._settings.send_timeout_ms
+        self._waiting.setdefault(chunk.lane, deque()).append(chunk)
+        self._buffered_bytes += len(chunk.body)
+        self._start()
+        while self._buffered_bytes > BUFFERED_BYTES_MAX:
+            self._step()
+
+    def finish(self) -> SendCounts:
+        """Return when all chunks are stored. Raises as `send`."""
+        while self._buffered_bytes:
+            self._step()
+        return self.counts
+
+    def drain(self, wait_ms: int) -> None:
+        """Wait for the answers that are still to come, without starting anything; for a task that has failed."""
+        until_ms = self._timer() + wait_ms
+        while self._flights and (left_ms := until_ms - self._timer()) > 0:
+            try:
+                queue, _ = self._done.get(timeout=left_ms / 1000)
+            except queues.Empty:
+                return
+            self._flights.pop(queue, None)
+
+    def _step(self) -> None:
+        """Wait for an answer, or for the time at which something may be sent, and go on."""
+        wait_ms = self._start()
+        if not self._flights:
+            self._sleep(_PAUSE_MS if wait_ms is None else wait_ms)
+            return
+        try:
+            queue, future = self._done.get(timeout=None if wait_ms is None else wait_ms / 1000)
+        except queues.Empty:
+            return
+        self._take(self._flights.pop(queue), future)
+
+    def _start(self) -> float | None:
+        """Send what may be sent. Returns after how many ms more may be; None: when an answer comes."""
+        soonest: float | None = None
+        for lane, chunks in list(self._waiting.items()):
+            while chunks:
+                now = self._timer()
+                queue, at_ms = self._choose(lane, chunks[0], now)
+                if queue is not None and at_ms is not None and at_ms <= now:
+                    self._submit(chunks.popleft(), queue, now)
+                    continue
+                if at_ms is not None:
+                    soonest = at_ms - now if soonest is None else min(soonest, at_ms - now)
+                break
+            if not chunks:
+                del self._waiting[lane]
+        return soonest
+
+    def _choose(self, lane: Lane, chunk: Chunk, now: float) -> tuple[MessageQueue | None, float | None]:
+        """A queue for a chunk that has none in flight, and when the chunk may go to it; None: after an answer."""
+        if chunk.not_before_ms > now:
+            return None, chunk.not_before_ms
+        if lane.queue is not None:
+            if lane.queue in self._flights:
+                return None, None
+            return lane.queue, self._opens_at_ms(lane.queue, chunk, now)
+        idle = [one for one in self._queues_of(lane.topic) if one not in self._flights]
+        open_ones = [one for one in idle if (at := self._opens_at_ms(one, chunk, now)) is not None and at <= now]
+        if open_ones:
+            return self._faults.select_one_message_queue(open_ones, self._index, chunk.last_broker), now
+        later = [at for one in idle if (at := self._opens_at_ms(one, chunk, now)) is not None]
+        return None, min(later, default=None)
+
+    def _opens_at_ms(self, queue: MessageQueue, chunk: Chunk, now: float) -> float | None:
+        return self._window(queue.broker_name).opens_at_ms(len(chunk.body), now)
+
+    def _window(self, broker_name: str) -> ByteWindow:
+        return self._windows.setdefault(broker_name, ByteWindow())
+
+    def _submit(self, chunk: Chunk, queue: MessageQueue, now: float) -> None:
+        left_ms = chunk.deadline_ms - now
+        if left_ms <= 0 and chunk.tries:
+            self._give_up(chunk, queue.broker_name, chunk.last_reason)
+        wire = MessageQueue(self._brokers.wire_topic(queue.topic), queue.broker_name, queue.queue_id)
+        request = request_of(chunk, wire, self._settings.group, self._now_ms())
+        chunk.tries += 1
+        self.counts.requests += 1
+        self._window(queue.broker_name).take(len(chunk.body))
+        self._flights[queue] = _Flight(chunk, queue, now)
+        timeout_ms = max(1, min(self._settings.request_timeout_ms, int(left_ms)))
+        future = self._brokers.submit_broker(queue.broker_name, request, timeout_ms)
+        future.add_done_callback(lambda done: self._done.put((queue, done)))
+
+    def _take(self, flight: _Flight, future: Future[RemotingCommand]) -> None:
+        """An answer is there."""
+        chunk, broker_name = flight.chunk, flight.queue.broker_name
+        now = self._timer()
+        window = self._window(broker_name)
+        window.release(len(chunk.body))
+        error = future.exception()
+        answer = future.result() if error is None else None
+        verdict = verdict_of(answer if answer is not None else error)  # type: ignore[arg-type]
+        is_stored = verdict.outcome in (Outcome.STORED, Outcome.STORED_WEAKLY)
+        self._faults.update_fault_item(broker_name, now - flight.sent_ms, isolation=not is_stored)
+        if is_stored:
+            window.grow(len(chunk.body))
+            self._count(chunk, flight.queue, None if answer is None else stored_offset(answer.ext_fields))
+            if verdict.outcome is Outcome.STORED_WEAKLY:
+                self._weak(chunk, flight.queue, verdict)
+            return
+        if verdict.outcome is Outcome.REFUSED:
+            raise MQBrokerError(verdict.code or 0, f"{verdict.reason} TOPIC: {flight.queue.topic}", broker_name)
+        self._warn(broker_name, verdict)
+        if verdict.code is None:
+            self._brokers.not_reached(broker_name)
+        self._again(chunk, flight.queue, verdict, now)
+
+    def _again(self, chunk: Chunk, queue: MessageQueue, verdict: Verdict, now: float) -> None:
+        """The chunk is not stored, or nobody knows."""
+        size = len(chunk.body)
+        left: Chunk | None = chunk
+        if verdict.outcome is Outcome.UNKNOWN and self._verifier is not None:
+            self.counts.doubts += 1
+            found = self._verifier.stored(chunk, queue, self.counts.last_offsets.get(queue), verdict.reason)
+            self.counts.found += int(np.count_nonzero(found))
+            left = chunk.without(found) if found.any() else chunk
+        if left is None:
+            self._buffered_bytes -= size
+            return
+        self._buffered_bytes -= size - len(left.body)
+        if verdict.is_busy:
+            self._window(queue.broker_name).shrink(now)
+        if self._timer() >= left.deadline_ms:
+            self._give_up(left, queue.broker_name, verdict.reason, verdict.code)
+        left.last_broker, left.last_reason = queue.broker_name, verdict.reason
+        others = left.lane.queue is None and any(
+            one.broker_name != queue.broker_name for one in self._queues_of(left.lane.topic)
+        )
+        if not others or left.tries > 1:
+            left.not_before_ms = self._timer() + min(_PAUSE_MS << min(left.tries - 1, 5), 1_000)
+        self.counts.retries += 1
+        self._waiting.setdefault(left.lane, deque()).appendleft(left)
+
+    def _give_up(self, chunk: Chunk, broker_name: str, reason: str, code: int | None = None) -> None:
+        raise MQClientError(
+            f"row {chunk.first_row} and {chunk.row_count - 1} more for topic {chunk.lane.topic!r} could not be stored "
+            f"in {self._settings.send_timeout_ms} ms and {chunk.tries} tries, last at broker {broker_name!r}: {reason}",
+            -1 if code is None else code,
+        )
+
+    def _count(self, chunk: Chunk, queue: MessageQueue, offset: int | None) -> None:
+        self._buffered_bytes -= len(chunk.body)
+        self.counts.rows += chunk.row_count
+        self.counts.bytes += len(chunk.body)
+        if offset is not None:
+            self.counts.first_offsets.setdefault(queue, offset)
+            self.counts.last_offsets[queue] = offset + chunk.row_count
+
+    def _weak(self, chunk: Chunk, queue: MessageQueue, verdict: Verdict) -> None:
+        status = verdict.reason
+        self.counts.weak[status] = self.counts.weak.get(status, 0) + chunk.row_count
+        text = f"broker {queue.broker_name!r} has stored rows for {queue.topic!r} with status {status}"
+        if self._settings.fail_on_weak_status:
+            raise WeakSendError(f"{text}: onStoreStatus=fail asks for the end of the batch")
+        if (queue.broker_name, status) not in self._warned:
+            self._warned.add((queue.broker_name, status))
+            _log.warning("%s: they are not sent again; further ones of this task are only counted", text)
+
+    def _warn(self, broker_name: str, verdict: Verdict) -> None:
+        if (broker_name, verdict.outcome.value) not in self._warned:
+            self._warned.add((broker_name, verdict.outcome.value))
+            _log.warning("broker %r: a send is %s: %s", broker_name, verdict.outcome.value, verdict.reason)

@@ -1,0 +1,110 @@
+"""Records of where queues ended before a task's first send to them. Pure.
+
+A record is one message or file, in JSON; offsets are those of the next message:
+
+    {"version": 1, "write": "...", "batch": 7, "partition": 3, "offsets": {"Orders": {"broker-a:0": 23}}}
+
+It is durable before anything is sent, so all rows of the task, whichever attempt sent them, lie behind it. Of several
+records of one task the earliest counts: the lowest offset of each queue, because ends of queues only grow. A topic that
+no record names got no rows. A queue that a record of its topic does not name was added later.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from rmq_store.protocol.messages import MessageQueue
+
+_VERSION: Final = 1
+
+Offsets = dict[MessageQueue, int]
+
+
+@dataclass(frozen=True, slots=True)
+class WritePart:
+    """The part of a write that one task has: `write` is the id of a query, or what a batch write calls itself. `batch`
+    grows with each write of that id.
+    """
+
+    write: str
+    batch: int
+    partition: int
+
+    @property
+    def key(self) -> str:
+        """The same as a text."""
+        return f"{self.write}/{self.batch}/{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record and the part of a write that it belongs to."""
+
+    part: WritePart
+    offsets: Mapping[MessageQueue, int]
+
+    def to_json(self) -> bytes:
+        """The text of the record."""
+        topics: dict[str, dict[str, int]] = {}
+        for queue, offset in sorted(self.offsets.items()):
+            topics.setdefault(queue.topic, {})[f"{queue.broker_name}:{queue.queue_id}"] = offset
+        return json.dumps(
+            {
+                "version": _VERSION,
+                "write": self.part.write,
+                "batch": self.part.batch,
+                "partition": self.part.partition,
+                "offsets": topics,
+            },
+            separators=(",", ":"),
+        ).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Record | None:
+        """Read a record; None: the text is none, or of a version that is not known."""
+        try:
+            found = json.loads(text)
+            if found["version"] != _VERSION:
+                return None
+            part = WritePart(str(found["write"]), int(found["batch"]), int(found["partition"]))
+            return cls(part, {
+                MessageQueue(topic, name.rpartition(":")[0], int(name.rpartition(":")[2])): int(offset)
+                for topic, queues in found["offsets"].items()
+                for name, offset in queues.items()
+            })  # fmt: skip
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+
+def earliest(records: Iterable[Record], part: WritePart) -> Offsets:
+    """The offsets that count for a part of a write: of each queue the lowest one."""
+    offsets: Offsets = {}
+    for record in records:
+        if record.part == part:
+            for queue, offset in record.offsets.items():
+                offsets[queue] = min(offset, offsets.get(queue, offset))
+    return offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a task does before it sends to a topic: read the queues of `read` from these offsets on, and make `record`
+    durable. Both are in queues of the topic; either may be empty.
+    """
+
+    read: Offsets
+    record: Offsets
+
+
+def plan(known: Mapping[MessageQueue, int], topic: str, reachable: Mapping[MessageQueue, tuple[int, int]]) -> Plan:
+    """`known`: the earliest offsets of this part of the write. `reachable`: begin and end of each queue of the topic
+    that rows can go to now.
+    """
+    recorded = {queue: offset for queue, offset in known.items() if queue.topic == topic}
+    if not recorded:
+        return Plan({}, {queue: end for queue, (_, end) in reachable.items()})
+    added = {queue: begin for queue, (begin, _) in reachable.items() if queue not in recorded}
+    return Plan(recorded | added, added)

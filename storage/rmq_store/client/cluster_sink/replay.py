@@ -1,0 +1,162 @@
+"""The replay check of a task: what is recorded before a send, and what is looked for (`records`).
+
+    a topic's first rows, no record of it    its queues' ends are recorded
+    a record of it is there                  this part of the write was tried before: after the settle time all
+                                             recorded queues are read, and those that were added since from their start
+    a send has an unknown outcome            its queue is read after the settle time
+    all rows are stored, after a repetition  what came into the queues between the read and the first own row is read,
+                                             too: keys of ours there are of a zombie, and are reported
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rmq_store.client.cluster_sink.chunks import Chunk
+from rmq_store.client.cluster_sink.queue_reading import QueueReading
+from rmq_store.client.cluster_sink.records import Offsets, Record, WritePart, plan
+from rmq_store.format.batches.content_keys import FoundKeys
+from rmq_store.format.text.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.offsets import queue_ranges
+
+_log = logging.getLogger(__name__)
+
+# 18 levels by default; a broker may have more (messageDelayLevel).
+_SCHEDULE_QUEUES: Final = 24
+
+
+class Records(Protocol):
+    """Where records are kept."""
+
+    def find(self, part: WritePart) -> Offsets:
+        """The earliest offsets that a part of a write has recorded."""
+
+    def add(self, record: Record) -> None:
+        """Make a record durable."""
+
+
+class ReplayCheck:
+    """The check of one task; `tag` begins all of its keys."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        reading: QueueReading,
+        records: Records,
+        part: WritePart,
+        tag: bytes,
+        settle_ms: int,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._cluster = cluster
+        self._reading = reading
+        self._records = records
+        self._part = part
+        self._tag = tag
+        self._settle_ms = settle_ms
+        self._sleep = sleep
+        self._known: Offsets | None = None
+        self._read_ends: Offsets = {}
+        self._delay_brokers: set[str] = set()
+        self.found = FoundKeys()
+        self.is_repetition = False
+
+    def prepare(self, topic: str, queues: Sequence[MessageQueue], delayed: bool) -> None:
+        """Before the first send to a topic, and before the first delayed one.
+
+        Raises:
+            SendInDoubtError: a recorded queue cannot be read. MQClientError: the record cannot be stored.
+        """
+        self._prepare(topic, queues)
+        if delayed:
+            self.prepare_delays({queue.broker_name for queue in queues})
+
+    def prepare_delays(self, broker_names: set[str]) -> None:
+        """Before the first delayed send to brokers."""
+        new = sorted(broker_names - self._delay_brokers)
+        if new:
+            levels = [MessageQueue(SCHEDULE_TOPIC, name, level) for name in new for level in range(_SCHEDULE_QUEUES)]
+            self._prepare(SCHEDULE_TOPIC, levels)
+            self._prepare(TIMER_TOPIC, [MessageQueue(TIMER_TOPIC, name, 0) for name in new])
+            self._delay_brokers.update(new)
+
+    def _prepare(self, topic: str, queues: Sequence[MessageQueue]) -> None:
+        if self._known is None:
+            self._known = self._records.find(self._part)
+        ranges = {queue: tuple(found) for queue, found in queue_ranges(self._cluster, queues).items()}
+        steps = plan(self._known, topic, ranges)  # type: ignore[arg-type]
+        if steps.read:
+            if not self.is_repetition:
+                _log.info("%s was tried before: its queues are read", self._part.key)
+                self._sleep(self._settle_ms / 1000)
+            self.is_repetition = True
+            ends = self._reading.ends(list(steps.read))
+            parts = {queue: (start, ends[queue]) for queue, start in steps.read.items()}
+            self._reading.keys(parts, self._tag, self.found)
+            self._read_ends |= ends
+        if steps.record:
+            self._records.add(Record(self._part, steps.record))
+            self._known |= steps.record
+
+    # -- Verifier ---------------------------------------------------------------------------------------------------
+
+    def stored(self, chunk: Chunk, queue: MessageQueue, start: int | None, reason: str) -> npt.NDArray[np.bool_]:
+        """(n,): which rows of a chunk are in the queue from `start` on (None: the record), or wait for their time.
+
+        The question for the end goes over the connection of the send: when it is answered, the broker has the request,
+        if it ever gets it. The settle time is for its own queue.
+
+        Raises:
+            SendInDoubtError: the queue cannot be read in time.
+        """
+        assert self._known is not None  # it was prepared
+        queues = [queue]
+        if chunk.shared.single:
+            queues += [one for one in self._known if one.broker_name == queue.broker_name and one.topic in _WAITING]
+        until_ms = self._cluster.timer() + self._settle_ms + self._reading.patience_ms
+        self._reading.ends(queues, until_ms)
+        self._sleep(self._settle_ms / 1000)
+        ends = self._reading.ends(queues, until_ms)
+        found = FoundKeys()
+        starts = {one: self._known[one] for one in queues}
+        if start is not None:
+            starts[queue] = start
+        self._reading.keys({one: (starts[one], ends[one]) for one in queues}, self._tag, found)
+        is_found, _ = found.find(chunk.keys)
+        _log.warning(
+            "queue %d of topic %r at broker %r was read after a send of unknown outcome (%s): %d of %d rows are stored",
+            queue.queue_id, queue.topic, queue.broker_name, reason, np.count_nonzero(is_found), chunk.row_count,
+        )  # fmt: skip
+        return is_found
+
+    # -- behind the last row ----------------------------------------------------------------------------------------
+
+    def late_keys(self, first_offsets: Offsets) -> int:
+        """How many keys of this part came into the queues after a repetition had read them, and before its own rows:
+        rows of another attempt, which may be there twice.
+        """
+        parts = {
+            queue: (self._read_ends[queue], offset)
+            for queue, offset in first_offsets.items()
+            if queue in self._read_ends and self._read_ends[queue] < offset
+        }
+        late = FoundKeys()
+        self._reading.keys(parts, self._tag, late)
+        if len(late):
+            _log.error(
+                "%s: %d rows of an attempt that was thought dead came after the replay check; they may be stored twice",
+                self._part.key, len(late),
+            )  # fmt: skip
+        return len(late)
+
+
+_WAITING: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)

@@ -1,0 +1,192 @@
+"""The rows of one task to a cluster, from Arrow batches to their report."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from rmq_store.client.cluster_sink.chunks import ChunkMaker
+from rmq_store.client.cluster_sink.pipeline import Pipeline, PipelineSettings, SendCounts
+from rmq_store.client.cluster_sink.queue_reading import QueueReading
+from rmq_store.client.cluster_sink.record_directory import RecordDirectory
+from rmq_store.client.cluster_sink.record_topic import RecordTopic
+from rmq_store.client.cluster_sink.records import WritePart
+from rmq_store.client.cluster_sink.replay import ReplayCheck
+from rmq_store.client.cluster_sink.row_encoder import EncoderSettings, RowEncoder
+from rmq_store.errors import UnknownTopicError, UsageError
+from rmq_store.format.batches.content_keys import FoundKeys, KeyMaker, seed_of
+from rmq_store.format.text.ids import UniqueIdGenerator
+from rmq_store.format.text.names import validate_topic
+from rmq_store.protocol.errors import MQBrokerError, RemotingError
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.topics import create_topic, refuse_to_write_topic
+
+_log = logging.getLogger(__name__)
+
+_DRAIN_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSettings:
+    """What is the same for all tasks of a write; plain data.
+
+    `replay_check`: repetitions leave out what is stored. `resend_unknown`: a send of unknown outcome is sent again at
+    once. `record_path`: a directory for records, "" for the topic of the cluster. `new_topic_queues`: of a topic that
+    is made at every master where it is missing; 0: it is refused.
+    """
+
+    encoder: EncoderSettings = field(default_factory=EncoderSettings)
+    pipeline: PipelineSettings = field(default_factory=PipelineSettings)
+    replay_check: bool = True
+    resend_unknown: bool = False
+    settle_ms: int = 3_000
+    patience_ms: int = 60_000
+    record_path: str = ""
+    new_topic_queues: int = 4
+    pull_group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkReport:
+    """What a task has done; plain data. `skipped` and `found`: rows that were stored already, by an earlier attempt and
+    by a send of unknown outcome. `late`: see `ReplayCheck.late_keys`.
+    """
+
+    rows: int
+    skipped: int
+    found: int
+    requests: int
+    retries: int
+    late: int
+    repeated: bool
+    weak: dict[str, int]
+
+
+class SinkTask:
+    """Sends the rows of one task. Use as a context manager: leaving it waits for answers that are still to come."""
+
+    def __init__(self, cluster: Cluster, settings: SinkSettings, part: WritePart) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._queues: dict[str, Sequence[MessageQueue]] = {}
+        self._rows = 0
+        keys = KeyMaker(seed_of([part.write, str(part.batch), str(part.partition)]))
+        reading = QueueReading(cluster, settings.patience_ms, settings.pull_group)
+        self._check: ReplayCheck | None = None
+        if settings.replay_check:
+            records = (
+                RecordDirectory(settings.record_path)
+                if settings.record_path
+                else RecordTopic(cluster, reading, group=settings.pipeline.group, pull_group=settings.pull_group)
+            )
+            self._check = ReplayCheck(cluster, reading, records, part, keys.tag, settings.settle_ms)
+        unique_ids = UniqueIdGenerator(b"\0" * 4, os.getpid() & 0xFFFF, random.getrandbits(32))
+        self._encoder = RowEncoder(settings.encoder, self, keys, unique_ids)
+        verifier = None if settings.resend_unknown else self._check
+        self._pipeline = Pipeline(_Masters(cluster), self.queues, settings.pipeline, verifier)
+        self._maker = ChunkMaker()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take rows; see `RowEncoder.encode` for their columns. When it returns, some of them are stored.
+
+        Raises:
+            UsageError, ReplayConflictError: as `RowEncoder.encode`, and `Pipeline.send`, and `ReplayCheck.prepare`.
+        """
+        if not batch.num_rows:
+            return
+        for rows in self._encoder.encode(batch, self._rows, time.time_ns() // 1_000_000):
+            for chunk in self._maker.add(rows):
+                self._pipeline.send(chunk)
+        self._rows += batch.num_rows
+
+    def finish(self) -> SinkReport:
+        """Return when all rows are stored. Raises as `write`."""
+        for chunk in self._maker.flush():
+            self._pipeline.send(chunk)
+        counts: SendCounts = self._pipeline.finish()
+        check = self._check
+        late = check.late_keys(counts.first_offsets) if check is not None and check.is_repetition else 0
+        if self._encoder.skipped:
+            _log.info("%d rows were stored by an earlier attempt, %d are sent now", self._encoder.skipped, counts.rows)
+        return SinkReport(
+            counts.rows, self._encoder.skipped, counts.found, counts.requests, counts.retries, late,
+            check is not None and check.is_repetition, dict(counts.weak),
+        )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pipeline.drain(_DRAIN_MS)
+
+    # -- Targets ----------------------------------------------------------------------------------------------------
+
+    def prepare(self, topics: Sequence[str], delayed: bool) -> FoundKeys | None:
+        """As `Targets.prepare`."""
+        for topic in topics:
+            is_new = topic not in self._queues
+            queues = self.queues(topic)
+            if self._check is not None and (is_new or delayed):
+                if is_new:
+                    self._check.prepare(topic, queues, delayed)
+                else:
+                    self._check.prepare_delays({queue.broker_name for queue in queues})
+        return None if self._check is None else self._check.found
+
+    def queues(self, topic: str) -> Sequence[MessageQueue]:
+        """As `Targets.queues`. They stay the same for the whole task: only these are recorded.
+
+        Raises:
+            UnknownTopicError: there is none, and it must not be made. UsageError: it cannot be written.
+        """
+        known = self._queues.get(topic)
+        if known is not None:
+            return known
+        route = self._cluster.route(topic)
+        if route is None:
+            validate_topic(topic)
+            if not self._settings.new_topic_queues:
+                raise UnknownTopicError(f"no broker of the cluster has a topic {topic!r}, and createTopic=false")
+            _log.warning("made the topic %r with %d queues at all masters", topic, self._settings.new_topic_queues)
+            route = create_topic(self._cluster, topic, self._settings.new_topic_queues)
+        refuse_to_write_topic(self._cluster, topic)
+        queues = route.publish_queues()
+        if not queues:
+            raise UsageError(f"topic {topic!r} has no queue that may be written at a broker with a master")
+        return self._queues.setdefault(topic, queues)
+
+
+class _Masters:
+    """The masters of a cluster, for sends."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.wire_topic = cluster.wire_topic
+
+    def submit_broker(self, broker_name: str, request: RemotingCommand, timeout_ms: int) -> Future[RemotingCommand]:
+        """As `Brokers.submit_broker`."""
+        try:
+            return self._cluster.submit_broker(broker_name, request, timeout_ms)
+        except RemotingError as error:
+            failed: Future[RemotingCommand] = Future()
+            failed.set_exception(error)
+            return failed
+
+    def not_reached(self, broker_name: str) -> None:
+        """As `Brokers.not_reached`."""
+        with contextlib.suppress(RemotingError, MQBrokerError):
+            self._cluster.routes.not_reached(broker_name)

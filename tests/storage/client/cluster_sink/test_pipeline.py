@@ -1,0 +1,221 @@
+"""Chunks to brokers that fail: what is sent again, where, in which order, and what is never sent twice."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from rmq_store.client.cluster_sink.chunks import Chunk, Lane, Shared
+from rmq_store.client.cluster_sink.pipeline import Pipeline, PipelineSettings
+from rmq_store.protocol.errors import (
+    MQBrokerError,
+    MQClientError,
+    RemotingConnectError,
+    RemotingError,
+    RemotingTimeoutError,
+    SendInDoubtError,
+    WeakSendError,
+)
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.wire.command import RemotingCommand
+
+QUEUES = [MessageQueue("Orders", broker, number) for broker in ("a", "b") for number in range(2)]
+ANY = Lane("Orders", None)
+FIXED = Lane("Orders", QUEUES[0])
+
+Answer = int | BaseException
+
+
+class Fake:
+    """Brokers that answer with what is due next, or 0, and a clock that only sleeps move. Offsets count per queue."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.answers = list(answers)
+        self.sent: list[tuple[str, bytes]] = []
+        self.now = 0.0
+        self.held: list[Callable[[], None]] | None = None
+        self._offsets = itertools.count()
+
+    def wire_topic(self, topic: str) -> str:
+        return topic
+
+    def not_reached(self, broker_name: str) -> None:
+        pass
+
+    def submit_broker(self, broker_name: str, request: RemotingCommand, timeout_ms: int) -> Future[RemotingCommand]:
+        self.sent.append((f"{broker_name}:{request.ext_fields['e']}", bytes(request.body)))
+        answer = self.answers.pop(0) if self.answers else 0
+        future: Future[RemotingCommand] = Future()
+
+        def done() -> None:
+            if isinstance(answer, BaseException):
+                future.set_exception(answer)
+            else:
+                ext = {"msgId": "", "queueId": "0", "queueOffset": str(next(self._offsets))}
+                future.set_result(RemotingCommand(answer, ext if answer in (0, 10, 11, 12) else {}, remark="why"))
+
+        if self.held is None:
+            done()
+        else:
+            self.held.append(done)
+        return future
+
+    def sleep(self, ms: float) -> None:
+        self.now += max(ms, 1)
+
+
+class Verifier:
+    """Says of each chunk in doubt how many of its rows are stored."""
+
+    def __init__(self, *stored: int | BaseException) -> None:
+        self.stored_counts = list(stored)
+        self.asked: list[tuple[MessageQueue, int | None]] = []
+
+    def stored(self, chunk: Chunk, queue: MessageQueue, start: int | None, reason: str) -> npt.NDArray[np.bool_]:
+        self.asked.append((queue, start))
+        count = self.stored_counts.pop(0)
+        if isinstance(count, BaseException):
+            raise count
+        return np.arange(chunk.row_count) < count
+
+
+def chunk(text: bytes, lane: Lane = ANY) -> Chunk:
+    """A row for each byte."""
+    count = len(text)
+    keys, checks = np.zeros(16 * count, np.uint8), np.zeros(count, np.uint64)
+    return Chunk(lane, Shared(0, 0, False), text, np.arange(1, count + 1), keys, checks, 0)
+
+
+def pipeline(fake: Fake, verifier: Verifier | None = None, **settings: object) -> Pipeline:
+    return Pipeline(
+        fake, lambda topic: QUEUES, PipelineSettings(**settings), verifier,  # type: ignore[arg-type]
+        timer=lambda: fake.now, now_ms=lambda: 1, sleep=fake.sleep, random_start=lambda: -1,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", [2, 14, 16, 17, 204, 205, 215, 1500, RemotingConnectError("refused")])
+def test_what_is_not_stored_goes_to_another_broker(answer: Answer) -> None:
+    fake = Fake(answer)
+    verifier = Verifier()
+    sender = pipeline(fake, verifier)
+    sender.send(chunk(b"x"))
+    counts = sender.finish()
+    assert [place[0] for place, _ in fake.sent] == ["a", "b"]
+    assert (counts.rows, counts.retries, verifier.asked) == (1, 1, [])
+
+
+@pytest.mark.parametrize("answer", [13, 29, 501, 10_000])
+def test_what_would_be_refused_again_fails_the_task_at_once(answer: int) -> None:
+    fake = Fake(answer)
+    sender = pipeline(fake)
+    sender.send(chunk(b"x"))
+    with pytest.raises(MQBrokerError, match=rf"CODE: {answer} .*why TOPIC: Orders BROKER: a"):
+        sender.finish()
+    assert len(fake.sent) == 1
+
+
+WEAK = [(10, "FLUSH_DISK_TIMEOUT"), (11, "SLAVE_NOT_AVAILABLE"), (12, "FLUSH_SLAVE_TIMEOUT")]
+
+
+@pytest.mark.parametrize(("answer", "status"), WEAK)
+def test_a_weak_status_is_counted_logged_and_never_sent_again(
+    answer: int, status: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake = Fake(answer)
+    sender = pipeline(fake)
+    sender.send(chunk(b"xyz"))
+    assert sender.finish().weak == {status: 3}
+    assert len(fake.sent) == 1
+    assert status in caplog.text
+    sender = pipeline(Fake(answer), fail_on_weak_status=True)
+    sender.send(chunk(b"x"))
+    with pytest.raises(WeakSendError, match=status):
+        sender.finish()
+
+
+UNKNOWN = [1, RemotingTimeoutError("late"), RemotingError("lost")]
+
+
+@pytest.mark.parametrize("answer", UNKNOWN)
+def test_a_send_of_unknown_outcome_is_not_repeated_before_its_queue_was_read(answer: Answer) -> None:
+    fake, verifier = Fake(answer), Verifier(3)
+    sender = pipeline(fake, verifier)
+    sender.send(chunk(b"xyz"))
+    counts = sender.finish()
+    assert len(fake.sent) == 1
+    assert (counts.found, counts.doubts) == (3, 1)
+    # Of three rows the first one is stored.
+    fake, verifier = Fake(answer), Verifier(1)
+    sender = pipeline(fake, verifier)
+    sender.send(chunk(b"xyz"))
+    sender.finish()
+    assert [body for _, body in fake.sent] == [b"xyz", b"yz"]
+
+
+@pytest.mark.parametrize("answer", UNKNOWN)
+def test_a_queue_that_cannot_be_read_fails_the_task_and_nothing_is_sent_again(answer: Answer) -> None:
+    fake = Fake(answer)
+    sender = pipeline(fake, Verifier(SendInDoubtError("away")))
+    sender.send(chunk(b"x"))
+    with pytest.raises(SendInDoubtError):
+        sender.finish()
+    assert len(fake.sent) == 1
+
+
+@pytest.mark.parametrize("answer", UNKNOWN)
+def test_without_a_verifier_an_unknown_outcome_is_sent_again(answer: Answer) -> None:
+    fake = Fake(answer)
+    sender = pipeline(fake)
+    sender.send(chunk(b"x"))
+    sender.finish()
+    assert [place[0] for place, _ in fake.sent] == ["a", "b"]
+
+
+def test_rows_with_a_queue_of_their_own_go_to_no_other() -> None:
+    fake = Fake(14, 2, RemotingConnectError("refused"))
+    sender = pipeline(fake)
+    sender.send(chunk(b"1", FIXED))
+    sender.send(chunk(b"2", FIXED))
+    sender.finish()
+    assert fake.sent == [("a:0", b"1")] * 4 + [("a:0", b"2")]
+
+
+def test_one_request_is_in_flight_for_a_queue_and_several_queues_work_at_once() -> None:
+    fake = Fake()
+    fake.held = []
+    sender = pipeline(fake)
+    for text in (b"1", b"2"):
+        sender.send(chunk(text, FIXED))
+    for text in (b"3", b"4"):
+        sender.send(chunk(text, Lane("Orders", QUEUES[2])))
+    assert fake.sent == [("a:0", b"1"), ("b:0", b"3")]
+    fake.held[1]()
+    fake.held[0]()
+    fake.held = None
+    assert sender.finish().rows == 4
+    assert fake.sent[2:] == [("b:0", b"4"), ("a:0", b"2")]
+
+
+def test_the_budget_ends_the_tries() -> None:
+    fake = Fake(*[14] * 1000)
+    sender = pipeline(fake, send_timeout_ms=5_000)
+    sender.send(chunk(b"x"))
+    with pytest.raises(MQClientError, match=r"could not be stored in 5000 ms and \d+ tries, last at broker .*why"):
+        sender.finish()
+    assert 5 <= len(fake.sent) < 40  # it backs off
+    assert fake.now < 7_000
+
+
+def test_a_busy_broker_gets_less_at_once() -> None:
+    fake = Fake(*[2] * 6)
+    sender = pipeline(fake)
+    sender.send(chunk(b"x", FIXED))
+    sender.finish()
+    window = sender._window("a")
+    assert window.limit_bytes < 1 << 20
+    assert fake.now > 100
