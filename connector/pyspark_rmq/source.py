@@ -85,6 +85,10 @@ class DefaultSource(DataSource):
         from pyspark_rmq.write.writer import batch_writer
 
         options = sink_options(self.options, "batch write")
+        if options.cluster is not None and options.send_back is None:
+            from pyspark_rmq.write.cluster_writer import batch_cluster_writer
+
+            return batch_cluster_writer(options, schema, overwrite)
         make = batch_writer if options.send_back is None else batch_send_back_writer
         return make(options, schema, overwrite)
 
@@ -95,6 +99,10 @@ class DefaultSource(DataSource):
         from pyspark_rmq.write.writer import stream_writer
 
         options = sink_options(self.options, "stream write")
+        if options.cluster is not None and options.send_back is None:
+            from pyspark_rmq.write.cluster_writer import stream_cluster_writer
+
+            return stream_cluster_writer(options, schema, overwrite)
         make = stream_writer if options.send_back is None else stream_send_back_writer
         return make(options, schema, overwrite)
 

@@ -7,7 +7,7 @@ Secrets are never here: `accessKey`, `secretKey` and `securityToken` say where e
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -53,6 +53,68 @@ class ClusterOptions:
     tls_server_name: str = ""
     namespace: str = ""
     pull_group: str = ""
+
+
+# How long a task waits, by default.
+SETTLE_MS: Final = 3_000
+SEND_TIMEOUT_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSinkOptions:
+    """How rows are sent to a cluster. Fields are the options of these names, `settle_ms` is settleTime.
+
+    `resend_unknown`: onUnknownOutcome=resend. `fail_on_weak_status`: onStoreStatus=fail.
+    """
+
+    replay_check: bool
+    resend_unknown: bool = False
+    marker_path: str = ""
+    settle_ms: int = SETTLE_MS
+    send_timeout_ms: int = SEND_TIMEOUT_MS
+    create_topic: bool = True
+    fail_on_weak_status: bool = False
+
+
+def cluster_sink_options(values: Mapping[str, Any], *, is_stream: bool) -> ClusterSinkOptions:
+    """How parsed options of a write send rows to a cluster.
+
+    Raises:
+        UsageError: options contradict each other.
+    """
+    is_repeatable = is_stream or "txnAppId" in values
+    replay_check = values.get("replayCheck", is_repeatable)
+    if replay_check and not is_repeatable:
+        refuse("option replayCheck needs txnAppId and txnVersion in a batch write: they say which write is repeated")
+    if replay_check and values.get("keepUniqKey"):
+        refuse("option keepUniqKey needs replayCheck=false: the check knows rows by UNIQ_KEYs that it makes")
+    if not replay_check:
+        for name in ("markerPath", "settleTime"):
+            if name in values:
+                refuse(f"option {name} needs the replay check: see replayCheck")
+        if values.get("onUnknownOutcome") == "check":
+            refuse("option onUnknownOutcome=check needs the replay check: see replayCheck")
+    return ClusterSinkOptions(
+        replay_check=replay_check,
+        resend_unknown=not replay_check or values.get("onUnknownOutcome") == "resend",
+        marker_path=values.get("markerPath", ""),
+        settle_ms=values.get("settleTime", SETTLE_MS),
+        send_timeout_ms=values.get("sendTimeout", SEND_TIMEOUT_MS),
+        create_topic=values.get("createTopic", True),
+        fail_on_weak_status=values.get("onStoreStatus") == "fail",
+    )
+
+
+def one_of(*words: str) -> Callable[[str, str], str]:
+    """A parser of an option that is one of some words."""
+
+    def parse(text: str, name: str) -> str:
+        value = text.strip().lower()
+        if value not in words:
+            refuse(f"option {name}: {text!r} is none of {', '.join(words)}")
+        return value
+
+    return parse
 
 
 def cluster_options(values: Mapping[str, Any]) -> ClusterOptions:

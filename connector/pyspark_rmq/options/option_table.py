@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pyspark_rmq.options.cluster_options import NAME_SERVER, address_map, name_servers, reference
+from pyspark_rmq.options.cluster_options import NAME_SERVER, address_map, name_servers, one_of, reference
 from pyspark_rmq.position.position import (
     INT64_MAX,
     Position,
@@ -699,6 +699,8 @@ _SINK = (
         "With `txnVersion`: makes a batch write idempotent. The same pair again writes nothing, a smaller version of "
         "the same application is an error, and so are other rows (see `repeatable`). Each value of the option `topic` "
         "counts for itself, and all writes without it as one: use one `txnAppId` for each `df.write` target.",
+        cluster="differs: a repetition leaves out the rows that are stored, and sends others; a smaller version is not "
+        "refused",
     ),
     Option(
         "txnVersion",
@@ -719,6 +721,7 @@ _SINK = (
         "`txnVersion` was used twice. Rows are compared by their number and the sum of the checksums of their bodies. "
         "Set `false` for queries with `rand()`, `uuid()` and the like: a repetition is dropped without a look at its "
         "rows. And for one run where a repeated batch has lost messages at its source: see operations.md.",
+        cluster="refused: the replay check compares rows one by one",
     ),
     Option(
         "useQueueId",
@@ -728,6 +731,8 @@ _SINK = (
         "false",
         "Write each row to the queue that the column `queueId` names. Otherwise `shardingKey` decides, or the queues "
         "are taken in turn.",
+        cluster="differs: several brokers may have a queue of this number, and then the column brokerName says which "
+        "one is meant; without a wish, rows of one request stay together",
     ),
     Option(
         "compressMsgBodyOverHowmuch",
@@ -744,6 +749,7 @@ _SINK = (
         "boolean",
         "false",
         "Keep the unique id in `properties` (`UNIQ_KEY`), and with it `msgId`. Otherwise each row gets a new one.",
+        cluster="differs: it needs replayCheck=false, because the check knows rows by UNIQ_KEYs that it makes",
     ),
     Option(
         "sendBack",
@@ -764,6 +770,73 @@ _SINK = (
         "integer",
         "the group's `retryMaxTimes`",
         "With `sendBack`: a message that has come back so many times becomes a dead letter.",
+    ),
+    Option(
+        "replayCheck",
+        WRITE,
+        _boolean,
+        "boolean",
+        "stream `true`, batch `true` with `txnAppId`",
+        "Whether a repetition of a batch looks for its rows in the queues first, and leaves out those that are stored. "
+        "Rows are known by their content. With `false` a write is at least once.",
+        "only",
+    ),
+    Option(
+        "onUnknownOutcome",
+        WRITE,
+        one_of("check", "resend"),
+        "`check` or `resend`",
+        "`check` with the replay check",
+        "What follows a send whose answer is lost: `check` reads the queue before the rows go anywhere again, and "
+        "fails the batch if it cannot; `resend` sends them to another broker at once: they may be stored twice.",
+        "only",
+    ),
+    Option(
+        "markerPath",
+        WRITE,
+        local_path,
+        "string",
+        "topic `PYRMQ_SINK_RECORDS` of the cluster",
+        "Directory for the records of the replay check, which all hosts of the Spark application see.",
+        "only",
+    ),
+    Option(
+        "settleTime",
+        WRITE,
+        _duration_ms,
+        "duration: 500ms, 30s, 15m, 1h",
+        "3s",
+        "How long the replay check waits before it reads: so long brokers may still store what a dead attempt sent.",
+        "only",
+    ),
+    Option(
+        "sendTimeout",
+        WRITE,
+        _duration_ms,
+        "duration: 500ms, 30s, 15m, 1h",
+        "1m",
+        "The time for all tries of a request, and for a broker that the replay check waits for.",
+        "only",
+    ),
+    Option(
+        "createTopic",
+        WRITE,
+        _boolean,
+        "boolean",
+        "true",
+        "Whether a topic that no broker has is made, with 4 queues at each master. With `false` such a write is "
+        "refused.",
+        "only",
+    ),
+    Option(
+        "onStoreStatus",
+        WRITE,
+        one_of("log", "fail"),
+        "`log` or `fail`",
+        "`log`",
+        "What follows the statuses FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT and SLAVE_NOT_AVAILABLE: such rows are "
+        "stored, and never sent again. `log` counts and logs them, `fail` fails the batch.",
+        "only",
     ),
 )
 

@@ -10,7 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pyspark_rmq.options.cluster_options import NAME_SERVER, ClusterOptions, cluster_options
+from pyspark_rmq.options.cluster_options import (
+    NAME_SERVER,
+    ClusterOptions,
+    ClusterSinkOptions,
+    cluster_options,
+    cluster_sink_options,
+)
 from pyspark_rmq.options.option_table import FROM_LAST, FROM_TIMESTAMP, OPTIONS, SKIP, WRITE, Use
 from pyspark_rmq.position.planning import Limits
 from pyspark_rmq.position.position import LATEST, Position, refuse
@@ -136,6 +142,7 @@ class SinkOptions:
     max_reconsume_times: int | None = None
     create_store: bool = True
     cluster: ClusterOptions | None = None
+    cluster_sink: ClusterSinkOptions | None = None
 
 
 _LOG_PATHS = "storePathCommitLog"
@@ -294,6 +301,7 @@ def sink_options(options: Mapping[str, str], use: Use) -> SinkOptions:
         send_back=values.get("sendBack"),
         max_reconsume_times=values.get("maxReconsumeTimes"),
         create_store=values.get("createStore", True),
+        cluster_sink=cluster_sink_options(values, is_stream=use == "stream write") if NAME_SERVER in values else None,
     )
 
 

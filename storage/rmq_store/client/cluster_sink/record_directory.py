@@ -48,7 +48,7 @@ class RecordDirectory:
                 finally:
                     os.close(descriptor)
         except OSError as error:
-            raise UsageError(f"option recordPath: {error}") from error
+            raise UsageError(f"option markerPath: {error}") from error
 
     def forget_before(self, write: str, batch: int) -> None:
         """Remove what earlier batches of a write have recorded: they are committed. Nothing is raised."""

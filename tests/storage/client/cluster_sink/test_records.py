@@ -69,5 +69,5 @@ def test_records_in_a_directory(tmp_path: Path) -> None:
     assert records.find(WritePart("query", 6, 3)) == {}
     assert records.find(PART) == {A: 5, B: 1}
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="recordPath"):
+    with pytest.raises(UsageError, match="markerPath"):
         RecordDirectory(str(tmp_path / "file")).add(Record(PART, {}))
