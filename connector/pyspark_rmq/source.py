@@ -85,7 +85,7 @@ class DefaultSource(DataSource):
         from pyspark_rmq.write.writer import batch_writer
 
         options = sink_options(self.options, "batch write")
-        if options.cluster is not None and options.send_back is None:
+        if options.cluster is not None:
             from pyspark_rmq.write.cluster_writer import batch_cluster_writer
 
             return batch_cluster_writer(options, schema, overwrite)
@@ -99,7 +99,7 @@ class DefaultSource(DataSource):
         from pyspark_rmq.write.writer import stream_writer
 
         options = sink_options(self.options, "stream write")
-        if options.cluster is not None and options.send_back is None:
+        if options.cluster is not None:
             from pyspark_rmq.write.cluster_writer import stream_cluster_writer
 
             return stream_cluster_writer(options, schema, overwrite)

@@ -7,17 +7,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from helpers.cluster.brokers import RocketmqCluster
 from helpers.cluster.fault_proxy import FaultProxy, Loss
+from rmq_store.client.cluster_sink import row_encoder
 from rmq_store.client.cluster_sink.pipeline import PipelineSettings
 from rmq_store.client.cluster_sink.records import WritePart
 from rmq_store.client.cluster_sink.row_encoder import EncoderSettings
 from rmq_store.client.cluster_sink.task import SinkReport, SinkSettings, SinkTask
 from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batches
-from rmq_store.protocol.errors import SendInDoubtError
+from rmq_store.protocol.errors import ReplayConflictError, SendInDoubtError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.remoting.cluster.cluster import Cluster
@@ -146,6 +148,23 @@ def test_a_repetition_in_another_order_leaves_out_what_is_stored(
         assert (other.rows, other.repeated) == (120, False)
         found = Counter(row["body"].decode() for row in stored(ours, topic, 240))
     assert found == Counter(ROWS * 2)
+
+
+def test_keys_of_row_numbers_would_take_rows_for_others(
+    cluster: RocketmqCluster, new_name: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_name("Numbers")
+
+    def by_number(frames: pa.LargeBinaryArray, seed: bytes, places: np.ndarray) -> np.ndarray:
+        numbers = np.zeros((len(frames), 16), np.uint8)
+        numbers[:, 0] = np.arange(len(frames))
+        return numbers.ravel()
+
+    monkeypatch.setattr(row_encoder, "content_digests", by_number)
+    with connected(cluster) as ours:
+        send(ours, topic, bodies(*ROWS[:70]), WritePart(topic, 3, 1))
+        with pytest.raises(ReplayConflictError, match=r"row 1: its unique key [0-9A-F]{32} is in a queue already"):
+            send(ours, topic, bodies(*shuffled()), WritePart(topic, 3, 1))
 
 
 def test_without_the_check_a_repetition_stores_rows_twice(

@@ -762,6 +762,7 @@ _SINK = (
         "`delayLevel`: NULL or 0 = the group's next level, -1 = dead letter. Columns `errorClass`, `errorMessage`, "
         "`stackHash` and `lastFailureTime` travel with the message. `path` is the store that the rows were read from. "
         "Two rows of one message in a batch, or in a write, are an error.",
+        cluster="refused: this sink sends no messages of a cluster back",
     ),
     Option(
         "maxReconsumeTimes",
@@ -770,6 +771,7 @@ _SINK = (
         "integer",
         "the group's `retryMaxTimes`",
         "With `sendBack`: a message that has come back so many times becomes a dead letter.",
+        cluster="refused: it belongs to sendBack",
     ),
     Option(
         "replayCheck",
