@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from helpers.cluster.brokers import RocketmqCluster
 from helpers.cluster.waiting import until
 from pyspark_rmq.access import cluster_pool
+from pyspark_rmq.query.foreach_batch import map_in_arrow
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.offsets import queue_ranges
@@ -45,6 +47,7 @@ def failing_once(flag: Path) -> Callable[[Iterator[Any]], Iterator[Any]]:
         for number, batch in enumerate(batches):
             if number == 2 and not flag.exists():
                 flag.touch()
+                time.sleep(3)  # the sink has what came before
                 raise RuntimeError("this attempt ends here")
             yield batch
 
@@ -84,7 +87,7 @@ def test_a_task_that_fails_and_runs_again_stores_each_row_once(
 ) -> None:
     frame = with_bodies(spark.range(0, ROWS, 1, 2)).repartition(2)
     topic = new_name("Failing")
-    failing = frame.mapInArrow(failing_once(tmp_path / "first"), "body string")
+    failing = map_in_arrow(frame, failing_once(tmp_path / "first"), "body string")
     write(failing, cluster, topic, txnAppId="bills", txnVersion=1)
     assert numbers_of(cluster, spark, topic, ROWS) == EXPECTED
     write(frame, cluster, topic, txnAppId="bills", txnVersion=1)  # the job runs again
@@ -98,7 +101,7 @@ def test_without_the_check_such_a_task_stores_rows_twice(
     spark: Any, cluster: RocketmqCluster, new_name: NewName, tmp_path: Path
 ) -> None:
     topic = new_name("FailingTwice")
-    frame = with_bodies(spark.range(0, ROWS, 1, 2)).mapInArrow(failing_once(tmp_path / "first"), "body string")
+    frame = map_in_arrow(with_bodies(spark.range(0, ROWS, 1, 2)), failing_once(tmp_path / "first"), "body string")
     write(frame, cluster, topic, settleTime=None)
     assert sum(numbers_of(cluster, spark, topic, ROWS + 1).values()) > ROWS
 
@@ -119,7 +122,7 @@ def test_a_stream_repeats_a_batch_behind_a_shuffle_and_stores_each_row_once(
         query.awaitTermination(300)
         return query
 
-    run(rows.mapInArrow(failing_once(tmp_path / "first"), "body string"))
+    run(map_in_arrow(rows, failing_once(tmp_path / "first"), "body string"))
     assert numbers_of(cluster, spark, topic, ROWS) == EXPECTED
     for path in (tmp_path / "checkpoint" / "commits").iterdir():  # all sent, and not in Spark's log
         if path.name.strip(".").startswith("0"):

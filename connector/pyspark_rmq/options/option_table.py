@@ -789,7 +789,7 @@ _SINK = (
         one_of("check", "resend"),
         "`check` or `resend`",
         "`check` with the replay check",
-        "What follows a send whose answer is lost: `check` reads the queue before the rows go anywhere again, and "
+        "The answer of a send may be lost: then `check` reads the queue before the rows go anywhere again, and "
         "fails the batch if it cannot; `resend` sends them to another broker at once: they may be stored twice.",
         "only",
     ),
@@ -836,8 +836,8 @@ _SINK = (
         one_of("log", "fail"),
         "`log` or `fail`",
         "`log`",
-        "What follows the statuses FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT and SLAVE_NOT_AVAILABLE: such rows are "
-        "stored, and never sent again. `log` counts and logs them, `fail` fails the batch.",
+        "A broker may answer FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE: such rows are stored, "
+        "and never sent again. `log` counts and logs them, `fail` fails the batch.",
         "only",
     ),
 )

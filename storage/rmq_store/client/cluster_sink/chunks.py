@@ -1,7 +1,7 @@
 """Rows that go to a broker in one request, and how rows become such chunks. Pure, data plane.
 
-Rows of a lane (a topic, or one queue of it) keep their order. What is the same in the header of a request is the same
-in a chunk: where it changes from one row to the next, a new chunk begins.
+Rows of a lane (a topic, or one queue of it) keep their order. The rows of a chunk have one header:
+with a row that needs another one a new chunk begins.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Lane(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """What the header of a request says of all its rows. `born_ms` 0: the time of the request. `single`: rows go one by
-    one, because a broker takes them in no batch.
+    """The header of a request, as far as it is about its rows. `born_ms` 0: the time of the request. `single`: rows go
+    one by one, because a broker takes them in no batch.
     """
 
     sys_flag: int

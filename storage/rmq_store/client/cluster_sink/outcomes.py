@@ -1,4 +1,4 @@
-"""What is known of a send after its answer, or after the error in place of one. Pure.
+"""The outcome of a send, as far as its answer, or the error in place of one, tells it. Pure.
 
     answer or error                         outcome
     0                                       stored
@@ -30,7 +30,7 @@ from rmq_store.protocol.wire.command import RemotingCommand
 
 
 class Outcome(Enum):
-    """What became of the messages of a request."""
+    """The fate of the messages of a request."""
 
     STORED = "stored"
     STORED_WEAKLY = "stored weakly"
@@ -74,7 +74,7 @@ _UNKNOWN: Final = frozenset((ResponseCode.SYSTEM_ERROR, 3))
 
 
 def verdict_of(answer: RemotingCommand | BaseException) -> Verdict:
-    """What an answer to a send, or the error that came instead, says of its messages."""
+    """The verdict of an answer to a send, or of the error that came instead."""
     if isinstance(answer, RemotingCommand):
         return _of_code(answer.code, answer.remark or "")
     if isinstance(answer, MQBrokerError):

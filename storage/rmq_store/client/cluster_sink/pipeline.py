@@ -81,7 +81,9 @@ class PipelineSettings:
 
 @dataclass(slots=True)
 class SendCounts:
-    """What a task has sent so far. `weak`: rows by status; `first_offsets`: of the first own row of each queue."""
+    """The rows that a task has sent so far. `weak`: rows by status. `first_offsets`: of the first own row in each queue;
+    `last_offsets`: behind the last one.
+    """
 
     rows: int = 0
     bytes: int = 0

@@ -91,8 +91,8 @@ def earliest(records: Iterable[Record], part: WritePart) -> Offsets:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a task does before it sends to a topic: read the queues of `read` from these offsets on, and make `record`
-    durable. Both are in queues of the topic; either may be empty.
+    """The steps of a task before it sends to a topic: read the queues of `read` from these offsets on, and make
+    `record` durable. Both are in queues of the topic; either may be empty.
     """
 
     read: Offsets

@@ -34,7 +34,7 @@ _SCHEDULE_QUEUES: Final = 24
 
 
 class Records(Protocol):
-    """Where records are kept."""
+    """A place that keeps records."""
 
     def find(self, part: WritePart) -> Offsets:
         """The earliest offsets that a part of a write has recorded."""

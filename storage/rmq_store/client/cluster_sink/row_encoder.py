@@ -60,7 +60,7 @@ _COMPRESSION_BITS = 0x701
 
 @dataclass(frozen=True, slots=True)
 class EncoderSettings:
-    """What is the same for all rows of a write. `default_topic` replaces the column topic. `compress_over_bytes`: as in
+    """The settings of all rows of a write. `default_topic` replaces the column topic. `compress_over_bytes`: as in
     `EncodeOptions`. `keep_unique_key`: rows have UNIQ_KEYs of their own, and get others only where these are missing.
     """
 
@@ -72,7 +72,7 @@ class EncoderSettings:
 
 
 class Targets(Protocol):
-    """What an encoder asks about the topics of its rows."""
+    """The topics of rows, for an encoder."""
 
     def prepare(self, topics: Sequence[str], delayed: bool) -> FoundKeys | None:
         """Make everything ready for sends to these topics, some of them `delayed`. Returns the keys that an earlier
@@ -224,7 +224,7 @@ class _Queues:
         self._queues = {code: targets.queues(name) for code, name in used.items()}
 
     def lane(self, code: int, queue: int) -> Lane:
-        """Where rows of a topic go."""
+        """The lane of rows of a topic."""
         return Lane(self.names[code], None if queue < 0 else self._queues[code][queue])
 
     def chosen(self, batch: pa.RecordBatch, use_queue_id: bool) -> _Chosen:
@@ -320,7 +320,7 @@ class _Codes:
         self._singles = singles
 
     def shared(self, row: int) -> Shared:
-        """What the header says of a row."""
+        """The header that a row needs."""
         return Shared(int(self._sys_flags[row]), int(self._born_ms[row]), bool(self._singles[row]))
 
     def groups(self, kept: Int64 | None) -> Iterator[Int64]:

@@ -40,7 +40,7 @@ _DRAIN_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class SinkSettings:
-    """What is the same for all tasks of a write; plain data.
+    """The settings of all tasks of a write; plain data.
 
     `replay_check`: repetitions leave out what is stored. `resend_unknown`: a send of unknown outcome is sent again at
     once. `record_path`: a directory for records, "" for the topic of the cluster. `new_topic_queues`: of a topic that
@@ -60,8 +60,8 @@ class SinkSettings:
 
 @dataclass(frozen=True, slots=True)
 class SinkReport:
-    """What a task has done; plain data. `skipped` and `found`: rows that were stored already, by an earlier attempt and
-    by a send of unknown outcome. `late`: see `ReplayCheck.late_keys`.
+    """The work that a task has done; plain data. `skipped` and `found`: rows that were stored already, by an earlier
+    attempt and by a send of unknown outcome. `late`: see `ReplayCheck.late_keys`.
     """
 
     rows: int
