@@ -18,6 +18,7 @@ from rmq_store.client.cluster_sink.pipeline import PipelineSettings
 from rmq_store.client.cluster_sink.records import WritePart
 from rmq_store.client.cluster_sink.row_encoder import EncoderSettings
 from rmq_store.client.cluster_sink.task import SinkReport, SinkSettings, SinkTask
+from rmq_store.errors import UnknownTopicError
 from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batches
 from rmq_store.protocol.errors import ReplayConflictError, SendInDoubtError
 from rmq_store.protocol.messages import MessageQueue
@@ -230,6 +231,41 @@ def test_delayed_rows_are_found_where_they_wait(cluster: RocketmqCluster, new_na
         assert (report.skipped, report.rows) == (3, 0)
         found = stored(ours, topic, 3)
     assert sorted(row["body"] for row in found) == [b"later", b"now", b"soon"]
+
+
+def test_rows_of_a_zombie_that_come_after_the_check_are_reported(
+    cluster: RocketmqCluster, new_name: Callable[[str], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = cluster.create_topic(new_name("Zombie"), 1)
+    part = WritePart(topic, 0, 0)
+    with connected(cluster) as ours:
+        send(ours, topic, bodies("a"), part)
+        with SinkTask(ours, settings(topic), part) as task:
+            task.write(bodies("a", "b", "c"))  # the queue was read, and nothing is sent yet
+            assert send(ours, topic, bodies("a", "b"), part, replay_check=False).rows == 2
+            report = task.finish()
+    assert (report.skipped, report.rows, report.late) == (1, 2, 2)
+    assert "2 rows of an attempt that was thought dead" in caplog.text
+
+
+def test_topics_by_column_and_one_that_must_not_be_made(
+    cluster: RocketmqCluster, new_name: Callable[[str], str]
+) -> None:
+    first, second = cluster.create_topic(new_name("First"), 1), cluster.create_topic(new_name("Second"), 1)
+    part = WritePart(first, 0, 0)
+    rows = pa.RecordBatch.from_pydict({"topic": [first, second, first], "body": pa.array([b"1", b"2", b"3"])})
+    with connected(cluster) as ours:
+        with SinkTask(ours, settings(None), part) as task:
+            task.write(rows.slice(0, 1))  # the attempt has not come to the second topic
+            task.finish()
+        with SinkTask(ours, settings(None), part) as task:
+            task.write(rows)
+            report = task.finish()
+        assert (report.skipped, report.rows) == (1, 2)
+        assert [row["body"] for row in stored(ours, first, 2, 1)] == [b"1", b"3"]
+        assert [row["body"] for row in stored(ours, second, 1, 1)] == [b"2"]
+        with pytest.raises(UnknownTopicError, match="createTopic=false"):
+            send(ours, new_name("Nowhere"), bodies("x"), part, new_topic_queues=0)
 
 
 def test_records_in_a_directory_need_no_topic(

@@ -81,8 +81,8 @@ class PipelineSettings:
 
 @dataclass(slots=True)
 class SendCounts:
-    """The rows that a task has sent so far. `weak`: rows by status. `first_offsets`: of the first own row in each queue;
-    `last_offsets`: behind the last one.
+    """The rows that a task has sent so far. `weak`: rows by status. `first_offsets`: of the first own row in each
+    queue; `last_offsets`: behind the last one.
     """
 
     rows: int = 0
