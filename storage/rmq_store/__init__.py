@@ -87,7 +87,8 @@ if TYPE_CHECKING:
         UsageError,
     )
     from rmq_store.files.segments.pin import Pin
-    from rmq_store.format.frames.message import Message, StoredMessage
+    from rmq_store.format.frames.message import Message
+    from rmq_store.format.frames.stored_message import StoredMessage
     from rmq_store.format.tables.schema import MESSAGE_SCHEMA
     from rmq_store.format.text.names import is_system_topic, validate_group, validate_topic
     from rmq_store.format.text.openmetrics import Metric, MetricFamily, openmetrics_text
@@ -133,7 +134,8 @@ _HOMES = {
         "StoreLockedError StoreReplacedError TopicKindError UnknownTopicError UsageError"
     ),
     "files.segments.pin": "Pin",
-    "format.frames.message": "Message StoredMessage",
+    "format.frames.message": "Message",
+    "format.frames.stored_message": "StoredMessage",
     "format.text.names": "is_system_topic validate_group validate_topic",
     "format.text.openmetrics": "Metric MetricFamily openmetrics_text",
     "format.tables.schema": "MESSAGE_SCHEMA",

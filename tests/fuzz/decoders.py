@@ -183,16 +183,16 @@ def _guided(target: Target, trial: Trial, corpus: Path, executions: int) -> Coun
 
 @protection("frame_check", "a frame's lengths are compared with the bytes that are there before a field is read")
 def _without_frame_check() -> Iterator[None]:
-    from rmq_store.format.frames import message
+    from rmq_store.format.frames import stored_message
     from rmq_store.format.frames.frame_check import FrameCheck
 
     def believe(view: memoryview, position: int, limit: int, **_: object) -> FrameCheck:
         return FrameCheck("message", int.from_bytes(view[position : position + 4], "big", signed=True), "")
 
-    kept = message.check_frame
-    message.check_frame = believe
+    kept = stored_message.check_frame
+    stored_message.check_frame = believe
     yield
-    message.check_frame = kept
+    stored_message.check_frame = kept
 
 
 @protection("json_depth", "JSON tables are nested 64 levels deep at most")

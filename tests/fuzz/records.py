@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from rmq_store.format.frames.compression import compress
 from rmq_store.format.frames.frame_check import BODY_POSITIONS, SysFlag
-from rmq_store.format.frames.message import Host, encode_frame
+from rmq_store.format.frames.stored_message import encode_frame
 from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES
+from rmq_store.format.text.host import Host
 
 IPV4, IPV6 = Host.parse("192.168.7.20:10911"), Host.parse("[fe80::a1]:10911")
 MODES = ("crc", "plain")

@@ -39,14 +39,16 @@ from rmq_store.format.batches.frame_decoder import decode_frames, dispatch_colum
 from rmq_store.format.bytes import native
 from rmq_store.format.frames import frame_check
 from rmq_store.format.frames.compression import DecompressionError, compress, decompress
+from rmq_store.format.frames.frame_check import check_frame
 from rmq_store.format.frames.frame_walk import sound_frames
-from rmq_store.format.frames.message import Host, check_frame, decode_frame, encode_frame
+from rmq_store.format.frames.stored_message import decode_frame, encode_frame
 from rmq_store.format.properties.property_columns import parse_property_column
 from rmq_store.format.properties.property_string import parse_properties
 from rmq_store.format.tables import config_json
 from rmq_store.format.tables.checkpoint import Checkpoint
 from rmq_store.format.tables.config_json import ConfigJsonError
 from rmq_store.format.tables.schema import ENCODED_SCHEMA, MESSAGE_SCHEMA
+from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import parse_offset_message_id, parse_unique_id
 from rmq_store.format.views import consume_queue
 from rmq_store.format.views.index import IndexHeader

@@ -20,7 +20,8 @@ from rmq_store.broker.metadata.offsets import DelayOffsetTable, OffsetTable
 from rmq_store.broker.metadata.topics import TopicTable
 from rmq_store.format.frames.compression import CompressionKind, DecompressionError, compress, decompress
 from rmq_store.format.frames.frame_check import FRAME_BYTES_MIN
-from rmq_store.format.frames.message import Host, encode_frame
+from rmq_store.format.frames.stored_message import encode_frame
+from rmq_store.format.text.host import Host
 from rmq_store.verify import verify_store
 from security.conftest import TINY
 

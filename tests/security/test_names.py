@@ -25,8 +25,9 @@ from rmq_store import (
     UsageError,
 )
 from rmq_store.client import ClientError, LitePullConsumer, LocalBackend, Producer, PushConsumer, SimpleConsumer
-from rmq_store.format.frames.message import Host, encode_frame
+from rmq_store.format.frames.stored_message import encode_frame
 from rmq_store.format.tables.config_json import dumps
+from rmq_store.format.text.host import Host
 from rmq_store.format.text.names import validate_group, validate_topic
 from security.hostile import COUNT, LEGAL, OTHER_KINDS, around, names
 

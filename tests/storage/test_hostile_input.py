@@ -33,7 +33,8 @@ from rmq_store import (
     UsageError,
 )
 from rmq_store.format.frames.compression import compress
-from rmq_store.format.frames.message import Host, encode_frame
+from rmq_store.format.frames.stored_message import encode_frame
+from rmq_store.format.text.host import Host
 
 TOPIC = "Victim"
 HOSTILE_NAMES = {

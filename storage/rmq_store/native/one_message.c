@@ -1,5 +1,5 @@
 /* One message as a frame without its place, and what its queue and the index need; then its place. The twins are
-   format/frames/one_frame.py, and `complete_frame` of format/frames/message.py. */
+   format/frames/one_frame.py, and `complete_frame` of format/frames/stored_message.py. */
 
 #include "native.h"
 

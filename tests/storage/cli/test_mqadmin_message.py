@@ -284,7 +284,7 @@ def test_a_dump_says_where_the_records_end_too_early(run: Run, golden: Path, scr
 
 
 def test_a_frame_with_ipv6_hosts_and_a_long_topic_is_whole(run: Run, scratch: Path) -> None:
-    from rmq_store.format.frames.message import encode_frame
+    from rmq_store.format.frames.stored_message import encode_frame
     from rmq_store.format.text.host import Host
 
     host = Host.parse("[fe80::1]:10911")

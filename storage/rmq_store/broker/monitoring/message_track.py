@@ -17,7 +17,7 @@ from rmq_store.broker.filter.sql92 import compile_selector
 from rmq_store.broker.filter.tags import TagFilter
 from rmq_store.broker.metadata.groups import FilterTable
 from rmq_store.broker.monitoring.active_consumers import active_groups
-from rmq_store.format.frames.message import StoredMessage
+from rmq_store.format.frames.stored_message import StoredMessage
 
 if TYPE_CHECKING:
     from rmq_store.broker.store.store import Store

@@ -21,7 +21,7 @@ from rmq_store.broker.monitoring.message_track import Tracker, TrackType
 from rmq_store.broker.monitoring.trace_life import SEEN, Event, Step, steps_of, with_archived
 from rmq_store.broker.monitoring.trace_records import DELAY_TOPICS, Copies
 from rmq_store.errors import CorruptIndexError, OffsetOutOfRangeError, UsageError
-from rmq_store.format.frames.message import StoredMessage
+from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.format.properties import property_string as keys
 from rmq_store.format.text import names
 from rmq_store.format.text.ids import parse_offset_message_id

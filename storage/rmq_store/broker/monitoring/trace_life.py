@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from rmq_store.broker.rules.failure import DEAD_LETTER, ERROR_CLASS, ERROR_MESSAGE, REPLAYS
 from rmq_store.format.frames.frame_check import TRANSACTION_MASK, SysFlag
-from rmq_store.format.frames.message import StoredMessage
+from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.format.properties import property_string as keys
 from rmq_store.format.text import names
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from rmq_store.broker.rules.timer import TIMER_QUEUES
 from rmq_store.errors import UsageError
-from rmq_store.format.frames.message import StoredMessage
+from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.format.properties import property_string as keys
 from rmq_store.format.text import names
 

@@ -18,7 +18,7 @@ from rmq_store.broker.read.queue_reader import damaged_entry, damaged_message
 from rmq_store.broker.read.queues import Queues
 from rmq_store.broker.read.records import message_at
 from rmq_store.errors import CorruptionError, CorruptRecordError, UsageError
-from rmq_store.format.frames.message import StoredMessage
+from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.format.properties import property_string as names
 from rmq_store.format.text.hashing import index_hash, java_hash
 from rmq_store.format.text.ids import UNBOUNDED_MS, parse_offset_message_id, unique_id_window_ms

@@ -20,11 +20,11 @@ import pyarrow.compute as pc
 
 from rmq_store.errors import CorruptionError, CorruptRecordError, UsageError
 from rmq_store.format.bytes.gather import take_slices
-from rmq_store.format.frames.frame_check import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, SysFlag
+from rmq_store.format.frames.frame_check import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, SysFlag, check_frame
 from rmq_store.format.frames.frame_crcs import damage_of, damaged_frames
 from rmq_store.format.frames.frame_fields import FrameHeaders, frame_columns
 from rmq_store.format.frames.frame_starts import message_sizes
-from rmq_store.format.frames.message import StoredMessage, check_frame, decode_checked
+from rmq_store.format.frames.stored_message import StoredMessage, decode_checked
 from rmq_store.format.properties import property_string as names
 from rmq_store.format.properties.property_columns import KEYS_AND_TAGS, PropertyPieces
 from rmq_store.format.text.host_columns import host_message_ids

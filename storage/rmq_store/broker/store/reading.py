@@ -18,7 +18,7 @@ from rmq_store.broker.read.read_request import ReadRequest
 from rmq_store.broker.read.records import message_at
 from rmq_store.broker.store.topics_and_groups import TopicsAndGroups
 from rmq_store.files.segments.pin import Pin
-from rmq_store.format.frames.message import StoredMessage
+from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.format.tables.schema import MESSAGE_SCHEMA
 from rmq_store.protocol.results import QueueRange
 

@@ -81,7 +81,7 @@ def dump_compaction_log(path: Path | None, offset: int | None, root: Path | None
 def frame_fields(frame: bytes) -> Iterator[tuple[int, int, str, bytes, str]]:
     """(first byte, size in bytes, field, its bytes, its value as text) for every field of one whole record."""
     from rmq_store.format.frames.frame_check import MESSAGE_MAGIC_V1, SysFlag
-    from rmq_store.format.frames.message import decode_frame
+    from rmq_store.format.frames.stored_message import decode_frame
 
     message = decode_frame(memoryview(frame), 0, len(frame))
     (magic,) = struct.unpack_from(">i", frame, 4)
@@ -119,7 +119,8 @@ def frame_fields(frame: bytes) -> Iterator[tuple[int, int, str, bytes, str]]:
 def _dump_all(path: Path, as_json: bool) -> None:
     import mmap
 
-    from rmq_store.format.frames.message import check_frame, decode_frame
+    from rmq_store.format.frames.frame_check import check_frame
+    from rmq_store.format.frames.stored_message import decode_frame
 
     if not path.stat().st_size:
         return
@@ -159,8 +160,7 @@ def _frame_of_file(path: Path | None, offset: int | None) -> bytes:
 
 def _slice(path: Path, at: int) -> bytes:
     """One record. Raises UsageError if none begins there."""
-    from rmq_store.format.frames.frame_check import FRAME_BYTES_MIN
-    from rmq_store.format.frames.message import check_frame
+    from rmq_store.format.frames.frame_check import FRAME_BYTES_MIN, check_frame
 
     with path.open("rb") as file:
         file.seek(at)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from rmq_store.format.bytes import native
-from rmq_store.format.frames.message import encode_frame
+from rmq_store.format.frames.stored_message import encode_frame
 from rmq_store.format.properties.property_string import KEYS, TAGS, UNIQUE_KEY, encode_properties
 from rmq_store.format.text.hashing import java_hash, topic_key_hash
 from rmq_store.format.text.host import Host

@@ -23,7 +23,8 @@ from rmq_store.errors import StoreError, StoreFailedError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.locks.background import HelperThread
 from rmq_store.files.locks.state_page import StatePage
-from rmq_store.format.frames.message import BLANK_MAGIC, complete_frame
+from rmq_store.format.frames.frame_check import BLANK_MAGIC
+from rmq_store.format.frames.stored_message import complete_frame
 from rmq_store.format.views.consume_queue import encode_entries
 from rmq_store.log.append.frame_writer import FrameWriter, Piece, frame_bounds
 from rmq_store.log.append.grouping import Groups, Numbered, in_parts

@@ -22,14 +22,8 @@ from rmq_store.files.rooted import Root, root_of
 from rmq_store.files.segments.open_files import OpenFiles
 from rmq_store.files.segments.segments import SegmentRun
 from rmq_store.files.segments.spread_log import SpreadRun
-from rmq_store.format.frames.frame_check import HOSTS_V6_MASK
-from rmq_store.format.frames.message import (
-    MESSAGE_MAGIC_V1,
-    MESSAGE_MAGIC_V2,
-    StoredMessage,
-    check_frame,
-    decode_checked,
-)
+from rmq_store.format.frames.frame_check import HOSTS_V6_MASK, MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, check_frame
+from rmq_store.format.frames.stored_message import StoredMessage, decode_checked
 from rmq_store.format.properties.light_queues import is_dispatched, is_light
 from rmq_store.log.core.accepted_damage import AcceptedDamage
 from rmq_store.log.core.delay_table import DelayTable

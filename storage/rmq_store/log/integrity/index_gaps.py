@@ -7,7 +7,7 @@ open (`rmq_store.log.recovery.starting_point`).
 from __future__ import annotations
 
 from rmq_store.errors import CorruptionError
-from rmq_store.format.frames.message import StoredMessage
+from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.format.properties import property_string as names
 from rmq_store.log.core.commit_log import CommitLog
 

@@ -19,7 +19,8 @@ from rmq_store.broker.read.queue_reader import QueueReader
 from rmq_store.broker.read.read_request import ReadRequest
 from rmq_store.format.batches import frame_decoder
 from rmq_store.format.frames.compression import compress
-from rmq_store.format.frames.message import Host, encode_frame
+from rmq_store.format.frames.stored_message import encode_frame
+from rmq_store.format.text.host import Host
 from rmq_store.format.views.consume_queue import ENTRY, PRE_BLANK_SIZE
 
 COUNT = 300

@@ -20,7 +20,7 @@ from rmq_store.broker.rules.delay import DelayRules, destination_of
 from rmq_store.broker.rules.delay_batch import delay_rows
 from rmq_store.broker.write.encoder import INPUT_SCHEMA
 from rmq_store.format.batches.frame_encoder import EncodeOptions, encode_batch
-from rmq_store.format.frames.message import StoredMessage, decode_frame
+from rmq_store.format.frames.stored_message import StoredMessage, decode_frame
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
 from rmq_store.verify import verify_store

@@ -9,7 +9,8 @@ import pytest
 
 from rmq_store import INPUT_SCHEMA, StoreConfig, TopicConfig, UsageError
 from rmq_store.broker.write.encoder import MessageEncoder, normalise
-from rmq_store.format.frames.message import StoredMessage, SysFlag, decode_frame
+from rmq_store.format.frames.frame_check import SysFlag
+from rmq_store.format.frames.stored_message import StoredMessage, decode_frame
 
 TOPICS = {"T": TopicConfig("T", 2, 2)}
 NOW_MS = 1_700_000_000_123

@@ -29,7 +29,7 @@ from rmq_store.broker.write.staged_files import open_all_staged, open_staged
 from rmq_store.broker.write.staging import StagingFile
 from rmq_store.files import durable
 from rmq_store.files.segments import blocks
-from rmq_store.format.frames.message import decode_frame
+from rmq_store.format.frames.stored_message import decode_frame
 from rmq_store.format.tables.schema import ENCODED_SCHEMA
 
 

@@ -19,10 +19,11 @@ from rmq_store.format.batches.frame_decoder import dispatch_columns
 from rmq_store.format.batches.frame_patch import patch_frames
 from rmq_store.format.bytes import native
 from rmq_store.format.frames.frame_fields import frame_columns
-from rmq_store.format.frames.message import Host, StoredMessage, decode_frame, encode_frame
+from rmq_store.format.frames.stored_message import StoredMessage, decode_frame, encode_frame
 from rmq_store.format.properties.property_string import PROPERTIES_BYTES_MAX
 from rmq_store.format.tables.schema import ENCODED_SCHEMA
 from rmq_store.format.text.hashing import java_hash
+from rmq_store.format.text.host import Host
 
 from ..conftest import Walk
 

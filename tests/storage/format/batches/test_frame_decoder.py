@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 from rmq_store.errors import CorruptRecordError, UsageError
 from rmq_store.format.batches.frame_decoder import BatchTooLargeError, decode_frames, dispatch_columns, frame_columns
 from rmq_store.format.frames.compression import CompressionKind, compress, decompress
-from rmq_store.format.frames.message import Host, StoredMessage, SysFlag, check_frame, decode_frame, encode_frame
+from rmq_store.format.frames.frame_check import SysFlag, check_frame
+from rmq_store.format.frames.stored_message import StoredMessage, decode_frame, encode_frame
 from rmq_store.format.tables.schema import MESSAGE_SCHEMA
 from rmq_store.format.text.hashing import index_hash, java_hash
+from rmq_store.format.text.host import Host
 
 BASE = 1 << 30  # commit-log offset of the first byte of every buffer here
 BODY_LIMIT = 1 << 20

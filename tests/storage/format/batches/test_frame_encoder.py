@@ -20,10 +20,13 @@ from rmq_store.format.batches.frame_decoder import decode_frames, dispatch_colum
 from rmq_store.format.batches.frame_encoder import EncodeOptions, encode_batch, patch_frames
 from rmq_store.format.bytes import native
 from rmq_store.format.frames.compression import compress, decompress
-from rmq_store.format.frames.message import Host, Message, SysFlag, check_frame, decode_frame, encode_frame
+from rmq_store.format.frames.frame_check import SysFlag, check_frame
+from rmq_store.format.frames.message import Message
+from rmq_store.format.frames.stored_message import decode_frame, encode_frame
 from rmq_store.format.properties.property_string import encode_properties
 from rmq_store.format.tables.schema import ENCODED_SCHEMA, MESSAGE_SCHEMA, PROPERTIES_TYPE
 from rmq_store.format.text.hashing import java_hash
+from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import UniqueIdGenerator, parse_unique_id
 
 V4, V6 = Host.parse("10.108.115.217:10911"), Host.parse("[fe80::1234]:10911")

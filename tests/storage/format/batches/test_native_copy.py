@@ -20,8 +20,9 @@ from rmq_store.format.batches import frame_copy, native_copy
 from rmq_store.format.batches.frame_copy import CopyOptions, copy_frames
 from rmq_store.format.bytes import native
 from rmq_store.format.frames.frame_fields import FrameHeaders, frame_columns
-from rmq_store.format.frames.message import Host, encode_frame
+from rmq_store.format.frames.stored_message import encode_frame
 from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES, PROPERTIES_BYTES_MAX
+from rmq_store.format.text.host import Host
 
 pytestmark = pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
 

@@ -17,8 +17,10 @@ from rmq_store.format.batches.frame_decoder import NotOwnedError, Owner, decode_
 from rmq_store.format.batches.native_decoder import _EVERYWHERE, decode_ordinary
 from rmq_store.format.bytes import native
 from rmq_store.format.frames.compression import compress
-from rmq_store.format.frames.message import Host, SysFlag, encode_frame
+from rmq_store.format.frames.frame_check import SysFlag
+from rmq_store.format.frames.stored_message import encode_frame
 from rmq_store.format.tables.schema import MESSAGE_SCHEMA
+from rmq_store.format.text.host import Host
 from rmq_store.memory import BatchMemory
 
 pytestmark = pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")

@@ -17,8 +17,9 @@ from rmq_store.errors import CorruptRecordError
 from rmq_store.format.bytes import native
 from rmq_store.format.bytes.gather import take_slices
 from rmq_store.format.frames.frame_fields import FrameHeaders, frame_columns
-from rmq_store.format.frames.message import Host, encode_frame
+from rmq_store.format.frames.stored_message import encode_frame
 from rmq_store.format.properties.property_columns import PropertyPieces, split_properties, split_property_slices
+from rmq_store.format.text.host import Host
 from rmq_store.format.text.host_columns import host_texts
 
 pytestmark = pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")

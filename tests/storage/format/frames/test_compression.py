@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.format.frames.compression import DecompressionError, compress, decompress
-from rmq_store.format.frames.message import SysFlag, decode_frame
+from rmq_store.format.frames.frame_check import SysFlag
+from rmq_store.format.frames.stored_message import decode_frame
 
 KINDS = ("zlib", "lz4", "zstd")
 MIB = 1 << 20

@@ -11,7 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rmq_store.format.frames.frame_check import BLANK_MAGIC, FrameCheck, check_frame
-from rmq_store.format.frames.message import Host, encode_blank, encode_frame
+from rmq_store.format.frames.stored_message import encode_blank, encode_frame
+from rmq_store.format.text.host import Host
 
 V4, V6 = Host.parse("1.2.3.4:5"), Host.parse("[::1]:5")
 

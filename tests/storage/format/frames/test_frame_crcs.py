@@ -10,7 +10,7 @@ from rmq_store.errors import CorruptRecordError
 from rmq_store.format.frames.frame_check import check_frame
 from rmq_store.format.frames.frame_crcs import damage_of, damaged_frames
 from rmq_store.format.frames.frame_fields import FrameHeaders, frame_columns
-from rmq_store.format.frames.message import encode_frame
+from rmq_store.format.frames.stored_message import encode_frame
 from rmq_store.format.text.host import Host
 
 HOST = Host.parse("10.0.0.1:10911")

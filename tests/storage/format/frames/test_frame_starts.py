@@ -8,7 +8,8 @@ import pytest
 from rmq_store.format.bytes import native
 from rmq_store.format.frames.frame_check import FRAME_BYTES_MIN
 from rmq_store.format.frames.frame_starts import message_sizes
-from rmq_store.format.frames.message import Host, encode_frame
+from rmq_store.format.frames.stored_message import encode_frame
+from rmq_store.format.text.host import Host
 
 HOST = Host.parse("127.0.0.1:10911")
 BASE = 1 << 32

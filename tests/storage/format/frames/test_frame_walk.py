@@ -13,7 +13,8 @@ from rmq_store.format.bytes import native
 from rmq_store.format.frames import frame_walk
 from rmq_store.format.frames.frame_check import check_frame
 from rmq_store.format.frames.frame_walk import sound_frames
-from rmq_store.format.frames.message import Host, encode_blank, encode_frame
+from rmq_store.format.frames.stored_message import encode_blank, encode_frame
+from rmq_store.format.text.host import Host
 
 BASE = 1 << 40
 HOSTS = (Host.parse("1.2.3.4:5"), Host.parse("[::1]:5"))

@@ -11,19 +11,17 @@ from hypothesis import strategies as st
 
 from rmq_store.errors import CorruptRecordError, UsageError
 from rmq_store.format.bytes import native
-from rmq_store.format.frames.frame_check import crc_property
-from rmq_store.format.frames.message import (
-    Host,
-    Message,
+from rmq_store.format.frames.frame_check import SysFlag, check_frame, crc_property
+from rmq_store.format.frames.message import Message
+from rmq_store.format.frames.stored_message import (
     StoredMessage,
-    SysFlag,
-    check_frame,
     complete_frame,
     decode_frame,
     encode_blank,
     encode_frame,
 )
 from rmq_store.format.properties.property_string import encode_properties
+from rmq_store.format.text.host import Host
 
 FRAME = bytes.fromhex(
     "00000089daa320a70bd69e520000000100000000000000000000000000000000"

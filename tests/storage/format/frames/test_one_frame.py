@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from rmq_store.errors import UsageError
 from rmq_store.format.bytes import native
-from rmq_store.format.frames.message import complete_frame
 from rmq_store.format.frames.one_frame import Hosts, encode_one
+from rmq_store.format.frames.stored_message import complete_frame
 from rmq_store.format.text.host import Host
 
 pytestmark = pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_store.format.frames.message import decode_frame
+from rmq_store.format.frames.stored_message import decode_frame
 from rmq_store.format.text.names import SCHEDULE_TOPIC
 from rmq_store.format.views import consume_queue
 from rmq_store.format.views.consume_queue import ENTRY, PRE_BLANK, PRE_BLANK_SIZE, encode_entries, entries, tags_code

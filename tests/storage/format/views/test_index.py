@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from rmq_store.errors import CorruptIndexError
 from rmq_store.format.bytes import native
-from rmq_store.format.frames.message import SysFlag, decode_frame
+from rmq_store.format.frames.frame_check import SysFlag
+from rmq_store.format.frames.stored_message import decode_frame
 from rmq_store.format.properties.property_string import UNIQUE_KEY
 from rmq_store.format.text.hashing import index_hash, java_hash
 from rmq_store.format.views import index

@@ -14,7 +14,7 @@ import pytest
 from rmq_store import Store
 from rmq_store.errors import CorruptRecordError
 from rmq_store.format.frames import frame_walk
-from rmq_store.format.frames.message import BLANK_MAGIC
+from rmq_store.format.frames.frame_check import BLANK_MAGIC
 from rmq_store.log.core import scan
 from rmq_store.log.core.commit_log import CommitLog
 
