@@ -190,8 +190,7 @@ WRITE_BYTES = 512 << 10
 
 
 def write_fully(fd: int, data: bytes | bytearray | memoryview, offset: int, path: str | Path = "") -> None:
-    """`pwrite` all of `data` at byte `offset`, WRITE_BYTES at a time; a short write is continued. OSError as pwrite(2).
-    """
+    """`pwrite` all of `data` at `offset`, WRITE_BYTES at a time; a short write is continued. OSError as pwrite(2)."""
     before("write", path)
     if len(data) <= WRITE_BYTES:
         done = os.pwrite(fd, data, offset)
@@ -333,9 +332,7 @@ def _read_limited(path: str | Path, limit_bytes: int) -> bytes:
     raise CorruptConfigError(str(path), limit_bytes, f"larger than {limit_bytes} bytes")
 
 
-def write_atomically(
-    path: str | Path, data: bytes, *, backup: str | Path | None = None, mode: int = FILE_MODE
-) -> None:
+def write_atomically(path: str | Path, data: bytes, *, backup: str | Path | None = None, mode: int = FILE_MODE) -> None:
     """Replace (or create) a file so that a crash at any point leaves the old or the new content, never a mixture.
 
     On return the new content is durable. `path` names a whole file at every moment. With `backup`, that name (same

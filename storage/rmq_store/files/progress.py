@@ -94,8 +94,7 @@ class Progress:
             return None
 
     def write(self, record: ProgressRecord) -> None:
-        """Write the record durably. The bytes below its ends must be on disk already. StoreFullError, StoreFailedError.
-        """
+        """Write the record durably. The bytes below its ends must be on disk. StoreFullError, StoreFailedError."""
         try:
             fd = durable.open_nofollow(self.path, os.O_RDWR | os.O_CREAT)
             try:

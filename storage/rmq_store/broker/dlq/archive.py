@@ -142,9 +142,7 @@ class DeadLetterArchive:
         if there is None or there["commitLogOffset"] != place:
             return False
         try:
-            here = self._queues.read(
-                ReadRequest(topic, file.queue_id, offset, offset + 1, _TELLING, raw_body=True)
-            )
+            here = self._queues.read(ReadRequest(topic, file.queue_id, offset, offset + 1, _TELLING, raw_body=True))
             (row,) = (row for batch in here for row in batch.to_pylist())
         except CorruptionError:
             return True  # as far as can be told
@@ -251,7 +249,6 @@ class DeadLetterArchive:
                 "damage": error.reason, "frame": raw_bytes(self._log, offset, size),
             }  # fmt: skip
             return pa.RecordBatch.from_pylist([known], ARCHIVE_SCHEMA)
-
 
 
 class _Run:

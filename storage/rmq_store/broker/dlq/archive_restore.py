@@ -70,9 +70,7 @@ class RestoreReport:
 class ArchiveRestorer:
     """Restores dead letters of archives to one store that is open for writing."""
 
-    def __init__(
-        self, log: CommitLog, config: StoreConfig, topics: TopicTable, queues: Queues, writer: Writer
-    ) -> None:
+    def __init__(self, log: CommitLog, config: StoreConfig, topics: TopicTable, queues: Queues, writer: Writer) -> None:
         self._log = log
         self._config = config
         self._topics = topics
@@ -151,8 +149,7 @@ class ArchiveRestorer:
                 return report, int(missing.column("frame").nbytes)
 
     def _in_place(self, file: ArchiveFile, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """True for records that still lie in this store at their archived offset: restored, they would be there twice.
-        """
+        """True for records still in this store at their archived offset: restored, they would be there twice."""
         name, queue_offsets = names.dlq_topic(file.group), rows.column("queueOffset").to_numpy()
         found = np.zeros(rows.num_rows, np.bool_)
         topic = self._topics.all().get(name)

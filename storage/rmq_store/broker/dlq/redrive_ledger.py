@@ -108,9 +108,7 @@ class RedriveLedger:
         """
         with self._guard.entered():
             self._catch_up()
-            merged = {
-                queue_id: OffsetRanges.union(several) for queue_id, several in self._moved.get(group, {}).items()
-            }
+            merged = {queue_id: OffsetRanges.union(several) for queue_id, several in self._moved.get(group, {}).items()}
             if merged:
                 self._moved[group] = {queue_id: [ranges] for queue_id, ranges in merged.items()}
             return merged

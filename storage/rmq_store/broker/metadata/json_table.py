@@ -69,8 +69,7 @@ class ConfigFile:
         return self._read()[0]
 
     def stamp(self) -> Stamp:
-        """Identity of the two files now, (inode, mtime in ns, size) each: equal stamps mean equal content. UsageError.
-        """
+        """Identity of both files now, (inode, mtime in ns, size) each: equal stamps mean equal content. UsageError."""
         return tuple(map(_stamp, self._names))
 
     def load_stamped(self) -> tuple[Table, Stamp]:
@@ -98,6 +97,7 @@ class ConfigFile:
             StoreFullError, StoreFailedError: as `write_atomically`. A table of more than SIZE_MAX bytes is refused as
                 full: it could not be read again.
         """
+
         def change() -> None:
             table, text, is_main = self._read()
             style = _style(table, text)
@@ -127,6 +127,7 @@ class ConfigFile:
             StoreLockedError: another process held the config lock for `lock_timeout_ms`.
             StoreFullError, StoreFailedError: as `write_atomically`.
         """
+
         def change() -> None:
             _bump(table, is_new=True, now_ms=self._clock())
             write_atomically(self.path, dumps(table, style=_style(table, b"")).encode())

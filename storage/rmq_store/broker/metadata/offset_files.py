@@ -94,8 +94,7 @@ class OffsetFile:
         self._file.update(mutate)
 
     def remove(self, goes: Callable[[tuple[str, str]], bool]) -> set[tuple[str, str]]:
-        """Delete the offsets of those (topic, group) for which `goes` is true; return these pairs. Durable on return.
-        """
+        """Delete the offsets of those (topic, group) for which `goes` is true; return these. Durable on return."""
         gone: set[tuple[str, str]] = set()
 
         def mutate(table: Table) -> bool:

@@ -110,8 +110,7 @@ class OffsetTable:
         return self._counted(group, plain, lmq).of(group)
 
     def odd(self) -> Sequence[OddEntry | LmqConflict]:
-        """Return the entries that cannot be offsets, and the groups whose offsets differ in two files. Raises as `all`.
-        """
+        """Return entries that cannot be offsets, and the groups whose offsets differ in two files. Raises as `all`."""
         plain, lmq = self._views()
         return *plain.odd, *lmq.odd, *self.conflicts()
 
@@ -284,10 +283,7 @@ class DelayOffsetTable:
         self._merge(offsets, min)
 
     def _merge(self, offsets: Mapping[int, int], choose: Callable[[int, int], int]) -> None:
-        wanted = {
-            _integer("level", level, QUEUE_ID_END): offset_number(offset)
-            for level, offset in offsets.items()
-        }
+        wanted = {_integer("level", level, QUEUE_ID_END): offset_number(offset) for level, offset in offsets.items()}
 
         def merged(current: Mapping[int, int]) -> dict[int, int]:
             return {level: choose(offset, current.get(level, offset)) for level, offset in wanted.items()}

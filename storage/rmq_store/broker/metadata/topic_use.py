@@ -43,9 +43,7 @@ class TopicUse:
         UsageError: a bad group or topic name.
     """
 
-    def __init__(
-        self, root: str | Path, group: str, topic: str, *, clock: Callable[[], int] = system_clock
-    ) -> None:
+    def __init__(self, root: str | Path, group: str, topic: str, *, clock: Callable[[], int] = system_clock) -> None:
         validate_group(group)
         validate_topic(topic)
         self._root = as_path(root)
@@ -74,9 +72,7 @@ class TopicUse:
         Raises:
             LeaseHeldError: consumers share the queues; `.holder` describes the first of them.
         """
-        holders = self._wait_for(
-            self._lock.try_exclusive, lambda: live_sharers(self._root, self._group, self._topic)
-        )
+        holders = self._wait_for(self._lock.try_exclusive, lambda: live_sharers(self._root, self._group, self._topic))
         if holders is not None:
             raise self._held(holders, "a stream shares its queues with no consumer")
 

@@ -113,8 +113,7 @@ class TopicTable(EntryTable[TopicConfig]):
         return existing.get(topic.topic_name, topic)
 
     def create_all(self, topics: Sequence[TopicConfig], *, exist_ok: bool = False) -> Mapping[str, TopicConfig]:
-        """Add topics in one durable change; return those that existed before. Raises as `create`; then none is added.
-        """
+        """Add topics in one durable change; return those that existed. Raises as `create`; then none is added."""
         for topic in topics:
             _check(topic)
         found: dict[str, TopicConfig] = {}
@@ -239,8 +238,7 @@ def _with_batch_queues(root: Path, stamp: Stamp) -> frozenset[str]:
 
 
 def _check(topic: TopicConfig) -> None:
-    """UsageError if a topic cannot have one of these values. The name is checked first, because it becomes a directory.
-    """
+    """UsageError if a topic cannot have one of these values. The name comes first, because it becomes a directory."""
     names.validate_topic(topic.topic_name)
     for what, count in (("read", topic.read_queue_nums), ("write", topic.write_queue_nums)):
         if type(count) is not int or not 0 <= count <= QUEUE_COUNT_MAX:

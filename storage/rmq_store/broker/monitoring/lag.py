@@ -126,9 +126,7 @@ class LagReader:
             dead=sum(found.max_offset - found.min_offset for found in self.ranges(dlq_topic(group)).values()),
         )
 
-    def _queue(
-        self, topic: str, queue_id: int, found: QueueRange, committed: int | None, next_offset: int
-    ) -> QueueLag:
+    def _queue(self, topic: str, queue_id: int, found: QueueRange, committed: int | None, next_offset: int) -> QueueLag:
         consumed = max(0, committed or 0)
         last_ms = self._stored_ms(topic, queue_id, consumed - 1) if consumed and self._last_timestamps else None
         lag_ms = queueing_ms = self._age_ms(topic, queue_id, found, consumed)

@@ -134,9 +134,7 @@ def apply_reset(store: Store, group: str, changes: Sequence[OffsetChange]) -> No
     """
     require_idle(store, group)
     with _leases(store, group, sorted({change.place.topic for change in changes})):
-        store.commit_offsets(
-            group, {(change.place.topic, change.place.queue_id): change.then for change in changes}
-        )
+        store.commit_offsets(group, {(change.place.topic, change.place.queue_id): change.then for change in changes})
 
 
 @contextmanager

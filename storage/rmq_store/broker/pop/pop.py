@@ -211,9 +211,7 @@ class Pop:
             known.journal.close()
         self._pops.pop(key, None)  # at last: after an interrupt, close() is called again
 
-    def _change(
-        self, group: str, topic: str, receipt_handle: str, change: Callable[[Given, int], Change]
-    ) -> Change:
+    def _change(self, group: str, topic: str, receipt_handle: str, change: Callable[[Given, int], Change]) -> Change:
         handle = ReceiptHandle.parse(receipt_handle)
         pops = self._of(group, topic)
         if handle.broker_name != self._broker_name or not pops.journal.exists():

@@ -119,9 +119,7 @@ class TopicReader:
             at = stop
         return found, at
 
-    def _rows(
-        self, queue_id: int, start: int, end: int, tags: str | None
-    ) -> Iterator[StoredRow | Damaged]:
+    def _rows(self, queue_id: int, start: int, end: int, tags: str | None) -> Iterator[StoredRow | Damaged]:
         try:
             yield from self._read(queue_id, start, end, tags)
         except CorruptionError as error:

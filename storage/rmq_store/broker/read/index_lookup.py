@@ -119,8 +119,7 @@ class KeyRows:
         return int(log_offsets[:, 0].min()), int(log_offsets[:, 1].max()) + 1
 
     def _lower_bounds(self, topic: str, queue_id: int, span: Span, log_offsets: Int64) -> Int64:
-        """For each of `log_offsets` (n,), ascending, the first row of the span whose record lies there or above, (n,).
-        """
+        """For each of `log_offsets` (n,), ascending, the first row of the span whose record is there or above, (n,)."""
         low = np.full(len(log_offsets), span[0], np.int64)
         high = np.full(len(log_offsets), span[1], np.int64)
         while len(going := np.flatnonzero(low < high)):

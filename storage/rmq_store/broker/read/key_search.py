@@ -135,8 +135,7 @@ class KeySearch:
         return self._search
 
     def _warn_of_lost_files(self, search: IndexSearch) -> None:
-        """Warn once about lost index files: a search for a key in them finds nothing, as if there was no such message.
-        """
+        """Warn once about lost index files: a search for a key in them finds nothing, as if no message had it."""
         if self._is_index_checked:
             return
         self._is_index_checked = True

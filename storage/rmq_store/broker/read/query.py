@@ -86,6 +86,7 @@ class Query:
         """
         begin, end = unique_id_window_ms(unique_key, self._log.clock())
         window = (begin if begin_ms is None else begin_ms, end if end_ms is None else end_ms)
+
         def has_key(found: StoredMessage) -> bool:
             return unique_key in (found.properties.get(names.UNIQUE_KEY), found.java_unique_key)
 

@@ -203,15 +203,11 @@ def _equal_share(whole: int, limit: int) -> int:
 _Decode = Callable[[_Frames], pa.RecordBatch]
 
 
-def _one_by_one(
-    pieces: Iterator[_Frames], decode: _Decode
-) -> Iterator[tuple[_Frames, Callable[[], pa.RecordBatch]]]:
+def _one_by_one(pieces: Iterator[_Frames], decode: _Decode) -> Iterator[tuple[_Frames, Callable[[], pa.RecordBatch]]]:
     return ((frames, partial(decode, frames)) for frames in pieces)
 
 
-def _whole_or_halves(
-    frames: _Frames, made: Callable[[], pa.RecordBatch], decode: _Decode
-) -> Iterator[pa.RecordBatch]:
+def _whole_or_halves(frames: _Frames, made: Callable[[], pa.RecordBatch], decode: _Decode) -> Iterator[pa.RecordBatch]:
     """The batch of `made`; if it is too large, the batches of both halves of the frames, one after the other."""
     try:
         yield made()

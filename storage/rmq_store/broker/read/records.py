@@ -235,8 +235,7 @@ def raw_bytes(log: CommitLog, offset: int, size: int) -> bytes | None:
 
 
 def stored_text(values: pa.StringArray) -> pa.StringArray:
-    """Values of stored properties in a form that can be set: a separator in them, which Java accepts, becomes U+FFFD.
-    """
+    """Values of stored properties in a form that can be set: a separator, which Java accepts, becomes U+FFFD."""
     if not pc.any(pc.match_substring_regex(values, _SEPARATORS)).as_py():
         return values
     return pc.replace_substring_regex(values, _SEPARATORS, "\N{REPLACEMENT CHARACTER}")

@@ -138,9 +138,7 @@ class Retry:
         )
         if copied is None:
             raise ResponseError(SYSTEM_ERROR, "PROPERTIES_SIZE_EXCEEDED")
-        copy = CopiedMessage(
-            found.body, found.flag, found.sys_flag, found.born_timestamp_ms, found.born_host, copied
-        )
+        copy = CopiedMessage(found.body, found.flag, found.sys_flag, found.born_timestamp_ms, found.born_host, copied)
         if hop.is_dead:
             self._group_topics.make_dlq(group)
         return self._put(group, copy, hop, queue_id)

@@ -214,6 +214,7 @@ class SendBackEncoder:
         self, run: FrameRun, hops: list[Hop], which: npt.NDArray[np.intp], retry_queues: npt.NDArray[np.int32]
     ) -> dict[str, pa.StringArray | str | None]:
         """As `send_back.copied_properties`."""
+
         def stored(name: str) -> pa.StringArray:
             return stored_text(run.pieces.column(name))
 
@@ -230,9 +231,7 @@ class SendBackEncoder:
             **{name: pc.if_else(waits, pa.scalar(None, pa.string()), stored(name)) for name in TIMER_WISHES},
         }
 
-    def _fit(
-        self, run: FrameRun, place: int, hop: Hop, retry_queue: int, given: _Given, offsets: Int64
-    ) -> bytes:
+    def _fit(self, run: FrameRun, place: int, hop: Hop, retry_queue: int, given: _Given, offsets: Int64) -> bytes:
         """The property string of one row, with as many reasons as there is room for."""
         headers, row = run.headers, int(run.rows[place])
         own = parse_properties(run.strings[place].as_py())
@@ -271,6 +270,7 @@ class _Given:
         """
         if not self._is_given.any():
             return {}
+
         def stored(name: str) -> pa.StringArray:
             return stored_text(run.pieces.column(name))
 

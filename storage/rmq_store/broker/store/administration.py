@@ -184,8 +184,7 @@ class Administration:
         return sum(span.max_offset - span.min_offset for span in ranges)
 
     def _deletion(self, topics: Iterable[str], *, unlisted: Collection[str] = ()) -> Deletion:
-        """The deletion of these topics, in their order; `unlisted`: topics that have queues but no entry in the table.
-        """
+        """The deletion of these topics, in their order; `unlisted`: topics with queues but without an entry."""
         wanted = list(topics)
         found = {
             group: tuple(sorted({topic for topic, _ in offsets} & set(wanted)))

@@ -22,7 +22,6 @@ def describe_first(root: Path, settings: StoreConfig) -> None:
         StoreFile(str(uuid.uuid4()), settings).save(root)
 
 
-
 def describe(log: CommitLog, known: StoreFile | None, settings: StoreConfig) -> StoreFile:
     """Write store.json if the store has none, or if the caller gave settings that may change. Returns the content that
     counts: another opener may have written it first. Makes the default topics of a store without a topic table.
@@ -43,13 +42,11 @@ def describe(log: CommitLog, known: StoreFile | None, settings: StoreConfig) -> 
     return known
 
 
-
 def broker_name(root: Path, settings: StoreConfig) -> str:
     """The name of the broker: that of the topic that 5.x brokers name after themselves, otherwise the store's own
     setting.
     """
     return _name_left(root, TopicTable(root).stamp()) or settings.broker_name
-
 
 
 @functools.lru_cache(maxsize=16)

@@ -31,7 +31,6 @@ def is_store(root: Path) -> bool:
     return (root / "pyrmq" / "store.json").is_file()
 
 
-
 def why_no_store(root: Path) -> str:
     """The reason of the error for a directory without a store."""
     reason = "no RocketMQ store is here (no commitlog/ and no pyrmq/store.json)"
@@ -40,14 +39,12 @@ def why_no_store(root: Path) -> str:
     return f"{reason}; check the path, or make a store with `rmq init` or Store.open(path, create=True)"
 
 
-
 def is_ours(root: Path) -> bool:
     """True if the last writer of the store was this engine: a broker writes another text to `lock` at every start."""
     try:
         return durable.read_limited(root / "lock", 4096).startswith(OUR_LOCK_TEXT)
     except FileNotFoundError:
         return False
-
 
 
 def make_root(root: Path) -> None:
@@ -62,5 +59,3 @@ def make_root(root: Path) -> None:
         durable.make_directory(root / "commitlog")
     except OSError as error:
         raise durable.translate(error, root) from error
-
-

@@ -100,9 +100,7 @@ class Reading(TopicsAndGroups):
         """
         return self._reading().offset_after_bytes(topic, queue_id, start, end, limit_bytes)
 
-    def lost_offsets(
-        self, topic: str, queue_id: int, start: int, end: int, *, tags: str | None = None
-    ) -> np.ndarray:
+    def lost_offsets(self, topic: str, queue_id: int, start: int, end: int, *, tags: str | None = None) -> np.ndarray:
         """Queue offsets of the messages in [start, end) that `read` with these tags cannot return, (n,) int64,
         ascending: their segment is missing, or they lie in accepted damage. Only queue entries are read.
         OffsetOutOfRangeError.

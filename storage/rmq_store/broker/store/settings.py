@@ -69,7 +69,6 @@ def settings_that_hold(
     return known.config.with_operational(wanted)
 
 
-
 def described_before(root: Path) -> StoreFile | None:
     """Check again for a store.json that was missing. None if the store never had one; the content if another process
     has just written it.
@@ -88,5 +87,3 @@ def described_before(root: Path) -> StoreFile | None:
         reason = "missing, and so is its backup, although this is a store of ours; see `rmq repair`"
         raise CorruptConfigError(str(root / "pyrmq" / "store.json"), 0, reason)
     return known
-
-

@@ -48,8 +48,7 @@ class UnlistedTopics:
         return {name: topic for name in names if (topic := self._found(name, deleted)) is not None}
 
     def hint(self) -> str:
-        """A sentence about the unlisted topics, for the error about an unknown topic; "" without any. Raises as `get`.
-        """
+        """A sentence about the unlisted topics, for the error about an unknown topic; "" if none. Raises as `get`."""
         text = listed(tuple(self.all()))
         return f"; not in the table, though they have queues: {text} (see `rmq repair`)" if text else ""
 

@@ -294,9 +294,7 @@ def _nothing() -> None:
     pass
 
 
-def map_in_pairs(
-    items: Iterable[_Item], work: Callable[[_Item], T]
-) -> Iterator[tuple[_Item, Callable[[], T]]]:
+def map_in_pairs(items: Iterable[_Item], work: Callable[[_Item], T]) -> Iterator[tuple[_Item, Callable[[], T]]]:
     """Yield each item with a function that returns the result of `work(item)`, or raises its error. With two
     processors, a second thread works on every other item. No work runs while the caller has an item.
     """

@@ -32,15 +32,13 @@ class Shared(Protocol):
 
 
 class Pace:
-    """The pace of one waiter, for one wait. `first_s`: its first sleep; the next ones double until they reach SHORT_S.
-    """
+    """The pace of one waiter, for one wait. `first_s`: its first sleep; later ones double until they reach SHORT_S."""
 
     def __init__(self, first_s: float = SHORT_S) -> None:
         self._sleep_s = first_s
 
     def sleep_s(self) -> float:
-        """The next sleep in seconds, at random, so that waiters which were woken together do not poll together again.
-        """
+        """The next sleep in seconds, at random, so that waiters that were woken together do not poll together again."""
         return self._sleep_s * random.uniform(0.5, 1.5) if self._sleep_s >= SHORT_S else self._sleep_s
 
     def is_due(self, shared: Shared) -> bool:

@@ -118,9 +118,7 @@ class OpenFiles:
         self._files: dict[str, OpenFile] = {}
         self._next_search_s = 0.0
 
-    def get(
-        self, path: str, size_bytes: int, *, writable: bool, pin: bool, directory: Path | None = None
-    ) -> OpenFile:
+    def get(self, path: str, size_bytes: int, *, writable: bool, pin: bool, directory: Path | None = None) -> OpenFile:
         """Return the open file; FileNotFoundError if it does not exist (any more). `directory`: the file's directory,
         if the file is not reached by its path (`rooted`).
 

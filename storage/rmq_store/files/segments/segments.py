@@ -217,8 +217,7 @@ class SegmentRun:
         return False
 
     def data_end(self, base: int, start: int) -> int:
-        """The offset after the last non-zero byte of one file, from position `start` on; base + start if there is none.
-        """
+        """The offset after the last non-zero byte of one file, from position `start` on; base + start if none is."""
         file = self.open(base)
         for low, high in reversed(file.data_ranges(start, self.size_bytes)):
             for position in range(high, low, -len(_ZEROS)):

@@ -124,9 +124,7 @@ def _set_deliver_times(
         return
     levels = pieces.column(names.DELAY_TIME_LEVEL).dictionary_encode()
     # Level 0 in the last place, for messages without the property; a level above the table's counts as its last.
-    delays_ms = np.array(
-        [_delay_ms(text, delay_level_ms) for text in levels.dictionary.to_pylist()] + [0], np.int64
-    )
+    delays_ms = np.array([_delay_ms(text, delay_level_ms) for text in levels.dictionary.to_pylist()] + [0], np.int64)
     row_delays = delays_ms[levels.indices.fill_null(len(levels.dictionary)).to_numpy()]
     scheduled = (topics.indices.to_numpy() == schedule_code) & (row_delays > 0)
     tags_code[scheduled] = headers.store_timestamp[scheduled] + row_delays[scheduled]

@@ -136,9 +136,7 @@ class FrameHeaders:
         """Bodies as stored, perhaps compressed, (n,) binary."""
         return take_slices(pa.py_buffer(self.data), self.body_start, self.body_end)
 
-    def properties(
-        self, noted: tuple[str, ...] = KEYS_AND_TAGS, *, first_wins: str = UNIQUE_KEY
-    ) -> PropertyPieces:
+    def properties(self, noted: tuple[str, ...] = KEYS_AND_TAGS, *, first_wins: str = UNIQUE_KEY) -> PropertyPieces:
         """The properties of all frames; `noted` and `first_wins` as `split_property_slices` takes them."""
         return split_property_slices(
             self.data, self.properties_start, self.properties_end, noted, first_wins=first_wins
@@ -149,9 +147,7 @@ class FrameHeaders:
         return take_slices(pa.py_buffer(self.data), self.properties_start, self.properties_end)
 
 
-def frame_columns(
-    buffer: pa.Buffer, positions: Int64, sizes: Int32, *, base_offset: int | None = None
-) -> FrameHeaders:
+def frame_columns(buffer: pa.Buffer, positions: Int64, sizes: Int32, *, base_offset: int | None = None) -> FrameHeaders:
     """Read and check the fixed fields and all lengths of the frames at `positions` (n,) with `sizes` (n,) bytes.
 
     `base_offset` is the commit-log offset of the buffer's first byte: each frame's physicalOffset must be that plus its
@@ -169,9 +165,7 @@ def frame_columns(
     if native.LOADED:
         # The order of the arrays is that of the fields above, from queue_id on.
         int32_fields, int64_fields = np.empty((5, len(positions)), np.int32), np.empty((11, len(positions)), np.int64)
-        one_topic = native.functions.read_frames(
-            data, positions, lengths, base_offset, int32_fields, int64_fields
-        )
+        one_topic = native.functions.read_frames(data, positions, lengths, base_offset, int32_fields, int64_fields)
         if one_topic is not None:
             return FrameHeaders(data, positions, one_topic, *int32_fields, *int64_fields)
         # What follows says which one is bad, and why.

@@ -75,8 +75,7 @@ class StoredMessage:
 
     @property
     def java_unique_key(self) -> str | None:
-        """UNIQ_KEY (the last, if there are several). For a member of a 5.x Java client's batch it is that of the batch.
-        """
+        """UNIQ_KEY (the last of several). For a member of a 5.x Java client's batch it is that of the batch."""
         return names.last_unique_key(self.properties_raw)
 
     @property
@@ -203,8 +202,7 @@ def _without_crc(properties: bytes) -> bytes:
 def complete_frame(
     frame: bytearray, queue_offset: int, commit_log_offset: int, store_timestamp_ms: int, *, crc_property: bool
 ) -> None:
-    """Fill in, in place, the fields that `encode_frame` wrote as 0 because they were unknown; `crc_property` as there.
-    """
+    """Fill in place the fields that `encode_frame` wrote as 0 because they were unknown; `crc_property` as there."""
     if native.LOADED:
         native.functions.place_message(frame, queue_offset, commit_log_offset, store_timestamp_ms, crc_property)
         return

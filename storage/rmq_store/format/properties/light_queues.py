@@ -37,9 +37,7 @@ def is_dispatched(properties: Mapping[str, str], topic: str, queue_offset: int) 
     return (topic, str(queue_offset)) in zip(queues, offsets, strict=False)
 
 
-def are_dispatched(
-    pieces: PropertyPieces, topic: str, queue_offsets: npt.NDArray[np.int64]
-) -> npt.NDArray[np.bool_]:
+def are_dispatched(pieces: PropertyPieces, topic: str, queue_offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """As `is_dispatched`, for many messages: (n,) bool."""
     queues = pc.split_pattern(pieces.column(names.INNER_MULTI_DISPATCH).fill_null(""), _SEPARATOR)
     offsets = pc.split_pattern(pieces.column(names.INNER_MULTI_QUEUE_OFFSET).fill_null(""), _SEPARATOR)

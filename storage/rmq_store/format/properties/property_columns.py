@@ -256,9 +256,7 @@ class _NativePieces(PropertyPieces):
     def to_map(self) -> pa.MapArray:
         count, room = len(self.starts), int(np.sum(self.ends - self.starts))
         texts = [(np.empty(count + 1, np.int32), pa.allocate_buffer(room)) for _ in range(2)]
-        sizes = native.functions.copy_pieces(
-            self.data, self.starts, self.separators, self.ends, *texts[0], *texts[1]
-        )
+        sizes = native.functions.copy_pieces(self.data, self.starts, self.separators, self.ends, *texts[0], *texts[1])
         arrays = [
             pa.StringArray.from_buffers(count, pa.py_buffer(offsets), text.slice(0, size))
             for (offsets, text), size in zip(texts, sizes, strict=True)

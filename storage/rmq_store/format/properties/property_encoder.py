@@ -173,8 +173,7 @@ def property_parts(
     if len(entries.rows):
         parts.append(entries.encoded())
     tags, keys, unique = (
-        stored[name] if name in stored else entries.column(name)
-        for name in (names.TAGS, names.KEYS, names.UNIQUE_KEY)
+        stored[name] if name in stored else entries.column(name) for name in (names.TAGS, names.KEYS, names.UNIQUE_KEY)
     )
     return PropertyParts(parts, tags, keys, unique)
 

@@ -75,6 +75,7 @@ CRC32 = "__CRC32#"
 CRC_PROPERTY_PREFIX = b"__CRC32#\x01"
 CRC_PROPERTY_BYTES = 20
 
+
 def encode_properties(properties: Mapping[str, str]) -> bytes:
     r"""Write `properties` in their order, each entry ended by %x02.
 

@@ -295,9 +295,7 @@ class _Part(NamedTuple):
     numbered: Numbered
 
 
-def _placed(
-    log: CommitLog, parts: Sequence[Sequence[pa.RecordBatch]], groups: Groups, start: int
-) -> Iterator[_Part]:
+def _placed(log: CommitLog, parts: Sequence[Sequence[pa.RecordBatch]], groups: Groups, start: int) -> Iterator[_Part]:
     """The parts of an append that begins at `start`, each one laid out when it is asked for."""
     for number, batches in enumerate(parts):
         sizes = np.concatenate([np.diff(frame_bounds(batch)) for batch in batches])

@@ -1,8 +1,8 @@
 """Offsets of the records of an append: arithmetic over their sizes, no I/O (data plane).
 
-    segment 0                                segment 1
-    | r0 | r1 | r2 |######################## | r3 | r4 | ...
-                    blank frame: fills the rest, at least 8 bytes
+segment 0                                segment 1
+| r0 | r1 | r2 |######################## | r3 | r4 | ...
+                blank frame: fills the rest, at least 8 bytes
 """
 
 from __future__ import annotations

@@ -180,9 +180,7 @@ def next_message(log: CommitLog, base: int, position: int) -> int:
 def _check(log: CommitLog, view: memoryview, base: int, position: int) -> FrameCheck:
     offset = base + position
     must_have_crc = log.crc_from is not None and offset >= log.crc_from
-    return check_frame(
-        view, position, len(view), expect_offset=offset, check_crc=True, force_prop_crc=must_have_crc
-    )
+    return check_frame(view, position, len(view), expect_offset=offset, check_crc=True, force_prop_crc=must_have_crc)
 
 
 _MESSAGE_MAGIC = b"\xda\xa3\x20"  # of both versions

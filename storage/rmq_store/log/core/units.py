@@ -111,9 +111,7 @@ class UnitScan:
         if stretch.gap:
             self._open = None  # it was on disk; what is left of it is as good as any other record
 
-    def _begun(
-        self, log: CommitLog, stretch: scan.Stretch, columns: DispatchColumns
-    ) -> Iterator[tuple[int, OpenUnit]]:
+    def _begun(self, log: CommitLog, stretch: scan.Stretch, columns: DispatchColumns) -> Iterator[tuple[int, OpenUnit]]:
         """The units that begin in a stretch, and with which row."""
         names = columns.topic.dictionary.to_pylist()
         if self._open is None and UNITS_TOPIC not in names:

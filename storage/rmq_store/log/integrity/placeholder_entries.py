@@ -241,8 +241,7 @@ def end_without_messages(log: CommitLog, key: QueueKey, end: int) -> None:
 
 
 def placeholders_around(log: CommitLog, topic: str, queue_id: int, queue_offset: int) -> tuple[int, int]:
-    """[first, last) of the messages around `queue_offset` that lie in accepted damage, according to the queue's files.
-    """
+    """[first, last) of the messages around `queue_offset` that lie in accepted damage, by the queue's files."""
     queue = log.views.queue(topic, queue_id)
 
     def is_lost(number: int) -> bool:

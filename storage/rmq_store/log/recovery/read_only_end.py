@@ -116,8 +116,7 @@ def read_only_end(log: CommitLog) -> ReadOnlyEnd | StatePage:
 
 
 def read_on(log: CommitLog, found: ReadOnlyEnd) -> ReadOnlyEnd | StatePage:
-    """Return what `read_only_end` would return now. Cheap if no process wrote since `found`. Raises as `read_only_end`.
-    """
+    """The present result of `read_only_end`. Cheap if no process wrote since `found`. Raises as `read_only_end`."""
     if (page := live_page(log)) is not None:
         return page
     now = _end_at(log, found.end)
