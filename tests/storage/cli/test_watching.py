@@ -214,7 +214,7 @@ def test_watching_in_a_pipe_is_a_line_of_json_per_look(store: Store, every: list
 
 
 def test_top_counts_what_comes_in_and_out_between_two_looks(store: Store) -> None:
-    look = top_module._Look(store, 1)
+    look = top_module._Sampler(store, 1)
     first = look.take()
     assert (first["bytesPerSecond"], first["topics"][0]["inPerSecond"]) == (None, None)
     store.now[0] += 2000  # type: ignore[attr-defined]
@@ -259,10 +259,10 @@ def test_every_command_has_help_with_an_example_the_store_option_and_json(run: R
 
 def test_rates_need_two_looks_and_a_clock_that_moved() -> None:
     rates = Rates()
-    assert rates.look(1000, {"a": 5}) == {}
-    assert rates.look(1000, {"a": 6}) == {}
-    assert rates.look(500, {"a": 7}) == {}
-    assert rates.look(1500, {"a": 9, "new": 100}) == {"a": 2.0}
+    assert rates.sample(1000, {"a": 5}) == {}
+    assert rates.sample(1000, {"a": 6}) == {}
+    assert rates.sample(500, {"a": 7}) == {}
+    assert rates.sample(1500, {"a": 9, "new": 100}) == {"a": 2.0}
 
 
 def test_figures_as_text() -> None:

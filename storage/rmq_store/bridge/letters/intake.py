@@ -28,7 +28,7 @@ from rmq_store.errors import KafkaOffsetError, KafkaUnavailableError, MirrorSour
 
 _POLL_MS: Final = 500
 _RETRY_S: Final = 1.0
-_LOOK_S: Final = 30.0
+_REFRESH_S: Final = 30.0
 
 UNIT_ROWS: Final = 4_096
 """Records of one unit, at most."""
@@ -72,7 +72,7 @@ class Intake:
         self._beyond: dict[Partition, tuple[int, int]] = {}
         self.lost_count = 0
 
-    def look_at_topics(self) -> None:
+    def refresh_topics(self) -> None:
         """Begin new topics and partitions at their first record. Call it now and then.
 
         Raises:
@@ -134,18 +134,18 @@ class Intake:
     ) -> None:
         """Read until `wait(seconds)` returns True, because somebody has asked to stop; with `until_caught_up`, up to
         the present ends of the partitions. If Kafka is unavailable, wait for it, except with `until_caught_up`.
-        `on_poll(count)` is called after each poll. Raises as `look_at_topics` and `poll`.
+        `on_poll(count)` is called after each poll. Raises as `refresh_topics` and `poll`.
         """
-        self.look_at_topics()
-        looked_s = time.monotonic()
+        self.refresh_topics()
+        refreshed_s = time.monotonic()
         ends = self._reader.stable_ends(self.partitions()) if until_caught_up else None
         while not wait(0):
             if ends is not None and all(self.next_offset(partition) >= end for partition, end in ends.items()):
                 break
             try:
-                if ends is None and time.monotonic() - looked_s >= _LOOK_S:
-                    looked_s = time.monotonic()
-                    self.look_at_topics()
+                if ends is None and time.monotonic() - refreshed_s >= _REFRESH_S:
+                    refreshed_s = time.monotonic()
+                    self.refresh_topics()
                 count = self.poll(_POLL_MS)
             except KafkaUnavailableError:
                 if ends is not None or wait(_RETRY_S):

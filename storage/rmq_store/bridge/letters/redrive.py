@@ -224,7 +224,7 @@ class KafkaRedrive:
         is_known = _mask(rows.column("redriven"))
         went = _mask(self.redriven.has(unique_keys)) & _mask(pc.is_valid(unique_keys))
         if notes and (went & ~is_known).any():
-            self._note(rows.filter(pa.array(went & ~is_known)))
+            self._record_moved(rows.filter(pa.array(went & ~is_known)))
         again = np.ones(count, np.bool_)  # restored from an archive, perhaps: the letter is there twice
         again[np.unique(unique_keys.fill_null("").to_numpy(zero_copy_only=False), return_index=True)[1]] = False
         stays |= is_known | went | (again & _mask(pc.is_valid(unique_keys)))
@@ -285,10 +285,10 @@ class KafkaRedrive:
             writer.commit()
             self._is_open = False
             self.redriven.add(sent.column("uniqueKey"))
-            self._note(sent)
+            self._record_moved(sent)
         return sent, refused
 
-    def _note(self, rows: pa.RecordBatch) -> None:
+    def _record_moved(self, rows: pa.RecordBatch) -> None:
         for queue_id, moved in _by_queue(rows):
             self._store.dead_letters.record_moved(self._group, queue_id, moved.column("queueOffset").to_pylist())
 

@@ -31,7 +31,7 @@ from rmq_store.format.text import names
 
 _POLL_MS: Final = 200
 _RETRY_S: Final = 1.0
-_LOOK_S: Final = 30.0
+_REFRESH_S: Final = 30.0
 
 
 class KafkaRetry:
@@ -96,13 +96,13 @@ class KafkaRetry:
         all present records are read, and the due ones are returned. Raises as `Intake.run` and `RetryReturn.step`.
         """
         self._begin()
-        looked_s = time.monotonic()
+        refreshed_s = time.monotonic()
         ends = self._reader.stable_ends(self.intake.partitions()) if until_caught_up else None
         while not wait(0):
             try:
-                if ends is None and time.monotonic() - looked_s >= _LOOK_S:
-                    looked_s = time.monotonic()
-                    self.intake.look_at_topics()
+                if ends is None and time.monotonic() - refreshed_s >= _REFRESH_S:
+                    refreshed_s = time.monotonic()
+                    self.intake.refresh_topics()
                 self.intake.poll(_POLL_MS)
                 self._store.schedule.deliver_due()
                 while self.returning.step() and not wait(0):
@@ -119,7 +119,7 @@ class KafkaRetry:
 
     def _begin(self) -> None:
         self.returning.begin()  # it uses the reader, too
-        self.intake.look_at_topics()
+        self.intake.refresh_topics()
 
     def _begin_again(self, wait: Callable[[float], bool]) -> None:
         while not wait(0):

@@ -22,8 +22,8 @@ from rmq_store.errors import (
     StoreError,
 )
 
-LOOK_S: Final = 5.0
-"""Between two looks at the topics."""
+REFRESH_S: Final = 5.0
+"""Between two refreshes of the topics, in seconds."""
 
 _IDLE_S: Final = 0.2
 _LEAST_PAUSE_S: Final = 1.0
@@ -62,7 +62,7 @@ class IntoKafka:
         self._pace, self._windows, self._letters_max = Pace(rate), windows, letters_max
         self._is_writable, self._patience_s = is_writable, patience_s
         self._topics: dict[str, _Topic] = {}
-        self._looked_s: float | None = None
+        self._refreshed_s: float | None = None
         self.report = MirrorReport(side.mirror, "rmq-to-kafka")
 
     def run(self, *, until_caught_up: bool = False) -> MirrorReport:
@@ -78,9 +78,9 @@ class IntoKafka:
         """
         try:
             while not self._wait(closed_s(self._windows)):
-                self._look()
+                self._refresh_topics()
                 moved = [self._copy(topic) for topic in list(self._topics.values()) if not self._wait(0)]
-                self._tell("copying" if any(moved) else "waiting")
+                self._update_report("copying" if any(moved) else "waiting")
                 if self._is_done(until_caught_up, any(moved)) or self._wait(0 if any(moved) else _IDLE_S):
                     break
                 if self._wait(self._pace.wait_s()):
@@ -88,7 +88,7 @@ class IntoKafka:
         finally:
             for topic in self._topics.values():
                 topic.copy.close()
-        self._tell("stopped")
+        self._update_report("stopped")
         return self.report
 
     def _is_done(self, until_caught_up: bool, has_moved: bool) -> bool:
@@ -99,13 +99,13 @@ class IntoKafka:
         has_more = any(topic.again_s or topic.copy.is_unsettled for topic in at_work)
         return until_caught_up and not has_moved and not has_more
 
-    def _look(self) -> None:
+    def _refresh_topics(self) -> None:
         self._store.refresh()
         now_s = time.monotonic()
-        if self._looked_s is not None and now_s - self._looked_s < LOOK_S:
+        if self._refreshed_s is not None and now_s - self._refreshed_s < REFRESH_S:
             return
-        is_new = self._looked_s is not None
-        self._looked_s = now_s
+        is_new = self._refreshed_s is not None
+        self._refreshed_s = now_s
         for name, target in self._choice.chosen(self._store.topics()).items():
             if name not in self._topics:
                 copy = TopicIntoKafka(
@@ -147,7 +147,7 @@ class IntoKafka:
         topic.again_s = now_s + topic.pause_s
         topic.pause_s = min(2 * topic.pause_s, _LONGEST_PAUSE_S)
 
-    def _tell(self, state: str) -> None:
+    def _update_report(self, state: str) -> None:
         for topic in self._topics.values():
             topic.copy.tell("" if topic.failure is None else f"topic {topic.copy.topic!r} has stopped: {topic.failure}")
         waiting = sum(bool(topic.again_s) for topic in self._topics.values())

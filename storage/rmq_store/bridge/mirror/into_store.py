@@ -41,8 +41,8 @@ UNIT_ROWS: Final = 65_536
 """Number of records of one append, at most."""
 
 POLL_MS: Final = 500
-LOOK_S: Final = 10.0
-"""Between two looks at the topics."""
+REFRESH_S: Final = 10.0
+"""Between two refreshes of the topics, in seconds."""
 
 EMPTY_UNIT_S: Final = 10.0
 """Between two units of a partition that moved without records: each costs two records of the store."""
@@ -80,13 +80,13 @@ class IntoStore:
         self._on_report = on_report
         self._pace = Pace(options.rate)
         self._topics = SourceTopics(store, reader, administration, options, administration.cluster_id())
-        self._looked_s = self._lag_s = 0.0
+        self._refreshed_s = self._lag_s = 0.0
         self._goal: dict[Partition, int] | None = None
         self._ask_until_s = 0.0
         self.report = MirrorReport(options.mirror, "kafka-to-rmq")
         self._waits = Waits(wait, self._pace, options.windows, self.report, on_report, patience_s)
         self._letters_are_made = False
-        self._look()
+        self._refresh_topics()
 
     def run(self, *, until_caught_up: bool = False) -> MirrorReport:
         """Copy until somebody stops it; with `until_caught_up`, up to the present ends of the partitions. Records that
@@ -103,11 +103,11 @@ class IntoStore:
             if until_caught_up:
                 self._set_goal()
             while not self._is_done():
-                self._turn()
+                self._run_round()
         except Stopped:
             pass
         else:
-            self._look_at_lag()
+            self._measure_lag()
         with contextlib.suppress(Stopped):  # the store is full: the next run passes the same offsets
             self._settle(everything=True)
         self.report.state = "stopped"
@@ -126,27 +126,27 @@ class IntoStore:
         active = self._topics.active
         return all(place not in active or active[place].read_offset >= end for place, end in self._goal.items())
 
-    def _turn(self) -> None:
+    def _run_round(self) -> None:
         self._waits.until_allowed()
         now_s = time.monotonic()
-        if now_s - self._looked_s >= LOOK_S:
-            self._waits.answered(self._look)
+        if now_s - self._refreshed_s >= REFRESH_S:
+            self._waits.answered(self._refresh_topics)
         fetched = self._polled()
         self.report.last_poll_ms = time.time_ns() // 1_000_000
         if fetched:
             self._copy(fetched)
         self._settle()
         if now_s - self._lag_s >= REPORT_S:
-            self._look_at_lag()
-        self._tell()
+            self._measure_lag()
+        self._update_report()
         if self._topics.stopped and not self._topics.active:
             place, reason = next(iter(self._topics.stopped.items()))
             raise MirrorSourceError(f"every partition has stopped; {place.topic}/{place.partition}: {reason}")
 
-    def _look(self) -> None:
-        if self._topics.look():
+    def _refresh_topics(self) -> None:
+        if self._topics.refresh():
             self._assign()
-        self._looked_s = time.monotonic()
+        self._refreshed_s = time.monotonic()
 
     def _assign(self) -> None:
         self._reader.assign({place: one.next for place, one in self._topics.active.items()})
@@ -302,7 +302,7 @@ class IntoStore:
             born_timestamp=self._options.born_timestamp,
         )
 
-    def _look_at_lag(self) -> None:
+    def _measure_lag(self) -> None:
         self._lag_s = time.monotonic()
         try:
             ends = self._reader.stable_ends(list(self._topics.active))
@@ -313,19 +313,19 @@ class IntoStore:
             # Rights that have ended: the next poll says so, and stops these partitions.
             return
         for place, end in ends.items():
-            self._told(place).stable_end = end
+            self._report_of(place).stable_end = end
         self.report.state = "copying"
         if self.report.is_caught_up:
             self.report.state = "caught up"
 
-    def _tell(self) -> None:
+    def _update_report(self) -> None:
         for place, one in self._topics.active.items():
-            self._told(place).next_offset = one.read_offset
+            self._report_of(place).next_offset = one.read_offset
         for place, reason in self._topics.stopped.items():
-            self._told(place).failure = reason
+            self._report_of(place).failure = reason
         self._on_report(self.report)
 
-    def _told(self, place: Partition) -> PartitionReport:
+    def _report_of(self, place: Partition) -> PartitionReport:
         found = self.report.partitions.get(place)
         if found is None:
             one = self._topics.active.get(place)

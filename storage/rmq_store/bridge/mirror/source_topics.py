@@ -73,9 +73,9 @@ class SourceTopics:
         self.active: dict[Partition, SourcePartition] = {}
         self.stopped: dict[Partition, str] = {}
         self._refused: dict[str, str] = {}
-        self._is_first_look = True
+        self._is_first_refresh = True
 
-    def look(self) -> bool:
+    def refresh(self) -> bool:
         """Read the list of topics, and begin new ones. Returns True if `active` has changed.
 
         Raises:
@@ -99,13 +99,13 @@ class SourceTopics:
             try:
                 self._follow(available[name], target, start)
             except (UsageError, MirrorSourceError) as error:
-                if self._is_first_look:
+                if self._is_first_refresh:
                     raise
                 self._refused[name] = str(error)
                 self._stop_topic(name, str(error))
         if not is_begun:
             self.positions.note_begun(self._options.cluster_id)
-        self._is_first_look = False
+        self._is_first_refresh = False
         return set(self.active) != before
 
     def stop(self, place: Partition, reason: str) -> None:
@@ -132,7 +132,7 @@ class SourceTopics:
         try:
             chosen = self._options.choice.chosen(available.keys())
         except UsageError as error:
-            if self._is_first_look:
+            if self._is_first_refresh:
                 raise
             self._refused[""] = str(error)
             return {name: topic.target for name, topic in self.topics.items() if name in available}

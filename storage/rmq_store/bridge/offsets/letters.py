@@ -39,12 +39,12 @@ class Letters:
         found: dict[Queue, list[int]] = {}
         for entries in self._read():
             for source in entries.column(MIRROR_FROM)[0].to_pylist():
-                place = self._place(source)
+                place = self._source_position(source)
                 if place is not None:
                     found.setdefault(place[0], []).append(place[1])
         return {queue: np.unique(np.array(offsets, np.int64)) for queue, offsets in found.items()}
 
-    def _place(self, source: bytes | None) -> tuple[Queue, int] | None:
+    def _source_position(self, source: bytes | None) -> tuple[Queue, int] | None:
         parts = (source or b"").split(b" ")
         if len(parts) < 4 or not parts[2].isdigit() or not parts[3].isdigit() or len(parts[3]) > _OFFSET_DIGITS_MAX:
             return None  # somebody else's message

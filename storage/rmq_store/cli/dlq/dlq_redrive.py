@@ -61,14 +61,14 @@ class _Sums:
     """Adds up the progress of the calls, for the bar."""
 
     def __init__(self, tell: Callable[[int, int], None] | None) -> None:
-        self._tell = tell
+        self._show = tell
         self._before = self._now = (0, 0)
 
     def __call__(self, rows: int, size_bytes: int) -> None:
         """Add the progress of the present call."""
         self._now = self._before[0] + rows, self._before[1] + size_bytes
-        if self._tell is not None:
-            self._tell(*self._now)
+        if self._show is not None:
+            self._show(*self._now)
 
     def call_ended(self) -> None:
         """The next call begins at 0."""

@@ -108,8 +108,8 @@ def _lines(store: Store, names: Sequence[str], per_queue: bool, rates: Rates, la
     if names:
         failed = [retry for retry in failed if retry.removeprefix(RETRY_PREFIX) in names]
     found = [line for group in groups for line in _of_group(group, per_queue or bool(names))]
-    consumed = rates.look(now_ms, {line[:3]: line.committed or 0 for line in found})
-    shrinking = lags.look(now_ms, {line[:3]: line.lag for line in found})
+    consumed = rates.sample(now_ms, {line[:3]: line.committed or 0 for line in found})
+    shrinking = lags.sample(now_ms, {line[:3]: line.lag for line in found})
     shown = {line.topic for line in found}
     found += [_uncommitted(store, retry) for retry in failed if retry not in shown]
     found.sort(key=lambda line: (line.group, line.topic))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rmq_store import RetentionReport, Store, StoreConfig
 
 # ScheduleMessageService.java: between two looks, after an exception, and between two writes of delayOffset.json.
-LOOK_S = 0.1
+POLL_S = 0.1
 AFTER_ERROR_S = 10.0
 SAVE_S = 10.0
 
@@ -69,7 +69,7 @@ def _run(store: Store, stop: StopSignal, *, cleans: bool) -> None:
     cleaner = _Cleaner(store, saved_s + FIRST_CLEANING_S) if cleans else None
     wait_s = 0.0
     while not stop.wait(wait_s):
-        wait_s = LOOK_S
+        wait_s = POLL_S
         now_s = time.monotonic()
         try:
             delivery = schedule.deliver_due()
@@ -103,7 +103,7 @@ class _Cleaner:
         self._next_s = now_s + self._store.config.clean_resource_interval / 1000
         problem = ""
         try:
-            self._tell(self._store.retention.run())
+            self._print_deletions(self._store.retention.run())
         except StoreLockedError:
             return
         except StoreFailedError:
@@ -114,7 +114,7 @@ class _Cleaner:
             click.echo(f"rmq: {printable(problem)}", err=True)
         self._problem = problem
 
-    def _tell(self, report: RetentionReport) -> None:
+    def _print_deletions(self, report: RetentionReport) -> None:
         gone = [fate for fate in report.plan.going if fate.start in report.removed]
         if gone:
             where = f"bytes {gone[0].start} to {gone[-1].end} of the log ({len(gone)} files)"

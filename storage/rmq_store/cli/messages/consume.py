@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rmq_store.client import ConsumeConcurrentlyStatus, MessageExt
 
 # Between two looks for messages.
-LOOK_S = 0.1
+POLL_S = 0.1
 
 
 class _Stop(BaseException):
@@ -186,7 +186,7 @@ def _run(
                 if not consumer.run_once():
                     if until_empty:
                         return
-                    time.sleep(LOOK_S)
+                    time.sleep(POLL_S)
         except _Stop:
             return
 

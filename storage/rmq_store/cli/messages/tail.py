@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rmq_store.cli.shared.follow import Follower
 
 # Between two looks at where the log ends.
-LOOK_S = 0.1
+POLL_S = 0.1
 
 
 @click.command(
@@ -80,7 +80,7 @@ def tail(
             follower.start_at(parse_time(start, store.clock()))
         try:
             _show(follower, as_json, body)
-            while follow and not reader_left(LOOK_S):
+            while follow and not reader_left(POLL_S):
                 _show(follower, as_json, body)
         except KeyboardInterrupt:
             return

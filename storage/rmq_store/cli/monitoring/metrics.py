@@ -56,10 +56,10 @@ def metrics(
         host, port = parse_address(address, expose=expose)
         known = [check_name(name) for name in names]
         with open_store(root) as store:
-            serve(host, port, lambda: _look(store, queues), known)
+            serve(host, port, lambda: _sample(store, queues), known)
         return
     with open_store(root) as store:
-        families = _look(store, queues)
+        families = _sample(store, queues)
     if as_json:
         write_json([_json(family) for family in families])
     elif output is not None:
@@ -75,7 +75,7 @@ def metrics(
         click.echo(openmetrics_text(families), nl=False)
 
 
-def _look(store: Store, queues: bool) -> list[MetricFamily]:
+def _sample(store: Store, queues: bool) -> list[MetricFamily]:
     from rmq_store.broker.monitoring.metrics import store_metrics
     from rmq_store.cli.mqadmin.common import cluster_name
 

@@ -28,7 +28,7 @@ from rmq_store.errors import StoreError, UsageError
 if TYPE_CHECKING:
     from rmq_store.format.text.openmetrics import MetricFamily
 
-Look = Callable[[], "Sequence[MetricFamily]"]
+Sample = Callable[[], "Sequence[MetricFamily]"]
 
 _TEXT = "text/plain; charset=utf-8"
 _BUSY = (
@@ -59,14 +59,14 @@ def parse_address(text: str, *, expose: bool) -> tuple[str, int]:
     return host, int(digits)
 
 
-def serve(host: str, port: int, look: Look, names: Collection[str] = ()) -> None:
+def serve(host: str, port: int, sample: Sample, names: Collection[str] = ()) -> None:
     """Print the address, and serve until Ctrl-C or SIGTERM. UsageError: the address cannot be used."""
     turn = threading.Lock()
 
     class Handler(_Handler):
-        def look(self) -> Sequence[MetricFamily]:
+        def families(self) -> Sequence[MetricFamily]:
             with turn:
-                return look()
+                return sample()
 
     class Server(_Server):
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -134,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
     patience_s = http_limits.REQUEST_S
     server_version, sys_version = "rmq", ""
 
-    def look(self) -> Sequence[MetricFamily]:
+    def families(self) -> Sequence[MetricFamily]:
         """The metrics now."""
         raise NotImplementedError
 
@@ -173,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
         accepted = self.headers.get("Accept", "*/*")
         classic = "text/plain" in accepted and "application/openmetrics-text" not in accepted
         try:
-            families = self.look()
+            families = self.families()
         except (StoreError, OSError) as error:
             self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, f"{printable(str(error))}\n")
             return

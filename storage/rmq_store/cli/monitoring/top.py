@@ -44,7 +44,7 @@ def top(root: Path, as_json: bool, every_s: float, limit: int) -> None:
     once.
     """
     with open_store(root) as store:
-        look = _Look(store, limit)
+        look = _Sampler(store, limit)
         if sys.stdout.isatty() and not as_json:
             from rmq_store.cli.shared.live_screen import watch
 
@@ -64,7 +64,7 @@ def top(root: Path, as_json: bool, every_s: float, limit: int) -> None:
     write_table(_GROUPS, [_group_cells(group) for group in found["groups"]])
 
 
-class _Look:
+class _Sampler:
     """Samples an open store; rates are those since the previous sample."""
 
     def __init__(self, store: Store, limit: int) -> None:
@@ -88,7 +88,7 @@ class _Look:
             if config.readable and not is_system_topic(name) and config.is_read_here
         }
         ends = {name: sum(queue.max_offset for queue in ranges.values()) for name, ranges in topics.items()}
-        grown = self._in.look(now_ms, ends)
+        grown = self._in.sample(now_ms, ends)
         found: list[dict[str, Any]] = [
             {
                 "topic": name,
@@ -103,7 +103,7 @@ class _Look:
             "store": str(store.path),
             "logStart": start,
             "logEnd": end,
-            "bytesPerSecond": self._log.look(now_ms, {"log": end}).get("log"),
+            "bytesPerSecond": self._log.sample(now_ms, {"log": end}).get("log"),
             "diskUsedPercent": usage_percent(store.path),
             "notFlushedBytes": not_flushed_bytes(store.path),
             "topics": found[: self._limit],
@@ -114,7 +114,7 @@ class _Look:
         from rmq_store.broker.monitoring.lag import all_lags
 
         lags = all_lags(self._store, now_ms)
-        gone = self._out.look(now_ms, {lag.group: sum(q.consumer_offset or 0 for q in lag.queues) for lag in lags})
+        gone = self._out.sample(now_ms, {lag.group: sum(q.consumer_offset or 0 for q in lag.queues) for lag in lags})
         found: list[dict[str, Any]] = [
             {
                 "group": lag.group,

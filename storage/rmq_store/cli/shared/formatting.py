@@ -15,7 +15,7 @@ class Rates:
         self._time_ms: int | None = None
         self._values: Mapping[Any, int] = {}
 
-    def look(self, now_ms: int, values: Mapping[Key, int]) -> dict[Key, float]:
+    def sample(self, now_ms: int, values: Mapping[Key, int]) -> dict[Key, float]:
         """The growth of each value per second since the previous call; a key that is new is left out."""
         before, self._values = self._values, dict(values)
         before_ms, self._time_ms = self._time_ms, now_ms

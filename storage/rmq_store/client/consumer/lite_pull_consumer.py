@@ -219,7 +219,7 @@ class LitePullConsumer:
         try:
             with self._guard.entered():
                 if self.auto_commit:
-                    self._note(self._polled.consumed(self._queues()))
+                    self._set_committed(self._polled.consumed(self._queues()))
                 self._offsets.persist(self._queues())
         finally:
             try:
@@ -332,11 +332,11 @@ class LitePullConsumer:
             chosen = {self._find(queue).queue: checked_offset(queue, offset) for queue, offset in offsets.items()}
         else:
             chosen = self._polled.of(ours)
-        self._note(chosen)
+        self._set_committed(chosen)
         if persist:
             self._offsets.persist(chosen.keys())
 
-    def _note(self, offsets: Mapping[MessageQueue, int]) -> None:
+    def _set_committed(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Set these offsets as the next ones to store."""
         for queue, offset in offsets.items():
             self._offsets.update(queue, offset, increase_only=False)

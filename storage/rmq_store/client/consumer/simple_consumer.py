@@ -167,7 +167,7 @@ class SimpleConsumer:
         clock = self._backend.clock
         deadline_ms, slept_ms = clock() + self._await_ms, 0
         while True:
-            found = self._look(max_message_num, invisible_ms)
+            found = self._poll_once(max_message_num, invisible_ms)
             # A clock that is only moved by hand must not make anybody wait for ever.
             left_ms = min(deadline_ms - clock(), self._await_ms - slept_ms)
             if found or left_ms <= 0:
@@ -235,7 +235,7 @@ class SimpleConsumer:
     ) -> None:
         self.close()
 
-    def _look(self, max_message_num: int, invisible_ms: int) -> list[MessageView]:
+    def _poll_once(self, max_message_num: int, invisible_ms: int) -> list[MessageView]:
         """Poll topics and brokers once; stop at the first that has messages."""
         self._check_open()
         with self._guard.entered():

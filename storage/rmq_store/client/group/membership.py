@@ -23,7 +23,7 @@ from rmq_store.files.locks.guard import Guard
 from rmq_store.protocol.errors import ClientError
 
 HEARTBEAT_MS = 30_000
-LOOK_MS = 1000
+POLL_MS = 1000
 REBALANCE_MS = 20_000
 UNBALANCED_MS = 1000
 
@@ -56,7 +56,7 @@ class Membership:
         self._rebalance = rebalance
         self._topics = topics
         self._shares = shares
-        self._told: set[str] = set()
+        self._registered_topics: set[str] = set()
         self._caller_guard = guard or contextlib.nullcontext()
         self._guard = Guard()
         self._clock = SteadyClock(backend.clock)
@@ -65,7 +65,7 @@ class Membership:
         self._heartbeat_timer = Timer(self._heartbeat, HEARTBEAT_MS, now_ms)
         self._timers = [
             self._heartbeat_timer,
-            Timer(self._look, LOOK_MS, now_ms),
+            Timer(self._poll_changes, POLL_MS, now_ms),
             self._rebalance_timer,
         ]
 
@@ -78,10 +78,10 @@ class Membership:
         """
         joined: list[Broker] = []
         with self._caller_guard, self._guard.entered():
-            self._told = set(self._topics())
+            self._registered_topics = set(self._topics())
             try:
                 for broker in self._brokers():
-                    self._tell(broker, self._told, joins=True)
+                    self._send_heartbeat(broker, self._registered_topics, joins=True)
                     joined.append(broker)
             except LeaseHeldError:
                 # There the id, or a topic, is another one's.
@@ -117,7 +117,7 @@ class Membership:
         with self._caller_guard, self._guard.entered():
             try:
                 for broker in self._brokers():
-                    self._tell(broker, {*topics, *self._topics_in_use()})
+                    self._send_heartbeat(broker, {*topics, *self._topics_in_use()})
             except BaseException:
                 self._heartbeat()
                 raise
@@ -137,14 +137,14 @@ class Membership:
                 timer.fire_if_due(now_ms)
 
     def _heartbeat(self) -> None:
-        self._told = self._topics_in_use()
+        self._registered_topics = self._topics_in_use()
         for broker in self._brokers():
             try:
-                self._tell(broker, self._told)
+                self._send_heartbeat(broker, self._registered_topics)
             except ClientError as error:
                 _log.warning("group %s: no heartbeat to %s: %s", self._group, broker.name, error)
 
-    def _look(self) -> None:
+    def _poll_changes(self) -> None:
         try:
             if self._rebalance.changed(self._topics()):
                 self._rebalance_timer.hurry(0)
@@ -157,7 +157,7 @@ class Membership:
         except ClientError as error:
             _log.warning("group %s: no rebalance: %s", self._group, error)
             is_balanced = False
-        if self._topics_in_use() != self._told:
+        if self._topics_in_use() != self._registered_topics:
             self._heartbeat_timer.hurry(0)
         if not is_balanced:
             self._rebalance_timer.hurry(self._clock() + UNBALANCED_MS)
@@ -166,7 +166,7 @@ class Membership:
         """The subscribed topics, and earlier ones whose queues this member still has: a stream would read them, too."""
         return {*self._topics(), *(queue.topic for queue in self._rebalance.queues())}
 
-    def _tell(self, broker: Broker, topics: Collection[str], *, joins: bool = False) -> None:
+    def _send_heartbeat(self, broker: Broker, topics: Collection[str], *, joins: bool = False) -> None:
         known = self._topics()
         if isinstance(known, Mapping):
             topics = {topic: known.get(topic) for topic in topics}

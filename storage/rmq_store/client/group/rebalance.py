@@ -94,7 +94,7 @@ class Rebalance(Generic[Held]):
 
     def changed(self, topics: Iterable[str]) -> bool:
         """Whether members or queues differ from those at the last rebalance. Raises ClientError."""
-        return self._look(sorted(topics)) != self._seen
+        return self._members_and_queues(sorted(topics)) != self._seen
 
     def rebalance(self, topics: Iterable[str]) -> bool:
         """Acquire the queues of this member's share and release the others; False if a step could not be done yet.
@@ -105,7 +105,7 @@ class Rebalance(Generic[Held]):
         """
         with self._guard.entered():
             wanted_topics = sorted(topics)
-            seen = self._look(wanted_topics)
+            seen = self._members_and_queues(wanted_topics)
             members, queues_by_topic = seen
             is_balanced = True
             wanted: set[MessageQueue] = set()
@@ -167,7 +167,7 @@ class Rebalance(Generic[Held]):
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
-    def _look(self, topics: Collection[str]) -> Sight:
+    def _members_and_queues(self, topics: Collection[str]) -> Sight:
         queues = tuple(tuple(self._backend.subscribe_queues(topic)) for topic in topics)
         return tuple(self._members()) if self._is_clustering else (), queues
 

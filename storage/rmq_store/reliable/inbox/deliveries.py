@@ -55,7 +55,7 @@ def receipt_of(message: MessageExt, topic: str, reconsume_times: int, retry: Ret
     Raises:
         NoMessageIdError: it has no id of its own.
     """
-    place = _place(message.broker_name, topic, message.queue_id, message.queue_offset)
+    place = _address(message.broker_name, topic, message.queue_id, message.queue_offset)
     return Receipt(
         message_id_of(message.properties, place),
         message.broker_name,
@@ -97,7 +97,7 @@ def message_ids_of(batch: pa.RecordBatch) -> tuple[list[str | None], NoMessageId
             if first_error is None:
                 names = ("brokerName", "topic", "queueId", "queueOffset")
                 broker_name, topic, queue_id, offset = (batch.column(name)[row].as_py() for name in names)
-                first_error = NoMessageIdError(_place(broker_name, topic, queue_id, offset) + str(error))
+                first_error = NoMessageIdError(_address(broker_name, topic, queue_id, offset) + str(error))
     return ids, first_error
 
 
@@ -115,5 +115,5 @@ def prefix_length(done: Sequence[bool]) -> int:
     return next((index for index, is_done in enumerate(done) if not is_done), len(done))
 
 
-def _place(broker_name: str, topic: str, queue_id: int, offset: int) -> str:
+def _address(broker_name: str, topic: str, queue_id: int, offset: int) -> str:
     return f"the message at offset {offset} of queue {queue_id} of {topic} ({broker_name})"

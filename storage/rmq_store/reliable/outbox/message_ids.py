@@ -35,12 +35,12 @@ class MessageIds:
         """The id of a message whose born time is `now_ms`."""
         with self._lock:
             if now_ms >= self._look_ms:
-                self._look(now_ms)
+                self._begin_month(now_ms)
             sequence = max(self._next, max(0, now_ms - self._month_ms) << _COUNTER_BITS)
             self._next = sequence + 1
             return f"{self._prefix}{sequence & ((1 << 8 * _SEQUENCE_BYTES) - 1):012X}"
 
-    def _look(self, now_ms: int) -> None:
+    def _begin_month(self, now_ms: int) -> None:
         """Begin a new month, if one has come."""
         self._look_ms = now_ms + _LOOK_EVERY_MS
         today = time.localtime(now_ms / 1_000)

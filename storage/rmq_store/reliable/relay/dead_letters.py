@@ -114,7 +114,7 @@ class DeadLetters:
 
     def _mark(self, group: str, queue: MessageQueue) -> int | None:
         marks = self._tables.high_water
-        asked = sa.select(marks.c.queue_offset).where(*self._place(group, queue))
+        asked = sa.select(marks.c.queue_offset).where(*self._of_queue(group, queue))
         return read(self._engine, lambda connection: connection.scalar(asked))
 
     def _write(
@@ -210,13 +210,13 @@ class DeadLetters:
             }
             insert_new(connection, marks, [row])
             there = connection.scalar(
-                sa.select(marks.c.queue_offset).where(*self._place(group, queue)).with_for_update()
+                sa.select(marks.c.queue_offset).where(*self._of_queue(group, queue)).with_for_update()
             )
             return there == to_offset
-        moved = sa.update(marks).where(*self._place(group, queue), marks.c.queue_offset == mark)
+        moved = sa.update(marks).where(*self._of_queue(group, queue), marks.c.queue_offset == mark)
         return connection.execute(moved.values(queue_offset=to_offset)).rowcount == 1
 
-    def _place(self, group: str, queue: MessageQueue) -> tuple[sa.ColumnElement[bool], ...]:
+    def _of_queue(self, group: str, queue: MessageQueue) -> tuple[sa.ColumnElement[bool], ...]:
         marks = self._tables.high_water
         return (
             marks.c.group_name == group,

@@ -43,7 +43,7 @@ def intake(store: Store, kafka: MemoryKafka, target: str = "Taken", **options: A
         store, MemoryReader(kafka, 3), MemoryAdministration(kafka), "mine", "rocketmq-1", ["letters"], target,
         as_messages, **options,
     )  # fmt: skip
-    made.look_at_topics()
+    made.refresh_topics()
     return made
 
 
@@ -94,7 +94,7 @@ def test_partitions_that_come_later_are_read_from_their_beginning(store: Store, 
     topic = kafka.topics["letters"]
     kafka.topics["letters"] = type(topic)(topic.name, topic.topic_id, 3)
     kafka.produce("letters", *values(1), partition=2)
-    reading.look_at_topics()
+    reading.refresh_topics()
     assert reading.poll(0) == 1
     assert len(reading.partitions()) == 3
 

@@ -50,7 +50,7 @@ class Letters:
             self.store, MemoryReader(self.kafka), MemoryAdministration(self.kafka), "letters", "rocketmq-1", [topic],
             GROUP, to_messages,
         )  # fmt: skip
-        reading.look_at_topics()
+        reading.refresh_topics()
         assert reading.poll(0) == len(records)
 
     def redrive(self, **options: Any) -> KafkaRedrive:

@@ -172,9 +172,9 @@ def test_a_death_around_the_commit_neither_loses_nor_repeats(ladder: Ladder, die
 
 def test_a_process_that_died_behind_each_step_is_followed_by_another(ladder: Ladder) -> None:
     ladder.fail((b"k", b"v", []))
-    ladder.retry().intake.look_at_topics()  # dies at once
+    ladder.retry().intake.refresh_topics()  # dies at once
     reading = ladder.retry()
-    reading.intake.look_at_topics()
+    reading.intake.refresh_topics()
     assert reading.intake.poll(0) == 1  # and dies: the record waits
     ladder.clock.now_ms += DELAYS_MS[0]
     ladder.store.schedule.deliver_due()  # somebody else's process

@@ -151,7 +151,7 @@ def test_what_failed_is_repeated_once(
 def test_a_second_mirror_of_the_name_ends_the_first(kafka: KafkaServer, store: Store, topic: str) -> None:
     fill(store, topic, [b"1"])
     with mirror_of(kafka, store, "twice", [topic], wait=stops_after(50)) as first:
-        first._look()
+        first._refresh_topics()
         (state,) = first._topics.values()
         assert state.copy.copy() == 1
         fill(store, topic, [b"2"])
@@ -173,8 +173,8 @@ def test_the_first_does_not_disturb_the_open_transaction_of_the_second(
     """InitProducerId aborts what is open under the id, whoever has it: a fenced mirror must not send it."""
     fill(store, topic, [b"1"])
     with mirror_of(kafka, store, "open", [topic]) as first, mirror_of(kafka, store, "open", [topic]) as second:
-        first._look()
-        second._look()
+        first._refresh_topics()
+        second._refresh_topics()
         old, new = first._topics[topic].copy, second._topics[topic].copy
         old.copy()
         fill(store, topic, [b"2"])
@@ -197,7 +197,7 @@ def test_a_transaction_that_took_too_long_is_no_second_mirror(kafka: KafkaServer
     fill(store, topic, [b"1"])
     options = {"side_options": {"transaction_timeout_ms": 1000}}
     with mirror_of(kafka, store, "slow", [topic], **options) as mirror:
-        mirror._look()
+        mirror._refresh_topics()
         copy = mirror._topics[topic].copy
         assert copy.copy() == 1
         fill(store, topic, [b"2"])
@@ -342,13 +342,13 @@ def test_too_few_partitions_are_refused_and_grow_if_told(kafka: KafkaServer, sto
 def test_new_topics_and_queues_are_followed_from_their_beginning(
     kafka: KafkaServer, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(into_kafka, "LOOK_S", 0.0)
+    monkeypatch.setattr(into_kafka, "REFRESH_S", 0.0)
     store.create_topic("Follow-1", queue_count=1)
     fill(store, "Follow-1", [b"before"])
     choice = TopicChoice((), re.compile("Follow-.*"))
     rules = CopyRules(start="latest")
     with mirror_of(kafka, store, "follow", [], choice=choice, rules=rules, wait=stops_after(40, 0.01)) as mirror:
-        mirror._look()
+        mirror._refresh_topics()
         mirror._copy(mirror._topics["Follow-1"])
         store.create_topic("Follow-2", queue_count=1)
         fill(store, "Follow-2", [b"new topic"])
@@ -399,7 +399,7 @@ def test_a_target_that_has_lost_its_end_is_noticed(
         with pytest.raises(MirrorSourceError, match=r"Partition 0 .* ends at 1, and ended at 2"):
             mirror.run(until_caught_up=True)
     with mirror_of(kafka, store, "lost-end", [topic]) as mirror:
-        mirror._look()
+        mirror._refresh_topics()
         copy = mirror._topics[topic].copy
         copy.open()
         writer = copy._writer

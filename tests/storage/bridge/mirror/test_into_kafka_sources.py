@@ -117,7 +117,7 @@ def test_the_log_is_on_disk_before_its_messages_are_committed_in_kafka(
 ) -> None:
     """Otherwise a power cut takes messages from the store that Kafka has, and others get their places."""
     with Store.open(root) as store, mirror_of(kafka, store, f"m-{topic}", [topic]) as mirror:
-        mirror._look()
+        mirror._refresh_topics()
         copy = mirror._topics[topic].copy
         copy.open()
         assert copy._writer is not None

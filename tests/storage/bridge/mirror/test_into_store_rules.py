@@ -48,7 +48,7 @@ def store(scratch: Path, small: StoreConfig) -> Iterator[Store]:
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(into_store, "LOOK_S", 0.0)
+    monkeypatch.setattr(into_store, "REFRESH_S", 0.0)
 
 
 def mirror_of(fake: FakeKafka, store: Store, wanted: IntoStoreOptions, **more: Any) -> IntoStore:
@@ -316,7 +316,7 @@ def test_what_was_read_of_a_topic_made_again_meanwhile_is_not_stored(kafka_in_me
     kafka_in_memory.make(TOPIC)[0].append(*[b"new"] * 9)
     kafka_in_memory.logs["other"][0].append(b"fine too")
     # Without the look at the topics that would notice it before the poll.
-    mirror._looked_s = float("inf")
+    mirror._refreshed_s = float("inf")
     report = mirror.run(until_caught_up=True)
     assert {message.body for message in copied(store, TOPIC)} == {b"old"}
     assert [message.body for message in copied(store, "other")] == [b"fine", b"fine too"]
@@ -588,5 +588,5 @@ def test_all_partitions_stopped_is_an_error(kafka_in_memory: FakeKafka, store: S
 def test_the_module_of_topics_knows_what_it_follows(kafka_in_memory: FakeKafka, store: Store) -> None:
     kafka_in_memory.make(TOPIC, 2)
     topics = source_topics.SourceTopics(store, kafka_in_memory, kafka_in_memory, options(TOPIC), CLUSTER_ID)
-    assert topics.look() and not topics.look()
+    assert topics.refresh() and not topics.refresh()
     assert sorted(topics.active) == [Partition(TOPIC, 0), Partition(TOPIC, 1)]
