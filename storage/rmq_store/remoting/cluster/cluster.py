@@ -158,6 +158,18 @@ class Cluster:
         wait_ms = self.settings.timeout_ms if timeout_ms is None else timeout_ms
         return self.client.submit(self.address(broker_name, broker_id), command, wait_ms)
 
+    def submit_all(
+        self,
+        broker_name: str,
+        commands: Sequence[RemotingCommand],
+        timeout_ms: int | None = None,
+        *,
+        broker_id: int = MASTER_ID,
+    ) -> list[Future[RemotingCommand]]:
+        """As `submit_broker` for each request; they leave together."""
+        wait_ms = self.settings.timeout_ms if timeout_ms is None else timeout_ms
+        return self.client.submit_all(self.address(broker_name, broker_id), commands, wait_ms)
+
     def read_broker(
         self,
         broker_name: str,

@@ -7,6 +7,7 @@ Sources: PullMessageRequestHeader.java, PullSysFlag.java, PullMessageProcessor.j
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final
@@ -106,8 +107,14 @@ class PullRequests:
         self, offset: int, max_messages: int, broker_id: int, timeout_ms: int | None = None
     ) -> Future[RemotingCommand]:
         """Send a pull; the answer is for `answer_of`. RemotingConnectError: there is no such process."""
-        command = self.request(offset, max_messages)
-        return self._cluster.submit_broker(self._queue.broker_name, command, timeout_ms, broker_id=broker_id)
+        return self.submit_all([(offset, max_messages)], broker_id, timeout_ms)[0]
+
+    def submit_all(
+        self, pulls: Sequence[tuple[int, int]], broker_id: int, timeout_ms: int | None = None
+    ) -> list[Future[RemotingCommand]]:
+        """Send several pulls together, each (offset, max_messages). Raises as `submit`."""
+        commands = [self.request(offset, count) for offset, count in pulls]
+        return self._cluster.submit_all(self._queue.broker_name, commands, timeout_ms, broker_id=broker_id)
 
 
 def pull(

@@ -18,8 +18,9 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from itertools import islice
 from typing import Final
 
 from rmq_store.errors import OffsetOutOfRangeError
@@ -180,22 +181,26 @@ class _RangeReader:
             lane = _Lane(self._uncut, min(self._uncut + self._per_pull, self._end))
             self._uncut = lane.end
             self._lanes.append(lane)
-        for place, lane in enumerate(self._lanes):
-            if place >= max(room, 1):
-                break
-            # The answer of a lane that has failed is looked at when its turn comes.
-            if lane.future is None and not lane.is_complete:
-                self._submit(lane)
+        # The answer of a lane that has failed is looked at when its turn comes.
+        asking = [lane for lane in islice(self._lanes, max(room, 1)) if lane.future is None and not lane.is_complete]
+        # Pulls that leave together cost one system call: half of the lanes, unless the first one is waited for.
+        if 2 * len(asking) >= self._lanes_now or (asking and asking[0] is self._lanes[0]):
+            self._submit(asking)
 
-    def _submit(self, lane: _Lane) -> None:
-        count = lane.end - lane.next
-        lane.asked = MESSAGES_PER_PULL_MAX if self._is_filtered else min(count, MESSAGES_PER_PULL_MAX)
-        lane.attempt = self._attempt
+    def _submit(self, lanes: Sequence[_Lane]) -> None:
+        for lane in lanes:
+            count = lane.end - lane.next
+            lane.asked = MESSAGES_PER_PULL_MAX if self._is_filtered else min(count, MESSAGES_PER_PULL_MAX)
+            lane.attempt = self._attempt
+        futures: list[Future[RemotingCommand]]
         try:
-            lane.future = self._requests.submit(lane.next, lane.asked, self._source.broker_id)
+            futures = self._requests.submit_all([(lane.next, lane.asked) for lane in lanes], self._source.broker_id)
         except RemotingError as error:
-            lane.future = Future()
-            lane.future.set_exception(error)
+            futures = [Future() for _ in lanes]
+            for future in futures:
+                future.set_exception(error)
+        for lane, future in zip(lanes, futures, strict=True):
+            lane.future = future
 
     def _look_at(self, lane: _Lane) -> None:
         """Take an answer that is there, unless it is a failure: the lane's turn will come."""
@@ -211,7 +216,7 @@ class _RangeReader:
     def _await(self, lane: _Lane) -> None:
         """Take the answer of the first lane, or pause and leave it without one."""
         if lane.future is None:  # its answers have waited for so much room
-            self._submit(lane)
+            self._submit([lane])
         assert lane.future is not None
         try:
             self._take(lane, answer_of(lane.future.result(), self._queue.broker_name))

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
+from itertools import islice
 from typing import Final, NamedTuple
 
 from rmq_store.protocol.errors import RemotingError, RemotingTooMuchRequestError
@@ -27,6 +28,7 @@ from rmq_store.remoting.transport.secrets import Credentials
 WRITE_BUFFER_BYTES_MAX: Final = 8 << 20
 """Bytes that wait in one connection. A larger frame is accepted while nothing waits."""
 PENDING_MAX: Final = 65_535
+FRAMES_PER_WRITE: Final = 64
 OPAQUE_MAX: Final = (1 << 31) - 1
 _WOULD_BLOCK: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -87,10 +89,11 @@ class Connection:
 
     # -- callers
 
-    def submit(self, call: Call, encode: Callable[[int], bytes], wait: bool) -> bool:
+    def submit(self, call: Call, encode: Callable[[int], bytes], wait: bool, *, held: bool = False) -> bool:
         """Send a call, or let it wait for the connection; False if this connection takes no more.
 
-        `encode` makes the frame for an opaque. `wait`: for space in the buffer, until the call's deadline.
+        `encode` makes the frame for an opaque. `wait`: for space in the buffer, until the call's deadline. `held`: the
+        caller comes with more at once, and calls `push` then.
 
         Raises:
             RemotingTooMuchRequestError: no space in time, or too many calls wait for answers. Nothing was sent.
@@ -107,11 +110,20 @@ class Connection:
             earlier = call.deadline < self.next_deadline
             if earlier:
                 self.next_deadline = call.deadline
-            self._queue(frame)
-            needed = earlier or bool(self._frames) or bool(self.failure)
+            self._queue(frame, held)
+            needed = earlier or (bool(self._frames) and not held) or bool(self.failure)
         if needed:
             self._attention(self)
         return True
+
+    def push(self) -> None:
+        """Send what was held, in one piece if the socket takes it."""
+        with self._lock:
+            if self.socket is not None:
+                self._flush()
+            needed = bool(self._frames) or bool(self.failure)
+        if needed:
+            self._attention(self)
 
     def _free_opaque(self) -> int:
         while True:
@@ -135,12 +147,11 @@ class Connection:
             self._space.wait(left)
         return False
 
-    def _queue(self, frame: _Frame) -> None:
-        first = not self._frames
+    def _queue(self, frame: _Frame, held: bool = False) -> None:
         self._frames.append(frame)
         self._waiting_bytes += len(frame.view)
         self.used_at = time.monotonic()
-        if first and self.socket is not None:
+        if not held and self.socket is not None:
             self._flush()
 
     def send_answer(self, data: bytes) -> bool:
@@ -163,23 +174,33 @@ class Connection:
             if is_tls and frame.call is not None:
                 frame.call.started = True  # a failed write may have sent a record
             try:
-                sent = self.socket.send(frame.view)
+                if is_tls or len(self._frames) == 1:
+                    sent = self.socket.send(frame.view)
+                else:
+                    sent = self.socket.sendmsg([each.view for each in islice(self._frames, FRAMES_PER_WRITE)])
             except _WOULD_BLOCK:
                 return
             except OSError as error:
                 self.failure = reason_of(error)
                 return
             self._waiting_bytes -= sent
+            self._count(sent)
+        self._space.notify_all()
+
+    def _count(self, sent: int) -> None:
+        """Drop the bytes that the socket took from the frames that wait."""
+        while sent:
+            frame = self._frames[0]
             if frame.call is not None:
                 frame.call.started = True
             if sent < len(frame.view):
                 frame.view = frame.view[sent:]
-                continue
+                return
+            sent -= len(frame.view)
             self._frames.popleft()
             if frame.call is not None and frame.call.request.is_oneway:
                 self._pending.pop(frame.call.opaque, None)
                 frame.call.sent()
-        self._space.notify_all()
 
     # -- the I/O loop
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -155,6 +155,11 @@ class FakeNet:
             return future
         self._settle(future, address, command)
         return future
+
+    def submit_all(
+        self, address: str, commands: Sequence[RemotingCommand], timeout_ms: int
+    ) -> list[Future[RemotingCommand]]:
+        return [self.submit(address, command, timeout_ms) for command in commands]
 
     def call_oneway(self, address: str, command: RemotingCommand) -> None:
         self.call(address, command, 1)

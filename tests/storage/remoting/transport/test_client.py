@@ -68,6 +68,53 @@ def test_a_thousand_calls_of_eight_threads_share_one_connection(serve: Serve, co
     assert client.counters()[:4] == (1, 1, 0, 0)
 
 
+@pytest.mark.parametrize("per_write", [1, 3, 64])
+def test_requests_that_leave_together_arrive_in_their_order(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch, per_write: int
+) -> None:
+    monkeypatch.setattr(connection_module, "FRAMES_PER_WRITE", per_write)
+    server, client = serve(echo), connect()
+    for _ in range(2):  # while the connection is made, and when it is there
+        futures = client.submit_all(server.address, [request(n, body=bytes(n)) for n in range(20)], 10_000)
+        assert [future.result(10).ext_fields["n"] for future in futures] == [str(n) for n in range(20)]
+    assert [int(command.ext_fields["n"]) for command in server.requests] == [*range(20), *range(20)]
+    assert client.submit_all(server.address, [], 3000) == []
+
+
+def test_requests_that_leave_together_may_be_taken_in_pieces(serve: Serve, connect: Connect) -> None:
+    """Each of them is larger than what a socket takes at once."""
+    server, client = serve(echo), connect()
+    client.call(server.address, request(), 3000)
+    bodies = [bytes([n]) * ((700 << 10) + n) for n in range(8)]
+    futures = client.submit_all(server.address, [request(n, body=body) for n, body in enumerate(bodies)], 30_000)
+    assert [future.result(30).body for future in futures] == bodies
+
+
+def test_requests_that_leave_together_cost_one_system_call(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, client = serve(echo), connect()
+    client.call(server.address, request(), 3000)
+    flushes: list[int] = []
+    original = connection_module.Connection._count
+
+    def count(self: connection_module.Connection, sent: int) -> None:
+        flushes.append(sent)
+        original(self, sent)
+
+    monkeypatch.setattr(connection_module.Connection, "_count", count)
+    futures = client.submit_all(server.address, [request(n) for n in range(16)], 3000)
+    assert [future.result(3).code for future in futures] == [0] * 16
+    assert len(flushes) == 1
+
+
+def test_requests_to_a_server_that_is_not_there_fail_each(serve: Serve, connect: Connect) -> None:
+    server, client = serve(echo), connect()
+    server.stop()
+    futures = client.submit_all(server.address, [request(n) for n in range(3)], 3000)
+    assert [type(future.exception(10)).__name__ for future in futures] == ["RemotingConnectError"] * 3
+
+
 def test_answers_come_in_any_order(serve: Serve, connect: Connect) -> None:
     waiting: list[RemotingCommand] = []
 
