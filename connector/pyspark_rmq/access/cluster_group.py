@@ -66,6 +66,8 @@ class ClusterGroup:
         self._thread: threading.Thread | None = None
         # Topics and times of a member change in both threads.
         self._lock = threading.Lock()
+        # What could not be committed, because no master of the broker answered.
+        self._owed: dict[MessageQueue, int] = {}
         self._asked: Sequence[MessageQueue] = ()
         self._young: dict[MessageQueue, bool] = {}
 
@@ -104,8 +106,12 @@ class ClusterGroup:
     def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Commit offsets at the masters. An offset that is set back from outside, and waits for the group's next pull,
         is taken back: whoever holds the lease says where the group stands.
+
+        Offsets of a broker whose master does not answer are committed by the next call to which it answers. The
+        checkpoint says where the query stands, and nothing is committed at a slave.
         """
-        stands = update_consumer_offsets(self._cluster, self.name, offsets)
+        offsets = self._owed | dict(offsets)
+        stands = self._stands_after(offsets)
         pending = {queue: offset for queue, offset in offsets.items() if stands.get(queue, offset) != offset}
         if not pending:
             return
@@ -117,6 +123,29 @@ class ClusterGroup:
                 self.name, queue, stands[queue], pending[queue],
             )  # fmt: skip
         update_consumer_offsets(self._cluster, self.name, pending)
+
+    def _stands_after(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """Commit what masters take, and return what stands there; the rest is owed."""
+        try:
+            stands = update_consumer_offsets(self._cluster, self.name, offsets)
+        except RemotingError:
+            stands = self._stands_by_broker(offsets)
+        owed = {queue: offset for queue, offset in offsets.items() if queue not in stands}
+        if owed.keys() - self._owed.keys():
+            brokers = ", ".join(sorted({queue.broker_name for queue in owed}))
+            _log.warning(
+                "group %r: no master of %s answers; its offsets are committed when it is back", self.name, brokers
+            )
+        self._owed = owed
+        return stands
+
+    def _stands_by_broker(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        stands: dict[MessageQueue, int] = {}
+        for name in sorted({queue.broker_name for queue in offsets}):
+            here = {queue: offset for queue, offset in offsets.items() if queue.broker_name == name}
+            with contextlib.suppress(RemotingError):
+                stands |= update_consumer_offsets(self._cluster, self.name, here)
+        return stands
 
     # -- the lease ----------------------------------------------------------------------------------------------------
 

@@ -72,6 +72,25 @@ def test_offsets_are_committed_at_the_broker_of_each_queue(net: FakeNet, make: A
     assert group.committed([A0, A1, B0]) == {IDS[A0]: 3, IDS[B0]: 4}
 
 
+def test_offsets_of_a_dead_master_are_committed_when_it_is_back(
+    net: FakeNet, make: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, a, b = make(), net.brokers["a"], net.brokers["b"]
+    a.groups.add("cg")
+    b.groups.add("cg")
+    b.processes[0].down = True
+    with caplog.at_level(logging.WARNING):
+        group.commit({A0: 3, B0: 4})
+        group.commit({A0: 5, B0: 6})
+    assert (a.offsets, b.offsets) == ({("cg", "Orders", 0): 5}, {})
+    assert [record.message for record in caplog.records] == [
+        "group 'cg': no master of b answers; its offsets are committed when it is back"
+    ]
+    b.processes[0].down = False
+    group.commit({A0: 7})
+    assert (a.offsets, b.offsets) == ({("cg", "Orders", 0): 7}, {("cg", "Orders", 0): 6})
+
+
 def test_a_group_that_a_broker_does_not_know_is_named(make: Any) -> None:
     with pytest.raises(MQBrokerError, match=r"26.*'cg' is not there at this broker"):
         make().commit({A0: 3})
