@@ -16,7 +16,7 @@ HARNESS := tests/crash tests/fuzz tests/security tests/storage/reliable tests/st
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv java spark-classes servers kafka-jars demo test slow compat compat-stores cluster cluster-short harness kafka crash soak bench bench-peers lint types check clean
+.PHONY: help venv java spark-classes servers kafka-jars demo cluster-demo test slow compat compat-stores cluster cluster-short harness kafka crash soak bench bench-peers lint types check clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ kafka-jars: java $(STAMP) ## fetch the released Kafka that the tests of rmq_stor
 
 demo: java $(STAMP) ## show the main job on a store that a real RocketMQ broker wrote
 	@$(PY) examples/demo.py
+
+cluster-demo: java $(STAMP) ## show a stream over real brokers, and the death of a master (needs Maven, 3 GB of memory)
+	@$(PY) examples/cluster_demo.py
 
 test: spark-classes ## run the tests (less than ten minutes)
 	@$(PY) -m pytest $(IN_PARALLEL) -m "not slow and not compat and not compat_stores and not cluster and not harness" $(PYTEST_ARGS)

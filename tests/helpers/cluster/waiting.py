@@ -10,7 +10,7 @@ from pathlib import Path
 
 from helpers.server_process import ServerError
 
-PATIENCE_S = 75.0
+PATIENCE_S = 150.0
 # Below the ports that Linux gives to outgoing connections, so that nobody takes the port of a broker that is down.
 PORTS = range(12_000, 32_000, 10)
 # A broker listens on p-2 and p, and for its slaves on p+1.

@@ -1,0 +1,27 @@
+"""`make cluster-demo` does what it tells."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.cluster.fixtures import require_released
+
+DEMO = Path(__file__).resolve().parents[2] / "examples" / "cluster_demo.py"
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.statement("G20")
+@pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
+def test_a_stream_outlives_the_master_that_it_reads(version: str) -> None:
+    require_released(version)
+    done = subprocess.run(
+        [sys.executable, str(DEMO), version], capture_output=True, text=True, timeout=1200, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Acknowledged orders that the stream has not delivered: 0." in done.stdout
+    assert "Orders that the stream has delivered twice: 0." in done.stdout
