@@ -60,8 +60,11 @@ from rmq_store.protocol.errors import (
     RemotingError,
     RemotingTimeoutError,
     RemotingTooMuchRequestError,
+    ReplayConflictError,
     ResponseCode,
+    SendInDoubtError,
     SlaveBehindError,
+    WeakSendError,
 )
 from rmq_store.protocol.messages import MessageExt, MessageQueue, PullBatchResult, PullResult, PullStatus
 from rmq_store.protocol.results import SendResult, SendStatus
@@ -116,11 +119,14 @@ __all__ = [
     "RemotingError",
     "RemotingTimeoutError",
     "RemotingTooMuchRequestError",
+    "ReplayConflictError",
     "ResponseCode",
+    "SendInDoubtError",
     "SendResult",
     "SendStatus",
     "SimpleConsumer",
     "SlaveBehindError",
     "UsageError",
+    "WeakSendError",
     "select_message_queue_by_hash",
 ]
