@@ -46,7 +46,7 @@ LAYERS: Final[dict[str, set[str]]] = {
 }  # fmt: skip
 
 # The command and the public names may use all of the parts.
-FREE: Final = ("cli", "__init__")
+FREE: Final = ("cli", "cluster", "__init__")
 
 # Part -> its folders; each imports only folders that stand before it. "." are the modules of the part itself.
 FOLDERS: Final[dict[str, tuple[str, ...]]] = {

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from layers import FOLDERS, FREE, LAYERS, figure, page_with_figure
-from rmq_store import reliable
+from rmq_store import cluster, reliable
 from rmq_store.cli import plugin
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -242,9 +242,10 @@ def test_only_the_file_layer_takes_locks(name: str, path: Path) -> None:
 @pytest.mark.parametrize(("name", "path"), CONNECTOR, ids=[name for name, _ in CONNECTOR])
 def test_the_connector_uses_only_public_names_of_the_engine(name: str, path: Path) -> None:
     """`from rmq_store import Store` is public; of its modules, `errors` is, and `arguments` is as good. So are the
-    names in `__all__` of `rmq_store.reliable`, and for commands those of `rmq_store.cli.plugin`.
+    names in `__all__` of `rmq_store.reliable` and `rmq_store.cluster`, and for commands those of
+    `rmq_store.cli.plugin`.
     """
-    public = {f"{module.__name__}.{name}" for module in (reliable, plugin) for name in module.__all__}
+    public = {f"{module.__name__}.{name}" for module in (reliable, plugin, cluster) for name in module.__all__}
     refused = []
     for target, line in imports(name, path):
         pieces = target.split(".")

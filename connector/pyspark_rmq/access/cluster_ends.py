@@ -17,16 +17,20 @@ from dataclasses import dataclass
 
 from pyspark_rmq.position.planning import UnsureRange
 from pyspark_rmq.position.queue_ids import BrokerQueueId
+from rmq_store.cluster import (
+    Cluster,
+    GetTopicStatsInfoRequestHeader,
+    QueueRange,
+    RemotingCommand,
+    RemotingError,
+    ResponseCode,
+    TopicRoute,
+    TopicStatsTable,
+    checked,
+    queue_ranges,
+    request,
+)
 from rmq_store.errors import UnknownTopicError
-from rmq_store.protocol.bodies.topics import TopicStatsTable
-from rmq_store.protocol.errors import RemotingError, ResponseCode
-from rmq_store.protocol.results import QueueRange
-from rmq_store.protocol.wire.admin_headers import GetTopicStatsInfoRequestHeader
-from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.protocol.wire.header_fields import request
-from rmq_store.remoting.cluster.cluster import Cluster, checked
-from rmq_store.remoting.cluster.offsets import queue_ranges
-from rmq_store.remoting.cluster.routes import TopicRoute
 
 _log = logging.getLogger(__name__)
 

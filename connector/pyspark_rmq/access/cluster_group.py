@@ -21,18 +21,29 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from pyspark_rmq.position.queue_ids import BrokerQueueId
+from rmq_store.cluster import (
+    Cluster,
+    ConsumerConnection,
+    ConsumerData,
+    GetConsumerConnectionListRequestHeader,
+    HeartbeatData,
+    MessageQueue,
+    MQBrokerError,
+    PullFilter,
+    RemotingError,
+    ResponseCode,
+    SubscriptionData,
+    checked,
+    consume_stats,
+    heartbeat,
+    locks,
+    pull,
+    query_consumer_offsets,
+    request,
+    unregister,
+    update_consumer_offsets,
+)
 from rmq_store.errors import LeaseHeldError, StoreError
-from rmq_store.protocol.bodies.clients import ConsumerData, HeartbeatData
-from rmq_store.protocol.bodies.groups import ConsumerConnection, SubscriptionData
-from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
-from rmq_store.protocol.messages import MessageQueue
-from rmq_store.protocol.wire.admin_headers import GetConsumerConnectionListRequestHeader
-from rmq_store.protocol.wire.header_fields import request
-from rmq_store.remoting.cluster import locks
-from rmq_store.remoting.cluster.cluster import Cluster, checked
-from rmq_store.remoting.cluster.groups import consume_stats, heartbeat, unregister
-from rmq_store.remoting.cluster.offsets import query_consumer_offsets, update_consumer_offsets
-from rmq_store.remoting.cluster.pull_request import PullFilter, pull
 
 _log = logging.getLogger(__name__)
 

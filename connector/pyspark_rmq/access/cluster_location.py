@@ -88,7 +88,7 @@ class ClusterLocation:
     def retry_max_times(self, group: str) -> int:
         """As `StoreLocation.retry_max_times`, of the first broker that knows the group; 16 if none does."""
         from rmq_store import SubscriptionGroup
-        from rmq_store.remoting.cluster.groups import group_configs
+        from rmq_store.cluster import group_configs
 
         with self.open_to_read() as reader:
             cluster = reader.cluster

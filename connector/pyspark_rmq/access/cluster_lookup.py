@@ -14,10 +14,15 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from pyspark_rmq.position.queue_ids import BrokerQueueId
-from rmq_store.format.batches.frame_decoder import frame_columns
-from rmq_store.format.frames.frame_walk import frames_of_answer
-from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.queries import Found, query_by_key, query_by_unique_key, view_message
+from rmq_store.cluster import (
+    Cluster,
+    Found,
+    frame_columns,
+    frames_of_answer,
+    query_by_key,
+    query_by_unique_key,
+    view_message,
+)
 
 _log = logging.getLogger(__name__)
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark_rmq.options.cluster_options import ClusterOptions
 
 if TYPE_CHECKING:
-    from rmq_store.remoting.cluster.cluster import Cluster
-    from rmq_store.remoting.transport.settings import ClusterSettings
+    from rmq_store.cluster import Cluster, ClusterSettings
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ def take(options: ClusterOptions) -> Cluster:
     with _lock:
         used = _clusters.get(options)
         if used is None:
-            from rmq_store.remoting.cluster.cluster import Cluster
+            from rmq_store.cluster import Cluster
 
             used = _clusters[options] = _Used(Cluster(settings_of(options)))
         used.users += 1
@@ -87,7 +86,7 @@ def _close_unused(options: ClusterOptions) -> None:
 
 def settings_of(options: ClusterOptions) -> ClusterSettings:
     """The same as the engine's settings."""
-    from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings
+    from rmq_store.cluster import ClusterSettings, TlsSettings
 
     tls = TlsSettings(
         ca_file=options.tls_ca_file,

@@ -19,18 +19,24 @@ from pyspark_rmq.access.cluster_ends import BrokerRange, TopicEnds, ends_of_topi
 from pyspark_rmq.access.cluster_group import ClusterGroup
 from pyspark_rmq.access.cluster_lookup import ClusterQuery
 from pyspark_rmq.position.queue_ids import BrokerQueueId
-from rmq_store.broker.filter.tags import TagFilter
+from rmq_store.cluster import (
+    AnswerRequest,
+    BatchMemory,
+    Cluster,
+    MessageQueue,
+    MQBrokerError,
+    PullFilter,
+    PullSource,
+    QueueRange,
+    RemotingError,
+    ResponseCode,
+    TagFilter,
+    answer_batches,
+    pull,
+    read_range,
+    search_offset,
+)
 from rmq_store.errors import OffsetOutOfRangeError, UsageError
-from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batches
-from rmq_store.memory import BatchMemory
-from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
-from rmq_store.protocol.messages import MessageQueue
-from rmq_store.protocol.results import QueueRange
-from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.offsets import search_offset
-from rmq_store.remoting.cluster.pull_request import PullFilter, pull
-from rmq_store.remoting.cluster.pull_source import PullSource
-from rmq_store.remoting.cluster.pulling import read_range
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -233,7 +239,7 @@ class ClusterReader:
     def _refuse_kind(self, topic: str) -> None:
         if topic in self._kinds_checked or self._cluster.route(topic) is None:
             return
-        from rmq_store.remoting.cluster.topics import refuse_to_read_topic
+        from rmq_store.cluster import refuse_to_read_topic
 
         refuse_to_read_topic(self._cluster, topic)
         self._kinds_checked.add(topic)
@@ -376,7 +382,7 @@ class ClusterReader:
 
     def groups(self) -> Mapping[str, object]:
         """The groups that any broker knows (201)."""
-        from rmq_store.remoting.cluster.groups import group_configs
+        from rmq_store.cluster import group_configs
 
         names = {group for broker in self._cluster.broker_names() for group in group_configs(self._cluster, broker)}
         return dict.fromkeys(sorted(map(self._cluster.plain_name, names)))

@@ -29,7 +29,7 @@ from pyspark_rmq.write.writer import refuse_table, stream_ids
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rmq_store.client.cluster_sink.task import SinkReport, SinkSettings
+    from rmq_store.cluster import SinkReport, SinkSettings
 
 _log = logging.getLogger(__name__)
 
@@ -107,9 +107,7 @@ def _columns(options: SinkOptions, schema: StructType) -> SinkColumns:
 
 def sink_settings(options: SinkOptions, columns: SinkColumns) -> SinkSettings:
     """The same as the engine's settings."""
-    from rmq_store.client.cluster_sink.pipeline import PipelineSettings
-    from rmq_store.client.cluster_sink.row_encoder import EncoderSettings
-    from rmq_store.client.cluster_sink.task import SinkSettings
+    from rmq_store.cluster import EncoderSettings, PipelineSettings, SinkSettings
 
     assert options.cluster is not None and options.cluster_sink is not None  # options checked it
     sink = options.cluster_sink
@@ -134,8 +132,7 @@ def _send(
 ) -> SinkReport:
     from pyspark import TaskContext
 
-    from rmq_store.client.cluster_sink.records import WritePart
-    from rmq_store.client.cluster_sink.task import SinkTask
+    from rmq_store.cluster import SinkTask, WritePart
 
     spare_modules()
     context = TaskContext.get()

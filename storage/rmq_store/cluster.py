@@ -1,0 +1,91 @@
+"""The public names of a cluster of brokers, for a data source: calls, answers, and the sink that writes rows.
+
+The parts are `rmq_store.remoting` (calls), `rmq_store.protocol` (values) and `rmq_store.client.cluster_sink` (writing).
+"""
+
+from rmq_store.broker.filter.tags import TagFilter
+from rmq_store.client.cluster_sink.pipeline import PipelineSettings
+from rmq_store.client.cluster_sink.records import WritePart
+from rmq_store.client.cluster_sink.row_encoder import EncoderSettings
+from rmq_store.client.cluster_sink.task import SinkReport, SinkSettings, SinkTask
+from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batches
+from rmq_store.format.batches.frame_decoder import frame_columns
+from rmq_store.format.frames.frame_walk import frames_of_answer
+from rmq_store.memory import BatchMemory
+from rmq_store.protocol.bodies.clients import ConsumerData, HeartbeatData
+from rmq_store.protocol.bodies.groups import ConsumerConnection, SubscriptionData
+from rmq_store.protocol.bodies.topics import TopicStatsTable
+from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.results import QueueRange
+from rmq_store.protocol.wire.admin_headers import GetConsumerConnectionListRequestHeader, GetTopicStatsInfoRequestHeader
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.header_fields import request
+from rmq_store.remoting.cluster import locks
+from rmq_store.remoting.cluster.cluster import Cluster, checked
+from rmq_store.remoting.cluster.groups import consume_stats, group_configs, heartbeat, unregister
+from rmq_store.remoting.cluster.offsets import (
+    query_consumer_offsets,
+    queue_ranges,
+    search_offset,
+    update_consumer_offsets,
+)
+from rmq_store.remoting.cluster.pull_request import PullFilter, pull
+from rmq_store.remoting.cluster.pull_source import PullSource
+from rmq_store.remoting.cluster.pulling import read_range
+from rmq_store.remoting.cluster.queries import Found, query_by_key, query_by_unique_key, view_message
+from rmq_store.remoting.cluster.routes import TopicRoute
+from rmq_store.remoting.cluster.topics import refuse_to_read_topic
+from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings
+
+__all__ = [
+    "AnswerRequest",
+    "BatchMemory",
+    "Cluster",
+    "ClusterSettings",
+    "ConsumerConnection",
+    "ConsumerData",
+    "EncoderSettings",
+    "Found",
+    "GetConsumerConnectionListRequestHeader",
+    "GetTopicStatsInfoRequestHeader",
+    "HeartbeatData",
+    "MQBrokerError",
+    "MessageQueue",
+    "PipelineSettings",
+    "PullFilter",
+    "PullSource",
+    "QueueRange",
+    "RemotingCommand",
+    "RemotingError",
+    "ResponseCode",
+    "SinkReport",
+    "SinkSettings",
+    "SinkTask",
+    "SubscriptionData",
+    "TagFilter",
+    "TlsSettings",
+    "TopicRoute",
+    "TopicStatsTable",
+    "WritePart",
+    "answer_batches",
+    "checked",
+    "consume_stats",
+    "frame_columns",
+    "frames_of_answer",
+    "group_configs",
+    "heartbeat",
+    "locks",
+    "pull",
+    "query_by_key",
+    "query_by_unique_key",
+    "query_consumer_offsets",
+    "queue_ranges",
+    "read_range",
+    "refuse_to_read_topic",
+    "request",
+    "search_offset",
+    "unregister",
+    "update_consumer_offsets",
+    "view_message",
+]
