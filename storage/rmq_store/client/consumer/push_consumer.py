@@ -46,9 +46,9 @@ _log = logging.getLogger(__name__)
 
 @checked_methods("register_message_listener", constructor=True)
 class PushConsumer:
-    """A member of a consumer group. `backend`: a cluster, or an argument of `LocalBackend`: a path, an open Store,
-    several of them. `shutdown` closes a cluster that was made from such an argument. `client_id` None: generated, see
-    `PushConsumerConfig.instance_name`.
+    """A member of a consumer group. `backend`: a cluster, an argument of `LocalBackend` (a path, an open Store, several
+    of them), or the name servers of real brokers as `rmq://ns1:9876;ns2:9876`. `shutdown` closes a cluster that was
+    made from such an argument. `client_id` None: generated, see `PushConsumerConfig.instance_name`.
 
     Raises (when constructed):
         UsageError: a bad group name or configuration.

@@ -73,8 +73,9 @@ Filter = str | FilterExpression | MessageSelector
 class SimpleConsumer:
     """A member of a consumer group. Safe for threads, not across fork.
 
-    `backend`: a cluster, which the caller closes, or an argument of `LocalBackend`: a path, an open Store, several of
-    them. `subscription_expressions`: {topic: filter}; a text is a tag expression. `await_duration`: how long `receive`
+    `backend`: a cluster, which the caller closes, an argument of `LocalBackend` (a path, an open Store, several of
+    them), or the name servers of 5.x brokers as `rmq://ns1:9876;ns2:9876`.
+    `subscription_expressions`: {topic: filter}; a text is a tag expression. `await_duration`: how long `receive`
     waits for a first message. `max_delivery_attempts` None: the group's retryMaxTimes + 1. `consume_from_where`: the
     start of a group without an offset. `sleep` takes seconds.
 

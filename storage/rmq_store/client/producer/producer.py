@@ -41,9 +41,10 @@ from rmq_store.protocol.results import SendResult
 class Producer:
     """A producer of one group, for all topics. Safe for threads, not across fork.
 
-    `backend` is a cluster, or an argument of `LocalBackend`: a path, an open Store, several of them. `shutdown` closes
-    a cluster made from such an argument. `config` has the settings. `timer` (ms, never goes back) and `sleep` (ms)
-    measure the time budget and the waits. `rng` chooses the first queue, and the jitter.
+    `backend` is a cluster, an argument of `LocalBackend` (a path, an open Store, several of them), or the name servers
+    of real brokers as `rmq://ns1:9876;ns2:9876`. `shutdown` closes a cluster made from such an argument. `config`
+    has the settings. `timer` (ms, never goes back) and `sleep` (ms) measure the time budget and the waits. `rng`
+    chooses the first queue, and the jitter.
 
     The producer sends a message without a chosen queue to the queues in turn, and tries again after failures. A message
     with a `sharding_key`, a `selector` or an explicit queue is ordered: the producer sends it to that queue only, in
