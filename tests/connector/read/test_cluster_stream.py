@@ -272,7 +272,7 @@ def test_a_master_that_has_lost_its_tail_is_loss(net: FakeNet, stream: Make, mor
 
 
 def test_another_message_at_the_position_is_found_at_each_broker(net: FakeNet, stream: Make, more: Make) -> None:
-    from rmq_store.format.frames.message import encode_frame
+    from rmq_store.format.frames.stored_message import encode_frame
 
     from ...storage.remoting.cluster.fake_cluster import HOST
 

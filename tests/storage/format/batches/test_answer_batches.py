@@ -13,8 +13,9 @@ import pytest
 from rmq_store.errors import CorruptRecordError, UsageError
 from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batches
 from rmq_store.format.frames.compression import compress
-from rmq_store.format.frames.message import Host, encode_frame
+from rmq_store.format.frames.stored_message import encode_frame
 from rmq_store.format.tables.schema import MESSAGE_SCHEMA
+from rmq_store.format.text.host import Host
 
 HOST = Host.parse("10.0.0.3:10911")
 ALL = tuple(MESSAGE_SCHEMA.names)
