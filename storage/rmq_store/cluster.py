@@ -1,9 +1,10 @@
-"""The public names of a cluster of brokers, for a data source: calls, answers, and the sink that writes rows.
+"""The public names of a cluster of brokers: settings, the clients' backend, and what a data source needs.
 
 The parts are `rmq_store.remoting` (calls), `rmq_store.protocol` (values) and `rmq_store.client.cluster_sink` (writing).
 """
 
 from rmq_store.broker.filter.tags import TagFilter
+from rmq_store.client.backend.remote import RemoteBackend
 from rmq_store.client.cluster_sink.pipeline import PipelineSettings
 from rmq_store.client.cluster_sink.records import WritePart
 from rmq_store.client.cluster_sink.row_encoder import EncoderSettings
@@ -56,6 +57,7 @@ __all__ = [
     "PullFilter",
     "PullSource",
     "QueueRange",
+    "RemoteBackend",
     "RemotingCommand",
     "RemotingError",
     "ResponseCode",
