@@ -77,6 +77,8 @@ class ClusterGroup:
         self._thread: threading.Thread | None = None
         # Topics and times of a member change in both threads.
         self._lock = threading.Lock()
+        # Held while locks and membership are renewed or given back. A handler of SIGTERM may leave in the midst.
+        self._renewing = threading.RLock()
         # What could not be committed, because no master of the broker answered.
         self._owed: dict[MessageQueue, int] = {}
         self._asked: Sequence[MessageQueue] = ()
@@ -171,23 +173,25 @@ class ClusterGroup:
         """
         if not self._client_id:
             self._client_id = f"{owner}#{secrets.token_hex(4)}".replace(" ", "_")
-        began_s = self._timer_s()
+        began_s = asked_s = self._timer_s()
         while not self._locked([topic]):
             others = self._others()
             if others or self._timer_s() - began_s > LOCK_LASTS_S + _LOOK_EVERY_S:
                 holder = ", ".join(others) or "unknown"
                 raise LeaseHeldError(f"group {self.name!r}: topic {topic!r} is consumed by {holder}", holder)
             self._sleep(_LOOK_EVERY_S)
+            asked_s = self._timer_s()
         try:
             self._refuse_others(topic)
             with self._lock:
+                # The locks of other topics are as old as before, and brokers count from the request.
+                self._granted_s = min(self._granted_s, asked_s) if self._topics else asked_s
                 self._topics.add(topic)
             self._beat()
             self._refuse_others(topic)
         except BaseException:
             self._give_back(topic)
             raise
-        self._granted_s = self._timer_s()
         if self._thread is None:
             self._thread = threading.Thread(target=self._keep, name="rmq-group", daemon=True)
             self._thread.start()
@@ -200,14 +204,20 @@ class ClusterGroup:
     def release(self, topic: str) -> None:
         """Give the lease back, and with the last one leave the group. Brokers that do not answer forget by themselves.
         """
-        if topic in self._topics:
-            self._give_back(topic)
+        with self._renewing:
+            if topic in self._topics:
+                self._give_back(topic)
         if not self._topics:
             self.leave()
 
     def leave(self) -> None:
         """Give all leases back, and leave the group; may be called again."""
         self._stopped.set()
+        # A renewal on its way would join again what is left here. Its calls have time limits.
+        with self._renewing:
+            self._leave()
+
+    def _leave(self) -> None:
         for topic in sorted(self._topics):
             self._give_back(topic)
         if self._client_id:
@@ -290,6 +300,10 @@ class ClusterGroup:
 
     def renew(self) -> None:
         """Renew locks and membership, and log members that came since. Errors are logged: the next time comes."""
+        with self._renewing:
+            self._renew()
+
+    def _renew(self) -> None:
         with self._lock:
             topics = sorted(self._topics)
         if not topics:

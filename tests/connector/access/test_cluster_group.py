@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from typing import Any
 
 import pytest
@@ -255,6 +256,62 @@ def test_a_lease_lives_as_long_as_any_master_answers(
     assert not lease.held()
     with pytest.raises(RemotingError):
         make("x").lease("Orders", "reports")
+
+
+def test_a_lease_of_another_topic_makes_no_older_lease_younger(make: Any, now: Time) -> None:
+    """Brokers forget each lock 60 s after the request that asked for it, and then another query may have it."""
+    group = make()
+    old = group.lease("Orders", "reports")
+    now.now_s += 50
+    young = group.lease("%RETRY%cg", "reports")
+    now.now_s += 11
+    assert not old.held() and not young.held()
+    group.renew()
+    assert old.held() and young.held()
+
+
+def test_a_lease_counts_from_the_request_for_its_locks(
+    make: Any, now: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = make()
+    others = group._others
+
+    def slow() -> list[str]:
+        now.now_s += 20
+        return others()  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(group, "_others", slow)
+    lease = group.lease("Orders", "reports")
+    now.now_s += 21
+    assert not lease.held()
+
+
+def test_who_leaves_during_a_renewal_is_no_member_afterwards(
+    net: FakeNet, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The heartbeat of the renewal would join again, and the locks would stay for 60 s."""
+    group = make()
+    group.lease("Orders", "reports")
+    is_renewing, may_go_on, beat = threading.Event(), threading.Event(), group._beat
+
+    def slow() -> None:
+        is_renewing.set()
+        assert may_go_on.wait(10)
+        beat()
+
+    monkeypatch.setattr(group, "_beat", slow)
+    renewal = threading.Thread(target=group.renew)
+    renewal.start()
+    assert is_renewing.wait(10)
+    leaving = threading.Thread(target=group.leave)
+    leaving.start()
+    leaving.join(0.2)
+    may_go_on.set()
+    for thread in (renewal, leaving):
+        thread.join(10)
+        assert not thread.is_alive()
+    assert not net.brokers["a"].members["cg"] and not net.brokers["b"].members["cg"]
+    assert not net.brokers["a"].locks and not net.brokers["b"].locks
 
 
 def test_members_that_join_a_running_query_are_logged_once(

@@ -105,7 +105,7 @@ class RemotePulls:
                 self._source.is_behind()
                 return self._nothing(queue, held.offset)
             raise
-        may_lag = self._source.may_lag and held.broker_id == self._source.broker_id
+        may_lag = self._source.lags(held.broker_id)
         self._source.suggested(answer.suggest_broker_id)
         bounds = self._ranges[queue] = (answer.min_offset, answer.max_offset)
         if answer.code == ResponseCode.SUCCESS:

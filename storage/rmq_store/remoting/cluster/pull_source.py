@@ -30,11 +30,17 @@ class PullSource:
 
     @property
     def may_lag(self) -> bool:
-        """Whether the process may not have all messages: a slave, or one that a name server may show in its master's
-        place.
+        """Whether the process may not have all messages, see `lags`."""
+        return self.lags(self.broker_id)
+
+    def lags(self, broker_id: int) -> bool:
+        """Whether a process may not have all messages: a slave, or one that a name server may show in its master's
+        place. Of an answer it counts who was asked: reads may go elsewhere by now.
         """
+        if broker_id != MASTER_ID:
+            return True
         broker = self._cluster.routes.broker(self._broker_name)
-        return self.broker_id != MASTER_ID or (broker is not None and broker.acting_enabled)
+        return broker is not None and broker.acting_enabled
 
     def suggested(self, broker_id: int) -> None:
         """Follow what an answer suggests, if there is such a process and it has answered lately."""

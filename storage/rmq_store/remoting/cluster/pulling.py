@@ -89,7 +89,7 @@ def read_range(
 class _Lane:
     """A piece [next, end) of the range that is still to come. `parts` came, and wait for what is before them."""
 
-    __slots__ = ("asked", "attempt", "end", "future", "next", "parts", "parts_bytes")
+    __slots__ = ("asked", "attempt", "broker_id", "end", "future", "next", "parts", "parts_bytes")
 
     def __init__(self, start: int, end: int) -> None:
         self.next = start
@@ -99,6 +99,8 @@ class _Lane:
         self.future: Future[RemotingCommand] | None = None
         self.asked = 0
         self.attempt = -1
+        # The process that was asked: later answers may send reads to another one.
+        self.broker_id = MASTER_ID
 
     @property
     def is_complete(self) -> bool:
@@ -192,6 +194,7 @@ class _RangeReader:
             count = lane.end - lane.next
             lane.asked = MESSAGES_PER_PULL_MAX if self._is_filtered else min(count, MESSAGES_PER_PULL_MAX)
             lane.attempt = self._attempt
+            lane.broker_id = self._source.broker_id
         futures: list[Future[RemotingCommand]]
         try:
             futures = self._requests.submit_all([(lane.next, lane.asked) for lane in lanes], self._source.broker_id)
@@ -231,7 +234,8 @@ class _RangeReader:
             if lane.attempt == self._attempt:
                 # This process has too many requests under way: the broker's fault is none.
                 is_ours = isinstance(error, RemotingTooMuchRequestError)
-                self._pause(error, at_once=not is_ours and self._source.failed(error))
+                is_elsewhere = lane.broker_id != self._source.broker_id
+                self._pause(error, at_once=not is_ours and (is_elsewhere or self._source.failed(error)))
         except _NotYet as missing:
             lane.future = None
             self._wait_for_slave(lane, str(missing))
@@ -283,7 +287,7 @@ class _RangeReader:
 
     def _judge_end(self, lane: _Lane, answer: PullAnswer) -> None:
         """Raise what an answer without messages means; it may also mean: ask again."""
-        if self._source.may_lag:
+        if self._source.lags(lane.broker_id):
             held = f"[{answer.min_offset}, {answer.max_offset})"
             raise _NotYet(f"it answers {answer.code} ({answer.remark}) and has {held}")
         if lane.next < answer.min_offset or answer.max_offset <= lane.next:
@@ -303,7 +307,7 @@ class _RangeReader:
 
     def _refused(self, lane: _Lane, error: MQBrokerError) -> None:
         code = error.response_code
-        is_slave = self._source.broker_id != MASTER_ID
+        is_slave = lane.broker_id != MASTER_ID
         if code not in _BUSY and not (is_slave and code == ResponseCode.TOPIC_NOT_EXIST):
             raise error
         if is_slave and code != ResponseCode.FLOW_CONTROL:
@@ -317,7 +321,7 @@ class _RangeReader:
         """Ask the master, or wait for it, or for the slave to get what it does not have."""
         if lane.attempt != self._attempt:
             return
-        asked = f"slave {self._source.broker_id}" if self._source.broker_id != MASTER_ID else "the acting master"
+        asked = f"slave {lane.broker_id}" if lane.broker_id != MASTER_ID else "the acting master"
         error = SlaveBehindError(
             f"{self._shown()}: the messages [{lane.next}, {self._end}) are not at {asked} (yet): {reason}. The master "
             "of the broker does not answer. The messages can be read when it is back, or when the slave has them; a "
@@ -326,7 +330,8 @@ class _RangeReader:
             lane.next,
             self._end,
         )
-        self._pause(error, at_once=self._source.is_behind())
+        is_elsewhere = lane.broker_id != self._source.broker_id
+        self._pause(error, at_once=is_elsewhere or self._source.is_behind())
 
     def _pause(self, error: Exception, *, at_once: bool = False) -> None:
         """Wait a while before the next try, or raise the error if there was no progress for too long."""

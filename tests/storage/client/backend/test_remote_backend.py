@@ -34,7 +34,7 @@ from rmq_store.protocol.wire.command import RemotingCommand, response_to
 
 from ...remoting.cluster.fake_cluster import FakeNet
 
-A0 = MessageQueue("Orders", "broker-a", 0)
+A0, A1 = MessageQueue("Orders", "broker-a", 0), MessageQueue("Orders", "broker-a", 1)
 
 
 @pytest.fixture
@@ -216,6 +216,28 @@ def test_pulls_go_to_the_slave_while_the_master_is_away_and_never_back(net: Fake
     # What the slave does not have yet is no end, and its end is no place to go back to.
     behind = broker(backend).pull("cg", A0, 30, 32)
     assert (behind.status, behind.next_begin_offset) == (PullStatus.NO_NEW_MSG, 30)
+
+
+def test_the_end_of_a_slave_is_no_place_to_go_back_to_when_reads_have_left_it(
+    net: FakeNet, backend: RemoteBackend
+) -> None:
+    """A pull is in flight at the slave when another queue's answer sends the reads to the master again."""
+    fake = net.brokers["broker-a"]
+    fake.put("Orders", 0, 40)
+    fake.put("Orders", 1, 40)
+    fake.processes[1].end, fake.processes[1].version = 20, 405
+    fake.processes[0].suggest = 1
+    assert len(broker(backend).pull("cg", A0, 0, 32).messages) == 32, "and the slave is asked from now on"
+    net.held = []
+    assert broker(backend).pull("cg", A0, 32, 32).status is PullStatus.NO_NEW_MSG
+    assert broker(backend).pull("cg", A1, 0, 32).status is PullStatus.NO_NEW_MSG
+    net.release(1)
+    assert len(broker(backend).pull("cg", A1, 0, 32).messages) == 20
+    net.release(0)
+    late = broker(backend).pull("cg", A0, 32, 32)
+    assert (late.status, late.next_begin_offset) == (PullStatus.NO_NEW_MSG, 32)
+    net.held = None
+    assert len(broker(backend).pull("cg", A0, 32, 32).messages) == 8
 
 
 def test_a_reset_that_a_broker_orders_moves_the_consumer(net: FakeNet, backend: RemoteBackend) -> None:

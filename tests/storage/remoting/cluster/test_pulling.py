@@ -32,6 +32,7 @@ from rmq_store.remoting.cluster.pulling import read_range
 
 from .conftest import Timer
 from .fake_cluster import FakeBroker, FakeNet, frame
+from .fake_cluster import answer as answer_of_fake
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)
 
@@ -373,6 +374,30 @@ def test_what_a_slave_does_not_have_is_read_from_the_master(reading: Reading, ve
     reading.broker.processes[1].end = 500
     reading.broker.processes[1].version = version
     assert reading.offsets(0, 1000) == list(range(1000))
+
+
+@pytest.mark.parametrize("answer", ["behind", "no such topic", "silent"])
+def test_answers_of_a_slave_are_no_answers_of_the_master_that_is_asked_by_now(reading: Reading, answer: str) -> None:
+    """Pulls are in flight at the slave when one of its answers sends the reads back to the master."""
+    master, slave = reading.broker.processes[0], reading.broker.processes[1]
+    master.suggest, slave.suggest = 1, 0
+    given = {
+        "behind": response_to(RemotingCommand(11), 21, "OFFSET_OVERFLOW_BADLY", {
+            "nextBeginOffset": "1", "minOffset": "0", "maxOffset": "1", "suggestWhichBrokerId": "0",
+        }),
+        "no such topic": response_to(RemotingCommand(11), 17, "topic[Orders] not exist"),
+        "silent": RemotingTimeoutError("no answer"),
+    }[answer]  # fmt: skip
+
+    def late(command: RemotingCommand) -> RemotingCommand:
+        if isinstance(given, Exception):
+            raise given
+        return given
+
+    slave.answers += [lambda command: answer_of_fake(slave, command), late, late, late]
+    assert reading.offsets(0, 1000) == list(range(1000))
+    assert ("broker-a", 0) not in reading.cluster.held_off, "the master has answered whatever it was asked"
+    assert len(slave.asked) >= 4
 
 
 @pytest.mark.parametrize("version", [405, 500])
