@@ -290,7 +290,8 @@ class Pipeline:
         self._buffered_bytes -= len(chunk.body)
         self.counts.rows += chunk.row_count
         self.counts.bytes += len(chunk.body)
-        if offset is not None:
+        # A delayed row, or one for a retry topic, lies in another queue: the broker answers the offset there.
+        if offset is not None and not chunk.shared.single:
             self.counts.first_offsets.setdefault(queue, offset)
             self.counts.last_offsets[queue] = offset + chunk.row_count
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import struct
 from collections.abc import Callable
 from concurrent.futures import Future
 
@@ -219,3 +220,17 @@ def test_a_busy_broker_gets_less_at_once() -> None:
     window = sender._window("a")
     assert window.limit_bytes < 1 << 20
     assert fake.now > 100
+
+
+def test_the_offset_of_a_delayed_row_says_nothing_about_its_queue() -> None:
+    # A broker answers the offset in SCHEDULE_TOPIC_XXXX. Rows in doubt before it would be looked for behind it.
+    fake, verifier = Fake(0, 1), Verifier(3)
+    sender = pipeline(fake, verifier)
+    entry = struct.pack(">5i", 24, 0, 0, 0, 1) + b"d" + struct.pack(">h", 0)
+    delayed = chunk(entry, FIXED)
+    delayed.shared, delayed.ends = Shared(0, 0, True), np.array([len(entry)])
+    sender.send(delayed)
+    sender.send(chunk(b"xyz", FIXED))
+    counts = sender.finish()
+    assert verifier.asked == [(QUEUES[0], None)]
+    assert (counts.first_offsets, counts.last_offsets) == ({}, {})
