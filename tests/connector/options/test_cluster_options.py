@@ -103,10 +103,16 @@ def test_a_secret_in_an_option_is_refused_and_not_repeated(name: str, secret: st
 def test_an_option_of_clusters_needs_one(option) -> None:  # type: ignore[no-untyped-def]
     if option.name == "nameServer":
         return
-    value = {"addressMap": "a:1=b:1", "tls": "true", "tlsVerify": "true"}.get(option.name, "/x")
+    value = {
+        "addressMap": "a:1=b:1", "tls": "true", "tlsVerify": "true", "replayCheck": "true", "createTopic": "true",
+        "onUnknownOutcome": "check", "onStoreStatus": "log", "settleTime": "1s", "sendTimeout": "1s",
+    }.get(option.name, "/x")  # fmt: skip
     value = "env:X" if "env:" in option.kind else "g" if option.name == "pullGroup" else value
     with pytest.raises(UsageError, match=f"option {option.name} needs the option nameServer"):
-        source_options({"path": "/s", "subscribe": "T", option.name: value}, "batch read", NOW_MS)
+        if "batch read" in option.uses:
+            source_options({"path": "/s", "subscribe": "T", option.name: value}, "batch read", NOW_MS)
+        else:
+            sink_options({"path": "/s", option.name: value}, "stream write")
 
 
 def test_each_option_says_what_it_is_with_a_cluster() -> None:

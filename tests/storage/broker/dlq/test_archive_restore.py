@@ -24,9 +24,9 @@ from rmq_store import CorruptionError, Message, RestoreReport, Store, StoreConfi
 from rmq_store.broker.dlq.redrive_ledger import OffsetRanges, RedriveLedger
 from rmq_store.broker.dlq.restore_ledger import RESTORED_TOPIC
 from rmq_store.broker.rules import purposes
+from rmq_store.broker.write.system_records import system_records
 from rmq_store.errors import CorruptRecordError, NotAStoreError
 from rmq_store.files import durable
-from rmq_store.format.batches.frame_encoder import encode_batch
 from rmq_store.log.core.units import UnitRecord
 from rmq_store.verify import verify_store
 
@@ -201,7 +201,7 @@ def test_what_a_development_version_restored_is_refused_by_name(fast: Path) -> N
     with open_store(fast / "other") as other:
         older = RedriveLedger(other._log, topic=RESTORED_TOPIC)
         some = OffsetRanges.of(np.array([0, 1, 2, 5]))
-        record = older.record(key, {0: some}, other.dead_letters._restorer._options())
+        record = older.record(key, {0: some}, other.dead_letters._host)
         assert other._writer is not None
         other._writer.append_unit([record], UnitRecord(purposes.RESTORE, key, 1, 1), expect=None)
         with pytest.raises(NotAStoreError, match=r"development version .* without `digests`\): restore into another"):
@@ -229,10 +229,7 @@ def test_a_record_of_what_was_restored_that_is_none_is_damage(fast: Path, conten
         archive_all(store, fast / "archive")
     with open_store(fast / "other") as other:
         body = f'{{"group": "g", "moved": {{"0": [[0, 1]]}}, "digests": {content}}}'
-        batch = pa.RecordBatch.from_pydict({"topic": [RESTORED_TOPIC], "body": [body.encode()]})
-        encoded = encode_batch(
-            batch, queue_ids=np.zeros(1, np.int32), options=other.dead_letters._restorer._options()
-        )
+        encoded = system_records(other._log, other.dead_letters._host, RESTORED_TOPIC, 0, "g", [body.encode()])
         assert other._writer is not None
         other._writer.append_unit([encoded], UnitRecord(purposes.RESTORE, "g", 1, 1), expect=None)
         with pytest.raises(CorruptRecordError, match="no record of moved dead letters"):
