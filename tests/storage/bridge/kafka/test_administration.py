@@ -117,7 +117,10 @@ def test_an_offset_that_a_transaction_may_take_back_is_waited_for(
 def test_a_group_with_members_is_not_moved(kafka: KafkaServer, administration: KafkaPythonAdministration) -> None:
     topic = kafka.new_topic()
     group = f"group-{topic}"
-    consumer = KafkaConsumer(topic, group_id=group, bootstrap_servers=kafka.address, enable_auto_commit=False)
+    # kafka-python may join before it knows the partitions of a new topic. It gets none, and asks again after 5 minutes.
+    consumer = KafkaConsumer(
+        topic, group_id=group, bootstrap_servers=kafka.address, enable_auto_commit=False, metadata_max_age_ms=1000
+    )
     while not consumer.assignment():
         consumer.poll(100)
     assert administration.group_member_count(group) == 1

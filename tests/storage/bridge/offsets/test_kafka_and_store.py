@@ -168,7 +168,7 @@ def test_a_group_at_work_on_either_side_is_not_moved(kafka: KafkaServer, tmp_pat
         lease.release()
         assert store.committed_offsets(GROUP) == {(topic, 0): 4}
         store.commit_offsets(GROUP, {(topic, 0): 5})
-        member = KafkaConsumer(topic, bootstrap_servers=kafka.address, group_id=GROUP)
+        member = KafkaConsumer(topic, bootstrap_servers=kafka.address, group_id=GROUP, metadata_max_age_ms=1000)
         try:
             wait_until(lambda: bool(member.poll(3000) is not None and member.assignment()))
             with pytest.raises(GroupInUseError, match="members"):
