@@ -76,9 +76,8 @@ class KeyRows:
             _LOG.warning("all messages of %s have to be looked at: %s", topic, error)
             return FoundRows({}, {queue_id: [span] for queue_id, span in spans.items()})
         gaps = self._gaps(covered)
-        found = self._keys.find(
-            topic, texts, unique=by != "key", of_batches=by != "key", within=self._log_span(topic, spans)
-        )
+        span_of_log = self._log_span(topic, spans)
+        found = self._keys.find(topic, texts, span_of_log, unique=by != "key", of_batches=by != "key")
         rows = np.stack([found[name].to_numpy() for name in ("queue_id", "queue_offset", "commit_log_offset")])
         if by == "id":
             rows = np.concatenate([rows, self._with_offset_ids(texts)], axis=1)

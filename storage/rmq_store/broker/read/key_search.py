@@ -47,9 +47,6 @@ FOUND_SCHEMA = pa.schema(
 _BLOCK_ROWS = 1 << 16
 _TRIES = 3
 
-LOG_END = 1 << 62
-"""Above the end of every log."""
-
 Int64 = npt.NDArray[np.int64]
 
 
@@ -68,19 +65,17 @@ class KeySearch:
         self,
         topic: str,
         keys: Sequence[str],
+        within: tuple[int, int],
+        window: tuple[int, int] = (0, UNBOUNDED_MS),
         *,
-        begin_ms: int = 0,
-        end_ms: int = UNBOUNDED_MS,
-        unique: bool = False,
-        of_batches: bool = False,
-        within: tuple[int, int] = (0, LOG_END),
+        unique: bool,
+        of_batches: bool,
     ) -> pa.Table:
-        """See `Query.find`."""
+        """See `Query.find`. `window` is its [begin_ms, end_ms]."""
         try:
             wanted = pa.array(list(dict.fromkeys(keys)), pa.string())
         except (UnicodeEncodeError, pa.ArrowTypeError) as error:
             raise UsageError(f"a key is no text that can be stored: {error}") from error
-        window = (begin_ms, end_ms)
         search = self.index()
         log_range = (max(self._log.start(), within[0]), min(self._queues.end(), within[1]))
         hashes = distinct(topic_key_hashes(topic, wanted))

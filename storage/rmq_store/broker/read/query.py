@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from rmq_store.arguments import checked_methods
 from rmq_store.broker.read.index_lookup import KeyRows
-from rmq_store.broker.read.key_search import LOG_END, KeySearch
+from rmq_store.broker.read.key_search import KeySearch
 from rmq_store.broker.read.queue_reader import damaged_entry, damaged_message
 from rmq_store.broker.read.queues import Queues
 from rmq_store.broker.read.records import message_at
@@ -29,6 +29,8 @@ from rmq_store.log.core.commit_log import CommitLog
 # MessageStoreConfig: maxMsgsNumBatch; BrokerConfig: defaultQueryMaxNum.
 KEY_MESSAGES_MAX = 64
 UNIQUE_KEY_MESSAGES_MAX = 32
+
+_LOG_END = 1 << 62
 
 
 @checked_methods()
@@ -171,7 +173,7 @@ class Query:
         end_ms: int = UNBOUNDED_MS,
         unique: bool = False,
         of_batches: bool = False,
-        within: tuple[int, int] = (0, LOG_END),
+        within: tuple[int, int] = (0, _LOG_END),
     ) -> pa.Table:
         """All messages of the topic that have one of `keys` among their KEYS (or, if `unique`, as their UNIQ_KEY) and
         were stored in [begin_ms, end_ms], both included: FOUND_SCHEMA, sorted by the order of `keys`, then by
@@ -185,9 +187,7 @@ class Query:
             UsageError: the store keeps no index.
             CorruptIndexError, CorruptRecordError: as `by_key`.
         """
-        return self._keys.find(
-            topic, keys, begin_ms=begin_ms, end_ms=end_ms, unique=unique, of_batches=of_batches, within=within
-        )
+        return self._keys.find(topic, keys, within, (begin_ms, end_ms), unique=unique, of_batches=of_batches)
 
     @property
     def rows(self) -> KeyRows:
