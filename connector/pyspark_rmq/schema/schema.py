@@ -48,6 +48,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pyspark.sql.types import (
     BinaryType,
@@ -65,6 +66,9 @@ from pyspark.sql.types import (
 )
 
 from pyspark_rmq.position.position import refuse
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _TEXT_MAP = MapType(StringType(), StringType(), valueContainsNull=True)
 
@@ -245,6 +249,13 @@ class SinkColumns:
     def dropped_properties(self) -> frozenset[str]:
         """The properties of the input that are not passed on."""
         return BROKER_PROPERTIES | {name for column, name in _COLUMN_PROPERTIES.items() if column in self.used}
+
+    def input_of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns of Spark's rows that the engine takes, under its names."""
+        import pyarrow as pa
+
+        arrays = [rows.column(self.body), *(rows.column(name) for name in self.used)]
+        return pa.RecordBatch.from_arrays(arrays, names=["body", *self.used])
 
 
 def source_schema(option_names: Iterable[str]) -> StructType:

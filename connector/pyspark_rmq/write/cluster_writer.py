@@ -145,16 +145,8 @@ def _send(
         task = stack.enter_context(SinkTask(cluster, sink_settings(options, columns), part))
         for rows in batches:
             if rows.num_rows:
-                task.write(_input(rows, columns))
+                task.write(columns.input_of(rows))
         return task.finish()
-
-
-def _input(batch: pa.RecordBatch, columns: SinkColumns) -> pa.RecordBatch:
-    """The columns that the engine takes, under its names."""
-    import pyarrow as pa
-
-    arrays = [batch.column(columns.body), *(batch.column(name) for name in columns.used)]
-    return pa.RecordBatch.from_arrays(arrays, names=["body", *columns.used])
 
 
 def _summarize(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -163,16 +163,8 @@ def _stage(
     with stage(options, write_id, context.partitionId(), context.taskAttemptId(), drop_properties) as area:
         for batch in batches:
             if batch.num_rows:
-                area.write(_input(batch, columns))
+                area.write(columns.input_of(batch))
         return area.finish()
-
-
-def _input(batch: pa.RecordBatch, columns: SinkColumns) -> pa.RecordBatch:
-    """Return the columns that the store takes, under its names."""
-    import pyarrow as pa
-
-    arrays = [batch.column(columns.body), *(batch.column(name) for name in columns.used)]
-    return pa.RecordBatch.from_arrays(arrays, names=["body", *columns.used])
 
 
 def _is_over(query_id: str, batch_id: int) -> Callable[[str], bool]:
