@@ -8,6 +8,7 @@
     1, 3, time-out, connection lost         unknown: it may be stored, now or in a moment
     answer that cannot be read              unknown
     13, 29 and others                       refused: sent again it would be refused again
+    1 with AclException (4.9)               refused: the rights are looked at before anything is stored
 
 Sources: SendMessageProcessor.java (handlePutMessageResult), BrokerFastFailure.java, DefaultMQProducer.java
 (retryResponseCodes).
@@ -92,6 +93,8 @@ def _of_code(code: int, remark: str) -> Verdict:
     if code in _WEAK:
         return Verdict(Outcome.STORED_WEAKLY, code, _WEAK[code])
     reason = f"CODE: {code} DESC: {remark}"
+    if code == ResponseCode.SYSTEM_ERROR and "AclException" in remark:
+        return Verdict(Outcome.REFUSED, code, reason)
     if code in _NOT_STORED:
         return Verdict(Outcome.NOT_STORED, code, reason, is_busy=code in _BUSY)
     return Verdict(Outcome.UNKNOWN if code in _UNKNOWN else Outcome.REFUSED, code, reason)
