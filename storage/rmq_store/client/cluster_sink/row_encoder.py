@@ -128,6 +128,7 @@ class RowEncoder:
         singles = _singles(batch, names, codes)
         used = _used_topics(names, codes)
         found = self._targets.prepare(sorted(used.values()), bool(singles.any()))
+        singles = singles | _too_long_for_a_batch(frames)
         queues = _Queues(self._targets, names, codes, used)
         chosen = queues.chosen(batch, self._settings.use_queue_id)
         sys_flags = _sys_flags(frames)
@@ -350,6 +351,12 @@ def _singles(batch: pa.RecordBatch, names: list[str], codes: npt.NDArray[np.int3
         if name in batch.schema.names:
             singles = singles | batch.column(name).is_valid().to_numpy(zero_copy_only=False)
     return singles
+
+
+def _too_long_for_a_batch(frames: pa.LargeBinaryArray) -> Mask:
+    """A broker limits the body of a request: of a batch these are whole entries, of a single message its body alone."""
+    lengths: Int64 = pc.binary_length(frames).to_numpy(zero_copy_only=False)
+    return lengths > BODY_BYTES_MAX
 
 
 def _sys_flags(frames: pa.LargeBinaryArray) -> Int64:

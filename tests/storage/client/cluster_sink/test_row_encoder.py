@@ -114,6 +114,13 @@ def test_a_row_with_a_delay_goes_alone() -> None:
     assert [one.ext_fields["i"] for one in requests if one.code == 320] == ["WAIT\x01true\x02"]
 
 
+def test_a_row_that_makes_a_batch_too_long_goes_alone_and_is_no_delayed_one() -> None:
+    topics = Topics()
+    rows = encoded({"body": pa.array([b"a", b"b" * (4 << 20), b"c"])}, topics)
+    assert [(one.shared.single, len(one.sizes)) for one in rows] == [(False, 1), (True, 1), (False, 1)]
+    assert topics.prepared == [(["Orders"], False)]
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
