@@ -5,8 +5,8 @@
         ...
         assert cluster.total_calls[RequestCode.GET_TOPIC_STATS_INFO] == 100
 
-For bounds (calls, connections, bytes) and for what no real broker does on demand. What real ones answer is in
-tests/cluster/test_facts.py; the answers here follow 5.5.0.
+Tests use it for bounds (calls, connections, bytes), and for faults that no real broker has on demand. Its answers
+follow 5.5.0; tests/cluster/test_facts.py compares the answers of real brokers.
 """
 
 from __future__ import annotations
