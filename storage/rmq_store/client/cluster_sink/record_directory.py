@@ -14,6 +14,9 @@ from pathlib import Path
 from rmq_store.client.cluster_sink.records import Offsets, Record, WritePart, earliest
 from rmq_store.errors import UsageError
 
+# A checkpoint that is set back repeats batches; nobody sets it back by more.
+_KEPT_BATCHES = 100
+
 
 class RecordDirectory:
     """The records of all writes that name this directory."""
@@ -22,16 +25,26 @@ class RecordDirectory:
         self._root = Path(directory)
 
     def find(self, part: WritePart) -> Offsets:
-        """The earliest offsets that a part of a write has recorded; empty if there are none."""
+        """The earliest offsets that a part of a write has recorded; empty if there are none.
+
+        Raises:
+            UsageError: the directory cannot be read.
+        """
         directory = self._directory(part)
         try:
             texts = [path.read_bytes() for path in directory.iterdir() if path.match(f"{part.partition}-*.json")]
         except FileNotFoundError:
             return {}
+        except OSError as error:
+            raise UsageError(f"option markerPath: {error}") from error
         return earliest([record for text in texts if (record := Record.from_json(text))], part)
 
-    def add(self, record: Record) -> None:
-        """Make a record durable. UsageError: the directory cannot be written."""
+    def add(self, record: Record) -> Offsets:
+        """Make a record durable, and remove those of batches long ago. Returns no offsets: `find` misses nothing.
+
+        Raises:
+            UsageError: the directory cannot be written.
+        """
         directory = self._directory(record.part)
         path = directory / f"{record.part.partition}-{uuid.uuid4().hex}.json"
         try:
@@ -49,9 +62,10 @@ class RecordDirectory:
                     os.close(descriptor)
         except OSError as error:
             raise UsageError(f"option markerPath: {error}") from error
+        self._forget_before(record.part.write, record.part.batch - _KEPT_BATCHES)
+        return {}
 
-    def forget_before(self, write: str, batch: int) -> None:
-        """Remove what earlier batches of a write have recorded: they are committed. Nothing is raised."""
+    def _forget_before(self, write: str, batch: int) -> None:
         directory = self._of_write(write)
         try:
             old = [path for path in directory.iterdir() if path.name.isdigit() and int(path.name) < batch]

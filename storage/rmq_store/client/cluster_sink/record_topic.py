@@ -1,8 +1,15 @@
 """Records in a topic of the cluster (`records`). Control plane.
 
 The topic has one queue at every master. A record goes to two brokers, the first ones of an order that depends on the
-write and the partition, so that one broker may be away when it is looked for. A search begins at the end of the queue
-and stops at a record of an earlier batch of the same task.
+write and the partition. A search begins at the end of the queue and stops at a record of an earlier batch of the same
+task. No record may be missed, so a search may leave out fewer queues than each record has copies:
+
+    masters    copies that a record must have    queues that a search may leave out
+    1, 2       1                                 none
+    3 or more  2                                 1
+
+A broker shows a message in its queue a moment after its answer. A search may be too early for the record of a task that
+has just died. So a task also reads what came between its search and its own record.
 """
 
 from __future__ import annotations
@@ -10,12 +17,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from rmq_store.client.cluster_sink.outcomes import Outcome, verdict_of
 from rmq_store.client.cluster_sink.queue_reading import QueueReading
 from rmq_store.client.cluster_sink.records import Offsets, Record, WritePart, earliest
+from rmq_store.errors import OffsetOutOfRangeError
 from rmq_store.format.batches.batch_bodies import MessageParts
 from rmq_store.format.frames.frame_check import BODY_POSITIONS
 from rmq_store.format.frames.frame_walk import frames_of_answer
@@ -25,7 +33,7 @@ from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.offsets import queue_ranges, search_offset, store_timestamp_ms
 from rmq_store.remoting.cluster.pull_request import EVERYTHING, PullFilter
 from rmq_store.remoting.cluster.pulling import read_range
-from rmq_store.remoting.cluster.sending import single_request
+from rmq_store.remoting.cluster.sending import single_request, stored_offset
 from rmq_store.remoting.cluster.topics import create_topic
 
 _log = logging.getLogger(__name__)
@@ -35,26 +43,39 @@ RECORD_TOPIC: Final = "PYRMQ_SINK_RECORDS"
 _COPIES: Final = 2
 _WINDOW: Final = 64
 _CLOCK_SKEW_MS: Final = 10 * 60_000
-_TRIES: Final = 3
+_TRIES: Final = 4
+_PAUSE_S: Final = 0.1
+_DISPATCH_PAUSE_S: Final = 0.01
+_READ_ERRORS: Final = (RemotingError, MQBrokerError, SlaveBehindError, OffsetOutOfRangeError)
 
 
 class RecordTopic:
     """The records of all writes to a cluster."""
 
     def __init__(
-        self, cluster: Cluster, reading: QueueReading, *, group: str, pull_group: str = "", topic: str = RECORD_TOPIC
+        self,
+        cluster: Cluster,
+        reading: QueueReading,
+        *,
+        group: str,
+        pull_group: str = "",
+        topic: str = RECORD_TOPIC,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._cluster = cluster
         self._reading = reading
         self._group = group
         self._topic = topic
         self._wanted = PullFilter(group=pull_group) if pull_group else EVERYTHING
+        self._sleep = sleep
+        # What was read of each queue ends here.
+        self._read_ends: dict[MessageQueue, int] = {}
 
     def find(self, part: WritePart) -> Offsets:
         """The earliest offsets that a part of a write has recorded; empty if there are none.
 
         Raises:
-            SendInDoubtError: two brokers or the only one cannot be read.
+            SendInDoubtError: so many brokers cannot be read that a record may be missed.
         """
         queues = self._queues(part)
         records: list[Record] = []
@@ -65,7 +86,7 @@ class RecordTopic:
                 found, earlier_ms = self._search(queue, part, not_before_ms)
             except SendInDoubtError as error:
                 unread.append(error)
-                if len(unread) >= min(_COPIES, len(queues)):
+                if len(unread) >= _copies_needed(len(queues)):
                     raise
                 continue
             records += found
@@ -73,38 +94,79 @@ class RecordTopic:
                 not_before_ms = earlier_ms - _CLOCK_SKEW_MS
         return earliest(records, part)
 
-    def add(self, record: Record) -> None:
-        """Make a record durable, as far as the brokers' flush and replication settings do that.
+    def add(self, record: Record) -> Offsets:
+        """Make a record durable, as far as the brokers' flush and replication settings do that. Returns the earliest
+        offsets of other tasks for this part that `find` was too early for; empty if there are none.
 
         Raises:
-            MQClientError: no broker takes it.
+            MQClientError: too few brokers take it.
+            SendInDoubtError: a broker that has taken it cannot be read.
         """
-        stored, reason = 0, ""
-        for queue in self._queues(record.part):
-            for _ in range(_TRIES):
-                outcome, reason = self._send(queue, record)
-                if outcome is not Outcome.UNKNOWN:  # the same record twice is one record
-                    break
-            stored += outcome in (Outcome.STORED, Outcome.STORED_WEAKLY)
-            if stored == _COPIES:
-                return
-        if not stored:
-            raise MQClientError(f"no broker takes the record of a batch into topic {self._topic!r}: {reason}")
+        queues = self._queues(record.part)
+        stored: Offsets = {}
+        reason = ""
+        for queue in queues:
+            offset, reason = self._store(queue, record)
+            if offset is not None:
+                stored[queue] = offset
+            if len(stored) == _COPIES:
+                break
+        if len(stored) < _copies_needed(len(queues)):
+            raise MQClientError(
+                f"{len(stored)} of {len(queues)} brokers take the record of a batch into topic {self._topic!r}, and "
+                f"{_copies_needed(len(queues))} must: {reason}"
+            )
+        try:
+            return self._missed(record, stored)
+        except _READ_ERRORS as error:
+            raise _in_doubt(error) from error
 
-    def forget_before(self, write: str, batch: int) -> None:
-        """Nothing to do: brokers delete old messages."""
-
-    def _send(self, queue: MessageQueue, record: Record) -> tuple[Outcome, str]:
+    def _store(self, queue: MessageQueue, record: Record) -> tuple[int | None, str]:
+        """The offset of the record in a queue; None if the broker does not take it, and why."""
         command = single_request(
             MessageQueue(self._cluster.wire_topic(queue.topic), queue.broker_name, queue.queue_id), record.to_json(),
             f"KEYS\x01{record.part.key.replace(' ', '_')}\x02WAIT\x01true\x02", group=self._group,
             born_ms=time.time_ns() // 1_000_000,
         )  # fmt: skip
-        try:
-            verdict = verdict_of(self._cluster.submit_broker(queue.broker_name, command).result())
-        except RemotingError as error:
-            verdict = verdict_of(error)
-        return verdict.outcome, f"broker {queue.broker_name!r}: {verdict.reason}"
+        reason = ""
+        for number in range(_TRIES):
+            try:
+                answer = self._cluster.submit_broker(queue.broker_name, command).result()
+                verdict = verdict_of(answer)
+                if verdict.outcome in (Outcome.STORED, Outcome.STORED_WEAKLY):
+                    return stored_offset(answer.ext_fields), ""
+            except RemotingError as error:
+                verdict = verdict_of(error)
+            reason = f"broker {queue.broker_name!r}: {verdict.reason}"
+            if verdict.outcome is not Outcome.UNKNOWN and not verdict.is_busy:
+                break
+            if number + 1 < _TRIES:  # stored twice, a record is one record
+                self._sleep(_PAUSE_S * 2**number)
+        return None, reason
+
+    def _missed(self, own: Record, stored: Offsets) -> Offsets:
+        """What others have recorded for this part in front of the own record, behind what was read."""
+        found: list[Record] = []
+        for queue, offset in stored.items():
+            begin = self._read_ends.get(queue)
+            if begin is None:
+                continue
+            if begin < offset:
+                self._await_dispatch(queue, offset)
+                records = [record for record, _ in self._records(queue, begin, offset)]
+                found += [record for record in records if record.attempt != own.attempt]
+            self._read_ends[queue] = offset + 1
+        return earliest(found, own.part)
+
+    def _await_dispatch(self, queue: MessageQueue, offset: int) -> None:
+        until_ms = self._cluster.timer() + self._reading.patience_ms
+        while self._reading.ends([queue])[queue] < offset:
+            if self._cluster.timer() >= until_ms:
+                raise SendInDoubtError(
+                    f"broker {queue.broker_name!r} has stored message {offset} of topic {queue.topic!r}, and does not "
+                    "show those before it in its queue"
+                )
+            self._sleep(_DISPATCH_PAUSE_S)
 
     def _queues(self, part: WritePart) -> Sequence[MessageQueue]:
         """All queues of the topic, those that this part of a write prefers first."""
@@ -122,16 +184,16 @@ class RecordTopic:
         self, queue: MessageQueue, part: WritePart, not_before_ms: int | None
     ) -> tuple[list[Record], int | None]:
         """The records of a part of a write in one queue, and when an earlier batch of it was recorded."""
-        end = self._reading.ends([queue])[queue]
+        whole_end = end = self._reading.ends([queue])[queue]
         try:
             begin = queue_ranges(self._cluster, [queue])[queue].min_offset
             if not_before_ms is not None and begin < end:
                 begin = max(begin, search_offset(self._cluster, queue, not_before_ms))
             found: list[Record] = []
             window = _WINDOW
+            earlier_ms = None
             while begin < end:
                 start = max(begin, end - window)
-                earlier_ms = None
                 for record, stored_ms in self._records(queue, start, end):
                     if (record.part.write, record.part.partition) != (part.write, part.partition):
                         continue
@@ -140,11 +202,12 @@ class RecordTopic:
                     elif record.part == part:
                         found.append(record)
                 if earlier_ms is not None:
-                    return found, earlier_ms
+                    break
                 end, window = start, 4 * window
-            return found, None
-        except (RemotingError, MQBrokerError, SlaveBehindError) as error:
-            raise SendInDoubtError(f"the records of a batch cannot be read: {error}") from error
+            self._read_ends[queue] = whole_end
+            return found, earlier_ms
+        except _READ_ERRORS as error:
+            raise _in_doubt(error) from error
 
     def _records(self, queue: MessageQueue, start: int, end: int) -> Iterator[tuple[Record, int]]:
         for frames in read_range(self._cluster, queue, start, end, self._wanted):
@@ -155,3 +218,15 @@ class RecordTopic:
                 record = Record.from_json(MessageParts(frame, header_bytes).body)
                 if record is not None:
                     yield record, store_timestamp_ms(frame)
+
+
+def _copies_needed(master_count: int) -> int:
+    """How many copies a record must have, and at least how many queues a search must not leave out."""
+    return 1 if master_count <= _COPIES else _COPIES
+
+
+def _in_doubt(error: Exception) -> SendInDoubtError:
+    return SendInDoubtError(
+        f"whether rows of the batch are stored is unknown, because its records cannot be read: {error}. With option "
+        "markerPath the records are in a directory"
+    )

@@ -2,7 +2,8 @@
 
 A record is one message or file, in JSON; offsets are those of the next message:
 
-    {"version": 1, "write": "...", "batch": 7, "partition": 3, "offsets": {"Orders": {"broker-a:0": 23}}}
+    {"version": 1, "write": "...", "batch": 7, "partition": 3, "attempt": "5f...",
+     "offsets": {"Orders": {"broker-a:0": 23}}}
 
 It is durable before anything is sent, so all rows of the task, whichever attempt sent them, lie behind it. Of several
 records of one task the earliest counts: the lowest offset of each queue, because ends of queues only grow. A topic that
@@ -41,10 +42,13 @@ class WritePart:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record and the part of a write that it belongs to."""
+    """A record and the part of a write that it belongs to. `attempt` is different for each task, so that one knows its
+    own records.
+    """
 
     part: WritePart
     offsets: Mapping[MessageQueue, int]
+    attempt: str = ""
 
     def to_json(self) -> bytes:
         """The text of the record."""
@@ -57,6 +61,7 @@ class Record:
                 "write": self.part.write,
                 "batch": self.part.batch,
                 "partition": self.part.partition,
+                "attempt": self.attempt,
                 "offsets": topics,
             },
             separators=(",", ":"),
@@ -70,11 +75,12 @@ class Record:
             if found["version"] != _VERSION:
                 return None
             part = WritePart(str(found["write"]), int(found["batch"]), int(found["partition"]))
-            return cls(part, {
+            offsets = {
                 MessageQueue(topic, name.rpartition(":")[0], int(name.rpartition(":")[2])): int(offset)
                 for topic, queues in found["offsets"].items()
                 for name, offset in queues.items()
-            })  # fmt: skip
+            }
+            return cls(part, offsets, str(found.get("attempt", "")))
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
 

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from rmq_store.client.cluster_sink.chunks import Chunk
 from rmq_store.client.cluster_sink.queue_reading import QueueReading
-from rmq_store.client.cluster_sink.records import Offsets, Record, WritePart, plan
+from rmq_store.client.cluster_sink.records import Offsets, Plan, Record, WritePart, plan
 from rmq_store.format.batches.content_keys import FoundKeys
 from rmq_store.format.text.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.protocol.messages import MessageQueue
@@ -39,8 +40,8 @@ class Records(Protocol):
     def find(self, part: WritePart) -> Offsets:
         """The earliest offsets that a part of a write has recorded."""
 
-    def add(self, record: Record) -> None:
-        """Make a record durable."""
+    def add(self, record: Record) -> Offsets:
+        """Make a record durable. Returns the earliest offsets of other tasks for this part that `find` missed."""
 
 
 class ReplayCheck:
@@ -64,7 +65,10 @@ class ReplayCheck:
         self._tag = tag
         self._settle_ms = settle_ms
         self._sleep = sleep
-        self._known: Offsets | None = None
+        self._attempt = uuid.uuid4().hex
+        # Offsets of earlier attempts, once they were looked for; and the own ones.
+        self._earlier: Offsets | None = None
+        self._own: Offsets = {}
         self._read_ends: Offsets = {}
         self._delay_brokers: set[str] = set()
         self.found = FoundKeys()
@@ -76,36 +80,62 @@ class ReplayCheck:
         Raises:
             SendInDoubtError: a recorded queue cannot be read. MQClientError: the record cannot be stored.
         """
-        self._prepare(topic, queues)
+        self._prepare({topic: queues}, is_per_broker=False)
         if delayed:
             self.prepare_delays({queue.broker_name for queue in queues})
 
-    def prepare_delays(self, broker_names: set[str]) -> None:
-        """Before the first delayed send to brokers."""
-        new = sorted(broker_names - self._delay_brokers)
+    def prepare_delays(self, broker_names: Collection[str]) -> None:
+        """Before the first delayed send to brokers. Raises as `prepare`."""
+        new = sorted(set(broker_names) - self._delay_brokers)
         if new:
             levels = [MessageQueue(SCHEDULE_TOPIC, name, level) for name in new for level in range(_SCHEDULE_QUEUES)]
-            self._prepare(SCHEDULE_TOPIC, levels)
-            self._prepare(TIMER_TOPIC, [MessageQueue(TIMER_TOPIC, name, 0) for name in new])
+            timers = [MessageQueue(TIMER_TOPIC, name, 0) for name in new]
+            self._prepare({SCHEDULE_TOPIC: levels, TIMER_TOPIC: timers}, is_per_broker=True)
             self._delay_brokers.update(new)
 
-    def _prepare(self, topic: str, queues: Sequence[MessageQueue]) -> None:
-        if self._known is None:
-            self._known = self._records.find(self._part)
-        ranges = {queue: tuple(found) for queue, found in queue_ranges(self._cluster, queues).items()}
-        steps = plan(self._known, topic, ranges)  # type: ignore[arg-type]
-        if steps.read:
-            if not self.is_repetition:
-                _log.info("%s was tried before: its queues are read", self._part.key)
-                self._sleep(self._settle_ms / 1000)
-            self.is_repetition = True
-            ends = self._reading.ends(list(steps.read))
-            parts = {queue: (start, ends[queue]) for queue, start in steps.read.items()}
-            self._reading.keys(parts, self._tag, self.found)
-            self._read_ends |= ends
+    def _prepare(self, queues_of: Mapping[str, Sequence[MessageQueue]], *, is_per_broker: bool) -> None:
+        """Read and record the queues of topics. `is_per_broker`: a broker that no earlier attempt has recorded for a
+        topic got no rows of it; otherwise its queues were added to the topic since.
+        """
+        if self._earlier is None:
+            self._earlier = self._records.find(self._part)
+        queues = [queue for of_topic in queues_of.values() for queue in of_topic]
+        found = queue_ranges(self._cluster, queues)
+        ranges = {queue: (limits.min_offset, limits.max_offset) for queue, limits in found.items()}
+        steps = self._plan(ranges, queues_of, is_per_broker)
         if steps.record:
-            self._records.add(Record(self._part, steps.record))
-            self._known |= steps.record
+            missed = self._records.add(Record(self._part, steps.record, self._attempt))
+            self._own |= steps.record
+            if missed:
+                self._earlier = _lower(self._earlier, missed)
+                steps = self._plan(ranges, queues_of, is_per_broker)
+        if steps.read:
+            self._read(steps.read)
+
+    def _plan(
+        self, ranges: Mapping[MessageQueue, tuple[int, int]], topics: Collection[str], is_per_broker: bool
+    ) -> Plan:
+        assert self._earlier is not None  # _prepare has looked for it
+        read: Offsets = {}
+        record: Offsets = {}
+        for topic in topics:
+            earlier = {queue: offset for queue, offset in self._earlier.items() if queue.topic == topic}
+            reachable = {queue: found for queue, found in ranges.items() if queue.topic == topic}
+            names = {queue.broker_name for queue in (*earlier, *reachable)} if is_per_broker else {None}
+            for name in names:
+                steps = plan(_of_broker(earlier, name), topic, _of_broker(reachable, name))
+                read |= steps.read
+                record |= steps.record
+        return Plan({queue: start for queue, start in read.items() if queue not in self._read_ends}, record)
+
+    def _read(self, starts: Offsets) -> None:
+        if not self.is_repetition:
+            _log.info("%s was tried before: its queues are read", self._part.key)
+            self._sleep(self._settle_ms / 1000)
+        self.is_repetition = True
+        ends = self._reading.ends(list(starts))
+        self._reading.keys({queue: (start, ends[queue]) for queue, start in starts.items()}, self._tag, self.found)
+        self._read_ends |= ends
 
     # -- Verifier ---------------------------------------------------------------------------------------------------
 
@@ -118,16 +148,17 @@ class ReplayCheck:
         Raises:
             SendInDoubtError: the queue cannot be read in time.
         """
-        assert self._known is not None  # it was prepared
+        assert self._earlier is not None  # it was prepared
+        known = _lower(self._earlier, self._own)
         queues = [queue]
         if chunk.shared.single:
-            queues += [one for one in self._known if one.broker_name == queue.broker_name and one.topic in _WAITING]
+            queues += [one for one in known if one.broker_name == queue.broker_name and one.topic in _WAITING]
         until_ms = self._cluster.timer() + self._settle_ms + self._reading.patience_ms
         self._reading.ends(queues, until_ms)
         self._sleep(self._settle_ms / 1000)
         ends = self._reading.ends(queues, until_ms)
         found = FoundKeys()
-        starts = {one: self._known[one] for one in queues}
+        starts = {one: known[one] for one in queues}
         if start is not None:
             starts[queue] = start
         self._reading.keys({one: (starts[one], ends[one]) for one in queues}, self._tag, found)
@@ -160,3 +191,19 @@ class ReplayCheck:
 
 
 _WAITING: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)
+
+
+T = TypeVar("T")
+
+
+def _of_broker(values: Mapping[MessageQueue, T], broker_name: str | None) -> dict[MessageQueue, T]:
+    """The values of the queues of a broker; None: of all brokers."""
+    return {queue: value for queue, value in values.items() if broker_name in (None, queue.broker_name)}
+
+
+def _lower(first: Offsets, second: Offsets) -> Offsets:
+    """Both, and of a queue in both the lower offset."""
+    return {
+        queue: min(found for found in (first.get(queue), second.get(queue)) if found is not None)
+        for queue in (*first, *second)
+    }

@@ -65,7 +65,8 @@ def test_records_in_a_directory(tmp_path: Path) -> None:
     records.add(Record(WritePart("query", 7, 33), {A: 1}))
     records.add(Record(WritePart("query", 6, 3), {A: 1}))
     assert records.find(PART) == {A: 5, B: 1}
-    records.forget_before("query", 7)
+    assert records.find(WritePart("query", 6, 3)) == {A: 1}
+    records.add(Record(WritePart("query", 107, 3), {A: 1}))
     assert records.find(WritePart("query", 6, 3)) == {}
     assert records.find(PART) == {A: 5, B: 1}
     (tmp_path / "file").touch()

@@ -1,0 +1,135 @@
+"""No record is missed: brokers that are away in turn, brokers that show a message late, busy ones."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from helpers.cluster.simulated import SimulatedBroker, SimulatedCluster
+from rmq_store.client.cluster_sink.queue_reading import QueueReading
+from rmq_store.client.cluster_sink.record_topic import RECORD_TOPIC, RecordTopic
+from rmq_store.client.cluster_sink.records import Record, WritePart
+from rmq_store.protocol.errors import MQClientError, SendInDoubtError
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.request_codes import RequestCode
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.transport.settings import ClusterSettings
+
+PART = WritePart("query", 7, 3)
+ORDERS = MessageQueue("Orders", "broker-000", 0)
+
+
+@pytest.fixture(params=[2, 3])
+def brokers(request: pytest.FixtureRequest) -> Iterator[SimulatedCluster]:
+    with SimulatedCluster(request.param) as brokers:
+        brokers.create_topic(RECORD_TOPIC, queue_count=1)
+        yield brokers
+
+
+def records(brokers: SimulatedCluster) -> Iterator[RecordTopic]:
+    """Those of one task after another; each has connections of its own."""
+    while True:
+        with Cluster(ClusterSettings.of_text(brokers.name_server)) as cluster:
+            yield RecordTopic(cluster, QueueReading(cluster, 300), group="pg")
+
+
+@pytest.fixture
+def tasks(brokers: SimulatedCluster) -> Iterator[Iterator[RecordTopic]]:
+    made = records(brokers)
+    yield made
+    made.close()  # type: ignore[attr-defined]
+
+
+def record(offset: int, attempt: str) -> Record:
+    return Record(PART, {ORDERS: offset}, attempt)
+
+
+def holders(brokers: SimulatedCluster) -> list[SimulatedBroker]:
+    return [one for one in brokers.brokers.values() if one.queues.topics[RECORD_TOPIC][0].end]
+
+
+def test_a_record_is_found_by_the_next_task(brokers: SimulatedCluster, tasks: Iterator[RecordTopic]) -> None:
+    first = next(tasks)
+    assert first.find(PART) == {}
+    assert first.add(record(5, "a")) == {}
+    assert len(holders(brokers)) == 2
+    assert next(tasks).find(PART) == {ORDERS: 5}
+
+
+def test_brokers_that_are_away_in_turn_never_hide_a_record(
+    brokers: SimulatedCluster, tasks: Iterator[RecordTopic]
+) -> None:
+    for away in brokers.brokers.values():
+        away.stop()
+        try:
+            next(tasks).add(record(5, "a"))
+        except MQClientError:
+            pytest.fail("one broker that is away keeps nobody from making a record")
+        away.start()
+        for gone in brokers.brokers.values():
+            gone.stop()
+            try:
+                assert next(tasks).find(PART) == {ORDERS: 5}
+            except SendInDoubtError as error:
+                assert len(brokers.brokers) == 2, "a third broker has a copy"
+                assert "markerPath" in str(error) or "is unknown" in str(error)
+            gone.start()
+        for one in brokers.brokers.values():
+            one.queues.create(RECORD_TOPIC, 1)
+
+
+def test_a_record_that_a_broker_shows_late_is_found_by_the_own_one(
+    brokers: SimulatedCluster, tasks: Iterator[RecordTopic]
+) -> None:
+    next(tasks).add(record(5, "dead"))
+    late = itertools.count()
+    for broker in brokers.brokers.values():
+        answer = broker._answerers[RequestCode.GET_MAX_OFFSET]
+
+        def shows_nothing_at_first(request: RemotingCommand, answer=answer):  # type: ignore[no-untyped-def]
+            code, fields, body = answer(request)
+            return (code, {"offset": "0"}, body) if next(late) < len(brokers.brokers) + 2 else (code, fields, body)
+
+        broker._answerers[RequestCode.GET_MAX_OFFSET] = shows_nothing_at_first
+    second = next(tasks)
+    assert second.find(PART) == {}
+    assert second.add(record(9, "alive")) == {ORDERS: 5}
+    assert second.add(Record(PART, {MessageQueue("Bills", "broker-000", 0): 1}, "alive")) == {}
+
+
+def test_a_busy_broker_is_asked_again(brokers: SimulatedCluster, tasks: Iterator[RecordTopic]) -> None:
+    for broker in brokers.brokers.values():
+        broker.refuse(RequestCode.SEND_MESSAGE_V2, 2, count=2)
+    next(tasks).add(record(5, "a"))
+    assert len(holders(brokers)) == 2
+
+
+def test_too_few_copies_are_refused(brokers: SimulatedCluster, tasks: Iterator[RecordTopic]) -> None:
+    for broker in list(brokers.brokers.values())[1:]:
+        broker.refuse(RequestCode.SEND_MESSAGE_V2, 14)
+    if len(brokers.brokers) == 2:
+        assert next(tasks).add(record(5, "a")) == {}
+    else:
+        with pytest.raises(MQClientError, match=r"1 of 3 brokers take the record .* and 2 must"):
+            next(tasks).add(record(5, "a"))
+
+
+def test_an_own_record_that_was_stored_twice_is_of_no_other_task(
+    brokers: SimulatedCluster, tasks: Iterator[RecordTopic]
+) -> None:
+    for broker in brokers.brokers.values():
+        answer = broker._answerers[RequestCode.SEND_MESSAGE_V2]
+        calls = itertools.count()
+
+        def stores_and_fails_once(request: RemotingCommand, answer=answer, calls=calls):  # type: ignore[no-untyped-def]
+            stored = answer(request)
+            return stored if next(calls) else (1, {}, b"")
+
+        broker._answerers[RequestCode.SEND_MESSAGE_V2] = stores_and_fails_once
+    task = next(tasks)
+    assert task.find(PART) == {}
+    assert task.add(record(5, "a")) == {}
+    assert sum(one.queues.topics[RECORD_TOPIC][0].end for one in holders(brokers)) == 4
