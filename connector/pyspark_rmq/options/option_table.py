@@ -8,22 +8,15 @@ options.
 
 from __future__ import annotations
 
-import re
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
+from pyspark_rmq.options import option_values as values
 from pyspark_rmq.options.cluster_options import NAME_SERVER, address_map, name_servers, one_of, reference
 from pyspark_rmq.position.position import (
-    INT64_MAX,
-    Position,
-    check_time_ms,
     parse_assign,
-    parse_offsets,
     parse_timestamps,
-    refuse,
 )
 from pyspark_rmq.position.queue_ids import INT32_MAX
 
@@ -34,20 +27,6 @@ WRITE: frozenset[Use] = frozenset({"batch write", "stream write"})
 BATCH_READ: frozenset[Use] = frozenset({"batch read"})
 STREAM_READ: frozenset[Use] = frozenset({"stream read"})
 BATCH_WRITE: frozenset[Use] = frozenset({"batch write"})
-
-FROM_LAST = "CONSUME_FROM_LAST_OFFSET"
-FROM_FIRST = "CONSUME_FROM_FIRST_OFFSET"
-FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
-
-SKIP = "skip"
-
-# format/text/names.py: the longest name of a group that today's brokers take.
-_GROUP_LENGTH_MAX = 120
-
-# Leading zeros are digits, too; beyond that nobody has typed a number.
-_DIGITS_MAX = 40
-
-_UNITS_MS = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,153 +46,6 @@ class Option:
     cluster: str = "same"
 
 
-def _text(text: str, name: str) -> str:
-    value = text.strip()
-    if not value:
-        refuse(f"option {name} is empty")
-    return value
-
-
-def group_name(text: str, name: str) -> str:
-    """Parse the name of a consumer group. The retry or dead-letter topic of a group is refused: as a group it would get
-    a retry topic of its own.
-    """
-    value = _text(text, name)
-    prefix = re.match("%(RETRY|DLQ)%", value)
-    if prefix is not None:
-        refuse(f"option {name}: {value!r} is a topic; its group is {value[prefix.end():]!r}")
-    from rmq_store import validate_group, validate_topic
-    from rmq_store.errors import UsageError
-
-    try:
-        # As long a name as its topics may have: brokers of 4.9 took more than the 120 characters of today's.
-        validate_group(value[:_GROUP_LENGTH_MAX])
-        validate_topic(f"%DLQ%{value}")
-    except UsageError as error:
-        refuse(f"option {name}: {error}")
-    return value
-
-
-def _topic(text: str, name: str) -> str:
-    value = _text(text, name)
-    from rmq_store import validate_topic
-    from rmq_store.errors import UsageError
-
-    try:
-        validate_topic(value)
-    except UsageError as error:
-        refuse(f"option {name}: {error}")
-    return value
-
-
-def local_path(text: str, name: str) -> str:
-    """Parse an absolute path. The driver parses options, and a task on another host has another working directory."""
-    value = _text(text, name)
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", value)
-    if scheme is not None:
-        # As Hadoop reads it: three slashes or one, and nothing is decoded.
-        local = re.fullmatch(r"file:(?://)?(/(?!/).*)", value, re.IGNORECASE | re.DOTALL)
-        if local is None:
-            refuse(f"option {name}: {value!r} is not a local directory; a store cannot be on {scheme[1]}")
-        value = local[1]
-    try:
-        return str(Path(value).expanduser().absolute())
-    except RuntimeError as error:
-        refuse(f"option {name}: {value!r}: {error}")
-
-
-def _boolean(text: str, name: str) -> bool:
-    value = text.strip().lower()
-    if value not in ("true", "false"):
-        refuse(f"option {name}: {text!r} is neither true nor false")
-    return value == "true"
-
-
-def _integer(lowest: int, highest: int = INT64_MAX) -> Callable[[str, str], int]:
-    def parse(text: str, name: str) -> int:
-        value = text.strip()
-        # The length first: int() refuses a text of thousands of digits with an error of its own.
-        if not re.fullmatch(r"[0-9]+", value, re.ASCII) or (len(value) <= _DIGITS_MAX and int(value) < lowest):
-            refuse(f"option {name}: {text!r} is not an integer of at least {lowest}")
-        if len(value) > _DIGITS_MAX or int(value) > highest:
-            refuse(f"option {name}: {text[:40]!r} is more than {highest}, the largest value")
-        return int(value)
-
-    return parse
-
-
-def _duration_ms(text: str, name: str) -> int:
-    match = re.fullmatch(r"([0-9]{1,12})\s*(ms|s|m|min|h|d)?", text.strip().lower())
-    if match is None:
-        refuse(f"option {name}: {text!r} is not a duration such as 500ms, 30s, 15m or 1h")
-    return int(match[1]) * _UNITS_MS[match[2]]
-
-
-def _topics(text: str, name: str) -> tuple[str, ...]:
-    topics = tuple(dict.fromkeys(_topic(part, name) for part in text.split(",") if part.strip()))
-    if not topics:
-        refuse(f"option {name} names no topic")
-    return topics
-
-
-def _words(text: str, name: str) -> tuple[str, ...]:
-    words = tuple(dict.fromkeys(word for word in re.split(r"[ \t\r\n]+", text) if word))
-    if not words:
-        refuse(f"option {name} is empty")
-    return words
-
-
-def _pattern(text: str, name: str) -> str:
-    try:
-        re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
-        refuse(f"option {name}: {text!r} is not a regular expression: {error}")
-    return text
-
-
-def _tags(text: str, name: str) -> str | None:
-    # FilterAPI.buildSubscriptionData: "*" and an empty expression subscribe to everything.
-    value = text.strip()
-    if value in ("", "*"):
-        return None
-    if not all(tag.strip() for tag in value.split("||")):
-        refuse(f"option {name}: {text!r} has an empty tag; write it as 'TagA || TagB'")
-    return value
-
-
-def _where(text: str, name: str) -> str:
-    value = text.strip().upper()
-    if value not in (FROM_LAST, FROM_FIRST, FROM_TIMESTAMP):
-        refuse(f"option {name}: {text!r} is none of {FROM_LAST}, {FROM_FIRST}, {FROM_TIMESTAMP}")
-    return value
-
-
-def _on_corruption(text: str, name: str) -> str:
-    value = text.strip().lower()
-    if value not in ("fail", SKIP):
-        refuse(f"option {name}: {text!r} is neither fail nor {SKIP}")
-    return value
-
-
-def _local_time_ms(text: str, name: str) -> int:
-    try:
-        return int(time.mktime(time.strptime(text.strip(), "%Y%m%d%H%M%S"))) * 1000
-    except (ValueError, OverflowError):
-        refuse(f"option {name}: {text!r} is not a local time as yyyyMMddHHmmss")
-
-
-def _starting(text: str, name: str) -> Position:
-    return parse_offsets(text, name, ("earliest", "latest", "group"))
-
-
-def _ending(text: str, name: str) -> Position:
-    return parse_offsets(text, name, ("latest",))
-
-
-def _timestamp(text: str, name: str) -> Position:
-    return Position("timestamp", timestamp_ms=check_time_ms(_integer(0)(text, name), f"option {name}"))
-
-
 _MS = "integer, ms since the epoch"
 _REFERENCE = "`env:NAME` or `file:/path`"
 
@@ -221,7 +53,7 @@ _WHAT = (
     Option(
         "path",
         READ | WRITE,
-        local_path,
+        values.local_path,
         "string",
         "required, or `nameServer`",
         "Directory of the store. The argument of `load()` and `save()` is this option. `file:///data/store` and "
@@ -231,7 +63,7 @@ _WHAT = (
     Option(
         "subscribe",
         READ,
-        _topics,
+        values.topic_names,
         "string",
         "none",
         "Topics to read, separated by commas. Exactly one of `subscribe`, `subscribePattern`, `assign` is needed; a "
@@ -240,7 +72,7 @@ _WHAT = (
     Option(
         "subscribePattern",
         READ,
-        _pattern,
+        values.topic_pattern,
         "regular expression",
         "none",
         "Reads every topic whose whole name matches; a stream also those created later, from their first message. "
@@ -255,7 +87,7 @@ _WHAT = (
     Option(
         "dlq",
         BATCH_READ,
-        group_name,
+        values.group_name,
         "string",
         "none",
         "The dead letters of this consumer group, with the topic that they were sent to, where they come from and why "
@@ -266,7 +98,7 @@ _WHAT = (
     Option(
         "key",
         BATCH_READ,
-        _words,
+        values.word_list,
         "string",
         "none",
         "Only messages with one of these keys (`keys`), which are separated by spaces or line ends: as many as you "
@@ -277,7 +109,7 @@ _WHAT = (
     Option(
         "uniqKey",
         BATCH_READ,
-        _words,
+        values.word_list,
         "string",
         "none",
         "The same for unique keys: the property `UNIQ_KEY`, which clients show as the message id. A message of a batch "
@@ -288,7 +120,7 @@ _WHAT = (
     Option(
         "msgId",
         BATCH_READ,
-        _words,
+        values.word_list,
         "string",
         "none",
         "The same for ids of both kinds: unique keys, as in the column `msgId`, and offset message ids of 32 or 56 hex "
@@ -299,7 +131,7 @@ _WHAT = (
     Option(
         "filterPushdown",
         BATCH_READ,
-        _boolean,
+        values.boolean,
         "boolean",
         "false",
         "Take the filters that Spark pushes down, which needs `spark.sql.python.filterPushdown.enabled`: `keys` and "
@@ -313,7 +145,7 @@ _WHAT = (
     Option(
         "tags",
         READ,
-        _tags,
+        values.tag_expression,
         "string",
         "`*`",
         "Only messages with one of these tags: `TagA || TagB`. Offsets advance over the others. Messages that come "
@@ -323,7 +155,7 @@ _WHAT = (
     Option(
         "rawBody",
         READ,
-        _boolean,
+        values.boolean,
         "boolean",
         "false",
         "Bodies as they are stored. Otherwise compressed bodies are decompressed.",
@@ -331,7 +163,7 @@ _WHAT = (
     Option(
         "brokerName",
         READ,
-        _text,
+        values.plain_text,
         "string",
         "the store's own",
         "The value of the column `brokerName`. A store that a broker wrote does not hold this name.",
@@ -340,7 +172,7 @@ _WHAT = (
     Option(
         "storePathCommitLog",
         READ,
-        _text,
+        values.plain_text,
         "string, absolute paths separated by commas",
         "`commitlog` in the store",
         "Where a broker keeps its log, if its broker.conf says so: one directory, or several. Such a store is only "
@@ -382,11 +214,11 @@ _CLUSTER = (
     ),
     Option("secretKey", READ | WRITE, reference, _REFERENCE, "none", "The same for the secret key.", "only"),
     Option("securityToken", READ | WRITE, reference, _REFERENCE, "none", "The same for a security token.", "only"),
-    Option("tls", READ | WRITE, _boolean, "boolean", "false", "Whether connections use TLS.", "only"),
+    Option("tls", READ | WRITE, values.boolean, "boolean", "false", "Whether connections use TLS.", "only"),
     Option(
         "tlsCaFile",
         READ | WRITE,
-        local_path,
+        values.local_path,
         "string",
         "those of the system",
         "Certificates (PEM) of the authorities that the certificates of the servers must come from.",
@@ -395,7 +227,7 @@ _CLUSTER = (
     Option(
         "tlsCertFile",
         READ | WRITE,
-        local_path,
+        values.local_path,
         "string",
         "none",
         "Certificate (PEM) that this client shows, for servers that ask for one.",
@@ -404,7 +236,7 @@ _CLUSTER = (
     Option(
         "tlsKeyFile",
         READ | WRITE,
-        local_path,
+        values.local_path,
         "string",
         "in `tlsCertFile`",
         "Its private key (PEM), without a password.",
@@ -413,7 +245,7 @@ _CLUSTER = (
     Option(
         "tlsVerify",
         READ | WRITE,
-        _boolean,
+        values.boolean,
         "boolean",
         "true",
         "Whether the certificates and names of servers are verified. Without that anybody on the way can read and "
@@ -423,7 +255,7 @@ _CLUSTER = (
     Option(
         "tlsServerName",
         READ | WRITE,
-        _text,
+        values.plain_text,
         "string",
         "the host that a server registers",
         "The name that the certificates of all servers must have, if it is not the host of their address.",
@@ -432,7 +264,7 @@ _CLUSTER = (
     Option(
         "namespace",
         READ | WRITE,
-        _text,
+        values.plain_text,
         "string",
         "none",
         "Namespace of topics and groups at the brokers (`namespace%topic`). Options, columns and JSON have the names "
@@ -442,7 +274,7 @@ _CLUSTER = (
     Option(
         "pullGroup",
         READ | WRITE,
-        group_name,
+        values.group_name,
         "string",
         "`TOOLS_CONSUMER`",
         "The group under which messages are pulled, where an ACL gives rights to groups. Never the `group` of the "
@@ -455,7 +287,7 @@ _WHERE = (
     Option(
         "startingOffsets",
         READ,
-        _starting,
+        values.starting_position,
         "`earliest`, `latest`, `group` or JSON",
         "batch `earliest`, stream `latest`, stream with `group` see there",
         'Where to start, in one word or for every queue: `{"OrderTopic":{"0":23,"1":-2}}` (-2 earliest, -1 latest). '
@@ -466,7 +298,7 @@ _WHERE = (
     Option(
         "startingTimestamp",
         READ,
-        _timestamp,
+        values.one_timestamp,
         _MS,
         "none",
         "Start at the first message stored at this time or later; a stream refuses a time that is still to come. Wins "
@@ -484,7 +316,7 @@ _WHERE = (
     Option(
         "endingOffsets",
         BATCH_READ,
-        _ending,
+        values.ending_position,
         "`latest` or JSON",
         "`latest`",
         "Where to end, exclusive; JSON as in `startingOffsets` (-2 is not possible).",
@@ -493,7 +325,7 @@ _WHERE = (
     Option(
         "endingTimestamp",
         BATCH_READ,
-        _timestamp,
+        values.one_timestamp,
         _MS,
         "none",
         "End before the first message stored at this time or later. Wins over `endingOffsetsByTimestamp` and "
@@ -511,7 +343,7 @@ _WHERE = (
     Option(
         "failOnDataLoss",
         READ,
-        _boolean,
+        values.boolean,
         "boolean",
         "true",
         "Fail if messages that should be read are gone, naming the exact ranges. With `false` that is logged and kept "
@@ -522,7 +354,7 @@ _WHERE = (
     Option(
         "onCorruption",
         READ,
-        _on_corruption,
+        values.on_corruption,
         "`fail` or `skip`",
         "`fail`",
         "The effect of a message whose bytes contradict the format. With `skip`, which needs `failOnDataLoss=false`, "
@@ -531,7 +363,7 @@ _WHERE = (
     Option(
         "dataLoss",
         BATCH_READ,
-        _boolean,
+        values.boolean,
         "boolean",
         "false",
         "Read, instead of messages, the report of what queries of this store went on without (`failOnDataLoss=false`): "
@@ -543,7 +375,7 @@ _WHERE = (
     Option(
         "brokerWaits",
         BATCH_READ,
-        _boolean,
+        values.boolean,
         "boolean",
         "false",
         "Read, instead of messages of topics, what only a broker delivers: timers of its wheel, and half messages of "
@@ -558,7 +390,7 @@ _GROUP = (
     Option(
         "group",
         READ,
-        group_name,
+        values.group_name,
         "string",
         "none",
         "Consumer group. A stream starts at the offsets that the group has committed, commits what its sink has "
@@ -572,9 +404,9 @@ _GROUP = (
     Option(
         "consumeFromWhere",
         READ,
-        _where,
-        f"`{FROM_LAST}`, `{FROM_FIRST}` or `{FROM_TIMESTAMP}`",
-        f"`{FROM_LAST}`",
+        values.consume_from_where,
+        f"`{values.FROM_LAST}`, `{values.FROM_FIRST}` or `{values.FROM_TIMESTAMP}`",
+        f"`{values.FROM_LAST}`",
         "Where a group starts in a queue for which it has committed nothing, if no starting option says it. As on a "
         "broker, a queue that is complete from offset 0 and young (its first message is within 40 % of the machine's "
         "memory from the end of the log) is always read from 0.",
@@ -583,15 +415,15 @@ _GROUP = (
     Option(
         "consumeTimestamp",
         READ,
-        _local_time_ms,
+        values.local_time_ms,
         "local time as yyyyMMddHHmmss",
         "30 minutes ago",
-        f"The time for `consumeFromWhere={FROM_TIMESTAMP}`.",
+        f"The time for `consumeFromWhere={values.FROM_TIMESTAMP}`.",
     ),
     Option(
         "commitOffsets",
         STREAM_READ,
-        _boolean,
+        values.boolean,
         "boolean",
         "true",
         "Whether a stream with a `group` commits. With `false` it only starts at the group's offsets, without a lease, "
@@ -602,7 +434,7 @@ _GROUP = (
     Option(
         "retryTopic",
         STREAM_READ,
-        _boolean,
+        values.boolean,
         "boolean",
         "true",
         "Whether a stream that commits for a `group` also reads `%RETRY%group`, from its first message, where failed "
@@ -613,7 +445,7 @@ _GROUP = (
     Option(
         "enableLmq",
         READ,
-        _boolean,
+        values.boolean,
         "boolean",
         "none",
         "Whether the store's broker has `enableLmq=true`, and so has the offsets of its groups in "
@@ -624,7 +456,7 @@ _GROUP = (
     Option(
         "consumerName",
         STREAM_READ,
-        _text,
+        values.plain_text,
         "string",
         "`a Spark stream`",
         "Name of this query in the error that refuses a second query of the `group`, beside host and process.",
@@ -635,7 +467,7 @@ _HOW_MUCH = (
     Option(
         "maxOffsetsPerTrigger",
         STREAM_READ,
-        _integer(1),
+        values.integer(1),
         "integer",
         "none",
         "At most so many messages in one trigger, shared out in proportion to what waits in each queue. Messages that "
@@ -644,7 +476,7 @@ _HOW_MUCH = (
     Option(
         "maxBytesPerTrigger",
         STREAM_READ,
-        _integer(1),
+        values.integer(1),
         "integer, bytes",
         "none",
         "At most so many bytes of the log in one trigger, but always one message.",
@@ -654,7 +486,7 @@ _HOW_MUCH = (
     Option(
         "minOffsetsPerTrigger",
         STREAM_READ,
-        _integer(1),
+        values.integer(1),
         "integer",
         "none",
         "Wait until so many messages are there, `maxTriggerDelay` at most. Not with `Trigger.AvailableNow`.",
@@ -662,7 +494,7 @@ _HOW_MUCH = (
     Option(
         "maxTriggerDelay",
         STREAM_READ,
-        _duration_ms,
+        values.duration_ms,
         "duration: 500ms, 30s, 15m, 1h",
         "15m",
         "The longest wait for `minOffsetsPerTrigger`.",
@@ -670,7 +502,7 @@ _HOW_MUCH = (
     Option(
         "minPartitions",
         READ,
-        _integer(1),
+        values.integer(1),
         "integer",
         "one per queue",
         "Cut queues so that there are at least so many tasks.",
@@ -678,11 +510,13 @@ _HOW_MUCH = (
 )
 
 _SINK = (
-    Option("topic", WRITE, _topic, "string", "the column `topic`", "Topic of all rows. Wins over the column."),
+    Option(
+        "topic", WRITE, values.topic_name, "string", "the column `topic`", "Topic of all rows. Wins over the column."
+    ),
     Option(
         "createStore",
         WRITE,
-        _boolean,
+        values.boolean,
         "boolean",
         "true",
         "Whether a write makes a store at `path` where nothing is, as Parquet and Delta do. The log then names the "
@@ -693,7 +527,7 @@ _SINK = (
     Option(
         "txnAppId",
         BATCH_WRITE,
-        _text,
+        values.plain_text,
         "string",
         "none",
         "With `txnVersion`: makes a batch write idempotent. The same pair again writes nothing, a smaller version of "
@@ -705,7 +539,7 @@ _SINK = (
     Option(
         "txnVersion",
         BATCH_WRITE,
-        _integer(0),
+        values.integer(0),
         "integer of 64 bits",
         "none",
         "Number of the write; grows for each `txnAppId`.",
@@ -713,7 +547,7 @@ _SINK = (
     Option(
         "repeatable",
         WRITE,
-        _boolean,
+        values.boolean,
         "boolean",
         "true",
         "Whether the query gives the same rows when a batch, or a write with `txnAppId`, is repeated after a crash. "
@@ -726,7 +560,7 @@ _SINK = (
     Option(
         "useQueueId",
         WRITE,
-        _boolean,
+        values.boolean,
         "boolean",
         "false",
         "Write each row to the queue that the column `queueId` names. Otherwise `shardingKey` decides, or the queues "
@@ -737,7 +571,7 @@ _SINK = (
     Option(
         "compressMsgBodyOverHowmuch",
         WRITE,
-        _integer(1),
+        values.integer(1),
         "integer, bytes",
         "no compression",
         "Compress bodies of so many bytes and more.",
@@ -745,7 +579,7 @@ _SINK = (
     Option(
         "keepUniqKey",
         WRITE,
-        _boolean,
+        values.boolean,
         "boolean",
         "false",
         "Keep the unique id in `properties` (`UNIQ_KEY`), and with it `msgId`. Otherwise each row gets a new one.",
@@ -754,7 +588,7 @@ _SINK = (
     Option(
         "sendBack",
         WRITE,
-        group_name,
+        values.group_name,
         "string",
         "none",
         "Consumer group in which these rows failed: nothing new is sent, the messages that the columns "
@@ -767,7 +601,7 @@ _SINK = (
     Option(
         "maxReconsumeTimes",
         WRITE,
-        _integer(0, INT32_MAX),
+        values.integer(0, INT32_MAX),
         "integer",
         "the group's `retryMaxTimes`",
         "With `sendBack`: a message that has come back so many times becomes a dead letter.",
@@ -776,7 +610,7 @@ _SINK = (
     Option(
         "replayCheck",
         WRITE,
-        _boolean,
+        values.boolean,
         "boolean",
         "stream `true`, batch `true` with `txnAppId`",
         "Whether a repetition of a batch looks for its rows in the queues first, and leaves out those that are stored. "
@@ -796,7 +630,7 @@ _SINK = (
     Option(
         "markerPath",
         WRITE,
-        local_path,
+        values.local_path,
         "string",
         "topic `PYRMQ_SINK_RECORDS` of the cluster",
         "Directory for the records of the replay check, which all hosts of the Spark application see.",
@@ -805,7 +639,7 @@ _SINK = (
     Option(
         "settleTime",
         WRITE,
-        _duration_ms,
+        values.duration_ms,
         "duration: 500ms, 30s, 15m, 1h",
         "3s",
         "How long the replay check waits before it reads: so long brokers may still store what a dead attempt sent.",
@@ -814,7 +648,7 @@ _SINK = (
     Option(
         "sendTimeout",
         WRITE,
-        _duration_ms,
+        values.duration_ms,
         "duration: 500ms, 30s, 15m, 1h",
         "1m",
         "The time for all tries of a request, and for a broker that the replay check waits for.",
@@ -823,7 +657,7 @@ _SINK = (
     Option(
         "createTopic",
         WRITE,
-        _boolean,
+        values.boolean,
         "boolean",
         "true",
         "Whether a topic that no broker has is made, with 4 queues at each master. With `false` such a write is "

@@ -17,7 +17,8 @@ from pyspark_rmq.options.cluster_options import (
     cluster_options,
     cluster_sink_options,
 )
-from pyspark_rmq.options.option_table import FROM_LAST, FROM_TIMESTAMP, OPTIONS, SKIP, WRITE, Use
+from pyspark_rmq.options.option_table import OPTIONS, WRITE, Use
+from pyspark_rmq.options.option_values import FROM_LAST, FROM_TIMESTAMP, SKIP
 from pyspark_rmq.position.planning import Limits
 from pyspark_rmq.position.position import LATEST, Position, refuse
 from pyspark_rmq.position.queue_ids import QueueId, broker_of

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from pyspark_rmq.access.store_location import location_of
 from pyspark_rmq.access.store_reader import StoreReader
-from pyspark_rmq.options.option_table import FROM_LAST, FROM_TIMESTAMP
+from pyspark_rmq.options.option_values import FROM_LAST, FROM_TIMESTAMP
 from pyspark_rmq.options.options import RETRY_PREFIX, SourceOptions, Subscription
 from pyspark_rmq.position.planning import Range
 from pyspark_rmq.position.position import EARLIEST, LATEST, Position, Queue, describe, refuse

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType, TimestampType
 
 from pyspark_rmq.access import store_writer
-from pyspark_rmq.options.option_table import group_name, local_path
+from pyspark_rmq.options.option_values import group_name, local_path
 from pyspark_rmq.position.position import refuse
 from pyspark_rmq.query import connect_query, foreach_batch
 from pyspark_rmq.retry.batch_consumer import BatchConsumer

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
-from pyspark_rmq.options.option_table import group_name, local_path
+from pyspark_rmq.options.option_values import group_name, local_path
 from pyspark_rmq.options.options import DLQ_PREFIX
 from pyspark_rmq.position.position import refuse
 from rmq_store import Store

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pyspark.sql import DataFrame
 
-from pyspark_rmq.options.option_table import group_name
+from pyspark_rmq.options.option_values import group_name
 from pyspark_rmq.position.position import refuse
 from pyspark_rmq.query import connect_query, foreach_batch
 from pyspark_rmq.query.foreach_batch import BatchFunction
