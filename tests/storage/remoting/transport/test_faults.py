@@ -32,10 +32,12 @@ def free_port() -> int:
 def test_a_refused_connection_is_no_request_and_the_next_attempt_waits(serve: Serve, connect: Connect) -> None:
     port, client = free_port(), connect()
     address = f"127.0.0.1:{port}"
-    text = rf"^{address}: no connection: Connection refused; PULL_MESSAGE \(11\) was not sent$"
+    # On a busy machine the connection fails before the call is in its queue: then the call hears of the next attempt.
+    later = r"\. The next attempt to connect is due in \d+ ms"
+    text = rf"^{address}: no connection: Connection refused(; PULL_MESSAGE \(11\) was not sent|{later})$"
     with pytest.raises(RemotingConnectError, match=text):
         client.call(address, request(), 3000)
-    text = rf"^{address}: no connection: Connection refused. The next attempt to connect is due in \d+ ms$"
+    text = rf"^{address}: no connection: Connection refused{later}$"
     with pytest.raises(RemotingConnectError, match=text) as caught:
         client.call(address, request(), 3000)
     assert caught.value.retryable
