@@ -63,8 +63,8 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
     "rmq_store.reliable": ("database", "outbox", "inbox", "relay", "desk"),
     "rmq_store.bridge": ("record_batches", "records", "kafka", "positions", "mirror", "offsets", "letters"),
     "rmq_store.cli": (
-        "shared", "checks", "messages", "groups", "dlq", "outbox", "mirror", "maintenance", "mqadmin",
-        "monitoring", ".",
+        "shared", "target", "checks", "messages", "groups", "dlq", "outbox", "mirror", "maintenance", "mqadmin",
+        "monitoring", "cluster", ".",
     ),
     "pyspark_rmq": (
         "position", "options", "access", "schema", "query", "lag", "read", "retry", "checkpoint", "testing", "write",

@@ -1,16 +1,31 @@
-"""docs/cluster.md says of each option whether it is the same over a cluster."""
+"""docs/cluster.md says of each option and each command whether it is the same over a cluster."""
 
 from __future__ import annotations
 
 import pytest
 
-from cluster_page import PAGE, page_with_table
+from cluster_page import PAGE, command_paths, page_with_tables
 from pyspark_rmq.options.option_table import OPTIONS, Option
+from rmq_store.cli.target.table import COMMANDS, Row, Verdict
 
 
-def test_the_page_has_a_row_for_each_option() -> None:
+def test_the_page_has_the_rows_of_the_tables() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert page_with_table(page) == page, "python tests/cluster_page.py writes the table"
+    assert page_with_tables(page) == page, "python tests/cluster_page.py writes the tables"
+
+
+def test_each_command_has_a_row() -> None:
+    both = {path for path, row in COMMANDS.items() if row.verdict != Verdict.ONLY}
+    assert sorted(both) == sorted(command_paths()), "a row in rmq_store/cli/cluster/table.py"
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_each_row_of_a_command_says_how_it_differs(path: str) -> None:
+    row: Row = COMMANDS[path]
+    assert bool(row.sentence) or row.verdict == Verdict.SAME
+    assert not row.sentence.endswith(".") and "|" not in row.sentence
+    assert len(row.sentence.split()) <= 60
+    assert bool(row.home) is (row.verdict in (Verdict.DIFFERS, Verdict.ONLY)) or row.verdict == Verdict.SAME
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)

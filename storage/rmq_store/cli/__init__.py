@@ -1,4 +1,4 @@
-"""The `rmq` command: read a store, maintain it, and change it, without a broker.
+"""The `rmq` command: read a store, maintain it, and change it, without a broker; or ask a cluster of brokers.
 
 Commands that only read open the store read-only. Exit codes: 0 success; 1 problems were found, or the store cannot be
 used; 2 the caller's mistake, or the operating system refuses; 130 Ctrl-C and 143 SIGTERM, both of which close the
@@ -34,6 +34,8 @@ from rmq_store.cli.mqadmin import cleaning, consumer, export, message, message_d
 from rmq_store.cli.outbox import resend
 from rmq_store.cli.sections import SectionedGroup
 from rmq_store.cli.shared import output
+from rmq_store.cli.target.cluster_target import remember_target
+from rmq_store.cli.target.commands import cluster_of, cluster_only, command_of
 from rmq_store.errors import NotAStoreError, StoreError, UsageError
 
 EXIT_PROBLEMS, EXIT_USAGE = 1, 2
@@ -54,6 +56,29 @@ class _Commands(SectionedGroup):
             text, code = _refused(error)
             click.echo(text, err=True, nl=False)
             sys.exit(code)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As `SectionedGroup`, and then the command for the store or the cluster that is named."""
+        asks_for_help = args[0] == "help" and len(args) > 1
+        name = args[1] if asks_for_help else args[0]
+        only = None if self.get_command(ctx, name) is not None else cluster_only(name)
+        if only is not None:
+            rest = ["--help"] if asks_for_help else args[1:]
+            target = cluster_of(ctx, only, rest)
+            if target is not None:
+                remember_target(ctx, target[0])
+                return only.name, only, target[1]
+        found_name, found, rest = super().resolve_command(ctx, args)
+        target = None if found is None else cluster_of(ctx, found, rest)
+        if found is None or target is None:
+            return found_name, found, rest
+        chosen = command_of(str(found.name), found)
+        if chosen is found:  # it needs no target
+            return found_name, found, rest
+        remember_target(ctx, target[0])
+        return found_name, chosen, target[1]
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -158,16 +183,22 @@ def _terminated_as_interrupted() -> Iterator[None]:
         '  eval "$(_RMQ_COMPLETE=bash_source rmq)"\n\n' + mqadmin.NOT_HERE
     ),
 )
+@click.option(
+    "-n", "--name-server", "--namesrvAddr", "name_server", metavar="ADDRESSES", is_eager=True,
+    help="A cluster instead of a store: its name servers, `ns1:9876;ns2:9876`. Before or behind the command.",
+)
 @click.version_option(package_name="pyspark-rmq", prog_name="rmq")
-def commands() -> None:
-    """Read, check, change and copy an Apache RocketMQ store directory, without a broker.
+def commands(name_server: str | None) -> None:
+    """Read, check, change and copy an Apache RocketMQ store directory, without a broker; or ask a cluster of brokers.
 
     Commands that only read take --store PATH (or the environment variable RMQ_STORE) and --json, and change nothing on
-    disk.
+    disk. `-n ADDRESSES`, `--store rmq://ADDRESSES` and RMQ_STORE=rmq://ADDRESSES name a cluster; so does NAMESRV_ADDR,
+    where neither --store nor RMQ_STORE is given. docs/cluster.md says what each command is over a cluster.
 
     \b
-    Example:
+    Examples:
       rmq topics --store /data/rocketmq/store
+      rmq -n 'ns1:9876;ns2:9876' topics
     """
 
 
@@ -225,7 +256,7 @@ commands.add_section("Dead letters", _DEAD_LETTERS)
 commands.add_section("Outbox and inbox", _OUTBOX)
 commands.add_section("Kafka", _KAFKA)
 commands.add_section("Store care", _CARE)
-commands.add_names("RocketMQ's mqadmin: its names and flags, with --store instead of -n", _MQADMIN)
+commands.add_names("RocketMQ's mqadmin: its names and flags, with --store or -n", _MQADMIN)
 commands.absent = mqadmin.ABSENT
 commands.plugins = plugin_loader.plugins
 

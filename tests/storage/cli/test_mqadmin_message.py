@@ -188,10 +188,10 @@ def test_mistakes_and_what_is_not_there_are_one_line(run: Run, arguments: list[s
     assert result.stderr.count("\n") == 1
 
 
-def test_names_are_taken_in_any_case_and_n_and_c_as_mqadmin_takes_them(run: Run) -> None:
+def test_names_are_taken_in_any_case_and_c_as_mqadmin_takes_it(run: Run) -> None:
     """MQAdminStartup#findSubCommand ignores case."""
     plain = run("queryMsgByKey", "-t", "OrderTopic", "-k", "ORD-000007").stdout
-    where = ["-n", "localhost:9876", "-c", "DefaultCluster"]
+    where = ["-c", "DefaultCluster"]
     fingers = run("querymsgbykey", *where, "-t", "OrderTopic", "-k", "ORD-000007")
     assert (fingers.exit_code, fingers.stdout) == (0, plain)
 

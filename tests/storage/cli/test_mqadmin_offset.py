@@ -56,7 +56,7 @@ def test_the_text_of_a_command_is_as_kept(root: Path, name: str, arguments: list
         (["-s", "now", "-q", "0", "-o", "3"], {0: 3}),
         (["-s", "now", "-f", "false"], {0: 2, 1: 0}),
         (["-s", str(NOW_MS), "-f", "false"], {0: 0, 1: 0}),
-        (["-n", "127.0.0.1:9876", "-c", "DefaultCluster", "-b", "127.0.0.1:10911", "-s", "0"], {0: 0, 1: 0}),
+        (["-c", "DefaultCluster", "-b", "127.0.0.1:10911", "-s", "0"], {0: 0, 1: 0}),
     ],
 )
 def test_a_reset_is_to_a_time_or_an_offset_and_without_force_only_backwards(

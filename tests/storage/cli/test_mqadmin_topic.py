@@ -52,8 +52,8 @@ def test_the_text_of_a_command_is_as_kept(run: Run, name: str, arguments: list[s
 
 def test_flags_that_say_where_a_broker_is_are_taken_and_not_needed(run: Run) -> None:
     plain = run("topicStatus", "-t", "FifoTopic").stdout
-    assert run("topicStatus", "-n", "127.0.0.1:9876", "-c", "DefaultCluster", "-t", "FifoTopic").stdout == plain
-    assert run("TOPICSTATUS", "--namesrvAddr", "x", "--topic", "FifoTopic").stdout == plain
+    assert run("topicStatus", "-c", "DefaultCluster", "-t", "FifoTopic").stdout == plain
+    assert run("TOPICSTATUS", "--clusterName", "x", "--topic", "FifoTopic").stdout == plain
 
 
 def test_topic_status_has_the_offsets_of_the_manifest(run: Run, golden: Path) -> None:

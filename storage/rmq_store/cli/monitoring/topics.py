@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rmq_store.cli.mqadmin.common import perm_text
-from rmq_store.cli.shared.output import common_options, open_store, printable, wide_option, write_json, write_table
+from rmq_store.cli.shared.output import (
+    common_options,
+    open_store,
+    printable,
+    queue_text,
+    wide_option,
+    write_json,
+    write_table,
+)
 from rmq_store.errors import CorruptionError
 
 if TYPE_CHECKING:
@@ -49,11 +57,16 @@ def topics(root: Path, as_json: bool, per_queue: bool, show_all: bool) -> None:
                 kind = {"kind": config.kind.name} if config.kind is not None else {}
                 found.append({"topic": name, **counts, "perm": perm, "messages": messages, "queues": queues,
                               "inTable": name not in unlisted, **kind})  # fmt: skip
+    write_topics(found, as_json=as_json, per_queue=per_queue)
+
+
+def write_topics(found: Sequence[Mapping[str, Any]], *, as_json: bool, per_queue: bool) -> None:
+    """Print topics; queues with a `brokerName` are named by it."""
     if as_json:
         write_json(found)
     elif per_queue:
         rows = [
-            (_marked(t), q["queueId"], t["perm"], q["minOffset"], q["maxOffset"], q["maxOffset"] - q["minOffset"])
+            (_marked(t), queue_text(q), t["perm"], q["minOffset"], q["maxOffset"], q["maxOffset"] - q["minOffset"])
             for t in found
             for q in t["queues"]
         ]
@@ -74,11 +87,11 @@ def _unlisted(store: Store) -> Mapping[str, TopicConfig]:
         return {}
 
 
-def _marked(topic: dict[str, Any]) -> str:
+def _marked(topic: Mapping[str, Any]) -> str:
     return str(topic["topic"]) + ("" if topic["inTable"] else " *")
 
 
-def _sums(topic: dict[str, Any]) -> tuple[str | int, ...]:
+def _sums(topic: Mapping[str, Any]) -> tuple[str | int, ...]:
     if topic["messages"] is None:
         return _marked(topic), topic["readQueues"], topic["perm"], "-", "-", f"not read: {topic['kind']}"
     lowest, highest = (sum(queue[key] for queue in topic["queues"]) for key in ("minOffset", "maxOffset"))

@@ -1,7 +1,7 @@
 """RocketMQ's own commands for a directory: mqadmin's names and flags, its columns and labels.
 
-One module per kind; each lists its commands in COMMANDS. Differences to mqadmin: --store (or RMQ_STORE) replaces
-mqadmin's -n, --json is added, and an error is one line and an exit code.
+One module per kind; each lists its commands in COMMANDS. Differences to mqadmin: --store (or RMQ_STORE) names a
+directory where mqadmin has -n, --json is added, and an error is one line and an exit code.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -193,6 +193,12 @@ def time_text(time_us: int | None) -> str:
     except (ValueError, OverflowError, OSError):
         return str(time_us // 1000)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_us // 1000 % 1000:03d}Z"
+
+
+def queue_text(queue: Mapping[str, Any]) -> str | int:
+    """A queue of `queueId` and, over a cluster, `brokerName`, as tables show it: `broker-a:0`."""
+    broker, queue_id = queue.get("brokerName"), int(queue["queueId"])
+    return queue_id if broker is None else f"{broker}:{queue_id}"
 
 
 def write_json(value: object, *, one_line: bool = False) -> None:

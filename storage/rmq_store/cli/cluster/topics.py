@@ -1,0 +1,140 @@
+"""`rmq topics` over a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from rmq_store.cli.monitoring.topics import write_topics
+from rmq_store.cli.mqadmin.common import perm_text
+from rmq_store.cli.shared.output import wide_option
+from rmq_store.cli.target.cluster_target import ClusterCommand, ClusterTarget, cluster_options
+
+if TYPE_CHECKING:
+    from rmq_store.cli.target.answers import Answers
+    from rmq_store.kinds.table import Kind
+    from rmq_store.protocol.bodies.topics import TopicOffset
+    from rmq_store.remoting.cluster.cluster import Cluster
+    from rmq_store.remoting.cluster.routes import TopicRoute
+
+# So many topics are asked for together; each at each of its brokers.
+_AT_ONCE: Final = 64
+
+
+@click.command(
+    cls=ClusterCommand,
+    short_help="Topics, their queues, and the number of messages in them.",
+    epilog="\b\nExample:\n  rmq -n 'ns1:9876;ns2:9876' topics --queues",
+)
+@cluster_options()
+@wide_option
+@click.option("--queues", "per_queue", is_flag=True, help="One line per queue instead of sums per topic.")
+@click.option("--all", "show_all", is_flag=True, help="Also system topics, and topics that cannot be read.")
+def topics(target: ClusterTarget, as_json: bool, per_queue: bool, show_all: bool) -> None:
+    """Topics, their queues, and the number of messages in them, over all brokers that have the topic.
+
+    MIN is the first offset that can be read, MAX the offset of the next message. Without --queues they are sums over
+    the queues, so that MESSAGES = MAX - MIN on every line. A queue is named by its broker and its number. PERM: R can
+    be read, W can be written, X is inherited; of several brokers what all of them allow.
+
+    The slave of a master that does not answer is asked, and its ends may lag behind. Exit code 1 if neither answers:
+    then the queues of this broker are missing, and stderr says so.
+    """
+    from rmq_store.cli.target.answers import Answers
+
+    with target.open() as cluster:
+        answers = Answers(cluster)
+        found = list(_topics(cluster, answers, _kinds(cluster), show_all=show_all))
+    answers.require_any()
+    write_topics(found, as_json=as_json, per_queue=per_queue)
+    answers.tell()
+
+
+def _topics(
+    cluster: Cluster, answers: Answers, kinds: Mapping[str, Kind], *, show_all: bool
+) -> Iterator[dict[str, Any]]:
+    from rmq_store.format.text.names import LMQ_PREFIX, is_system_topic
+
+    wanted = (
+        name for name in cluster.topics() if show_all or not (is_system_topic(name) or name.startswith(LMQ_PREFIX))
+    )
+    while names := list(islice(wanted, _AT_ONCE)):
+        routes = [route for route in map(cluster.route, names) if route is not None]
+        ends = _ends(cluster, answers, routes)
+        for route in routes:
+            kind = kinds.get(route.topic)
+            if show_all or kind is None:
+                yield _topic(route, ends, kind)
+
+
+def _ends(
+    cluster: Cluster, answers: Answers, routes: Sequence[TopicRoute]
+) -> Mapping[tuple[str, str], Mapping[int, TopicOffset]]:
+    """(topic, broker) -> its queues; without brokers that do not answer."""
+    from rmq_store.protocol.bodies.topics import TopicStatsTable
+    from rmq_store.protocol.wire.admin_headers import GetTopicStatsInfoRequestHeader
+    from rmq_store.protocol.wire.header_fields import request
+
+    asked = [(route.topic, broker) for route in routes for broker in sorted(route.queues)]
+    commands = [
+        (broker, request(GetTopicStatsInfoRequestHeader(topic=cluster.wire_topic(topic), bname=broker)))
+        for topic, broker in asked
+    ]
+    return {
+        place: {queue.queue_id: one for queue, one in TopicStatsTable.decode(answer.body).offset_table.items()}
+        for place, answer in zip(asked, answers.ask(commands), strict=True)
+        if answer is not None
+    }
+
+
+def _kinds(cluster: Cluster) -> Mapping[str, Kind]:
+    """The topics whose queues brokers keep in another way, by the settings of all topics (21). A broker that refuses
+    the request, for want of rights, shows none.
+    """
+    from rmq_store.kinds.topics import kind_by_attributes
+    from rmq_store.protocol.bodies.topics import TopicConfigTable
+    from rmq_store.protocol.errors import RemotingError, ResponseCode
+    from rmq_store.protocol.wire.admin_headers import GetAllTopicConfigRequestHeader
+    from rmq_store.protocol.wire.header_fields import request
+
+    found: dict[str, Kind] = {}
+    commands = [(name, request(GetAllTopicConfigRequestHeader())) for name in cluster.broker_names()]
+    for answer in cluster.read_all(commands):
+        if isinstance(answer, RemotingError) or answer.code != ResponseCode.SUCCESS:
+            continue
+        for name, config in TopicConfigTable.decode(answer.body).topic_config_table.items():
+            kind = kind_by_attributes(config.attributes or {})
+            if kind is not None:
+                found[cluster.plain_name(name)] = kind
+    return found
+
+
+def _topic(
+    route: TopicRoute, ends: Mapping[tuple[str, str], Mapping[int, TopicOffset]], kind: Kind | None
+) -> dict[str, Any]:
+    """A topic as `write_topics` shows it."""
+    from rmq_store.kinds.table import STATIC_TOPICS
+
+    kind = STATIC_TOPICS if route.is_static else kind
+    queues: list[dict[str, Any]] = [
+        {"brokerName": broker, "queueId": queue_id, "minOffset": max(one.min_offset, 0),
+         "maxOffset": max(one.max_offset, one.min_offset, 0)}
+        for broker in sorted(route.queues)
+        for queue_id, one in sorted(ends.get((route.topic, broker), {}).items())
+    ]  # fmt: skip
+    perm = 7
+    for config in route.queues.values():
+        perm &= config.perm
+    return {
+        "topic": route.topic,
+        "readQueues": sum(config.read_queue_nums for config in route.queues.values()),
+        "writeQueues": sum(config.write_queue_nums for config in route.queues.values()),
+        "perm": perm_text(perm),
+        "messages": sum(queue["maxOffset"] - queue["minOffset"] for queue in queues) if kind is None else None,
+        "queues": queues if kind is None else [],
+        "inTable": True,
+        **({"kind": kind.name} if kind is not None else {}),
+    }
