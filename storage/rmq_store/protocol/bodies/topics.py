@@ -77,3 +77,30 @@ class BrokerStatsData(JsonBody):
     stats_minute: BrokerStatsItem
     stats_hour: BrokerStatsItem
     stats_day: BrokerStatsItem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeQueueData(JsonBody):
+    """One entry of a queue's files: log offset and size in bytes of the record, and the hash of its tag.
+
+    The rest is there if the request has named a group: whether its filter takes the message.
+    """
+
+    physic_offset: int
+    physic_size: int
+    tags_code: int
+    extend_data_json: str | None = None
+    bit_map: str | None = None
+    eval: bool = False
+    msg: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryConsumeQueueResponseBody(JsonBody):
+    """Entries of a queue's files (321); the queue has [min_queue_index, max_queue_index)."""
+
+    subscription_data: Any = None
+    filter_data: str | None = None
+    queue_data: tuple[ConsumeQueueData, ...] = ()
+    max_queue_index: int = 0
+    min_queue_index: int = 0

@@ -209,3 +209,37 @@ class GetAllDelayOffsetRequestHeader(RequestHeader):
     """delayOffset.json, for a slave."""
 
     code = RequestCode.GET_ALL_DELAY_OFFSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryConsumeQueueRequestHeader(RequestHeader):
+    """`count` entries of a queue's files from queue offset `index` on."""
+
+    code = RequestCode.QUERY_CONSUME_QUEUE
+
+    topic: str
+    queue_id: Int32
+    index: int
+    count: Int32
+    consumer_group: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanExpiredConsumeQueueRequestHeader(RequestHeader):
+    """Queue files whose messages are gone are to be deleted."""
+
+    code = RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteExpiredCommitLogRequestHeader(RequestHeader):
+    """Files of the log that are older than fileReservedTime are to be deleted now, at whatever hour."""
+
+    code = RequestCode.DELETE_EXPIRED_COMMITLOG
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanUnusedTopicRequestHeader(RequestHeader):
+    """Queues of topics that are gone are to be deleted."""
+
+    code = RequestCode.CLEAN_UNUSED_TOPIC

@@ -37,6 +37,7 @@ from rmq_store.protocol.bodies.routes import ClusterInfo, KVTable, RegisterBroke
 from rmq_store.protocol.bodies.topics import (
     BrokerStatsData,
     DataVersion,
+    QueryConsumeQueueResponseBody,
     TopicConfig,
     TopicConfigTable,
     TopicStatsTable,
@@ -139,6 +140,10 @@ REQUESTS: Final[dict[RequestCode, RequestType]] = {
         RequestType(_B, admin.GetBrokerConfigRequestHeader, admin.GetBrokerConfigResponseHeader),
         RequestType(_B, admin.UpdateBrokerConfigRequestHeader),
         RequestType(_B, admin.ViewBrokerStatsDataRequestHeader, response_body=BrokerStatsData),
+        RequestType(_B, admin.QueryConsumeQueueRequestHeader, response_body=QueryConsumeQueueResponseBody),
+        RequestType(_B, admin.CleanExpiredConsumeQueueRequestHeader),
+        RequestType(_B, admin.DeleteExpiredCommitLogRequestHeader),
+        RequestType(_B, admin.CleanUnusedTopicRequestHeader),
         RequestType(_B, admin.GetAllConsumerOffsetRequestHeader),
         RequestType(_B, admin.GetAllDelayOffsetRequestHeader),
         # name servers
