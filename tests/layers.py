@@ -53,7 +53,7 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
     "rmq_store.format": ("tables", "bytes", "text", "properties", "views", "frames", "batches"),
     "rmq_store.protocol": (".", "bodies", "wire"),
     "rmq_store.files": (".", "locks", "segments"),
-    "rmq_store.remoting": ("transport", "cluster"),
+    "rmq_store.remoting": ("transport", "cluster", "admin"),
     "rmq_store.log": ("views", "core", "append", "integrity", "recovery", "."),
     "rmq_store.broker": (
         "filter", "read", "metadata", "rules", "write", "delay", "retry", "pop", "dlq", "store", "backup", "monitoring",
@@ -63,8 +63,8 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
     "rmq_store.reliable": ("database", "outbox", "inbox", "relay", "desk"),
     "rmq_store.bridge": ("record_batches", "records", "kafka", "positions", "mirror", "offsets", "letters"),
     "rmq_store.cli": (
-        "shared", "target", "checks", "messages", "groups", "dlq", "outbox", "mirror", "maintenance", "mqadmin",
-        "monitoring", "cluster", ".",
+        "shared", "target", "checks", "messages", "groups", "dlq", "outbox", "mirror", "maintenance", "mqadmin_print",
+        "mqadmin", "monitoring", "cluster", ".",
     ),
     "pyspark_rmq": (
         "position", "options", "access", "schema", "query", "lag", "read", "retry", "checkpoint", "testing", "write",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.mqadmin.common import perm_text
+from rmq_store.cli.mqadmin_print.lines import perm_text
 from rmq_store.cli.shared.output import (
     common_options,
     open_store,

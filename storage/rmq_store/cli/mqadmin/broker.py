@@ -15,15 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.mqadmin.common import (
-    EMBEDDED,
-    broker_address,
-    cluster_name,
-    consumer_groups,
-    java_text,
-    mqadmin_options,
-    write_line,
+from rmq_store.cli.mqadmin.common import EMBEDDED, broker_address, cluster_name, consumer_groups, mqadmin_options
+from rmq_store.cli.mqadmin_print.brokers import (
+    UNKNOWN,
+    TopicRates,
+    write_cluster_head,
+    write_cluster_line,
+    write_entries,
+    write_settings,
+    write_state,
+    write_stats,
 )
+from rmq_store.cli.mqadmin_print.lines import write_line
 from rmq_store.cli.shared.completion import TOPIC
 from rmq_store.cli.shared.name_lookup import require_queue, require_topic
 from rmq_store.cli.shared.numbers import DAY_S, FiniteRange
@@ -34,21 +37,10 @@ if TYPE_CHECKING:
     from rmq_store import Store
     from rmq_store.broker.monitoring.lag import GroupLag
 
-_CLUSTER_LINE = "%-22s  %-22s  %-4s  %-22s %-16s  %16s  %30s  %-22s  %11s  %-12s  %-8s  %10s"
-_CLUSTER_COLUMNS = (
-    "#Cluster Name", "#Broker Name", "#BID", "#Addr", "#Version", "#InTPS(LOAD)", "#OutTPS(LOAD)", "#Timer(Progress)",
-    "#PCWait(ms)", "#Hour", "#SPACE", "#ACTIVATED",
-)  # fmt: skip
-_STATS_LINE = "%-64s  %-64s %12s %11s %11s %14s %14s"
-_STATS_COLUMNS = (
-    "#Topic", "#Consumer Group", "#Accumulation", "#InTPS", "#OutTPS", "#InMsg24Hour", "#OutMsg24Hour",
-)  # fmt: skip
-_CQ_RULE = "=" * 38
 _CQ_COUNT = 10
 
 _MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
 _MASTER_ID = 0
-_UNKNOWN = "-"
 
 
 @click.command(
@@ -62,11 +54,7 @@ def broker_status(root: Path, as_json: bool) -> None:
     left out."""
     with open_store(root) as store:
         state = _state(store)
-    if as_json:
-        write_json(state)
-        return
-    for name, value in sorted(state.items()):
-        write_line("%-32s: %s", name, value)
+    write_state(state, as_json=as_json)
 
 
 @click.command(
@@ -81,10 +69,8 @@ def get_broker_config(root: Path, as_json: bool) -> None:
         settings, address = _settings(store), broker_address(store)
     if as_json:
         write_json(settings)
-        return
-    write_line("%s", f"============{address}============")
-    for name, value in settings.items():
-        write_line("%-50s=  %s", name, java_text(value))
+    else:
+        write_settings(address, settings)
 
 
 @click.command(
@@ -149,11 +135,9 @@ def _write_cluster(store: Store, as_json: bool) -> None:
         names = {"cluster": cluster, "brokerName": broker, "brokerId": _MASTER_ID, "address": address}
         write_json([{**names, "hours": round(hours, 2), "diskUsedRatio": space}])
         return
-    ratio = _UNKNOWN if space is None else f"{space:.4f}"
-    live = _UNKNOWN, _UNKNOWN, _UNKNOWN, _UNKNOWN
-    write_line(_CLUSTER_LINE, *_CLUSTER_COLUMNS)
-    place = cluster, broker, _MASTER_ID, address, EMBEDDED
-    write_line(_CLUSTER_LINE, *place, *live, f"{hours:2.2f}", ratio, _UNKNOWN)
+    write_cluster_head()
+    place = cluster, broker, str(_MASTER_ID), address, EMBEDDED
+    write_cluster_line(place, (UNKNOWN,) * 4, hours, space, UNKNOWN)
 
 
 @click.command(
@@ -172,7 +156,7 @@ def stats_all(root: Path, as_json: bool, active: bool, topic: str | None) -> Non
     from rmq_store.broker.monitoring.lag import all_lags
     from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX
 
-    rows: list[tuple[str, str | None, int, float, int]] = []
+    rows: list[TopicRates] = []
     with open_store(root) as store:
         lags = {lag.group: lag for lag in all_lags(store)}
         known = store.topics()
@@ -182,15 +166,11 @@ def stats_all(root: Path, as_json: bool, active: bool, topic: str | None) -> Non
             per_second, day = _came_in(store, name, _MINUTE_MS) / 60, _came_in(store, name, _DAY_MS)
             if day or not active:
                 groups: list[str | None] = [*consumer_groups(store, name)] or [None]
-                rows += [(name, group, _accumulation(lags.get(group or ""), name), per_second, day) for group in groups]
-    if as_json:
-        keys = ("topic", "consumerGroup", "accumulation", "inTps", "inMsg24Hour")
-        write_json([dict(zip(keys, row, strict=True)) for row in rows])
-        return
-    write_line(_STATS_LINE, *_STATS_COLUMNS)
-    for name, group, behind, per_second, day in rows:
-        out = (_UNKNOWN, day, _UNKNOWN) if group is not None else ("", day, "NO_CONSUMER")
-        write_line(_STATS_LINE, name, group or "", behind, f"{per_second:.2f}", *out)
+                rows += [
+                    TopicRates(name, group, _accumulation(lags.get(group or ""), name), per_second, day)
+                    for group in groups
+                ]
+    write_stats(rows, as_json=as_json)
 
 
 @click.command(
@@ -209,15 +189,7 @@ def query_cq(root: Path, as_json: bool, topic: str, queue: int, index: int, coun
     with open_store(root) as store:
         low, high = store.queue_range(topic, require_queue(store, topic, queue))
         entries = store.queue_entries(topic, queue, index, max(min(index + count, high), index)).tolist()
-    if as_json:
-        names = ("commitLogOffset", "size", "tagsCode")
-        rows = [{"queueOffset": index + n, **dict(zip(names, entry, strict=True))} for n, entry in enumerate(entries)]
-        write_json({"minOffset": low, "maxOffset": high, "entries": rows})
-        return
-    click.echo(f"Queue data: \nmax: {high}, min: {low}\n{_CQ_RULE}")
-    for number, (offset, size, tags_code) in enumerate(entries):
-        entry = f"ConsumeQueueData{{physicOffset={offset}, physicSize={size}, tagsCode={tags_code}}}"
-        click.echo(f"idx: {index + number}\n{entry}\n{_CQ_RULE}")
+    write_entries((low, high), index, entries, as_json=as_json)
 
 
 def _state(store: Store) -> dict[str, str]:
@@ -230,7 +202,7 @@ def _state(store: Store) -> dict[str, str]:
 
     start, end = store.log_range()
     space, disk, earliest_ms = _space(store), shutil.disk_usage(store.path), earliest_message_ms(store)
-    ratio = _UNKNOWN if space is None else str(space)
+    ratio = UNKNOWN if space is None else str(space)
     delayed = DelayOffsetTable(store.path).all()
     levels = {
         f"scheduleMessageOffset_{level}": f"{offset},{store.queue_range(SCHEDULE_TOPIC, level - 1).max_offset}"

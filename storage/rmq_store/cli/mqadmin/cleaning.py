@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 
 from rmq_store.cli.maintenance import retention
-from rmq_store.cli.mqadmin.common import deletion_json, mqadmin_options, write_deletion, write_line
+from rmq_store.cli.mqadmin.common import deletion_json, mqadmin_options, write_deletion
+from rmq_store.cli.mqadmin_print.lines import write_line
 from rmq_store.cli.shared.confirm import changing_options, confirm
 from rmq_store.cli.shared.output import open_store, write_json
 

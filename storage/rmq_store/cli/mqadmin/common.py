@@ -1,9 +1,8 @@
-"""Shared by the commands of mqadmin: flags that a directory does not need, table lines, and texts of values."""
+"""Shared by the commands of mqadmin: flags that a directory does not need, and what is said of a store."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -25,8 +24,6 @@ _DEFAULT_CLUSTER = "DefaultCluster"
 
 EMBEDDED = "EMBEDDED"
 """Where mqadmin shows the version of a broker or of a client's RocketMQ."""
-
-_PERMS = ((4, "R"), (2, "W"), (1, "X"))
 
 
 def mqadmin_options(unneeded: str = "nbc") -> Callable[[Command], Command]:
@@ -55,23 +52,6 @@ def refused_options(*names: tuple[str, ...], reason: str) -> Callable[[Command],
     return add
 
 
-def write_line(form: str, *values: object) -> None:
-    """Print one line of a Java format such as `%-32s  %-4d`; texts are made safe for a terminal."""
-    safe = tuple(printable(value) if isinstance(value, str) else value for value in values)
-    click.echo((form % safe).rstrip())
-
-
-def date_text(time_ms: int, *, millis: bool = False) -> str:
-    """`2026-11-21 00:21:54`, with `millis` `...54,856` (UtilAll#timeMillisToHumanString2); UTC. As a number if no
-    calendar has it.
-    """
-    try:
-        moment = datetime.fromtimestamp(time_ms // 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return str(time_ms)
-    return f"{moment:%Y-%m-%d %H:%M:%S}" + (f",{time_ms % 1000:03d}" if millis else "")
-
-
 def cluster_name(store: Store) -> str:
     """The cluster of the store's broker, if it left its name."""
     found = (topic.removeprefix(_REVIVE_PREFIX) for topic in sorted(store.topics()) if topic.startswith(_REVIVE_PREFIX))
@@ -91,18 +71,6 @@ def consumer_groups(store: Store, topic: str) -> list[str]:
     """The groups that have committed offsets on a topic (ConsumerOffsetManager#whichGroupByTopic), sorted."""
     known = store.all_committed_offsets()
     return sorted(group for group, offsets in known.items() if any(name == topic for name, _ in offsets))
-
-
-def perm_text(perm: int) -> str:
-    """`RW-` (PermName#perm2String)."""
-    return "".join(letter if perm & bit else "-" for bit, letter in _PERMS)
-
-
-def java_text(value: object) -> str:
-    """A value as Java's toString prints it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "null" if value is None else str(value)
 
 
 def deletion_json(deletion: Deletion) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -18,12 +18,12 @@ from rmq_store.cli.mqadmin.common import (
     broker_address,
     cluster_name,
     deletion_json,
-    java_text,
     mqadmin_options,
     write_deletion,
-    write_line,
 )
 from rmq_store.cli.mqadmin.progress import consumer_progress
+from rmq_store.cli.mqadmin_print.groups import group_json, group_text, write_connections, write_group
+from rmq_store.cli.mqadmin_print.lines import write_line
 from rmq_store.cli.shared.completion import GROUP
 from rmq_store.cli.shared.confirm import changing_options, confirm
 from rmq_store.cli.shared.name_lookup import require_group
@@ -32,21 +32,15 @@ from rmq_store.errors import ResponseError, UsageError
 
 if TYPE_CHECKING:
     from rmq_store import SubscriptionGroup
+    from rmq_store.protocol.bodies.groups import SubscriptionGroupConfig
 
-_CONNECTION_LINE = "%-36s %-22s %-10s %s"
+    Settings = TypeVar("Settings", SubscriptionGroup, SubscriptionGroupConfig)
 
 # GroupRetryPolicyType.java
 _RETRY_POLICIES = ("EXPONENTIAL", "CUSTOMIZED")
 
 # ResponseCode.java
 _CONSUMER_NOT_ONLINE = 206
-
-# SubscriptionGroupConfig#toString; subscriptionDataSet is never set by mqadmin.
-_FIELDS = (
-    "group_name", "consume_enable", "consume_from_min_enable", "consume_broadcast_enable", "consume_message_orderly",
-    "retry_queue_nums", "retry_max_times", "group_retry_policy", "broker_id", "which_broker_when_consume_slowly",
-    "notify_consumer_ids_changed_enable", "group_sys_flag", "consume_timeout_minute", "attributes",
-)  # fmt: skip
 
 
 @click.command(
@@ -107,18 +101,17 @@ def update_sub_group(
 
     named = {name: value for name, value in given.items() if value is not None}
     if policy is not None:
-        named["group_retry_policy"] = _retry_policy(policy)
+        named["group_retry_policy"] = retry_policy(policy)
     changes = attribute_changes(attributes or "", None)
     default = SubscriptionGroup(group, consume_broadcast_enable=False, consume_from_min_enable=False)
     with Store.open(root) as store:
-        after = store.admin.update_group(group, lambda known: _changed(known, named, changes), default=default)
+        after = store.admin.update_group(group, lambda known: changed_group(known, named, changes), default=default)
         address = broker_address(store)
     if as_json:
-        write_json({name: _plain(value) for name, value in _java_fields(after)})
+        write_json(group_json(after))
         return
     write_line("create subscription group to %s success.", address)
-    fields = ", ".join(f"{name}={_field_text(value)}" for name, value in _java_fields(after))
-    write_line("%s", f"SubscriptionGroupConfig{{{fields}}}")
+    write_line("%s", group_text(after))
 
 
 @click.command(
@@ -182,12 +175,9 @@ def get_consumer_config(root: Path, as_json: bool, group: str) -> None:
             raise UsageError(f"group {require_group(store, group)!r} has no settings; consumers use the defaults")
         cluster, broker = cluster_name(store), store.broker_name
     if as_json:
-        write_json({name: _plain(value) for name, value in _java_fields(settings)})
-        return
-    bar = "=" * 29
-    write_line("%s", f"{bar}{cluster}:{broker}{bar}")
-    for name, value in _java_fields(settings):
-        write_line("%-40s=  %s", name, _field_text(value))
+        write_json(group_json(settings))
+    else:
+        write_group(f"{cluster}:{broker}", settings)
 
 
 @click.command(
@@ -214,27 +204,21 @@ def consumer_connection(root: Path, as_json: bool, group: str) -> None:
     if not members:
         raise ResponseError(_CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online")
     if as_json:
-        clients = [{"clientId": owner, "pid": pid} for owner, pid in members]
-        write_json({"group": group, "connections": clients, "subscriptions": topics})
+        owners = [{"clientId": owner, "pid": pid} for owner, pid in members]
+        write_json({"group": group, "connections": owners, "subscriptions": topics})
         return
-    write_line(_CONNECTION_LINE, "#ClientId", "#ClientAddr", "#Language", "#Version")
-    for owner, pid in members:
-        write_line(_CONNECTION_LINE, owner or "-", "-" if pid is None else f"process {pid}", "PYTHON", EMBEDDED)
-    click.echo("\nBelow is subscription:")
-    write_line("%-20s %s", "#Topic", "#SubExpression")
-    for topic, expression in topics.items():
-        write_line("%-20s %s", topic, expression)
+    clients = [(owner or "-", "-" if pid is None else f"process {pid}", "PYTHON", EMBEDDED) for owner, pid in members]
+    write_connections(clients, topics)
 
 
-def _changed(
-    known: SubscriptionGroup, named: Mapping[str, Any], attributes: Mapping[str, str | None]
-) -> SubscriptionGroup:
-    kept = {name: value for name, value in known.attributes.items() if name not in attributes}
+def changed_group(known: Settings, named: Mapping[str, Any], attributes: Mapping[str, str | None]) -> Settings:
+    """The settings with those that are named by options of updateSubGroup."""
+    kept = {name: value for name, value in (known.attributes or {}).items() if name not in attributes}
     added = {name: value for name, value in attributes.items() if value is not None}
     return replace(known, **named, attributes={**kept, **added})
 
 
-def _retry_policy(text: str) -> dict[str, Any]:
+def retry_policy(text: str) -> dict[str, Any]:
     """GroupRetryPolicy.java as JSON. UsageError."""
     try:
         policy = json.loads(text)
@@ -243,23 +227,6 @@ def _retry_policy(text: str) -> dict[str, Any]:
     if not isinstance(policy, dict) or policy.get("type") not in _RETRY_POLICIES:
         raise UsageError(f"-p {text!r}: an object whose type is one of {', '.join(_RETRY_POLICIES)}")
     return policy
-
-
-def _java_fields(group: SubscriptionGroup) -> list[tuple[str, Any]]:
-    return [(_java_name(name), getattr(group, name)) for name in _FIELDS]
-
-
-def _java_name(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
-
-
-def _field_text(value: Any) -> str:
-    return json.dumps(dict(value)) if hasattr(value, "keys") else java_text(value)
-
-
-def _plain(value: Any) -> Any:
-    return dict(value) if hasattr(value, "keys") else value
 
 
 COMMANDS = (consumer_progress, update_sub_group, delete_sub_group, get_consumer_config, consumer_connection)

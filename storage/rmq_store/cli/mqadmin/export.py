@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.mqadmin.common import java_text, mqadmin_options, write_line
+from rmq_store.cli.mqadmin.common import mqadmin_options
+from rmq_store.cli.mqadmin_print.lines import java_text, write_line
 from rmq_store.cli.shared.output import open_store, write_json
 from rmq_store.errors import UsageError
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rmq_store.cli.mqadmin.common import date_text, mqadmin_options, refused_options, write_line
+from rmq_store.cli.mqadmin.common import mqadmin_options, refused_options
 from rmq_store.cli.mqadmin.message_print import MessagePrinter, charset, message_json
+from rmq_store.cli.mqadmin_print.lines import date_text, write_line
 from rmq_store.cli.shared.completion import TOPIC
 from rmq_store.cli.shared.name_lookup import require_queue, require_topic
 from rmq_store.cli.shared.output import open_store, time_text, write_json

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.mqadmin.common import date_text, mqadmin_options, write_line
+from rmq_store.cli.mqadmin.common import mqadmin_options
 from rmq_store.cli.mqadmin.message import no_message
 from rmq_store.cli.mqadmin.message_print import PREVIEW_CHARACTERS, body_of, java_message, message_json
+from rmq_store.cli.mqadmin_print.lines import date_text, write_line
 from rmq_store.cli.shared.completion import TOPIC
 from rmq_store.cli.shared.name_lookup import require_topic
 from rmq_store.cli.shared.output import StorePath, open_store, printable, wide_option, write_json, write_table

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.mqadmin.common import mqadmin_options, write_line
+from rmq_store.cli.mqadmin.common import mqadmin_options
 from rmq_store.cli.mqadmin.message import require_broker
 from rmq_store.cli.mqadmin.message_print import body_of, charset, java_message, message_json
+from rmq_store.cli.mqadmin_print.lines import write_line
 from rmq_store.cli.shared.completion import GROUP, TOPIC
 from rmq_store.cli.shared.name_lookup import require_topic
 from rmq_store.cli.shared.output import open_store, printable, write_json

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.mqadmin.common import date_text
+from rmq_store.cli.mqadmin_print.lines import date_text
 from rmq_store.cli.shared.output import printable, time_text
 from rmq_store.errors import UsageError
 

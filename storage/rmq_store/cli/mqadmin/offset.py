@@ -5,14 +5,15 @@ DefaultMQAdminExtImpl#resetOffsetByTimestampOld.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.mqadmin.common import java_text, mqadmin_options, write_line
+from rmq_store.cli.mqadmin.common import mqadmin_options
+from rmq_store.cli.mqadmin_print.lines import write_line
+from rmq_store.cli.mqadmin_print.offsets import OffsetRow, reset_head, write_offsets
 from rmq_store.cli.shared.completion import GROUP, TOPIC
 from rmq_store.cli.shared.confirm import changing_options, confirm
 from rmq_store.cli.shared.name_lookup import require_group, require_topic
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from rmq_store import Store
     from rmq_store.broker.monitoring.offset_reset import OffsetChange
 
-_LINE = "%-20s  %-20s  %-20s  %-20s  %-20s  %-20s"
 _NUMBER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
 _BEHIND_THE_NEWEST = -1
@@ -60,9 +60,7 @@ def reset_offset_by_time(
         raise UsageError("-o needs -q: one offset does not fit every queue")
     with open_store(root) as store:
         time_ms = timestamp_ms(timestamp, store.clock())
-    facts = f"consumerGroup[{group}], topic[{topic}], force[{java_text(force)}]"
-    times = f"timestamp(string)[{timestamp}], timestamp(long)[{time_ms}]"
-    head = f"reset consumer offset by specified {facts}, {times}"
+    head = reset_head(group, topic, force, timestamp, time_ms)
     _Reset(group, topic, time_ms, force, queue, offset).run(root, as_json, dry_run, yes, head, "#resetOffset")
 
 
@@ -153,7 +151,8 @@ class _Reset:
             require_group(store, self.group)
             changes = self._plan(store)
             if not as_json:
-                self._write(changes, store.broker_name, head, last_column)
+                shown = [self._shown(change, store.broker_name) for change in changes]
+                write_offsets(shown, head, last_column)
             if not dry_run:
                 require_idle(store, self.group)
         going = [change for change in changes if self._goes(change)]
@@ -174,15 +173,11 @@ class _Reset:
     def _goes(self, change: OffsetChange) -> bool:
         return self.force or change.then <= (change.place.committed or 0)
 
-    def _write(self, changes: Sequence[OffsetChange], broker: str, head: str, last_column: str) -> None:
-        if head:
-            write_line("%s", head)
-        columns = ("#brokerName", "#queueId", "#brokerOffset", "#consumerOffset", "#timestampOffset", last_column)
-        write_line(_LINE, *columns)
-        for change in changes:
-            place, now = change.place, change.place.committed or 0
-            then = change.then if self._goes(change) else now
-            write_line(_LINE, broker, place.queue_id, place.max_offset, now, change.then, then)
+    def _shown(self, change: OffsetChange, broker: str) -> OffsetRow:
+        place = change.place
+        return OffsetRow(
+            broker, place.queue_id, place.max_offset, place.committed, change.then, goes=self._goes(change)
+        )
 
 
 def _json(change: OffsetChange) -> dict[str, Any]:

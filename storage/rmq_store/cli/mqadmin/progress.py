@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.mqadmin.common import EMBEDDED, date_text, mqadmin_options, write_line
+from rmq_store.cli.mqadmin.common import EMBEDDED, mqadmin_options
+from rmq_store.cli.mqadmin_print.progress import (
+    OFFLINE,
+    GroupTotal,
+    QueueProgress,
+    write_group_progress,
+    write_queue_progress,
+)
 from rmq_store.cli.shared.completion import GROUP, TOPIC
 from rmq_store.cli.shared.name_lookup import require_group
-from rmq_store.cli.shared.output import open_store, write_json
+from rmq_store.cli.shared.output import open_store
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
     from rmq_store.broker.metadata.leases import LeaseInfo
     from rmq_store.broker.monitoring.lag import QueueLag
-
-_QUEUE_LINE = "%-64s  %-32s  %-4s  %-20s  %-20s  %-20s %-20s%s"
-_CLIENT_LINE = "%-64s  %-32s  %-4s  %-20s  %-20s  %-20s %-20s %-20s%s"
-_GROUP_LINE = "%-64s  %-6s  %-24s %-5s  %-14s  %-7s  %s"
-
-# MixAll.CID_RMQ_SYS_PREFIX: the broker consumes its own topics as these.
 
 
 @click.command(
@@ -59,28 +60,14 @@ def _one_group(root: Path, as_json: bool, group: str, topic: str | None, show_cl
         ]
         leases = live_leases(root, group) if show_clients else []
         broker = store.broker_name
-    diff, inflight = sum(queue.diff for queue in queues), sum(queue.inflight for queue in queues)
-    if as_json:
-        rows = [_queue_json(queue, broker) for queue in queues]
-        if show_clients:
-            rows = [{**row, "client": _client(queue, leases)} for row, queue in zip(rows, queues, strict=True)]
-        write_json({"group": group, "queues": rows, "diffTotal": diff, "inflightTotal": inflight})
-        return
-    client = ("#Client IP",) if show_clients else ()
-    line = _CLIENT_LINE if show_clients else _QUEUE_LINE
-    columns = ("#Topic", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset", *client, "#Diff", "#Inflight")
-    write_line(line, *columns, "#LastTime")
-    # Only the head is without a space before the last column.
-    line = line.removesuffix("%s") + " %s"
-    for queue in queues:
-        place = queue.topic, broker, queue.queue_id, queue.broker_offset, queue.consumer_offset or 0
-        client = ((_client(queue, leases) or "N/A").partition("@")[0],) if show_clients else ()
-        last = date_text(queue.last_timestamp_ms) if queue.last_timestamp_ms else "N/A"
-        write_line(line, *place, *client, queue.diff, queue.inflight, last)
-    click.echo()
-    write_line("Consume TPS: %.2f", 0.0)
-    write_line("Consume Diff Total: %d", diff)
-    write_line("Consume Inflight Total: %d", inflight)
+    shown = [
+        QueueProgress(
+            queue.topic, broker, queue.queue_id, queue.broker_offset, queue.consumer_offset, queue.inflight,
+            queue.last_timestamp_ms, _client(queue, leases) if show_clients else None,
+        )
+        for queue in queues
+    ]  # fmt: skip
+    write_queue_progress(group, shown, as_json=as_json, show_clients=show_clients)
 
 
 def _all_groups(root: Path, as_json: bool) -> None:
@@ -92,12 +79,10 @@ def _all_groups(root: Path, as_json: bool) -> None:
         names = {retry_group(topic) for topic in store.topics() if topic.startswith(RETRY_PREFIX)}
         names |= {name for name in store.all_committed_offsets() if not is_system_group(name)}
         found = [(group_lag(store, name), len(active_consumers(store, name))) for name in sorted(names)]
-    if as_json:
-        write_json([{"group": lag.group, "count": count, "diffTotal": lag.diff_total} for lag, count in found])
-        return
-    write_line(_GROUP_LINE, "#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total")
-    for lag, count in found:
-        write_line(_GROUP_LINE, lag.group, count, EMBEDDED if count else "OFFLINE", "", "", 0, lag.diff_total)
+    totals = [
+        GroupTotal(lag.group, count, EMBEDDED if count else OFFLINE, "", "", 0, lag.diff_total) for lag, count in found
+    ]
+    write_group_progress(totals, as_json=as_json)
 
 
 def _client(queue: QueueLag, leases: list[LeaseInfo]) -> str | None:
@@ -111,16 +96,3 @@ def _client(queue: QueueLag, leases: list[LeaseInfo]) -> str | None:
     holder = next((lease.owner for lease in leases if lease.name in held), None)
     is_alone = len(leases) == 1 and leases[0].name.startswith(MEMBER_PREFIX)
     return leases[0].owner if holder is None and is_alone else holder
-
-
-def _queue_json(queue: QueueLag, broker: str) -> dict[str, Any]:
-    return {
-        "topic": queue.topic,
-        "brokerName": broker,
-        "queueId": queue.queue_id,
-        "brokerOffset": queue.broker_offset,
-        "consumerOffset": queue.consumer_offset,
-        "diff": queue.diff,
-        "inflight": queue.inflight,
-        "lastTimestamp": queue.last_timestamp_ms,
-    }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -13,13 +14,19 @@ from rmq_store.cli.mqadmin.common import (
     broker_address,
     cluster_name,
     consumer_groups,
-    date_text,
     deletion_json,
-    java_text,
     mqadmin_options,
-    perm_text,
     write_deletion,
-    write_line,
+)
+from rmq_store.cli.mqadmin_print.lines import write_line
+from rmq_store.cli.mqadmin_print.topics import (
+    QueueStatus,
+    topic_json,
+    topic_text,
+    write_names,
+    write_route,
+    write_topic_groups,
+    write_topic_status,
 )
 from rmq_store.cli.shared.completion import TOPIC
 from rmq_store.cli.shared.confirm import changing_options, confirm
@@ -29,14 +36,12 @@ from rmq_store.errors import CorruptRecordError, LeaseHeldError, OffsetOutOfRang
 
 if TYPE_CHECKING:
     from rmq_store import QueueRange, Store, TopicConfig
+    from rmq_store.protocol.bodies.topics import TopicConfig as RemoteTopicConfig
 
-_CLUSTER_LINE = "%-20s  %-48s  %-48s"
-_STATUS_LINE = "%-32s  %-4s  %-20s  %-20s    %s"
-_ROUTE_LINE = "%-45s %-32s %-50s %-10s %-11s %-5s"
-_ROUTE_RULE = 158
+    Settings = TypeVar("Settings", TopicConfig, RemoteTopicConfig)
 
-# UpdateTopicSubCommand, for a topic that is new.
-_QUEUES = 8
+QUEUES = 8
+"""Of a topic that is new (UpdateTopicSubCommand)."""
 
 
 @click.command(
@@ -51,20 +56,11 @@ def topic_list(root: Path, as_json: bool, with_groups: bool) -> None:
 
     with open_store(root) as store:
         topics, cluster = sorted(store.topics()), cluster_name(store)
-        consumers = {topic: consumer_groups(store, topic) for topic in topics} if with_groups else {}
-    if with_groups:
-        topics = [topic for topic in topics if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))]
-    if as_json:
-        rows = [{"cluster": cluster, "topic": topic, "consumerGroups": consumers.get(topic)} for topic in topics]
-        write_json(rows if with_groups else topics)
-    elif with_groups:
-        write_line(_CLUSTER_LINE, "#Cluster Name", "#Topic", "#Consumer Group")
-        for topic in topics:
-            for group in consumers[topic] or [""]:
-                write_line("%-20s  %-64s  %-64s", cluster, topic, group)
-    else:
-        for topic in topics:
-            write_line("%s", topic)
+        if with_groups:
+            topics = [topic for topic in topics if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))]
+            write_topic_groups([(cluster, topic, consumer_groups(store, topic)) for topic in topics], as_json=as_json)
+            return
+    write_names(topics, as_json=as_json)
 
 
 @click.command(
@@ -79,15 +75,8 @@ def topic_status(root: Path, as_json: bool, topic: str) -> None:
     with open_store(root) as store:
         broker, rows = store.broker_name, []
         for queue_id, span in sorted(store.queue_ranges(require_topic(store, topic)).items()):
-            rows.append((queue_id, *span, _newest_ms(store, topic, queue_id, span)))
-    if as_json:
-        names = ("queueId", "minOffset", "maxOffset", "lastUpdateTimestamp")
-        write_json([{"brokerName": broker, **dict(zip(names, row, strict=True))} for row in rows])
-        return
-    write_line(_STATUS_LINE, "#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated")
-    for queue_id, low, high, updated_ms in rows:
-        updated = date_text(updated_ms, millis=True) if updated_ms > 0 else ""
-        write_line(_STATUS_LINE, broker, queue_id, low, high, updated)
+            rows.append(QueueStatus(broker, queue_id, *span, _newest_ms(store, topic, queue_id, span)))
+    write_topic_status(rows, as_json=as_json)
 
 
 @click.command(
@@ -100,18 +89,10 @@ def topic_status(root: Path, as_json: bool, topic: str) -> None:
 @click.option("-l", "--list", "as_list", is_flag=True, help="Print a table.")
 def topic_route(root: Path, as_json: bool, topic: str, as_list: bool) -> None:
     """Route of a topic, as a name server would answer it: the store is the only broker."""
-    from rmq_store.format.tables.config_json import dumps
-
     with open_store(root) as store:
         config = store.topic(require_topic(store, topic))
         broker, cluster, address = store.broker_name, cluster_name(store), broker_address(store)
     counts = config.read_queue_nums, config.write_queue_nums
-    if as_list and not as_json:
-        write_line(_ROUTE_LINE, "#ClusterName", "#BrokerName", "#BrokerAddrs", "#ReadQueue", "#WriteQueue", "#Perm")
-        write_line(_ROUTE_LINE, cluster, broker, f"{{0={address}}}", *counts, config.perm)
-        write_line("-" * _ROUTE_RULE)
-        write_line(_ROUTE_LINE, "Total:", 1, "", *counts, "")
-        return
     queue = {"brokerName": broker, "perm": config.perm, "readQueueNums": counts[0]}
     queue |= {"topicSysFlag": config.topic_sys_flag, "writeQueueNums": counts[1]}
     route: dict[str, Any] = {
@@ -119,10 +100,7 @@ def topic_route(root: Path, as_json: bool, topic: str, as_list: bool) -> None:
         "filterServerTable": {},
         "queueDatas": [queue],
     }
-    if as_json:
-        write_json(route)
-    else:
-        click.echo(dumps(route))
+    write_route(route, as_json=as_json, as_list=as_list)
 
 
 @click.command(
@@ -137,10 +115,7 @@ def topic_cluster_list(root: Path, as_json: bool, topic: str) -> None:
     with open_store(root) as store:
         require_topic(store, topic)
         cluster = cluster_name(store)
-    if as_json:
-        write_json([cluster])
-    else:
-        write_line("%s", cluster)
+    write_names([cluster], as_json=as_json)
 
 
 @click.command(
@@ -172,17 +147,17 @@ def update_topic(root: Path, as_json: bool, topic: str, attributes: str | None, 
     changes = attribute_changes(attributes or "", TOPIC_ATTRIBUTES)
     with Store.open(root) as store:
         left = 0 if topic in store.topics() else store.admin.leftover_count(topic)
-        default = TopicConfig(topic, _QUEUES, _QUEUES)
-        _, after = store.admin.update_topic(topic, lambda known: _changed(known, given, changes), default=default)
+        default = TopicConfig(topic, QUEUES, QUEUES)
+        _, after = store.admin.update_topic(topic, lambda known: changed_topic(known, given, changes), default=default)
         address = broker_address(store)
     if left:
         note = f"{left} messages of it can be read again, and its offsets go on where they ended"
         click.echo(printable(f"rmq: {topic} was here before: {note}"), err=True)
     if as_json:
-        write_json(_topic_json(after))
+        write_json(topic_json(after))
     else:
         write_line("create topic to %s success.", address)
-        write_line("%s", _topic_text(after))
+        write_line("%s", topic_text(after))
 
 
 @click.command(
@@ -202,12 +177,12 @@ def update_topic_perm(root: Path, as_json: bool, topic: str, perm: int) -> None:
         before, after = store.admin.update_topic(topic, lambda config: replace(config, perm=perm), default=known)
         address = broker_address(store)
     if as_json:
-        write_json(_topic_json(after))
+        write_json(topic_json(after))
     elif before == after:
         write_line("new perm equals to the old one!")
     else:
         write_line("update topic perm from %s to %s in %s success.", (before or known).perm, perm, address)
-        write_line("%s.", _topic_text(after))
+        write_line("%s.", topic_text(after))
 
 
 @click.command(
@@ -267,36 +242,19 @@ def _require_unused(store: Store, topic: str) -> None:
         raise LeaseHeldError(f"topic {topic!r} has running consumers: stop them first: {'; '.join(who)}", who[0])
 
 
-def _changed(known: TopicConfig, given: dict[str, Any], attributes: dict[str, str | None]) -> TopicConfig:
+def changed_topic(
+    known: Settings, given: Mapping[str, Any], attributes: Mapping[str, str | None]
+) -> Settings:
+    """The settings with those that are named by options of updateTopic."""
     flag = known.topic_sys_flag
     for bit, value in ((1, given["unit"]), (2, given["unit_sub"])):
         if value is not None:
             flag = flag | bit if value else flag & ~bit
     fields = {"read_queue_nums": "read_queues", "write_queue_nums": "write_queues", "perm": "perm", "order": "order"}
     named = {field: given[option] for field, option in fields.items() if given[option] is not None}
-    kept = {name: value for name, value in known.attributes.items() if name not in attributes}
+    kept = {name: value for name, value in (known.attributes or {}).items() if name not in attributes}
     added = {name: value for name, value in attributes.items() if value is not None}
     return replace(known, **named, topic_sys_flag=flag, attributes={**kept, **added})
-
-
-def _topic_json(topic: TopicConfig) -> dict[str, Any]:
-    return {
-        "topicName": topic.topic_name,
-        "readQueueNums": topic.read_queue_nums,
-        "writeQueueNums": topic.write_queue_nums,
-        "perm": topic.perm,
-        "topicFilterType": topic.topic_filter_type,
-        "topicSysFlag": topic.topic_sys_flag,
-        "order": topic.order,
-        "attributes": dict(topic.attributes),
-    }
-
-
-def _topic_text(topic: TopicConfig) -> str:
-    """TopicConfig#toString."""
-    fields = {**_topic_json(topic), "perm": perm_text(topic.perm)}
-    fields["attributes"] = "{" + ", ".join(f"{name}={value}" for name, value in topic.attributes.items()) + "}"
-    return f"TopicConfig [{', '.join(f'{name}={java_text(value)}' for name, value in fields.items())}]"
 
 
 COMMANDS = (
