@@ -1,0 +1,1 @@
+"""What administrators ask of a cluster's brokers: `mqadmin`'s requests, in calls (DefaultMQAdminExtImpl.java)."""

@@ -1,0 +1,96 @@
+"""Groups that are set to a time or to an offset, broker by broker.
+
+The broker is told first (222): one of 5.x keeps the new offsets and hands them out at the next pull, one of 4.x tells
+the members that are online. A broker of 4.x without members refuses (206); then the offsets are written (15).
+
+Source: DefaultMQAdminExtImpl.java (resetOffsetByTimestamp, resetOffsetByQueueId, resetOffsetByTimestampOld).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from rmq_store.errors import UsageError
+from rmq_store.protocol.bodies.groups import ResetOffsetBody
+from rmq_store.protocol.errors import ResponseCode
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.wire.group_headers import InvokeBrokerToResetOffsetRequestHeader
+from rmq_store.protocol.wire.header_fields import request
+from rmq_store.remoting.admin.groups import connections
+from rmq_store.remoting.admin.scope import BrokerProcess, ask
+from rmq_store.remoting.cluster import offsets
+from rmq_store.remoting.cluster.cluster import Cluster
+
+ALL_QUEUES: Final = -1
+
+
+class Way(StrEnum):
+    """How a broker carried out a reset."""
+
+    BY_BROKER = "by the broker"
+    WRITTEN = "offsets were written"
+
+
+class ResetDone(NamedTuple):
+    """What one broker did: the offsets that it told, or that were written, by queue."""
+
+    way: Way
+    offsets: Mapping[MessageQueue, int]
+
+
+def reset_at(
+    cluster: Cluster,
+    process: BrokerProcess,
+    group: str,
+    topic: str,
+    timestamp_ms: int,
+    *,
+    force: bool,
+    wanted: Mapping[MessageQueue, int],
+    queue_id: int = ALL_QUEUES,
+    offset: int | None = None,
+) -> ResetDone:
+    """Set a group to a time at one master of the topic, or to `offset` in one queue.
+
+    `wanted` are the offsets that the caller has found for this time; they are written if the broker refuses (206).
+
+    Raises:
+        UsageError: one queue only, and a broker of 4.x with members online: it would set all queues.
+        MQBrokerError: another refusal. RemotingError: no answer.
+    """
+    is_old = _is_older_than_5(cluster, process)
+    if queue_id != ALL_QUEUES and is_old:
+        # A broker of 4.x does not read the queue's number, and would set all queues.
+        if connections(cluster, process, group) is not None:
+            raise UsageError(
+                f"broker {process.broker_name} is older than 5.0, where one queue of a group cannot be set while its "
+                f"members run: stop the members of {group!r}"
+            )
+        return _written(cluster, group, wanted)
+    header = InvokeBrokerToResetOffsetRequestHeader(
+        topic=cluster.wire_topic(topic),
+        group=cluster.wire_group(group),
+        timestamp=timestamp_ms,
+        is_force=force,
+        queue_id=queue_id,
+        offset=offset,
+    )
+    answer = ask(cluster, process, request(header), ok=(ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE))
+    if answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
+        return _written(cluster, group, wanted)
+    told = ResetOffsetBody.decode(answer.body).offset_table if answer.body else {}
+    plain = {MessageQueue(topic, queue.broker_name, queue.queue_id): value for queue, value in told.items()}
+    return ResetDone(Way.BY_BROKER, plain)
+
+
+def _written(cluster: Cluster, group: str, wanted: Mapping[MessageQueue, int]) -> ResetDone:
+    return ResetDone(Way.WRITTEN, offsets.update_consumer_offsets(cluster, group, wanted))
+
+
+def _is_older_than_5(cluster: Cluster, process: BrokerProcess) -> bool:
+    """Every answer has the version of its broker; that to a question for a queue's end needs no rights of a group."""
+    from rmq_store.protocol.wire.admin_headers import GetBrokerRuntimeInfoRequestHeader
+
+    return ask(cluster, process, request(GetBrokerRuntimeInfoRequestHeader())).version < offsets.V5_0_0
