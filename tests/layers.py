@@ -59,7 +59,9 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
         "filter", "read", "metadata", "rules", "write", "delay", "retry", "pop", "dlq", "store", "backup", "monitoring",
         "repair", "processor",
     ),
-    "rmq_store.client": ("backend", "group", "producer", "cluster_sink", "consume_service", "consumer"),
+    "rmq_store.client": (
+        "backend", "group", "producer", "cluster_sink", "cluster_retry", "consume_service", "consumer",
+    ),
     "rmq_store.reliable": ("database", "outbox", "inbox", "relay", "desk"),
     "rmq_store.bridge": ("record_batches", "records", "kafka", "positions", "mirror", "offsets", "letters"),
     "rmq_store.cli": (

@@ -5,6 +5,7 @@ The parts are `rmq_store.remoting` (calls), `rmq_store.protocol` (values) and `r
 
 from rmq_store.broker.filter.tags import TagFilter
 from rmq_store.client.backend.remote import RemoteBackend
+from rmq_store.client.cluster_retry.send_back_task import SendBackReport, SendBackSettings, SendBackTask
 from rmq_store.client.cluster_sink.pipeline import PipelineSettings
 from rmq_store.client.cluster_sink.records import WritePart
 from rmq_store.client.cluster_sink.row_encoder import EncoderSettings
@@ -61,6 +62,9 @@ __all__ = [
     "RemotingCommand",
     "RemotingError",
     "ResponseCode",
+    "SendBackReport",
+    "SendBackSettings",
+    "SendBackTask",
     "SinkReport",
     "SinkSettings",
     "SinkTask",

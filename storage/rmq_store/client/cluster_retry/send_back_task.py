@@ -1,0 +1,257 @@
+"""The rows of one task that send messages of a cluster back, from Arrow batches to their report.
+
+    a row without reasons                        36: the broker copies its own record
+    a row with reasons                           310 to %RETRY%group, at the broker of the message (`retry_copies`)
+    the same, and the group has push consumers   36 without the reasons: while the group holds locks of queues, a
+                                                 broker of 5.x moves what is sent to its retry topic to the dead letters
+    its properties leave no room                 36 without the reasons
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pyarrow as pa
+
+from rmq_store.broker.metadata.groups import SubscriptionGroup
+from rmq_store.client.cluster_retry.originals import OriginalReading, Place
+from rmq_store.client.cluster_retry.retry_copies import retry_copy
+from rmq_store.client.cluster_retry.send_back_check import SendBackCheck
+from rmq_store.client.cluster_retry.single_sends import IN_FLIGHT_MAX, Single, SingleSends
+from rmq_store.client.cluster_retry.stored_copies import key_of_next_copy
+from rmq_store.client.cluster_sink.queue_reading import QueueReading
+from rmq_store.client.cluster_sink.record_directory import RecordDirectory
+from rmq_store.client.cluster_sink.record_topic import RecordTopic
+from rmq_store.client.cluster_sink.records import WritePart
+from rmq_store.errors import UsageError
+from rmq_store.format.frames.frame_check import COMPRESSION_MASK, SysFlag
+from rmq_store.format.frames.stored_message import StoredMessage
+from rmq_store.format.text.names import retry_topic
+from rmq_store.protocol.bodies.groups import ConsumerConnection, SubscriptionGroupConfig
+from rmq_store.protocol.errors import ResponseCode, WeakSendError
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.wire.admin_headers import GetConsumerConnectionListRequestHeader
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.header_fields import request
+from rmq_store.protocol.wire.headers import ConsumerSendMsgBackRequestHeader
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.groups import group_configs
+from rmq_store.remoting.cluster.sending import single_request
+
+_log = logging.getLogger(__name__)
+
+_PRODUCER_GROUP: Final = "pyspark_rmq"
+# A broker takes a random queue of the topic.
+_ANY_QUEUE: Final = -1
+# The bits of a sysFlag that say how a body is compressed.
+_COMPRESSION_BITS: Final = COMPRESSION_MASK | SysFlag.COMPRESSED
+
+
+@dataclass(frozen=True, slots=True)
+class SendBackSettings:
+    """The settings of all tasks of a write; plain data. Times in ms.
+
+    `max_reconsume_times`: of the messages of this write; None: the group's. `replay_check`, `record_path`: as
+    `SinkSettings`.
+    """
+
+    group: str
+    max_reconsume_times: int | None = None
+    replay_check: bool = True
+    resend_unknown: bool = False
+    settle_ms: int = 3_000
+    send_timeout_ms: int = 60_000
+    record_path: str = ""
+    pull_group: str = ""
+    fail_on_weak_status: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SendBackReport:
+    """The work that a task has done; plain data. `found`: rows that were sent back already, by an earlier attempt or by
+    a request of unknown outcome. `without_reasons`: rows whose reasons were left out. `weak`: rows by status.
+    """
+
+    rows: int
+    found: int
+    without_reasons: int
+    weak: dict[str, int]
+
+
+class SendBackTask:
+    """Sends the messages back that the rows of one task name. Use as a context manager."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: SendBackSettings,
+        part: WritePart,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._check: SendBackCheck | None = None
+        if settings.replay_check:
+            reading = QueueReading(cluster, settings.send_timeout_ms, settings.pull_group, sleep)
+            records = (
+                RecordDirectory(settings.record_path)
+                if settings.record_path
+                else RecordTopic(cluster, reading, group=_PRODUCER_GROUP, pull_group=settings.pull_group, sleep=sleep)
+            )
+            self._check = SendBackCheck(
+                cluster, settings.group, reading, records, part, settings.settle_ms, settings.pull_group, sleep=sleep
+            )
+        self._originals = OriginalReading(cluster, settings.send_timeout_ms, sleep)
+        verifier = None if settings.resend_unknown else self._check
+        self._sends = SingleSends(cluster, settings.send_timeout_ms, verifier, sleep=sleep)
+        self._configs: dict[str, SubscriptionGroupConfig] = {}
+        self._has_push_consumers: dict[str, bool] = {}
+        self._rows = self._sent = self._found = self._without_reasons = 0
+        self._weak: Counter[str] = Counter()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Send back the messages of rows. Columns: brokerName, commitLogOffset, msgId; and, if they are there,
+        delayLevel and properties as in `SEND_BACK_SCHEMA`. On return they are sent back.
+
+        Raises:
+            ResponseError, UsageError: a row names no message that can be sent back; names the row.
+            MQBrokerError, MQClientError, SendInDoubtError, RemotingError: as `SingleSends.send_all`, and
+                `SendBackCheck.prepare`. Rows before stay sent back; a repetition leaves them out.
+        """
+        for start in range(0, batch.num_rows, IN_FLIGHT_MAX):
+            self._write(batch.slice(start, IN_FLIGHT_MAX))
+
+    def finish(self) -> SendBackReport:
+        """The report."""
+        return SendBackReport(self._sent, self._found, self._without_reasons, dict(self._weak))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing to do: `write` leaves nothing under way."""
+
+    def _write(self, rows: pa.RecordBatch) -> None:
+        columns = [rows.column(name).to_pylist() for name in ("brokerName", "commitLogOffset", "msgId")]
+        places = [Place(*values) for values in zip(*columns, strict=True)]
+        for at, place in enumerate(places):
+            if place.broker_name is None or place.commit_log_offset is None:
+                raise UsageError(f"row {self._rows + at} names no message: brokerName or commitLogOffset is NULL")
+        messages = self._originals.read(places, self._rows)
+        found = set()
+        if self._check is not None:
+            self._check.prepare({place.broker_name for place in places})
+            found = self._check.found
+        sends = []
+        for at, (message, (level, reasons)) in enumerate(zip(messages, _wishes(rows), strict=True)):
+            if key_of_next_copy(message) in found:
+                self._found += 1
+                continue
+            sends.append(self._single(places[at], message, level, reasons, self._rows + at))
+        for stored in self._sends.send_all(sends):
+            self._sent += not stored.was_found
+            self._found += stored.was_found
+            if stored.weak_status:
+                self._weak[stored.weak_status] += 1
+                if self._settings.fail_on_weak_status:
+                    raise WeakSendError(
+                        f"a message is sent back with status {stored.weak_status}: onStoreStatus=fail asks for the end "
+                        "of the batch"
+                    )
+        self._rows += len(places)
+
+    def _single(
+        self, place: Place, message: StoredMessage, delay_level: int, reasons: Mapping[str, str] | None, row: int
+    ) -> Single:
+        command = None
+        if reasons is not None:
+            command = self._with_reasons(place.broker_name, message, delay_level, reasons)
+            self._without_reasons += command is None
+        if command is None:
+            command = self._by_number(place.broker_name, message, delay_level)
+        subject = f"row {row}: the message {place.msg_id} of broker {place.broker_name!r}"
+        return Single(place.broker_name, command, key_of_next_copy(message), subject)
+
+    def _by_number(self, broker_name: str, message: StoredMessage, delay_level: int) -> RemotingCommand:
+        header = ConsumerSendMsgBackRequestHeader(
+            offset=message.commit_log_offset,
+            group=self._cluster.wire_group(self._settings.group),
+            delay_level=delay_level,
+            origin_msg_id=message.msg_id,
+            origin_topic=message.topic,
+            unit_mode=False,
+            max_reconsume_times=self._settings.max_reconsume_times,
+            bname=broker_name,
+        )
+        return request(header)
+
+    def _with_reasons(
+        self, broker_name: str, message: StoredMessage, delay_level: int, reasons: Mapping[str, str]
+    ) -> RemotingCommand | None:
+        config = self._config(broker_name)
+        if config.retry_queue_nums < 1 or self._must_leave_reasons_out(broker_name):
+            return None
+        most = self._settings.max_reconsume_times
+        copy = retry_copy(message, reasons, delay_level, config.retry_max_times if most is None else most)
+        if copy is None:
+            return None
+        topic = self._cluster.wire_topic(retry_topic(self._settings.group))
+        return single_request(
+            MessageQueue(topic, broker_name, _ANY_QUEUE), message.body, copy.properties,
+            group=_PRODUCER_GROUP, flag=message.flag, sys_flag=message.sys_flag & _COMPRESSION_BITS,
+            born_ms=message.born_timestamp_ms, reconsume_times=copy.reconsume_times,
+            max_reconsume_times=copy.max_reconsume_times,
+        )  # fmt: skip
+
+    def _config(self, broker_name: str) -> SubscriptionGroupConfig:
+        """The group's settings at a broker; those of a new group if it has none yet."""
+        if broker_name not in self._configs:
+            name = self._cluster.wire_group(self._settings.group)
+            default = SubscriptionGroup(name)
+            self._configs[broker_name] = group_configs(self._cluster, broker_name).get(name) or SubscriptionGroupConfig(
+                group_name=name, retry_queue_nums=default.retry_queue_nums, retry_max_times=default.retry_max_times
+            )
+            if self._configs[broker_name].retry_queue_nums < 1:
+                # As a broker: it answers SUCCESS and stores nothing.
+                _log.warning(
+                    "group %r has retryQueueNums=0 at broker %r: messages that are sent back are dropped there, they "
+                    "neither come back nor become dead letters", self._settings.group, broker_name,
+                )  # fmt: skip
+        return self._configs[broker_name]
+
+    def _must_leave_reasons_out(self, broker_name: str) -> bool:
+        if broker_name not in self._has_push_consumers:
+            header = GetConsumerConnectionListRequestHeader(
+                consumer_group=self._cluster.wire_group(self._settings.group)
+            )
+            known = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
+            answer = self._cluster.call_broker(broker_name, request(header), ok=known)
+            is_online = answer.code == ResponseCode.SUCCESS
+            kind = ConsumerConnection.decode(answer.body).consume_type if is_online else None
+            self._has_push_consumers[broker_name] = is_online and kind != "CONSUME_ACTIVELY"
+            if self._has_push_consumers[broker_name]:
+                _log.warning(
+                    "group %r has live push consumers at broker %r, which may hold locks of queues: reasons of "
+                    "failures are left out, because a broker of 5.x would move such messages to the dead letters",
+                    self._settings.group, broker_name,
+                )  # fmt: skip
+        return self._has_push_consumers[broker_name]
+
+
+def _wishes(rows: pa.RecordBatch) -> Iterator[tuple[int, dict[str, str] | None]]:
+    """The delay level and the reasons of each row."""
+    count = rows.num_rows
+    levels = rows.column("delayLevel").to_pylist() if "delayLevel" in rows.schema.names else [None] * count
+    reasons: list[Any] = rows.column("properties").to_pylist() if "properties" in rows.schema.names else [None] * count
+    for level, pairs in zip(levels, reasons, strict=True):
+        given = None if pairs is None else {name: value for name, value in pairs if value is not None}
+        yield level or 0, given

@@ -1,0 +1,120 @@
+"""Copies of failed messages in the queues of brokers: how a copy is known, and where it is looked for (data plane).
+
+    a copy waits for its time      SCHEDULE_TOPIC_XXXX or rmq_sys_wheel_timer; REAL_TOPIC is %RETRY%group
+    it is due                      %RETRY%group
+    it is a dead letter            %DLQ%group
+
+All of them have the UNIQ_KEY of the message, its ORIGIN_MESSAGE_ID (the offset id of the first record of it, unless a
+client has set another one), and reconsumeTimes one higher. Two records that a producer has stored with one UNIQ_KEY
+have different ORIGIN_MESSAGE_IDs, so they are told apart.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from rmq_store.errors import OffsetOutOfRangeError
+from rmq_store.format.frames.frame_walk import frames_of_answer
+from rmq_store.format.frames.stored_message import StoredMessage, decode_frame
+from rmq_store.format.properties.property_string import ORIGIN_MESSAGE_ID, REAL_TOPIC, UNIQUE_KEY
+from rmq_store.protocol.errors import MQBrokerError, RemotingError, SendInDoubtError, SlaveBehindError
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.offsets import queue_ranges
+from rmq_store.remoting.cluster.pull_request import EVERYTHING, PullFilter
+from rmq_store.remoting.cluster.pulling import read_range
+
+_log = logging.getLogger(__name__)
+
+
+class CopyKey(NamedTuple):
+    """How a copy is known. `unique_key` is "" for a message without one: a broker may give it one on the way."""
+
+    origin_id: str
+    unique_key: str
+    reconsume_times: int
+
+
+def key_of_next_copy(message: StoredMessage) -> CopyKey:
+    """The key of the copy that a send-back of the message makes."""
+    own = message.properties
+    origin_id = own.get(ORIGIN_MESSAGE_ID, "").strip() or message.offset_msg_id
+    return CopyKey(origin_id, own.get(UNIQUE_KEY, ""), message.reconsume_times + 1)
+
+
+def keys_of_copy(message: StoredMessage) -> tuple[CopyKey, CopyKey]:
+    """The keys under which a stored copy is looked for."""
+    own = message.properties
+    full = CopyKey(own.get(ORIGIN_MESSAGE_ID, ""), own.get(UNIQUE_KEY, ""), message.reconsume_times)
+    return full, full._replace(unique_key="")
+
+
+class CopyReading:
+    """Reads parts of queues for messages that belong to one of `wire_topics`, or wait for it."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        wire_topics: frozenset[str],
+        patience_ms: int,
+        pull_group: str = "",
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._cluster = cluster
+        self._topics = wire_topics
+        self._names = [topic.encode() for topic in sorted(wire_topics)]
+        self._patience_ms = patience_ms
+        self._wanted = PullFilter(group=pull_group) if pull_group else EVERYTHING
+        self._sleep = sleep
+
+    def messages(self, parts: Mapping[MessageQueue, tuple[int, int]]) -> Iterator[StoredMessage]:
+        """The messages [start, end) of queues, as far as they belong to the topics.
+
+        Messages that retention has deleted are logged and left out.
+
+        Raises:
+            SendInDoubtError: a queue cannot be read; or it ends before `start`, so it is not what it was.
+        """
+        for queue, (start, end) in parts.items():
+            if end < start:
+                raise SendInDoubtError(
+                    f"queue {queue.queue_id} of topic {queue.topic!r} at broker {queue.broker_name!r} ends at {end}, "
+                    f"and ended at {start} before: the broker has lost messages, or the topic was made again. Whether "
+                    "messages were sent is unknown. See docs/cluster.md"
+                )
+            if start < end:
+                try:
+                    yield from self._of_queue(queue, start, end)
+                except (RemotingError, MQBrokerError, SlaveBehindError) as error:
+                    raise SendInDoubtError(f"whether messages were sent is unknown: {error}") from error
+
+    def _of_queue(self, queue: MessageQueue, start: int, end: int) -> Iterator[StoredMessage]:
+        try:
+            for frames in read_range(
+                self._cluster, queue, start, end, self._wanted, patience_ms=self._patience_ms, sleep=self._sleep
+            ):
+                # Most of what waits at a broker belongs to others.
+                if any(name in frames for name in self._names):
+                    yield from self._ours(frames)
+        except OffsetOutOfRangeError:
+            begin = queue_ranges(self._cluster, [queue])[queue].min_offset
+            if begin <= start:
+                raise
+            _log.warning(
+                "queue %d of topic %r at broker %r: messages [%d, %d) are deleted, so what was sent there is sent once "
+                "more",
+                queue.queue_id, queue.topic, queue.broker_name, start, min(begin, end),
+            )  # fmt: skip
+            if begin < end:
+                yield from self._of_queue(queue, begin, end)
+
+    def _ours(self, frames: bytes) -> Iterator[StoredMessage]:
+        view = memoryview(frames)
+        positions, sizes = frames_of_answer(frames)
+        for position, size in zip(positions.tolist(), sizes.tolist(), strict=True):
+            message = decode_frame(view, position, position + size)
+            if message.topic in self._topics or message.properties.get(REAL_TOPIC) in self._topics:
+                yield message
