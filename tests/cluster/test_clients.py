@@ -25,6 +25,7 @@ from rmq_store.client import (
     PushConsumer,
     PushConsumerConfig,
     SimpleConsumer,
+    TimerNotSupportedError,
 )
 from rmq_store.client.consume_service.listener import ConsumeOrderlyStatus
 from rmq_store.protocol.messages import MessageQueue
@@ -91,6 +92,20 @@ def test_messages_and_batches_are_stored_where_the_results_say(
         assert found[queue] == [b"one", *(b"%d" % number for number in range(200))]
         large = producer.send(Message(topic, bytes(100_000), tags="TagA"))
         assert large.status is SendStatus.SEND_OK
+
+
+def test_a_deliver_time_needs_a_broker_of_5_x(cluster: RocketmqCluster, new_name: Callable[[str], str]) -> None:
+    """A broker of 4.9 would deliver it at once; one of 5.x keeps it."""
+    topic = cluster.create_topic(new_name("Orders"), 1)
+    timed = Message(topic, b"later", properties={"TIMER_DELAY_SEC": "600"})
+    with Producer("pg", place(cluster)) as producer, connected(cluster) as known:
+        if cluster.version.startswith("4."):
+            with pytest.raises(TimerNotSupportedError):
+                producer.send(timed)
+        else:
+            producer.send(timed)
+        producer.send(Message(topic, b"now"))
+        assert stored(known, topic, 1) == {MessageQueue(topic, "broker-a", 0): [b"now"]}
 
 
 def test_a_range_comes_whole_in_lanes_and_with_tags_what_matches(

@@ -64,6 +64,7 @@ from rmq_store.protocol.errors import (
     ResponseCode,
     SendInDoubtError,
     SlaveBehindError,
+    TimerNotSupportedError,
     WeakSendError,
 )
 from rmq_store.protocol.messages import MessageExt, MessageQueue, PullBatchResult, PullResult, PullStatus
@@ -126,6 +127,7 @@ __all__ = [
     "SendStatus",
     "SimpleConsumer",
     "SlaveBehindError",
+    "TimerNotSupportedError",
     "UsageError",
     "WeakSendError",
     "select_message_queue_by_hash",

@@ -16,6 +16,7 @@
     ├── WeakSendError                      rows are stored, but not as safely as was asked for
     ├── ReplayConflictError                a row's key was found with another body
     └── MQClientError                      the client gives up; `response_code`, see ResponseCode, ClientErrorCode
+            ├── TimerNotSupportedError         the broker is older than 5.0, and would deliver a timed message at once
             └── MessageIllegalError            the caller: a message or a name that breaks a rule   (also UsageError)
 
 Sources: RemotingException.java and its subclasses, MQClientException.java, MQBrokerException.java, ResponseCode.java,
@@ -179,6 +180,24 @@ class MessageIllegalError(MQClientError, UsageError):
 
     def __init__(self, message: str, response_code: int = ResponseCode.MESSAGE_ILLEGAL) -> None:
         super().__init__(message, response_code)
+
+
+class TimerNotSupportedError(MQClientError):
+    """A message with a deliver time for a broker older than 5.0, which would deliver it at once. Nothing was sent.
+
+    `broker_name` is the broker's. A delay level works at every broker.
+    """
+
+    def __init__(self, broker_name: str) -> None:
+        super().__init__(
+            f"broker {broker_name} is older than 5.0 and has no timers: it would deliver the message at once, so "
+            "nothing was sent. Give the message a delay level, or use brokers of 5.x",
+            ResponseCode.VERSION_NOT_SUPPORTED,
+        )
+        self.broker_name = broker_name
+
+    def __reduce__(self) -> tuple[type, tuple[str]]:
+        return type(self), (self.broker_name,)
 
 
 class SendInDoubtError(ClientError):

@@ -29,6 +29,7 @@ from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import ConsumerSendMsgBackRequestHeader
 from rmq_store.remoting.cluster import groups, locks, offsets
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.sending import is_timed, refuse_timers
 
 INNER_PRODUCER: Final = "CLIENT_INNER_PRODUCER"
 """The group that sends consumers' messages to retry topics (MixAll.CLIENT_INNER_PRODUCER_GROUP)."""
@@ -62,7 +63,9 @@ class RemoteBroker:
     def send(
         self, message: Message, queue_id: int, timeout_ms: int, producer_group: str, *, sys_flag: int = 0
     ) -> SendResult:
-        """See `Broker.send`."""
+        """See `Broker.send`. TimerNotSupportedError: the message has a deliver time, and the broker no timers."""
+        if is_timed(message.stored_properties()):
+            refuse_timers(self._cluster, message.topic, [self.name], timeout_ms)
         if sys_flag & TRANSACTION_MASK:
             raise MQClientError("half messages need a producer of transactions, which answers the broker's questions")
         command = send_request(

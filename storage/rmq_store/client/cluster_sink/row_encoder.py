@@ -82,6 +82,9 @@ class Targets(Protocol):
     def queues(self, topic: str) -> Sequence[MessageQueue]:
         """The writable queues of a topic that is ready, in their order, at least one."""
 
+    def refuse_timers(self, topics: Sequence[str]) -> None:
+        """Rows of these topics have deliver times. TimerNotSupportedError: a broker of one has no timers."""
+
 
 class RowEncoder:
     """Encodes the batches of one task. Rows that are stored already are left out, and counted in `skipped`.
@@ -115,6 +118,7 @@ class RowEncoder:
             UsageError: a column of another type, a body that is null, empty or too long, a topic that takes no
                 messages, a queue that is not there, a delay level below 0; names row and column.
             ReplayConflictError: a row's key was found with another body.
+            TimerNotSupportedError: as `Targets.refuse_timers`.
         """
         batch = self._with_properties(batch)
         given = EncodeInput(batch)
@@ -127,6 +131,8 @@ class RowEncoder:
         codes = topics.indices.to_numpy()
         singles = _singles(batch, names, codes)
         used = _used_topics(names, codes)
+        if TIMER_DELIVER_MS in batch.schema.names and batch.column(TIMER_DELIVER_MS).null_count < batch.num_rows:
+            self._targets.refuse_timers(sorted(used.values()))
         found = self._targets.prepare(sorted(used.values()), bool(singles.any()))
         singles = singles | _too_long_for_a_batch(frames)
         queues = _Queues(self._targets, names, codes, used)

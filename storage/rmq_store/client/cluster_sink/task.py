@@ -31,6 +31,7 @@ from rmq_store.protocol.errors import MQBrokerError, RemotingError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.sending import refuse_timers
 from rmq_store.remoting.cluster.topics import create_topic, refuse_to_write_topic
 
 _log = logging.getLogger(__name__)
@@ -168,6 +169,11 @@ class SinkTask:
         if not queues:
             raise UsageError(f"topic {topic!r} has no queue that may be written at a broker with a master")
         return self._queues.setdefault(topic, queues)
+
+    def refuse_timers(self, topics: Sequence[str]) -> None:
+        """As `Targets.refuse_timers`."""
+        for topic in topics:
+            refuse_timers(self._cluster, topic, {queue.broker_name for queue in self.queues(topic)})
 
 
 class _Masters:

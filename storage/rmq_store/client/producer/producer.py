@@ -157,6 +157,7 @@ class Producer:
             MQBrokerError: an answer that is not retried.
             RemotingError: of an ordered message.
             RemotingTooMuchRequestError: the time was used up before a try.
+            TimerNotSupportedError: the message has a deliver time, and brokers older than 5.0 would ignore it.
         """
         request = self._request(message, self._begin(timeout), _Wish(queue, selector, arg))
         if request.fixed_queue is not None:

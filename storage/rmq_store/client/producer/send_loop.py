@@ -21,6 +21,7 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from rmq_store.client.backend.queue_selection import ThreadLocalIndex
 from rmq_store.client.producer.backoff import Backoff, Uniform
@@ -34,6 +35,7 @@ from rmq_store.protocol.errors import (
     RemotingError,
     RemotingTimeoutError,
     RemotingTooMuchRequestError,
+    TimerNotSupportedError,
 )
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import SendResult, SendStatus
@@ -92,6 +94,7 @@ class SendLoop:
         Raises:
             MQClientError: the last try failed too; `response_code` says how, its cause is the last error.
             MQBrokerError: an answer that is not retried.
+            TimerNotSupportedError: the last broker that was tried has no timers.
             RemotingTooMuchRequestError: the time budget was used up before a try.
         """
         backoff = Backoff(self._config.backoff, request.begin_ms, self._uniform)
@@ -127,7 +130,7 @@ class SendLoop:
         if result is not None:
             return result
         assert error is not None
-        raise self._gives_up(request, brokers, error) from error
+        self._give_up(request, brokers, error)
 
     def send_once(self, request: Request) -> SendResult:
         """One try at the fixed queue; its error is raised unchanged.
@@ -154,7 +157,7 @@ class SendLoop:
             try:
                 self._try(request, queue, remaining_ms)
             except (RemotingError, MQClientError) as error:
-                raise self._gives_up(request, [queue.broker_name], error) from error
+                self._give_up(request, [queue.broker_name], error)
         except MQBrokerError as error:
             _LOG.warning("a oneway message to %s was refused: %s", request.topic, error)
 
@@ -234,14 +237,16 @@ class SendLoop:
         same_number = MessageQueue(queue.topic, chosen.broker_name, queue.queue_id)
         return same_number if same_number in request.queues else chosen
 
-    def _gives_up(self, request: Request, brokers: Sequence[str], error: Exception) -> MQClientError:
+    def _give_up(self, request: Request, brokers: Sequence[str], error: Exception) -> NoReturn:
+        if isinstance(error, TimerNotSupportedError):
+            raise error
         code = error.response_code if isinstance(error, MQBrokerError) else -1
         for kind, client_code in _CLIENT_CODES:
             if isinstance(error, kind):
                 code = client_code
         cost_ms = int(self._timer() - request.begin_ms)
-        return MQClientError(
+        raise MQClientError(
             f"Send [{len(brokers)}] times, still failed, cost [{cost_ms}]ms, Topic: {request.topic}, "
             f"BrokersSent: {list(brokers)}: {error}",
             code,
-        )
+        ) from error

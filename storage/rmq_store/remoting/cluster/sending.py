@@ -1,4 +1,5 @@
-"""Requests that store messages, and their answers (SendMessageProcessor.java, MQClientAPIImpl.java).
+"""Requests that store messages, their answers, and what a broker must not be sent (SendMessageProcessor.java,
+MQClientAPIImpl.java).
 
 A request never asks a broker to make a topic: `defaultTopic` names none that has the right to be inherited. The
 properties of a batch request are WAIT only: brokers up to 5.1 write them behind those of each message.
@@ -6,21 +7,32 @@ properties of a batch request are WAIT only: brokers up to 5.1 write them behind
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
+from rmq_store.format.properties.property_string import (
+    DELAY_TIME_LEVEL,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+)
+from rmq_store.protocol.errors import RemotingError, TimerNotSupportedError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import (
+    GetMaxOffsetRequestHeader,
     SendBatchMessageRequestHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.offsets import V5_0_0
 
 NO_DEFAULT_TOPIC: Final = "rmq_sys_none"
 """With TBW102 here a broker would make the topic with its own settings, and only at itself."""
 
+_TIMERS: Final = (TIMER_DELIVER_MS, TIMER_DELAY_MS, TIMER_DELAY_SEC)
 _BATCH_PROPERTIES: Final = "WAIT\x01true\x02"
 
 
@@ -81,3 +93,31 @@ def single_request(
 def stored_offset(ext_fields: Mapping[str, str]) -> int:
     """The queue offset of the first message that a request has stored. RemotingCommandError: the answer has none."""
     return SendMessageResponseHeader.from_ext(ext_fields).queue_offset
+
+
+def is_timed(properties: Mapping[str, str]) -> bool:
+    """Whether brokers of 5.x keep a message with these properties until its deliver time. A delay level comes first."""
+    return any(name in properties for name in _TIMERS) and properties.get(DELAY_TIME_LEVEL, "0") in ("", "0")
+
+
+def refuse_timers(
+    cluster: Cluster, topic: str, broker_names: Collection[str], timeout_ms: int | None = None
+) -> None:
+    """Refuse a message with a deliver time for brokers that have no timers (4.x): they deliver it at once.
+
+    The version is in every answer of a broker, also in a refusal. So it is asked for an end of the topic (30), once for
+    each address of a master that has timers; one that has none is asked each time.
+
+    Raises:
+        TimerNotSupportedError: a broker is older than 5.0. RemotingError: a master does not answer.
+    """
+    header = GetMaxOffsetRequestHeader(topic=cluster.wire_topic(topic), queue_id=0)
+    asked = {name: cluster.address(name) for name in sorted(set(broker_names))}
+    asked = {name: address for name, address in asked.items() if address not in cluster.with_timers}
+    answers = cluster.call_all([(name, request(header)) for name in asked], timeout_ms)
+    for (name, address), answer in zip(asked.items(), answers, strict=True):
+        if isinstance(answer, RemotingError):
+            raise answer
+        if answer.version < V5_0_0:
+            raise TimerNotSupportedError(name)
+        cluster.with_timers.add(address)

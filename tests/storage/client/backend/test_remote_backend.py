@@ -21,6 +21,7 @@ from rmq_store.client import (
     PushConsumer,
     PushConsumerConfig,
     SimpleConsumer,
+    TimerNotSupportedError,
 )
 from rmq_store.client.backend.backend import Backend
 from rmq_store.client.backend.local import backend_of
@@ -120,6 +121,32 @@ def test_a_producer_goes_to_the_other_broker_when_one_is_down(net: FakeNet) -> N
     with Producer("pg", RemoteBackend(net.cluster())) as producer:
         results = [producer.send(Message("Orders", b"tea")) for _ in range(8)]
     assert {result.broker_name for result in results} == {"broker-b"}
+
+
+TIMED = Message("Orders", b"later", properties={"TIMER_DELAY_SEC": "60"})
+
+
+def test_a_broker_without_timers_gets_no_message_with_a_deliver_time(net: FakeNet, backend: RemoteBackend) -> None:
+    """Brokers of 4.9 keep TIMER_DELAY_SEC as a property like any other, and deliver the message at once."""
+    net.brokers["broker-a"].processes[0].version = 407
+    with Producer("pg", backend) as producer:
+        for send in (producer.send, producer.send_oneway, lambda message: producer.send(message, queue=A0)):
+            with pytest.raises(TimerNotSupportedError, match=r"broker broker-a is older than 5\.0") as caught:
+                send(TIMED)
+            assert (caught.value.response_code, caught.value.broker_name) == (15, "broker-a")
+        with pytest.raises(TimerNotSupportedError):
+            producer.send_async(TIMED).result(10)
+        producer.send(Message("Orders", b"later", properties={"DELAY": "3", "TIMER_DELAY_SEC": "60"}))
+    assert [sent.body for sent in net.brokers["broker-a"].sent] == [b"later"]
+
+
+def test_a_message_with_a_deliver_time_goes_to_a_broker_with_timers_which_is_asked_once(net: FakeNet) -> None:
+    net.brokers["broker-a"].processes[0].version = 407
+    net.add_broker("broker-b").create_topic("Orders", 2)
+    net.brokers["broker-b"].refused[30] = (16, "no right to ask, but the answer has the version")
+    with Producer("pg", RemoteBackend(net.cluster())) as producer:
+        assert {producer.send(TIMED).broker_name for _ in range(6)} == {"broker-b"}
+    assert len([command for command in net.brokers["broker-b"].processes[0].asked if command.code == 30]) == 1
 
 
 def test_a_missing_topic_is_made_by_its_first_message_where_brokers_allow_that(net: FakeNet) -> None:

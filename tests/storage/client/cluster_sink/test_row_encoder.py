@@ -16,7 +16,7 @@ from rmq_store.client.cluster_sink.row_encoder import EncoderSettings, RowEncode
 from rmq_store.errors import UsageError
 from rmq_store.format.batches.content_keys import FoundKeys, KeyMaker, seed_of
 from rmq_store.format.text.ids import UniqueIdGenerator
-from rmq_store.protocol.errors import ReplayConflictError
+from rmq_store.protocol.errors import ReplayConflictError, TimerNotSupportedError
 from rmq_store.protocol.messages import MessageQueue
 
 QUEUES = [MessageQueue("Orders", broker, number) for broker in ("a", "b") for number in range(3)]
@@ -28,10 +28,14 @@ class Topics:
     def __init__(self, found: FoundKeys | None = None) -> None:
         self.found = found
         self.prepared: list[tuple[list[str], bool]] = []
+        self.timed: list[list[str]] = []
 
     def prepare(self, topics: Sequence[str], delayed: bool) -> FoundKeys | None:
         self.prepared.append((list(topics), delayed))
         return self.found
+
+    def refuse_timers(self, topics: Sequence[str]) -> None:
+        self.timed.append(list(topics))
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
         return [replace(queue, topic=topic) for queue in QUEUES]
@@ -156,3 +160,22 @@ def test_rows_with_unique_keys_of_their_own_keep_them() -> None:
     text = rows.entries.tobytes()
     assert text.count(b"UNIQ_KEY\x01") == 4
     assert b"UNIQ_KEY\x01mine\x02" in text
+
+
+def test_topics_with_deliver_times_are_named_before_anything_is_recorded() -> None:
+    topics = Topics()
+    topics.prepare = lambda names, delayed: pytest.fail("too late")  # type: ignore[method-assign]
+    topics.refuse_timers = lambda names: (_ for _ in ()).throw(TimerNotSupportedError("a"))  # type: ignore[method-assign]
+    due = pa.array([None, None, None, 1_700_000_000_000_000], pa.timestamp("us", "UTC"))
+    with pytest.raises(TimerNotSupportedError):
+        encoded({"body": BODIES, "deliverTimestamp": due}, topics)
+
+
+def test_rows_without_a_deliver_time_need_no_timers() -> None:
+    topics = Topics()
+    due = pa.array([None, None, None, 1_700_000_000_000_000], pa.timestamp("us", "UTC"))
+    encoded({"body": BODIES, "deliverTimestamp": due, "delayLevel": [0, 0, 0, 3]}, topics)
+    encoded({"body": BODIES, "delayLevel": [1, 0, 0, 3]}, topics)
+    assert topics.timed == []
+    encoded({"body": BODIES, "deliverTimestamp": due}, topics)
+    assert topics.timed == [["Orders"]]
