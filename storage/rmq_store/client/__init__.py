@@ -46,6 +46,8 @@ from rmq_store.client.group.rate_limiter import RateLimiter
 from rmq_store.client.producer.backoff import BackoffPolicy
 from rmq_store.client.producer.producer import Producer
 from rmq_store.client.producer.producer_config import ProducerConfig
+from rmq_store.client.producer.transaction_listener import TransactionListener
+from rmq_store.client.producer.transaction_producer import TransactionProducer
 from rmq_store.errors import InvalidReceiptHandleError, LeaseHeldError, UsageError
 from rmq_store.format.frames.message import Message
 from rmq_store.protocol.errors import (
@@ -69,6 +71,7 @@ from rmq_store.protocol.errors import (
 )
 from rmq_store.protocol.messages import MessageExt, MessageQueue, PullBatchResult, PullResult, PullStatus
 from rmq_store.protocol.results import SendResult, SendStatus
+from rmq_store.protocol.transactions import LocalTransactionState, TransactionSendResult
 
 __all__ = [
     "AllocateMachineRoomNearby",
@@ -94,6 +97,7 @@ __all__ = [
     "LitePullConsumer",
     "LitePullConsumerConfig",
     "LocalBackend",
+    "LocalTransactionState",
     "MQBrokerError",
     "MQClientError",
     "Message",
@@ -128,6 +132,9 @@ __all__ = [
     "SimpleConsumer",
     "SlaveBehindError",
     "TimerNotSupportedError",
+    "TransactionListener",
+    "TransactionProducer",
+    "TransactionSendResult",
     "UsageError",
     "WeakSendError",
     "select_message_queue_by_hash",

@@ -18,7 +18,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.format.batches.answer_batches import BODY_BYTES_MAX
+from rmq_store.format.batches.frame_decoder import decode_frames
 from rmq_store.format.bytes import native
+from rmq_store.format.frames.frame_walk import frames_of_answer
+from rmq_store.format.tables.schema import MESSAGE_SCHEMA
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import offset_message_id, offset_message_ids
 from rmq_store.protocol.messages import MessageExt, add_properties
@@ -79,6 +83,16 @@ class MessageRows:
 def messages_of(batch: pa.RecordBatch, broker_name: str) -> list[MessageExt]:
     """An object for each row; see `MessageRows`."""
     return MessageRows(batch, broker_name).take(0, batch.num_rows)
+
+
+def messages_in(frames: bytes, broker_name: str) -> list[MessageExt]:
+    """An object for each message of a broker's answer: frames, whatever their offsets in the log are."""
+    positions, sizes = frames_of_answer(frames)
+    batch = decode_frames(
+        pa.py_buffer(frames), positions, sizes.astype(np.int32), base_offset=None, columns=MESSAGE_SCHEMA.names,
+        broker_name=broker_name, raw_body=False, body_limit_bytes=BODY_BYTES_MAX,
+    )  # fmt: skip
+    return messages_of(batch, broker_name)
 
 
 def _made(batch: pa.RecordBatch, broker_name: str) -> list[MessageExt]:

@@ -16,6 +16,9 @@ from helpers import servers
 from helpers.cluster.brokers import RocketmqCluster
 from helpers.cluster.java_process import VERSIONS, without_jars
 
+# Brokers ask for the outcome of a transaction after a second, and not after half a minute.
+CHECK_SOON = {"transactionTimeOut": 1000, "transactionCheckInterval": 1000}
+
 _NUMBERS = itertools.count(1)
 _CLUSTERS: list[RocketmqCluster] = []
 
@@ -32,7 +35,7 @@ def require_released(version: str) -> None:
 def shared_cluster(request: pytest.FixtureRequest) -> Iterator[RocketmqCluster]:
     """One at a time: pytest sorts the tests by version."""
     require_released(request.param)
-    with RocketmqCluster(request.param, slaves=1) as cluster:
+    with RocketmqCluster(request.param, slaves=1, properties=CHECK_SOON) as cluster:
         _CLUSTERS.append(cluster)
         yield cluster
         _CLUSTERS.remove(cluster)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
+from rmq_store.client.backend.transactions import OnCheck, Transactions
 from rmq_store.format.frames.message import Message
 from rmq_store.protocol.errors import ClientErrorCode, MQClientError
 from rmq_store.protocol.messages import MessageExt, MessageQueue, PoppedMessage, PullBatchResult, PullResult
@@ -213,6 +214,14 @@ class Backend(Protocol):
 
     def subscribe_queues(self, topic: str) -> list[MessageQueue]:
         """The queues that may be read, sorted; [] if the topic does not exist (yet)."""
+
+    def transactions(self, group: str, client_id: str, on_check: OnCheck) -> Transactions:
+        """Make a client a member of a producer group. From then on brokers take half messages of this group, and may
+        ask this client for the outcome of any transaction of the group.
+
+        Raises:
+            UsageError: the backend has a member of the group, or its brokers have no transactions.
+        """
 
 
 def broker_of(backend: Backend, queue: MessageQueue) -> Broker:

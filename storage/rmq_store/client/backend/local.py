@@ -13,6 +13,7 @@ from rmq_store.broker.processor.local_broker import LocalBroker
 from rmq_store.broker.rules.routing import AUTO_CREATE_QUEUE_MAX
 from rmq_store.broker.store.store import Store
 from rmq_store.client.backend.backend import Backend
+from rmq_store.client.backend.transactions import OnCheck, Transactions
 from rmq_store.errors import TopicKindError, UsageError
 from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX
 from rmq_store.protocol.errors import MQClientError
@@ -109,6 +110,13 @@ class LocalBackend:
         known = self._configs(lambda store: store.find_topic(topic), topic)
         _refuse_kinds(topic, known, kinds.refuse_to_read_topic)
         return _queues(topic, ((name, config.read_queue_nums) for name, config in known.items() if config.readable))
+
+    def transactions(self, group: str, client_id: str, on_check: OnCheck) -> Transactions:
+        """As `Backend.transactions`: refused with UsageError."""
+        raise UsageError(
+            f"producer group {group!r}: a store has no transactions yet, because nobody asks producers for their "
+            "outcome. Use brokers (rmq://ns1:9876), or the outbox of rmq_store.reliable beside your database"
+        )
 
     def _configs(self, find: Callable[[Store], TopicConfig | None], topic: str) -> dict[str, TopicConfig]:
         try:

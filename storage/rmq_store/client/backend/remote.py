@@ -15,6 +15,8 @@ from typing import Final
 from rmq_store.arguments import checked_methods
 from rmq_store.client.backend.remote_broker import RemoteBroker
 from rmq_store.client.backend.remote_members import RemoteMembers
+from rmq_store.client.backend.remote_transactions import RemoteGroup, RemoteTransactions
+from rmq_store.client.backend.transactions import OnCheck
 from rmq_store.errors import TopicKindError
 from rmq_store.format.text.names import AUTO_CREATE_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 from rmq_store.protocol.errors import MQClientError
@@ -45,6 +47,7 @@ class RemoteBackend:
         self._closes = not isinstance(settings, Cluster)
         self.cluster = settings if isinstance(settings, Cluster) else Cluster(settings)
         self._members = RemoteMembers(self.cluster)
+        self._transactions = RemoteTransactions(self.cluster)
         self._brokers: dict[str, RemoteBroker] = {}
         # Topic -> with how many queues its first message makes it.
         self._queue_nums: dict[str, int] = {}
@@ -54,6 +57,7 @@ class RemoteBackend:
 
     def close(self) -> None:
         """Leave all groups, and close the connections. Does nothing the second time."""
+        self._transactions.close()
         self._members.leave_all()
         if self._closes:
             self.cluster.close()
@@ -103,12 +107,16 @@ class RemoteBackend:
         route = self.cluster.route(topic)
         return [] if route is None else route.read_queues()
 
+    def transactions(self, group: str, client_id: str, on_check: OnCheck) -> RemoteGroup:
+        """See `Backend.transactions`."""
+        return self._transactions.open(group, client_id, on_check)
+
     def default_topic_queue_nums(self, topic: str) -> int:
         """With how many queues the first message makes a topic."""
         return self._queue_nums.get(topic, TOPIC_QUEUE_NUMS)
 
     def _broker(self, name: str) -> RemoteBroker:
-        return RemoteBroker(name, self.cluster, self._members, self.default_topic_queue_nums)
+        return RemoteBroker(name, self.cluster, self._members, self._transactions, self.default_topic_queue_nums)
 
     def _look_at(self, topic: str) -> None:
         """Refuse a topic of another kind. Brokers are asked once."""

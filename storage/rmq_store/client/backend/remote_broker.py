@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -17,9 +18,11 @@ from rmq_store.client.backend.remote_members import RemoteMembers
 from rmq_store.client.backend.remote_pop import RemotePop
 from rmq_store.client.backend.remote_pulling import RemotePulls
 from rmq_store.client.backend.remote_sending import STORED, batch_request, send_request, send_result
+from rmq_store.client.backend.remote_transactions import RemoteTransactions
 from rmq_store.errors import UsageError
 from rmq_store.format.frames.frame_check import TRANSACTION_MASK
 from rmq_store.format.frames.message import Message
+from rmq_store.format.properties.property_string import PRODUCER_GROUP
 from rmq_store.format.text.names import retry_topic
 from rmq_store.protocol.errors import MQBrokerError, MQClientError, ResponseCode
 from rmq_store.protocol.messages import MessageExt, MessageQueue, PoppedMessage, PullBatchResult, PullResult, PullStatus
@@ -44,11 +47,17 @@ class RemoteBroker:
     """
 
     def __init__(
-        self, name: str, cluster: Cluster, members: RemoteMembers, queue_nums: Callable[[str], int]
+        self,
+        name: str,
+        cluster: Cluster,
+        members: RemoteMembers,
+        transactions: RemoteTransactions,
+        queue_nums: Callable[[str], int],
     ) -> None:
         self.name = name
         self._cluster = cluster
         self._members = members
+        self._transactions = transactions
         self._queue_nums = queue_nums
         self._pulls = RemotePulls(name, cluster)
         self._pop = RemotePop(name, cluster)
@@ -63,11 +72,19 @@ class RemoteBroker:
     def send(
         self, message: Message, queue_id: int, timeout_ms: int, producer_group: str, *, sys_flag: int = 0
     ) -> SendResult:
-        """See `Broker.send`. TimerNotSupportedError: the message has a deliver time, and the broker no timers."""
+        """See `Broker.send`.
+
+        Raises:
+            TimerNotSupportedError: the message has a deliver time, and the broker has no timers.
+            MQClientError: a half message, and this backend has no producer of transactions for the group.
+        """
         if is_timed(message.stored_properties()):
             refuse_timers(self._cluster, message.topic, [self.name], timeout_ms)
         if sys_flag & TRANSACTION_MASK:
-            raise MQClientError("half messages need a producer of transactions, which answers the broker's questions")
+            self._transactions.make_known(self.name, producer_group, timeout_ms)
+            # Of the wire, as in the end of the transaction: brokers compare the two.
+            group = {PRODUCER_GROUP: self._cluster.wire_group(producer_group)}
+            message = replace(message, properties={**message.properties, **group})
         command = send_request(
             self._cluster, self.name, message, queue_id, producer_group,
             now_ms=_now_ms(), sys_flag=sys_flag, queue_nums=self._queue_nums(message.topic),

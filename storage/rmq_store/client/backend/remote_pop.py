@@ -12,21 +12,14 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-import numpy as np
-import pyarrow as pa
-
 from rmq_store.broker.filter.subscription import Subscription
 from rmq_store.broker.filter.tags import TagFilter
 from rmq_store.errors import InvalidReceiptHandleError, UsageError
-from rmq_store.format.batches.answer_batches import BODY_BYTES_MAX
-from rmq_store.format.batches.frame_decoder import decode_frames
-from rmq_store.format.frames.frame_walk import frames_of_answer
 from rmq_store.format.properties.property_string import POP_CK
-from rmq_store.format.tables.schema import MESSAGE_SCHEMA
 from rmq_store.format.text.names import retry_topic
 from rmq_store.protocol.errors import MQBrokerError, RemotingCommandError, ResponseCode
 from rmq_store.protocol.messages import MessageExt, PoppedMessage
-from rmq_store.protocol.stored_messages import messages_of
+from rmq_store.protocol.stored_messages import messages_in
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.pop_headers import (
@@ -177,7 +170,7 @@ class RemotePop:
         header = PopMessageResponseHeader.from_ext(answer.ext_fields)
         starts = _start_offsets(header.start_offset_info or "")
         found = []
-        for message in _messages(answer.body, self._name):
+        for message in messages_in(answer.body, self._name):
             own = message.properties.get(POP_CK)
             if own is None:
                 start = starts.get((_ORIGINAL, str(message.queue_id)))
@@ -202,11 +195,3 @@ def _start_offsets(text: str) -> dict[tuple[str, str], str]:
         raise RemotingCommandError(f"an answer to POP has startOffsetInfo={text[:200]!r}")
     return {(kind, queue_id): offset for kind, queue_id, offset in parts}
 
-
-def _messages(frames: bytes, broker_name: str) -> list[MessageExt]:
-    positions, sizes = frames_of_answer(frames)
-    batch = decode_frames(
-        pa.py_buffer(frames), positions, sizes.astype(np.int32), base_offset=None, columns=MESSAGE_SCHEMA.names,
-        broker_name=broker_name, raw_body=False, body_limit_bytes=BODY_BYTES_MAX,
-    )  # fmt: skip
-    return messages_of(batch, broker_name)

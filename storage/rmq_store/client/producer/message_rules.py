@@ -54,7 +54,7 @@ class MessagePreparer:
                 body, sys_flag = packed, flags
         if message.properties.get(names.TRANSACTION_PREPARED, "").lower() == "true":
             sys_flag |= SysFlag.TRANSACTION_PREPARED
-        return replace(self._with_unique_key(message, now_ms), body=body), sys_flag
+        return replace(self.with_unique_key(message, now_ms), body=body), sys_flag
 
     def prepare_batch(self, messages: Sequence[Message], now_ms: int) -> list[Message]:
         """Check messages that are to be sent in one request, and prepare them; bodies are not compressed.
@@ -76,7 +76,7 @@ class MessagePreparer:
             raise MessageIllegalError("the messages of a batch must have the same topic", _NO_CODE)
         if len({message.properties.get(names.WAIT_STORE_MSG_OK, "true") for message in messages}) > 1:
             raise MessageIllegalError("the messages of a batch must all wait for the store, or none of them", _NO_CODE)
-        ready = [self._with_unique_key(message, now_ms) for message in messages]
+        ready = [self.with_unique_key(message, now_ms) for message in messages]
         size = sum(_BATCH_MEMBER_BYTES + len(message.body) + len(_encoded_properties(message)) for message in ready)
         if size > self._config.max_message_size:
             raise MessageIllegalError(
@@ -103,12 +103,23 @@ class MessagePreparer:
             )
         _encoded_properties(message)
 
-    def _with_unique_key(self, message: Message, now_ms: int) -> Message:
+    def with_unique_key(self, message: Message, now_ms: int) -> Message:
+        """The message with its UNIQ_KEY, a new one if it has none."""
         message = _without_marks(message)
         if message.properties.get(names.UNIQUE_KEY):
             return message
         unique_id = self._unique_ids.next_id(now_ms, month_start_ms(now_ms))
         return replace(message, properties={names.UNIQUE_KEY: unique_id, **message.properties})
+
+
+def check_half(message: Message) -> None:
+    """Refuse a half message with a delay: a broker would keep it among the delayed ones, or forget the delay.
+
+    Raises:
+        MessageIllegalError: it has one.
+    """
+    if any(name in message.stored_properties() for name in _DELAYS):
+        raise MessageIllegalError("a message of a transaction has no delay and no deliver time", _NO_CODE)
 
 
 def check_producer_group(group: str) -> None:

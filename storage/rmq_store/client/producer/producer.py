@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from rmq_store.arguments import checked_methods, integer
 from rmq_store.client.backend.backend import Backend, Broker
@@ -110,7 +110,7 @@ class Producer:
                     self._state = "RUNNING"
                 raise
 
-    def __enter__(self) -> Producer:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -235,6 +235,20 @@ class Producer:
         return self._async.submit(
             send, size, lambda: begin.timeout_ms - (self._timer() - begin.at_ms), on_success, on_exception
         )
+
+    # -- for producers of transactions ------------------------------------------------------------------------------
+
+    def _with_unique_key(self, message: Message) -> Message:
+        """The message with its UNIQ_KEY. Raises as `check`."""
+        self._preparer.check(message)
+        return self._preparer.with_unique_key(message, self._cluster().clock())
+
+    def _send_half(self, message: Message, timeout: int | None) -> SendResult:
+        """Send a message with TRAN_MSG. It is tried again only if no broker can have received it. Raises as `send`."""
+        request = self._request(message, self._begin(timeout), _Wish(None, None, None))
+        if request.fixed_queue is not None:
+            return self._loop.send_once(request)
+        return self._loop.send(request, self.config.retry_times_when_send_failed)
 
     # -- making a request -------------------------------------------------------------------------------------------
 

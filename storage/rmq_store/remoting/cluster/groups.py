@@ -39,7 +39,9 @@ class GroupProgress(NamedTuple):
     last_timestamp_ms: int
 
 
-def heartbeat(cluster: Cluster, data: HeartbeatData, broker_names: Collection[str] | None = None) -> list[str]:
+def heartbeat(
+    cluster: Cluster, data: HeartbeatData, broker_names: Collection[str] | None = None, timeout_ms: int | None = None
+) -> list[str]:
     """Tell the masters of all brokers, or of some, about a client (34): the names of those that have answered.
 
     The groups and topics in `data` are those of the wire. A broker that does not answer is left out, as in Java's
@@ -50,7 +52,7 @@ def heartbeat(cluster: Cluster, data: HeartbeatData, broker_names: Collection[st
     """
     names = sorted(cluster.broker_names() if broker_names is None else broker_names)
     body = data.encode()
-    answers = cluster.call_all([(name, request(HeartbeatRequestHeader(), body)) for name in names])
+    answers = cluster.call_all([(name, request(HeartbeatRequestHeader(), body)) for name in names], timeout_ms)
     reached = [name for name, given in zip(names, answers, strict=True) if not isinstance(given, RemotingError)]
     for name, given in zip(names, answers, strict=True):
         if not isinstance(given, RemotingError):

@@ -1,0 +1,165 @@
+"""The producer of transactions: a message is seen if and only if a local transaction is committed.
+
+    with TransactionProducer("pg_orders", "rmq://ns1:9876", listener=TransactionListener(execute, check)) as producer:
+        producer.send_message_in_transaction(Message("Orders", b"..."), order)
+
+Source: TransactionMQProducer.java, DefaultMQProducerImpl.java (sendMessageInTransaction, checkTransactionState).
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any, Final
+
+from rmq_store.arguments import checked_methods
+from rmq_store.client.backend.backend import Backend
+from rmq_store.client.backend.local import StorePlaces
+from rmq_store.client.backend.transactions import Transactions
+from rmq_store.client.group.client_id import make_client_id
+from rmq_store.client.producer.message_rules import check_half
+from rmq_store.client.producer.producer import Producer
+from rmq_store.client.producer.producer_config import ProducerConfig
+from rmq_store.client.producer.transaction_checks import CheckExecutor
+from rmq_store.client.producer.transaction_listener import TransactionListener, state_of
+from rmq_store.errors import StoreError, UsageError
+from rmq_store.format.frames.message import Message
+from rmq_store.format.properties.property_string import TRANSACTION_ID, TRANSACTION_PREPARED, UNIQUE_KEY
+from rmq_store.protocol.results import SendResult, SendStatus
+from rmq_store.protocol.transactions import (
+    HalfMessage,
+    LocalTransactionState,
+    TransactionCheck,
+    TransactionSendResult,
+)
+
+AWAIT_CHECKS_MS: Final = 30_000
+
+_log = logging.getLogger(__name__)
+
+
+@checked_methods("send_message_in_transaction", constructor=True)
+class TransactionProducer(Producer):
+    """A Producer that sends messages in transactions, too. Safe for threads, not across fork.
+
+    `group` must be the same in all processes that can answer for each other's transactions: a broker asks any of them.
+    `check_thread_pool_max_size` threads answer brokers. Of more than `check_request_hold_max` questions the newest are
+    dropped, and the broker asks again. The other arguments are those of Producer.
+
+    `start` registers the group at the brokers. UsageError: the backend is a store, which has no transactions yet.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        backend: Backend | StorePlaces,
+        config: ProducerConfig | None = None,
+        *,
+        listener: TransactionListener,
+        check_thread_pool_max_size: int = 1,
+        check_request_hold_max: int = 2000,
+        timer: Callable[[], float] = lambda: time.monotonic() * 1000,
+        sleep: Callable[[float], None] = lambda duration_ms: time.sleep(duration_ms / 1000),
+        rng: random.Random | None = None,
+    ) -> None:
+        super().__init__(group, backend, config, timer=timer, sleep=sleep, rng=rng)
+        for name, given in (
+            ("check_thread_pool_max_size", check_thread_pool_max_size),
+            ("check_request_hold_max", check_request_hold_max),
+        ):
+            if given < 1:
+                raise UsageError(f"{name}={given}: at least 1")
+        self._listener = listener
+        self._checks = CheckExecutor(check_thread_pool_max_size, check_request_hold_max)
+        self._transactions: Transactions | None = None
+        # Transactions of this process that are not ended yet: of these the listener cannot know the outcome.
+        self._running: set[str] = set()
+
+    def start(self) -> None:
+        """As `Producer.start`. The group is known to all brokers that answer."""
+        super().start()
+        try:
+            self._transactions = self._cluster().transactions(self.group, make_client_id(None), self._on_check)
+        except BaseException:
+            super().shutdown()
+            raise
+
+    def shutdown(self) -> None:
+        """Leave the group, answer the questions that brokers have asked, for at most 30 s, and release all resources.
+        Brokers ask other members about transactions that are still open.
+        """
+        if self._transactions is not None:
+            self._transactions.leave()
+            if not self._checks.shutdown(AWAIT_CHECKS_MS):
+                _log.warning("group %s: checks still run after %d ms; brokers ask again", self.group, AWAIT_CHECKS_MS)
+        super().shutdown()
+
+    def send_message_in_transaction(
+        self, message: Message, arg: Any = None, timeout: int | None = None
+    ) -> TransactionSendResult:
+        """Store a half message, run the listener's local transaction with `arg`, and tell the broker its outcome.
+        `timeout` (ms) is that of the half message.
+
+        The local transaction runs only if the half message is stored with SEND_OK. Otherwise it is rolled back. The end
+        is told once and has no answer: if it is lost, the broker asks. A half message is sent again only if no broker
+        can have received it. On return a committed message is durable as the broker's flushDiskType says, once the
+        broker has taken the end.
+
+        Raises:
+            MessageIllegalError: the message breaks a rule, or has a delay; nothing was sent.
+            MQClientError, MQBrokerError, RemotingError: as `send`. The local transaction did not run. The half message
+                may be stored: then the broker asks the listener, which should answer ROLLBACK_MESSAGE.
+        """
+        self._check_running()
+        message = self._with_unique_key(message)
+        check_half(message)
+        transaction_id = message.properties[UNIQUE_KEY]
+        self._running.add(transaction_id)
+        try:
+            half = replace(message, properties={**message.properties, TRANSACTION_PREPARED: "true"})
+            result = self._send_half(half, timeout)
+            state, remark = LocalTransactionState.ROLLBACK_MESSAGE, f"the half message has {result.status.value}"
+            if result.status is SendStatus.SEND_OK:
+                shown = replace(message, properties={**message.properties, TRANSACTION_ID: transaction_id})
+                state, remark = state_of(
+                    lambda: self._listener.execute_local_transaction(shown, arg), "the local transaction"
+                )
+            was_sent = self._end(_half_of(result), state, remark)
+        finally:
+            self._running.discard(transaction_id)
+        known = {field.name: getattr(result, field.name) for field in fields(SendResult)}
+        return TransactionSendResult(
+            **known, transaction_id=transaction_id, local_transaction_state=state, end_was_sent=was_sent
+        )
+
+    def _on_check(self, check: TransactionCheck) -> None:
+        if not self._checks.submit(lambda: self._answer(check)):
+            _log.warning("transaction %s: not checked, too many checks wait", check.half.transaction_id)
+
+    def _answer(self, check: TransactionCheck) -> None:
+        state, remark = LocalTransactionState.UNKNOW, "the local transaction is under way"
+        if check.half.transaction_id not in self._running:
+            state, remark = state_of(
+                lambda: self._listener.check_local_transaction(check.message), "the check of the transaction"
+            )
+        self._end(check.half, state, remark)
+
+    def _end(self, half: HalfMessage, state: LocalTransactionState, remark: str) -> bool:
+        assert self._transactions is not None
+        try:
+            self._transactions.end(half, state, remark)
+        except StoreError as error:
+            _log.warning(
+                "transaction %s is %s, but its broker was not told, and will ask: %s", half.transaction_id, state, error
+            )
+            return False
+        return True
+
+
+def _half_of(result: SendResult) -> HalfMessage:
+    return HalfMessage(
+        result.topic, result.broker_name, result.msg_id, result.queue_offset, result.commit_log_offset
+    )
