@@ -15,21 +15,22 @@ from rmq_store.format.batches.frame_decoder import frame_columns
 from rmq_store.format.frames.frame_walk import frames_of_answer
 from rmq_store.memory import BatchMemory
 from rmq_store.protocol.bodies.clients import ConsumerData, HeartbeatData
-from rmq_store.protocol.bodies.groups import ConsumerConnection, SubscriptionData
+from rmq_store.protocol.bodies.groups import SubscriptionData
 from rmq_store.protocol.bodies.topics import TopicStatsTable
 from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
-from rmq_store.protocol.wire.admin_headers import GetConsumerConnectionListRequestHeader, GetTopicStatsInfoRequestHeader
+from rmq_store.protocol.wire.admin_headers import GetTopicStatsInfoRequestHeader
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.remoting.cluster import locks
 from rmq_store.remoting.cluster.cluster import Cluster, checked
-from rmq_store.remoting.cluster.groups import consume_stats, group_configs, heartbeat, unregister
+from rmq_store.remoting.cluster.groups import consume_stats, group_configs, heartbeat, live_members, unregister
 from rmq_store.remoting.cluster.offsets import (
     query_consumer_offsets,
     queue_ranges,
     search_offset,
+    try_update_consumer_offsets,
     update_consumer_offsets,
 )
 from rmq_store.remoting.cluster.pull_request import PullFilter, pull
@@ -45,11 +46,9 @@ __all__ = [
     "BatchMemory",
     "Cluster",
     "ClusterSettings",
-    "ConsumerConnection",
     "ConsumerData",
     "EncoderSettings",
     "Found",
-    "GetConsumerConnectionListRequestHeader",
     "GetTopicStatsInfoRequestHeader",
     "HeartbeatData",
     "MQBrokerError",
@@ -81,6 +80,7 @@ __all__ = [
     "frames_of_answer",
     "group_configs",
     "heartbeat",
+    "live_members",
     "locks",
     "pull",
     "query_by_key",
@@ -91,6 +91,7 @@ __all__ = [
     "refuse_to_read_topic",
     "request",
     "search_offset",
+    "try_update_consumer_offsets",
     "unregister",
     "update_consumer_offsets",
     "view_message",

@@ -5,7 +5,14 @@ what comes back to a group with locked queues straight to its dead letters. A br
 is also a member of the group, so that others see its name, and it takes no lease while others are alive.
 
     lock, ask for members, heartbeat, ask for members again      by whoever takes the lease
+    watch for 22 s, before that                                   if a master is away: it may be the one with the lock
     lock and heartbeat every 20 s                                 in a thread: a batch may take longer than a lock lasts
+    lock and heartbeat at a broker that came (back)               before its queues are planned, and before a commit
+
+So a lock at each broker protects the queues of that broker. A holder that lives is seen by its heartbeats, because it
+sends them every 20 s to each master that answers. Two queries may hold leases only while neither reaches a master that
+the other one reaches, or for up to 20 s after the last master with the lock went and another one came back; with slaves
+the name servers still show a broker whose master is away.
 
 Sources: RebalanceLockManager.java, ConsumerManager.java, ConsumerManageProcessor.java.
 """
@@ -20,28 +27,19 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
+from pyspark_rmq.access.cluster_offsets import GroupOffsets
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store.cluster import (
     Cluster,
-    ConsumerConnection,
     ConsumerData,
-    GetConsumerConnectionListRequestHeader,
     HeartbeatData,
     MessageQueue,
-    MQBrokerError,
-    PullFilter,
     RemotingError,
-    ResponseCode,
     SubscriptionData,
-    checked,
-    consume_stats,
     heartbeat,
+    live_members,
     locks,
-    pull,
-    query_consumer_offsets,
-    request,
     unregister,
-    update_consumer_offsets,
 )
 from rmq_store.errors import LeaseHeldError, StoreError
 
@@ -50,6 +48,7 @@ _log = logging.getLogger(__name__)
 LEASE_SUFFIX: Final = "_rmq_lease"
 RENEW_EVERY_S: Final = 20.0
 LOCK_LASTS_S: Final = 60.0
+WATCH_S: Final = RENEW_EVERY_S + 2.0
 _LOOK_EVERY_S: Final = 1.0
 
 
@@ -69,96 +68,32 @@ class ClusterGroup:
         self._sleep = sleep
         self._timer_s = timer_s
         self._client_id = ""
+        self._has_joined = False
         self._topics: set[str] = set()
-        self._granted_s = 0.0
+        # Broker -> when the oldest of its locks was asked for. It has all topics, or is not here.
+        self._granted_s: dict[str, float] = {}
         self._is_lost = False
         self._others_seen: set[str] = set()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
-        # Topics and times of a member change in both threads.
-        self._lock = threading.Lock()
-        # Held while locks and membership are renewed or given back. A handler of SIGTERM may leave in the midst.
-        self._renewing = threading.RLock()
-        # What could not be committed, because no master of the broker answered.
-        self._owed: dict[MessageQueue, int] = {}
-        self._asked: Sequence[MessageQueue] = ()
-        self._young: dict[MessageQueue, bool] = {}
+        # Held while topics, locks and membership change: two threads do that. The end of the process may come in the
+        # midst of it, in the same thread.
+        self._lock = threading.RLock()
+        self._offsets = GroupOffsets(cluster, name, self.hold_at, sleep=sleep, timer_s=timer_s)
 
     # -- offsets ------------------------------------------------------------------------------------------------------
 
     def committed(self, queues: Sequence[MessageQueue]) -> dict[tuple[str, BrokerQueueId], int]:
-        """The offsets that the group has committed in these queues (14), without queues that have none."""
-        self._asked = queues
-        found = query_consumer_offsets(self._cluster, self.name, queues, set_zero_if_not_found=False)
-        unclear = {queue.topic for queue, given in found.items() if given.may_be_none}
-        clear = self._topics_with_offsets() if unclear else set()
-        return {
-            (queue.topic, BrokerQueueId(queue.broker_name, queue.queue_id)): given.offset
-            for queue, given in found.items()
-            if not given.may_be_none or queue.topic in clear
-        }
-
-    def _topics_with_offsets(self) -> set[str]:
-        """The topics for which any broker has an offset of the group (208)."""
-        try:
-            return {queue.topic for queue in consume_stats(self._cluster, self.name)}
-        except MQBrokerError as error:
-            _log.info("group %r: it cannot be told whether it has committed 0: %s", self.name, error)
-            return set()
+        """See `GroupOffsets.committed`."""
+        return self._offsets.committed(queues)
 
     def begins_at_first(self, queue: MessageQueue) -> bool:
-        """Whether a broker answers 0 for a group without an offset in this queue."""
-        if queue not in self._young:
-            asked = [other for other in self._asked if other not in self._young] or [queue]
-            if queue not in asked:
-                asked.append(queue)
-            found = query_consumer_offsets(self._cluster, self.name, asked, set_zero_if_not_found=None)
-            self._young |= {other: other in found and found[other].offset == 0 for other in asked}
-        return self._young[queue]
+        """See `GroupOffsets.begins_at_first`."""
+        return self._offsets.begins_at_first(queue)
 
     def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Commit offsets at the masters. An offset that is set back from outside, and waits for the group's next pull,
-        is taken back: whoever holds the lease says where the group stands.
-
-        Offsets of a broker whose master does not answer are committed by the next call to which it answers. The
-        checkpoint says where the query stands, and nothing is committed at a slave.
-        """
-        offsets = self._owed | dict(offsets)
-        stands = self._stands_after(offsets)
-        pending = {queue: offset for queue, offset in offsets.items() if stands.get(queue, offset) != offset}
-        if not pending:
-            return
-        for queue in pending:
-            # The first pull of a group ends its reset; nothing of the answer is used.
-            pull(self._cluster, queue, stands[queue], 1, PullFilter(group=self.name))
-            _log.warning(
-                "group %r: its offset in %s was reset to %d; the query that reads it stands at %d, and commits that",
-                self.name, queue, stands[queue], pending[queue],
-            )  # fmt: skip
-        update_consumer_offsets(self._cluster, self.name, pending)
-
-    def _stands_after(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """Commit what masters take, and return what stands there; the rest is owed."""
-        try:
-            stands = update_consumer_offsets(self._cluster, self.name, offsets)
-        except RemotingError:
-            stands = self._stands_by_broker(offsets)
-        owed = {queue: offset for queue, offset in offsets.items() if queue not in stands}
-        if owed.keys() - self._owed.keys():
-            brokers = ", ".join(sorted({queue.broker_name for queue in owed}))
-            _log.warning(
-                "group %r: no master of %s answers; its offsets are committed when it is back", self.name, brokers
-            )
-        self._owed = owed
-        return stands
-
-    def _stands_by_broker(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        stands: dict[MessageQueue, int] = {}
-        for name in sorted({queue.broker_name for queue in offsets}):
-            here = {queue: offset for queue, offset in offsets.items() if queue.broker_name == name}
-            with contextlib.suppress(RemotingError):
-                stands |= update_consumer_offsets(self._cluster, self.name, here)
-        return stands
+        """See `GroupOffsets.commit`: at brokers whose locks are held, if there is a lease at all."""
+        self._offsets.commit(offsets)
 
     # -- the lease ----------------------------------------------------------------------------------------------------
 
@@ -173,91 +108,151 @@ class ClusterGroup:
         """
         if not self._client_id:
             self._client_id = f"{owner}#{secrets.token_hex(4)}".replace(" ", "_")
-        began_s = asked_s = self._timer_s()
-        while not self._locked([topic]):
-            others = self._others()
-            if others or self._timer_s() - began_s > LOCK_LASTS_S + _LOOK_EVERY_S:
-                holder = ", ".join(others) or "unknown"
-                raise LeaseHeldError(f"group {self.name!r}: topic {topic!r} is consumed by {holder}", holder)
-            self._sleep(_LOOK_EVERY_S)
-            asked_s = self._timer_s()
         try:
-            self._refuse_others(topic)
-            with self._lock:
-                # The locks of other topics are as old as before, and brokers count from the request.
-                self._granted_s = min(self._granted_s, asked_s) if self._topics else asked_s
-                self._topics.add(topic)
-            self._beat()
-            self._refuse_others(topic)
+            self._take(topic)
         except BaseException:
             self._give_back(topic)
             raise
         if self._thread is None:
-            self._thread = threading.Thread(target=self._keep, name="rmq-group", daemon=True)
+            self._stopped = threading.Event()
+            self._thread = threading.Thread(target=self._keep, args=(self._stopped,), name="rmq-group", daemon=True)
             self._thread.start()
         return ClusterLease(self, topic)
 
+    def _take(self, topic: str) -> None:
+        began_s = self._timer_s()
+        watches = not self._topics
+        while True:
+            asked_s = self._timer_s()
+            granted, away, is_others = self._locked([topic], self._cluster.broker_names())
+            if is_others:
+                others = self._others()
+                if others or self._timer_s() - began_s > LOCK_LASTS_S + _LOOK_EVERY_S:
+                    holder = ", ".join(others) or "unknown"
+                    raise LeaseHeldError(f"group {self.name!r}: topic {topic!r} is consumed by {holder}", holder)
+                self._sleep(_LOOK_EVERY_S)
+            elif not granted and away:
+                raise next(iter(away.values()))
+            elif away and watches:
+                self._unlock([topic])
+                self._watch(topic, away)
+                watches, began_s = False, self._timer_s()
+            else:
+                break
+        self._refuse_others(topic)
+        with self._lock:
+            # The locks of other topics are as old as before, and brokers count from the request. Where only some topics
+            # are locked, the next commit or renewal locks all of them.
+            before = self._granted_s
+            self._granted_s = {
+                name: min(before.get(name, asked_s), asked_s) for name in granted if name in before or not self._topics
+            }
+            self._topics.add(topic)
+            self._has_joined = True
+            self._beat()
+        self._refuse_others(topic)
+
+    def _watch(self, topic: str, away: Collection[str]) -> None:
+        """Wait for one round of heartbeats: a holder whose locks are at masters that are away shows itself at others.
+        """
+        _log.warning(
+            "group %r: no master of %s answers, and a query may hold the lease of %s there: members are watched %.0f s",
+            self.name, ", ".join(sorted(away)), topic, WATCH_S,
+        )  # fmt: skip
+        until_s = self._timer_s() + WATCH_S
+        while self._timer_s() < until_s:
+            self._refuse_others(topic)
+            self._sleep(_LOOK_EVERY_S)
+
     def holds(self, topic: str) -> bool:
-        """Whether the lease is still this process's."""
-        return topic in self._topics and not self._is_lost and self._timer_s() - self._granted_s < LOCK_LASTS_S
+        """Whether the lease is still this process's: at one broker at least, and nobody else has it at another one."""
+        return topic in self._topics and not self._is_lost and any(map(self._holds_at, list(self._granted_s)))
+
+    def _holds_at(self, broker_name: str) -> bool:
+        granted_s = self._granted_s.get(broker_name)
+        return granted_s is not None and self._timer_s() - granted_s < LOCK_LASTS_S
+
+    def hold_at(self, broker_names: Collection[str]) -> set[str]:
+        """Take the locks at those of these brokers at which they are not held, and join the group there: a broker that
+        came, or whose master came back. Returns the brokers at which they are held now; all without any lease.
+
+        Raises:
+            LeaseHeldError: another client has a lock at one of them.
+        """
+        if not self._topics:
+            return set(broker_names)
+        missing = {name for name in broker_names if not self._holds_at(name)}
+        if missing and not self._is_lost:
+            with self._lock, contextlib.suppress(RemotingError):
+                self._lock_at(missing)
+                self._beat({name for name in missing if self._holds_at(name)})
+        if self._is_lost:
+            raise self._lost()
+        return {name for name in broker_names if self._holds_at(name)}
+
+    def _lock_at(self, broker_names: Collection[str]) -> dict[str, RemotingError]:
+        """Lock all topics at brokers, or renew the locks. Returns the brokers that do not answer."""
+        began_s = self._timer_s()
+        granted, away, is_others = self._locked(sorted(self._topics), broker_names)
+        if is_others:
+            self._is_lost = True
+            _log.error("%s", self._lost())
+        else:
+            self._granted_s |= dict.fromkeys(granted, began_s)
+        return away
+
+    def _lost(self) -> LeaseHeldError:
+        topics = ", ".join(sorted(self._topics))
+        return LeaseHeldError(f"group {self.name!r}: another client has taken the lease of {topics}", "unknown")
 
     def release(self, topic: str) -> None:
         """Give the lease back, and with the last one leave the group. Brokers that do not answer forget by themselves.
+        Offsets that are owed are committed before, see `GroupOffsets.settle`.
         """
-        with self._renewing:
+        self._offsets.settle()
+        with self._lock:
             if topic in self._topics:
                 self._give_back(topic)
         if not self._topics:
             self.leave()
 
     def leave(self) -> None:
-        """Give all leases back, and leave the group; may be called again."""
+        """Give all leases back, and leave the group; may be called again, and a lease may be taken again."""
+        self._offsets.settle()
         self._stopped.set()
         # A renewal on its way would join again what is left here. Its calls have time limits.
-        with self._renewing:
-            self._leave()
-
-    def _leave(self) -> None:
-        for topic in sorted(self._topics):
-            self._give_back(topic)
-        if self._client_id:
-            with contextlib.suppress(StoreError):
-                unregister(self._cluster, self._client_id, consumer_group=self.name)
-            self._client_id = ""
+        with self._lock:
+            self._thread = None
+            for topic in sorted(self._topics):
+                self._give_back(topic)
+            if self._has_joined:
+                with contextlib.suppress(StoreError):
+                    unregister(self._cluster, self._client_id, consumer_group=self.name)
+            self._granted_s, self._is_lost, self._has_joined = {}, False, False
 
     def _give_back(self, topic: str) -> None:
-        with self._lock:
-            self._topics.discard(topic)
-        for queue in self._lease_queues([topic]):
-            with contextlib.suppress(StoreError):
-                locks.unlock(self._cluster, self.name + LEASE_SUFFIX, self._client_id, [queue])
+        self._topics.discard(topic)
+        self._unlock([topic])
 
-    def _locked(self, topics: Collection[str]) -> bool:
-        """Lock these topics at all masters that answer, or renew the locks; False, and nothing is locked, if another
-        client has one.
+    def _unlock(self, topics: Collection[str]) -> None:
+        with contextlib.suppress(StoreError):
+            queues = _lease_queues(topics, self._cluster.broker_names())
+            locks.unlock(self._cluster, self.name + LEASE_SUFFIX, self._client_id, queues)
+
+    def _locked(
+        self, topics: Collection[str], broker_names: Collection[str]
+    ) -> tuple[list[str], dict[str, RemotingError], bool]:
+        """Lock these topics at brokers, or renew the locks: the brokers that granted them, those that do not answer,
+        and whether another client has one. Then none of them is kept.
         """
-        granted: list[MessageQueue] = []
-        failure: RemotingError | None = None
-        queues = self._lease_queues(topics)
-        for broker_name in sorted({queue.broker_name for queue in queues}):
-            here = [queue for queue in queues if queue.broker_name == broker_name]
-            try:
-                locked = locks.lock(self._cluster, self.name + LEASE_SUFFIX, self._client_id, here)
-            except RemotingError as error:
-                failure = error
-                continue
-            granted += locked
-            if len(locked) < len(here):
-                for queue in granted:
-                    with contextlib.suppress(StoreError):
-                        locks.unlock(self._cluster, self.name + LEASE_SUFFIX, self._client_id, [queue])
-                return False
-        if not granted and failure is not None:
-            raise failure
-        return True
-
-    def _lease_queues(self, topics: Collection[str]) -> list[MessageQueue]:
-        return [MessageQueue(topic, name, 0) for topic in sorted(topics) for name in self._cluster.broker_names()]
+        queues = _lease_queues(topics, broker_names)
+        outcomes = locks.try_lock(self._cluster, self.name + LEASE_SUFFIX, self._client_id, queues)
+        away = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, RemotingError)}
+        granted = [name for name in outcomes if name not in away]
+        is_others = any(len(outcomes[name]) < len(topics) for name in granted)  # type: ignore[arg-type]
+        if is_others:
+            self._unlock(topics)
+        return granted, away, is_others
 
     def _refuse_others(self, topic: str) -> None:
         others = self._others()
@@ -271,50 +266,40 @@ class ClusterGroup:
 
     def _others(self) -> list[str]:
         """The other live members of the group, as all masters that answer know them (203)."""
-        header = GetConsumerConnectionListRequestHeader(consumer_group=self._cluster.wire_group(self.name))
-        names = self._cluster.broker_names()
-        found: set[str] = set()
-        for name, given in zip(names, self._cluster.call_all([(name, request(header)) for name in names]), strict=True):
-            if isinstance(given, RemotingError):
-                continue
-            answer = checked(given, name, (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE))
-            if answer.code == ResponseCode.SUCCESS:
-                found |= {one.client_id for one in ConsumerConnection.decode(answer.body).connection_set}
-        return sorted(found - {self._client_id})
+        return sorted(live_members(self._cluster, self.name) - {self._client_id})
 
-    def _beat(self) -> None:
-        with self._lock:
-            topics = sorted(self._topics)
+    def _beat(self, broker_names: Collection[str] | None = None) -> None:
+        """Be a member of the group at brokers, or at all."""
         data = ConsumerData(
             group_name=self._cluster.wire_group(self.name),
             consume_type="CONSUME_ACTIVELY",
             subscription_data_set=tuple(
-                SubscriptionData(topic=self._cluster.wire_topic(topic), sub_string="*") for topic in topics
+                SubscriptionData(topic=self._cluster.wire_topic(topic), sub_string="*")
+                for topic in sorted(self._topics)
             ),
         )
-        heartbeat(self._cluster, HeartbeatData(client_id=self._client_id, consumer_data_set=(data,)))
+        if broker_names is None or broker_names:
+            beat = HeartbeatData(client_id=self._client_id, consumer_data_set=(data,))
+            heartbeat(self._cluster, beat, broker_names)
 
-    def _keep(self) -> None:
-        while not self._stopped.wait(RENEW_EVERY_S):
+    def _keep(self, stopped: threading.Event) -> None:
+        while not stopped.wait(RENEW_EVERY_S):
             self.renew()
 
     def renew(self) -> None:
         """Renew locks and membership, and log members that came since. Errors are logged: the next time comes."""
-        with self._renewing:
-            self._renew()
+        with self._lock:
+            if self._topics and not self._is_lost:
+                self._renew()
 
     def _renew(self) -> None:
-        with self._lock:
-            topics = sorted(self._topics)
-        if not topics:
-            return
         try:
-            began_s = self._timer_s()
-            if self._locked(topics):
-                self._granted_s = began_s
-            else:
-                self._is_lost = True
-                _log.error("group %r: another client has taken the lease of %s", self.name, ", ".join(topics))
+            away = self._lock_at(self._cluster.broker_names())
+            if away:
+                _log.warning(
+                    "group %r: the lease cannot be renewed now at %s: %s",
+                    self.name, ", ".join(sorted(away)), next(iter(away.values())),
+                )  # fmt: skip
             self._beat()
             came = set(self._others()) - self._others_seen
             if came:
@@ -325,6 +310,10 @@ class ClusterGroup:
                 )  # fmt: skip
         except StoreError as error:
             _log.warning("group %r: lease and membership cannot be renewed now: %s", self.name, error)
+
+
+def _lease_queues(topics: Collection[str], broker_names: Collection[str]) -> list[MessageQueue]:
+    return [MessageQueue(topic, name, 0) for topic in sorted(topics) for name in sorted(broker_names)]
 
 
 class ClusterLease:
@@ -345,8 +334,3 @@ class ClusterLease:
     def release(self) -> None:
         """Give it back."""
         self._group.release(self._topic)
-
-
-def live_members(cluster: Cluster, group: str) -> list[str]:
-    """The ids of the live members of a group, sorted."""
-    return ClusterGroup(cluster, group)._others()

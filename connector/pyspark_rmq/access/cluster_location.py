@@ -115,7 +115,7 @@ class ClusterLocation:
 
     def is_consuming(self, group: str) -> bool:
         """As `StoreLocation.is_consuming`: whether the group has live members."""
-        from pyspark_rmq.access.cluster_group import live_members
+        from rmq_store.cluster import live_members
 
         with self.open_to_read() as reader:
             return bool(live_members(reader.cluster, group))

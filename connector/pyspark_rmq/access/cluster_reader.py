@@ -146,7 +146,11 @@ class ClusterReader:
         return ClusterQuery(self._cluster)
 
     def refresh(self) -> None:
-        """Ask for the ends of all topics that were asked for before, unless that was done a moment ago."""
+        """Ask for the ends of all topics that were asked for before, unless that was done a moment ago.
+
+        Raises:
+            LeaseHeldError: this process has a lease, and another client has it at a broker that came (back).
+        """
         now_ms = self._timer_ms()
         brokers = len({queue_id.broker_name for ends in self._ends.values() for queue_id in ends.all})
         interval_ms = min(POLL_INTERVAL_MS_PER_BROKER * max(brokers, 1), POLL_INTERVAL_MS_MAX)
@@ -160,6 +164,14 @@ class ClusterReader:
         if self._found_news:
             self._ends = ends
             self._changes += 1
+        if self._group is not None:
+            masters = {
+                queue_id.broker_name
+                for found in ends.values()
+                for queue_id, limits in found.all.items()
+                if isinstance(limits, QueueRange)
+            }
+            self._group.hold_at(masters)
 
     def unpin(self) -> None:
         """Nothing is pinned."""

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from pyspark_rmq.access import cluster_group
-from pyspark_rmq.access.cluster_group import ClusterGroup, live_members
+from pyspark_rmq.access.cluster_group import ClusterGroup
 from pyspark_rmq.position.queue_ids import BrokerQueueId
+from rmq_store.cluster import live_members
 from rmq_store.errors import LeaseHeldError
 from rmq_store.protocol.errors import MQBrokerError, RemotingError
 from rmq_store.protocol.messages import MessageQueue
@@ -90,6 +91,108 @@ def test_offsets_of_a_dead_master_are_committed_when_it_is_back(
     b.processes[0].down = False
     group.commit({A0: 7})
     assert (a.offsets, b.offsets) == ({("cg", "Orders", 0): 7}, {("cg", "Orders", 0): 6})
+
+
+def owed_at_the_end(net: FakeNet, group: ClusterGroup) -> None:
+    """A stream that has completed a batch while the master of b is away."""
+    for broker in net.brokers.values():
+        broker.groups.add("cg")
+    group.lease("Orders", "reports")
+    net.brokers["b"].processes[0].down = True
+    group.commit({A0: 3, B0: 4})
+
+
+@pytest.mark.parametrize("ends_by", ["leave", "release"])
+def test_owed_offsets_are_committed_when_the_query_ends(
+    net: FakeNet, make: Any, now: Time, ends_by: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """AvailableNow commits its last batch and ends: no later commit takes the offsets along."""
+    group, b = make(), net.brokers["b"]
+    owed_at_the_end(net, group)
+
+    def sleep(duration_s: float) -> None:
+        now.now_s += duration_s
+        b.processes[0].down = now.now_s < 1001
+
+    group._offsets._sleep = sleep
+    group.leave() if ends_by == "leave" else group.release("Orders")
+    assert b.offsets == {("cg", "Orders", 0): 4}
+    assert not b.locks and not b.members["cg"]
+    assert "the query ends" not in caplog.text
+
+
+def test_offsets_that_no_master_takes_until_the_end_are_named(
+    net: FakeNet, make: Any, now: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = make()
+    owed_at_the_end(net, group)
+    caplog.clear()
+    began_s = now.now_s
+    group.leave()
+    assert now.now_s - began_s == 3.0, "the next query of the group waits for the lease"
+    (said,) = [record.message for record in caplog.records]
+    assert said.startswith(f"group 'cg': the query ends, and no master has taken these offsets: {B0} at 4. The check")
+    group.leave()
+    assert now.now_s - began_s == 3.0, "said once"
+
+
+def test_offsets_are_not_committed_at_the_end_where_another_client_has_the_lease(
+    net: FakeNet, make: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, b = make(), net.brokers["b"]
+    owed_at_the_end(net, group)
+    b.locks["cg_rmq_lease", "Orders", 0] = "thief#1"
+    b.processes[0].down = False
+    group._granted_s.pop("b")
+    group.leave()
+    assert b.offsets == {}
+    assert "another client has taken the lease" in caplog.text and f"{B0} at 4" in caplog.text
+
+
+@pytest.mark.parametrize("gone_at", [11, 14, 15])
+def test_a_master_that_goes_while_a_reset_is_ended_is_owed_its_offset(net: FakeNet, make: Any, gone_at: int) -> None:
+    group, a, b = make(), net.brokers["a"], net.brokers["b"]
+    for broker in (a, b):
+        broker.groups.add("cg")
+    a.pending_reset["cg", "Orders", 0] = 2
+    inner = net.call
+    seen: list[int] = []
+
+    def call(address: str, command: Any, timeout_ms: int) -> Any:
+        seen.append(command.code)
+        if command.code == gone_at and (gone_at != 15 or 11 in seen):
+            a.processes[0].down = True
+        return inner(address, command, timeout_ms)
+
+    net.call = call  # type: ignore[method-assign]
+    group.commit({A0: 7, B0: 4})
+    assert (a.offsets, b.offsets) == ({}, {("cg", "Orders", 0): 4})
+    net.call, a.processes[0].down = inner, False  # type: ignore[method-assign]
+    group.commit({})
+    assert a.offsets == {("cg", "Orders", 0): 7} and not a.pending_reset
+
+
+def test_a_refusal_leaves_owed_what_other_masters_did_not_take(
+    net: FakeNet, make: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, a, b = make(), net.brokers["a"], net.brokers["b"]
+    b.groups.add("cg")
+    b.processes[0].down = True
+    with pytest.raises(MQBrokerError, match="26"):
+        group.commit({A0: 3, B0: 4})
+    b.processes[0].down = False
+    group.commit({})
+    assert b.offsets == {("cg", "Orders", 0): 4}, "and the one that was refused is the caller's to repeat"
+    a.groups.add("cg")
+    a.processes[0].down = True
+    group.commit({A0: 5})
+    a.processes[0].down, a.refused[15] = False, (17, "topic not exist")
+    group.commit({B0: 6})
+    assert b.offsets == {("cg", "Orders", 0): 6}
+    assert f"its offset 5 in {A0} is not committed, because its broker refuses that" in caplog.text
+    del a.refused[15]
+    group.commit({B0: 7})
+    assert a.offsets == {}
 
 
 def test_a_group_that_a_broker_does_not_know_is_named(make: Any) -> None:
@@ -258,6 +361,105 @@ def test_a_lease_lives_as_long_as_any_master_answers(
         make("x").lease("Orders", "reports")
 
 
+def test_who_takes_a_lease_while_a_master_is_away_watches_for_its_holder_first(
+    net: FakeNet, make: Any, now: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The holder began while b was away, so only a has its lock. Then a went and b came back: both seemed free."""
+    a, b = (net.brokers[name].processes[0] for name in "ab")
+    b.down = True
+    first = make()
+    held = first.lease("Orders", "first")
+    a.down, b.down = True, False
+
+    def sleep(duration_s: float) -> None:
+        now.now_s += duration_s
+        if now.now_s >= asked_s + 20:
+            first.renew()
+
+    now.sleep = sleep  # type: ignore[method-assign]
+    second, asked_s = make(), now.now_s
+    second._sleep = sleep
+    with pytest.raises(LeaseHeldError, match=r"other live members.*first#"):
+        second.lease("Orders", "second")
+    assert held.held() and net.brokers["b"].locks == {("cg_rmq_lease", "Orders", 0): first._client_id}
+    assert "no master of a answers" in caplog.text and "members are watched 22 s" in caplog.text
+
+
+def test_a_lease_is_taken_while_a_master_is_away_if_nobody_holds_it(net: FakeNet, make: Any, now: Time) -> None:
+    net.brokers["a"].processes[0].down = True
+    group, began_s = make(), now.now_s
+    assert group.lease("Orders", "reports").held()
+    assert 22 <= now.now_s - began_s < 24
+    began_s = now.now_s
+    assert group.lease("%RETRY%cg", "reports").held()
+    assert now.now_s == began_s, "it is a member already, and others see it"
+
+
+def test_a_broker_that_comes_back_is_locked_and_joined_before_anything_is_committed_there(
+    net: FakeNet, make: Any
+) -> None:
+    b = net.brokers["b"]
+    b.processes[0].down = True
+    group = make()
+    group.lease("Orders", "reports")
+    assert group.hold_at(["a", "b"]) == {"a"}
+    b.processes[0].down = False
+    net.calls.clear()
+    group.commit({B0: 4})
+    assert net.codes() == [41, 34, 15], "without the heartbeat a broker of 5.x does not know the group"
+    assert b.offsets == {("cg", "Orders", 0): 4} and group.hold_at(["a", "b"]) == {"a", "b"}
+
+
+def test_a_broker_that_comes_back_to_another_holder_ends_the_lease(net: FakeNet, make: Any) -> None:
+    b = net.brokers["b"]
+    b.groups.add("cg")
+    b.processes[0].down = True
+    group = make()
+    lease = group.lease("Orders", "reports")
+    b.processes[0].down = False
+    b.locks["cg_rmq_lease", "Orders", 0] = "thief#1"
+    for _ in range(2):
+        with pytest.raises(LeaseHeldError, match="another client has taken the lease of Orders"):
+            group.commit({A0: 3, B0: 4})
+    assert not lease.held() and not b.offsets and not net.brokers["a"].offsets
+    net.calls.clear()
+    group.renew()
+    assert net.codes() == [], "a lease that is lost is not taken again behind the other's back"
+
+
+@pytest.mark.parametrize("away_at", [1, 2])
+def test_a_broker_that_comes_is_locked_for_all_topics(net: FakeNet, make: Any, away_at: int) -> None:
+    b = net.brokers["b"]
+    group = make()
+    for number, topic in enumerate(("Orders", "%RETRY%cg"), 1):
+        b.processes[0].down = number == away_at
+        group.lease(topic, "reports")
+    b.processes[0].down = False
+    assert group.hold_at(["b"]) == {"b"}
+    assert {topic for _, topic, _ in b.locks} == {"Orders", "%RETRY%cg"}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("at", [41, 34])
+def test_the_end_of_the_process_may_come_while_a_lease_is_taken(net: FakeNet, make: Any, at: int) -> None:
+    """A handler of SIGTERM runs in the thread that takes the lease."""
+    group, inner, has_come = make(), net.call, []
+
+    def call(address: str, command: Any, timeout_ms: int) -> Any:
+        answer = inner(address, command, timeout_ms)
+        if command.code == at and not has_come:
+            has_come.append(True)
+            group.leave()
+            raise SystemExit
+        return answer
+
+    net.call = call  # type: ignore[method-assign]
+    with pytest.raises(SystemExit):
+        group.lease("Orders", "reports")
+    assert not net.brokers["a"].locks and not net.brokers["b"].locks
+    assert not net.brokers["a"].members["cg"] and not net.brokers["b"].members["cg"]
+
+
 def test_a_lease_of_another_topic_makes_no_older_lease_younger(make: Any, now: Time) -> None:
     """Brokers forget each lock 60 s after the request that asked for it, and then another query may have it."""
     group = make()
@@ -324,7 +526,7 @@ def test_members_that_join_a_running_query_are_logged_once(
     group.renew()
     group.renew()
     assert caplog.text.count("10.0.0.9@java joined while this query reads all queues") == 1
-    assert live_members(net.cluster(), "cg") == sorted(["10.0.0.9@java", group._client_id])
+    assert live_members(net.cluster(), "cg") == {"10.0.0.9@java", group._client_id}
 
 
 def test_the_lease_is_renewed_by_a_thread(net: FakeNet, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,10 +540,17 @@ def test_the_lease_is_renewed_by_a_thread(net: FakeNet, make: Any, monkeypatch: 
     while 34 not in net.codes() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert 41 in net.codes() and 34 in net.codes()
+    thread = group._thread
     group.leave()
-    assert group._thread is not None
-    group._thread.join(10)
-    assert not group._thread.is_alive()
+    thread.join(10)
+    assert not thread.is_alive()
+    # A group that was left is leased again.
+    group.lease("Orders", "reports")
+    net.calls.clear()
+    deadline = time.monotonic() + 10
+    while 34 not in net.codes() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert 41 in net.codes() and 34 in net.codes()
 
 
 def test_a_lease_of_a_topic_that_is_not_there_yet_is_a_lease(net: FakeNet, make: Any) -> None:

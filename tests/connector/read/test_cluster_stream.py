@@ -199,6 +199,27 @@ def test_a_second_query_of_the_group_is_refused_by_name(
     assert list(net.brokers["broker-b"].members["java"]) == ["10.1.1.1@7"]
 
 
+def test_a_broker_whose_master_comes_back_to_another_query_ends_this_one_before_it_plans(
+    net: FakeNet, stream: Make, more: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_group, "WATCH_S", 0.0)
+    b = net.brokers["broker-b"]
+    b.processes[0].down = True
+    reader = stream(group="g", startingOffsets="earliest")
+    start, end = first_batch(reader)
+    assert planned(reader, start, end)[-1] == ("T", B0, 0, 10), "read from its slave, and not locked"
+    b.processes[0].down = False
+    later = more(reader, end)
+    assert {topic for _, topic, _ in b.locks} == {"T", "%RETRY%g"}
+    b.processes[0].down = True
+    reader._store.reader._group._granted_s.pop("broker-b")
+    b.locks["g_rmq_lease", "T", 0] = "another"
+    more(reader, later)
+    b.processes[0].down = False
+    with pytest.raises(LeaseHeldError, match="another client has taken the lease"):
+        more(reader, later)
+
+
 def test_the_retry_topic_of_every_broker_is_read_also_when_it_appears_later(
     net: FakeNet, stream: Make, more: Make
 ) -> None:

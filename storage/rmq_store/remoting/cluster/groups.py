@@ -105,6 +105,24 @@ def consumer_connections(cluster: Cluster, group: str) -> dict[str, ConsumerConn
     return found
 
 
+def live_members(cluster: Cluster, group: str) -> set[str]:
+    """The ids of the live members of a group, as all masters that answer know them (203).
+
+    Raises:
+        MQBrokerError: a broker refuses.
+    """
+    header = GetConsumerConnectionListRequestHeader(consumer_group=cluster.wire_group(group))
+    names = cluster.broker_names()
+    found: set[str] = set()
+    for name, given in zip(names, cluster.call_all([(name, request(header)) for name in names]), strict=True):
+        if isinstance(given, RemotingError):
+            continue
+        answer = checked(given, name, (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE))
+        if answer.code == ResponseCode.SUCCESS:
+            found |= {one.client_id for one in ConsumerConnection.decode(answer.body).connection_set}
+    return found
+
+
 def create_group(
     cluster: Cluster, group: str, config: SubscriptionGroupConfig | None = None, broker_name: str | None = None
 ) -> None:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection
 
 from rmq_store.protocol.bodies.clients import LockBatchRequestBody, LockBatchResponseBody
+from rmq_store.protocol.errors import RemotingError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.group_headers import LockBatchMqRequestHeader, UnlockBatchMqRequestHeader
 from rmq_store.protocol.wire.header_fields import request
@@ -22,15 +23,35 @@ def lock(cluster: Cluster, group: str, client_id: str, queues: Collection[Messag
     Raises:
         MQBrokerError: a broker refuses. RemotingError: a master does not answer; others may have granted locks.
     """
-    commands = []
-    for broker_name, of_broker in _by_broker(queues).items():
-        body = _body(cluster, group, client_id, of_broker)
-        commands.append((broker_name, request(LockBatchMqRequestHeader(), body)))
     granted: set[MessageQueue] = set()
-    for (broker_name, _), given in zip(commands, cluster.call_all(commands), strict=True):
-        answer = checked(given, broker_name)
-        granted.update(LockBatchResponseBody.decode(answer.body).lock_ok_mq_set)
-    return {queue for queue in queues if _on_wire(cluster, queue) in granted}
+    for outcome in try_lock(cluster, group, client_id, queues).values():
+        if isinstance(outcome, RemotingError):
+            raise outcome
+        granted |= outcome
+    return granted
+
+
+def try_lock(
+    cluster: Cluster, group: str, client_id: str, queues: Collection[MessageQueue]
+) -> dict[str, set[MessageQueue] | RemotingError]:
+    """As `lock`, for each broker by itself: the queues that the client holds there now, or why its master is silent.
+
+    Raises:
+        MQBrokerError: a broker refuses.
+    """
+    of_brokers = _by_broker(queues)
+    commands = [
+        (broker_name, request(LockBatchMqRequestHeader(), _body(cluster, group, client_id, of_broker)))
+        for broker_name, of_broker in of_brokers.items()
+    ]
+    outcomes: dict[str, set[MessageQueue] | RemotingError] = {}
+    for (broker_name, of_broker), given in zip(of_brokers.items(), cluster.call_all(commands), strict=True):
+        if isinstance(given, RemotingError):
+            outcomes[broker_name] = given
+            continue
+        held = set(LockBatchResponseBody.decode(checked(given, broker_name).body).lock_ok_mq_set)
+        outcomes[broker_name] = {queue for queue in of_broker if _on_wire(cluster, queue) in held}
+    return outcomes
 
 
 def unlock(cluster: Cluster, group: str, client_id: str, queues: Collection[MessageQueue]) -> None:

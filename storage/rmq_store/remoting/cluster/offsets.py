@@ -12,7 +12,7 @@ import numpy as np
 
 from rmq_store.format.frames.frame_fields import frame_columns
 from rmq_store.format.frames.frame_walk import frames_of_answer
-from rmq_store.protocol.errors import MQBrokerError, ResponseCode
+from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.command import RemotingCommand
@@ -35,6 +35,7 @@ from rmq_store.remoting.cluster.pull_request import pull
 V5_0_0: Final = 413
 """MQVersion.V5_0_0: brokers write their version into answers."""
 TO_THE_END: Final = -1
+_OFFSET_CODES: Final = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 
 
 class ConsumerOffset(NamedTuple):
@@ -154,8 +155,24 @@ def query_consumer_offsets(
     `query_consumer_offset`.
     """
     asked = list(queues)
+    found = {}
+    answers = _asked(cluster, group, asked, set_zero_if_not_found=set_zero_if_not_found)
+    for queue, given in zip(asked, answers, strict=True):
+        answer = checked(given, queue.broker_name, _OFFSET_CODES)
+        if answer.code == ResponseCode.SUCCESS:
+            offset = QueryConsumerOffsetResponseHeader.from_ext(answer.ext_fields).offset
+            found[queue] = ConsumerOffset(
+                offset, offset == 0 and set_zero_if_not_found is False and answer.version < V5_0_0
+            )
+    return found
+
+
+def _asked(
+    cluster: Cluster, group: str, queues: Collection[MessageQueue], *, set_zero_if_not_found: bool | None
+) -> list[RemotingCommand | RemotingError]:
+    """The answers of brokers about the group's offsets (14), one for each queue."""
     commands = []
-    for queue in asked:
+    for queue in queues:
         header = QueryConsumerOffsetRequestHeader(
             consumer_group=cluster.wire_group(group),
             topic=cluster.wire_topic(queue.topic),
@@ -164,15 +181,7 @@ def query_consumer_offsets(
             bname=queue.broker_name,
         )
         commands.append((queue.broker_name, request(header)))
-    found = {}
-    for queue, given in zip(asked, cluster.read_all(commands), strict=True):
-        answer = checked(given, queue.broker_name, (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND))
-        if answer.code == ResponseCode.SUCCESS:
-            offset = QueryConsumerOffsetResponseHeader.from_ext(answer.ext_fields).offset
-            found[queue] = ConsumerOffset(
-                offset, offset == 0 and set_zero_if_not_found is False and answer.version < V5_0_0
-            )
-    return found
+    return cluster.read_all(commands)
 
 
 def update_consumer_offset(
@@ -198,27 +207,44 @@ def update_consumer_offsets(
     """Commit offsets, all at once, and return what stands at the brokers now. See `update_consumer_offset`; an error is
     raised after all brokers have answered, so the offsets of the others are committed.
     """
-    queues = list(offsets)
-    commands = [(queue.broker_name, _update(cluster, group, queue, offsets[queue])) for queue in queues]
-    stands = dict(offsets)
-    failure: Exception | None = None
+    stands: dict[MessageQueue, int] = {}
+    failure: MQBrokerError | RemotingError | None = None
+    for queue, outcome in try_update_consumer_offsets(cluster, group, offsets).items():
+        if isinstance(outcome, int):
+            stands[queue] = outcome
+        else:
+            failure = failure or outcome
+    if failure is not None:
+        raise failure
+    return stands
+
+
+def try_update_consumer_offsets(
+    cluster: Cluster, group: str, offsets: Mapping[MessageQueue, int]
+) -> dict[MessageQueue, int | MQBrokerError | RemotingError]:
+    """As `update_consumer_offsets`, but raises nothing: of each queue what stands at its broker now, or the error."""
+    outcomes: dict[MessageQueue, int | MQBrokerError | RemotingError] = dict(offsets)
+    commands = [(queue.broker_name, _update(cluster, group, queue, offsets[queue])) for queue in offsets]
     pending: list[MessageQueue] = []
-    for queue, given in zip(queues, cluster.call_all(commands), strict=True):
+    for queue, given in zip(offsets, cluster.call_all(commands), strict=True):
         try:
             answer = checked(given, queue.broker_name)
         except MQBrokerError as error:
-            failure = failure or _explained(error, group)
-        except Exception as error:
-            failure = failure or error
+            outcomes[queue] = _explained(error, group)
+        except RemotingError as error:
+            outcomes[queue] = error
         else:
             if answer.remark:  # "Offset has been previously reset": the broker ignored the commit
                 pending.append(queue)
-    if failure is not None:
-        raise failure
-    if pending:
-        found = query_consumer_offsets(cluster, group, pending, set_zero_if_not_found=None)
-        stands |= {queue: found[queue].offset for queue in pending if queue in found}
-    return stands
+    for queue, given in zip(pending, _asked(cluster, group, pending, set_zero_if_not_found=None), strict=True):
+        try:
+            answer = checked(given, queue.broker_name, _OFFSET_CODES)
+        except (MQBrokerError, RemotingError) as error:
+            outcomes[queue] = error
+        else:
+            if answer.code == ResponseCode.SUCCESS:
+                outcomes[queue] = QueryConsumerOffsetResponseHeader.from_ext(answer.ext_fields).offset
+    return outcomes
 
 
 def _update(cluster: Cluster, group: str, queue: MessageQueue, offset: int) -> RemotingCommand:

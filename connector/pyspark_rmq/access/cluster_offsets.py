@@ -1,0 +1,171 @@
+"""The offsets of a consumer group at the brokers, and those that no master has taken yet. Control plane.
+
+    a master takes the offset        it is committed
+    no master answers                it is owed, and goes with the next commit, or when the query ends
+    a reset waits for the group      the reset is ended, and the offset is committed
+    a broker refuses                 an error, behind all other brokers; an owed offset is dropped with a warning
+
+Nothing is committed at a slave: its master never learns of that.
+Source: ConsumerManageProcessor.java.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+from pyspark_rmq.position.queue_ids import BrokerQueueId
+from rmq_store.cluster import (
+    Cluster,
+    MessageQueue,
+    MQBrokerError,
+    PullFilter,
+    RemotingError,
+    consume_stats,
+    pull,
+    query_consumer_offsets,
+    try_update_consumer_offsets,
+)
+from rmq_store.errors import LeaseHeldError
+
+_log = logging.getLogger(__name__)
+
+LAST_TRIES_S: Final = 3.0
+"""So long a query that ends waits for masters that are away: the next query of the group waits 6 s for its lease."""
+_TRY_EVERY_S: Final = 0.5
+
+_Outcome = int | MQBrokerError | RemotingError
+
+
+class GroupOffsets:
+    """The offsets of one group, whose name has no namespace.
+
+    `hold_at(broker names)`: those of them at which this process may commit now. It raises LeaseHeldError if another
+    one may.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        group: str,
+        hold_at: Callable[[Collection[str]], Collection[str]],
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        timer_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._hold_at = hold_at
+        self._sleep = sleep
+        self._timer_s = timer_s
+        self._owed: dict[MessageQueue, int] = {}
+        self._asked: Sequence[MessageQueue] = ()
+        self._young: dict[MessageQueue, bool] = {}
+
+    def committed(self, queues: Sequence[MessageQueue]) -> dict[tuple[str, BrokerQueueId], int]:
+        """The offsets that the group has committed in these queues (14), without queues that have none."""
+        self._asked = queues
+        found = query_consumer_offsets(self._cluster, self._group, queues, set_zero_if_not_found=False)
+        unclear = {queue.topic for queue, given in found.items() if given.may_be_none}
+        clear = self._topics_with_offsets() if unclear else set()
+        return {
+            (queue.topic, BrokerQueueId(queue.broker_name, queue.queue_id)): given.offset
+            for queue, given in found.items()
+            if not given.may_be_none or queue.topic in clear
+        }
+
+    def _topics_with_offsets(self) -> set[str]:
+        """The topics for which any broker has an offset of the group (208)."""
+        try:
+            return {queue.topic for queue in consume_stats(self._cluster, self._group)}
+        except MQBrokerError as error:
+            _log.info("group %r: it cannot be told whether it has committed 0: %s", self._group, error)
+            return set()
+
+    def begins_at_first(self, queue: MessageQueue) -> bool:
+        """Whether a broker answers 0 for a group without an offset in this queue."""
+        if queue not in self._young:
+            asked = [other for other in self._asked if other not in self._young] or [queue]
+            if queue not in asked:
+                asked.append(queue)
+            found = query_consumer_offsets(self._cluster, self._group, asked, set_zero_if_not_found=None)
+            self._young |= {other: other in found and found[other].offset == 0 for other in asked}
+        return self._young[queue]
+
+    def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Commit offsets, and those that are owed (15 with an answer). An offset that is set back from outside, and
+        waits for the group's next pull, is taken back: whoever holds the lease says where the group stands.
+
+        Offsets of a broker whose master does not answer are owed. The checkpoint says where the query stands.
+
+        Raises:
+            MQBrokerError: a broker refuses some of `offsets`; all others are committed or owed.
+            LeaseHeldError: another client may commit now; nothing was committed.
+        """
+        owed_before = self._owed
+        self._owed = owed_before | dict(offsets)
+        failure: MQBrokerError | None = None
+        for queue, outcome in self._tried().items():
+            if isinstance(outcome, int):
+                del self._owed[queue]
+            elif isinstance(outcome, MQBrokerError):
+                offset = self._owed.pop(queue)
+                if queue in offsets:
+                    failure = failure or outcome
+                else:
+                    _log.warning(
+                        "group %r: its offset %d in %s is not committed, because its broker refuses that: %s",
+                        self._group, offset, queue, outcome,
+                    )  # fmt: skip
+        if self._owed.keys() - owed_before.keys():
+            brokers = ", ".join(sorted({queue.broker_name for queue in self._owed}))
+            _log.warning(
+                "group %r: no master of %s answers; its offsets are committed when it is back", self._group, brokers
+            )
+        if failure is not None:
+            raise failure
+
+    def settle(self) -> None:
+        """Commit what is owed, for 3 s at most. A warning names what no master has taken by then; it is forgotten."""
+        until_s = self._timer_s() + LAST_TRIES_S
+        while self._owed:
+            try:
+                self.commit({})
+            except LeaseHeldError as error:
+                _log.warning("%s", error)
+                break
+            if not self._owed or self._timer_s() >= until_s:
+                break
+            self._sleep(_TRY_EVERY_S)
+        left, self._owed = self._owed, {}
+        if left:
+            shown = ", ".join(f"{queue} at {offset}" for queue, offset in sorted(left.items()))
+            _log.warning(
+                "group %r: the query ends, and no master has taken these offsets: %s. The checkpoint has them; a query "
+                "with another checkpoint, or another member of the group, reads from its older offsets",
+                self._group, shown,
+            )  # fmt: skip
+
+    def _tried(self) -> dict[MessageQueue, _Outcome]:
+        """Try to commit what is owed: of each queue the offset that stands now, or the error. Some may be left out."""
+        held = self._hold_at({queue.broker_name for queue in self._owed})
+        offsets = {queue: offset for queue, offset in self._owed.items() if queue.broker_name in held}
+        outcomes = try_update_consumer_offsets(self._cluster, self._group, offsets)
+        again: dict[MessageQueue, int] = {}
+        for queue, stands in outcomes.items():
+            if isinstance(stands, int) and stands != offsets[queue]:
+                try:
+                    # The first pull of a group ends its reset; nothing of the answer is used.
+                    pull(self._cluster, queue, stands, 1, PullFilter(group=self._group))
+                except (MQBrokerError, RemotingError) as error:
+                    outcomes[queue] = error
+                    continue
+                again[queue] = offsets[queue]
+                _log.warning(
+                    "group %r: its offset in %s was reset to %d; the query that reads it stands at %d, and commits "
+                    "that",
+                    self._group, queue, stands, offsets[queue],
+                )  # fmt: skip
+        return outcomes | (try_update_consumer_offsets(self._cluster, self._group, again) if again else {})
