@@ -24,12 +24,12 @@ from rmq_store.protocol.wire.admin_headers import GetTopicStatsInfoRequestHeader
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.remoting.cluster import locks
-from rmq_store.remoting.cluster.cluster import Cluster, checked
+from rmq_store.remoting.cluster.cluster import Cluster, checked, lacks_rights
 from rmq_store.remoting.cluster.groups import consume_stats, group_configs, heartbeat, live_members, unregister
 from rmq_store.remoting.cluster.offsets import (
     query_consumer_offsets,
     queue_ranges,
-    search_offset,
+    search_offsets,
     try_update_consumer_offsets,
     update_consumer_offsets,
 )
@@ -80,6 +80,7 @@ __all__ = [
     "frames_of_answer",
     "group_configs",
     "heartbeat",
+    "lacks_rights",
     "live_members",
     "locks",
     "pull",
@@ -90,7 +91,7 @@ __all__ = [
     "read_range",
     "refuse_to_read_topic",
     "request",
-    "search_offset",
+    "search_offsets",
     "try_update_consumer_offsets",
     "unregister",
     "update_consumer_offsets",

@@ -1,6 +1,6 @@
 """Ends of all queues of topics, one request per broker and topic, and how sure they are. Control plane.
 
-    master answers                the range is that of the broker
+    master answers                the range is that of the broker; by 30 and 31 if the rights do not allow 202
     a slave answers for it        the range may end before that of the master: it is unsure
     nobody answers                what is known stays, as unsure; without anything known it is an error
     broker has left the route     the same: name servers drop a broker whose master is gone at once
@@ -20,6 +20,7 @@ from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store.cluster import (
     Cluster,
     GetTopicStatsInfoRequestHeader,
+    MessageQueue,
     QueueRange,
     RemotingCommand,
     RemotingError,
@@ -27,6 +28,7 @@ from rmq_store.cluster import (
     TopicRoute,
     TopicStatsTable,
     checked,
+    lacks_rights,
     queue_ranges,
     request,
 )
@@ -105,8 +107,8 @@ def _of_broker(
     assert not isinstance(given, RemotingError)
     if given.code == ResponseCode.TOPIC_NOT_EXIST:
         return {}
-    if given.code == ResponseCode.NO_PERMISSION:
-        return _one_by_one(cluster, topic, broker_name)
+    if lacks_rights(given):
+        return _one_by_one(cluster, topic, broker_name, of_master=of_master)
     table = TopicStatsTable.decode(checked(given, broker_name).body).offset_table
     kind = QueueRange if of_master and not _is_acting(cluster, broker_name) else UnsureRange
     return {
@@ -117,13 +119,22 @@ def _of_broker(
     }
 
 
-def _one_by_one(cluster: Cluster, topic: str, broker_name: str) -> dict[BrokerQueueId, BrokerRange]:
-    """The queues of a broker whose ACL does not allow 202."""
+def _one_by_one(
+    cluster: Cluster, topic: str, broker_name: str, *, of_master: bool
+) -> dict[BrokerQueueId, BrokerRange]:
+    """The queues of a broker whose ACL does not allow 202. `of_master`: whether its master has said so just now."""
     route = cluster.route(topic)
     queues = [] if route is None else [queue for queue in route.read_queues() if queue.broker_name == broker_name]
-    return {
-        BrokerQueueId(broker_name, queue.queue_id): limits for queue, limits in queue_ranges(cluster, queues).items()
-    }
+    ranges: Mapping[MessageQueue, QueueRange] | None = None
+    if of_master and not _is_acting(cluster, broker_name):
+        try:
+            ranges = queue_ranges(cluster, queues, of_masters=True)
+        except RemotingError as error:
+            _log.info("the ends of %s at broker %s are asked of its slaves: %s", topic, broker_name, error)
+    kind = UnsureRange if ranges is None else QueueRange
+    if ranges is None:
+        ranges = queue_ranges(cluster, queues)
+    return {BrokerQueueId(broker_name, queue.queue_id): kind(*limits) for queue, limits in ranges.items()}
 
 
 def _is_acting(cluster: Cluster, broker_name: str) -> bool:

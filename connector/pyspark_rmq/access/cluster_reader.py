@@ -34,7 +34,7 @@ from rmq_store.cluster import (
     answer_batches,
     pull,
     read_range,
-    search_offset,
+    search_offsets,
 )
 from rmq_store.errors import OffsetOutOfRangeError, UsageError
 
@@ -113,6 +113,8 @@ class ClusterReader:
         self._topics_at_ms: float | None = None
         self._looked_for: dict[str, tuple[bool, float]] = {}
         self._places: dict[tuple[str, BrokerQueueId, int], _Place | None] = {}
+        # Time -> what was found for it.
+        self._by_time: dict[int, dict[MessageQueue, int]] = {}
         self._group: ClusterGroup | None = None
         self._kinds_checked: set[str] = set()
 
@@ -158,6 +160,7 @@ class ClusterReader:
             return
         self._polled_ms = now_ms
         self._places.clear()
+        self._by_time.clear()
         self._look_for_topics(now_ms)
         ends = ends_of_topics(self._cluster, self._ends, self._ends) if self._ends else {}
         self._found_news = ends != self._ends
@@ -257,8 +260,16 @@ class ClusterReader:
         self._kinds_checked.add(topic)
 
     def offset_by_time(self, topic: str, queue_id: BrokerQueueId, timestamp_ms: int) -> int:
-        """The first message stored at `timestamp_ms` or later; the end of the queue if there is none (29)."""
-        return search_offset(self._cluster, _queue(topic, queue_id), timestamp_ms)
+        """The first message stored at `timestamp_ms` or later; the end of the queue if there is none (29). It is known
+        until the next look at the brokers.
+        """
+        queue = _queue(topic, queue_id)
+        found = self._by_time.setdefault(timestamp_ms, {})
+        if queue not in found:
+            # A starting option asks for one queue after the other: the second question is asked for all of them.
+            asked = {queue, *(self._queues() if found else ())} - found.keys()
+            found |= search_offsets(self._cluster, sorted(asked), timestamp_ms)
+        return found[queue]
 
     def commit_log_offset_before(self, topic: str, queue_id: BrokerQueueId, queue_offset: int) -> int:
         """Commit-log offset, at its broker, of the message before `queue_offset`; -1 if that is not there, or not at a

@@ -238,9 +238,48 @@ def test_queues_and_topics_that_come_are_noticed(reader: ClusterReader, net: Fak
 def test_without_the_right_for_topic_stats_each_queue_is_asked(reader: ClusterReader, net: FakeNet) -> None:
     net.brokers["broker-a"].refused[202] = 16, "no permission"
     assert reader.queue_ranges("Orders") == {A0: QueueRange(0, 10), A1: QueueRange(0, 5), B0: QueueRange(0, 10)}
+    net.brokers["broker-a"].refused[202] = 1, "org.apache.rocketmq.acl.common.AclException: No default permission"
+    found = ClusterReader(net.cluster()).queue_ranges("Orders")
+    assert found == {A0: QueueRange(0, 10), A1: QueueRange(0, 5), B0: QueueRange(0, 10)}, "as a broker of 4.9 refuses"
     net.brokers["broker-a"].refused[202] = 1, "broken"
     with pytest.raises(MQBrokerError, match="broken"):
         ClusterReader(net.cluster()).queue_ranges("Orders")
+
+
+@pytest.mark.parametrize("goes_at", [202, 30])
+def test_ends_that_a_slave_tells_queue_by_queue_may_be_late(
+    reader: ClusterReader, net: FakeNet, clock: Clock, goes_at: int
+) -> None:
+    broker, inner = net.brokers["broker-a"], net.call
+    broker.refused[202] = 16, "no permission"
+    broker.processes[1].end = 7
+
+    def call(address: str, command: Any, timeout_ms: int) -> Any:
+        if command.code == goes_at and address == broker.processes[0].address:
+            broker.processes[0].down = True
+        return inner(address, command, timeout_ms)
+
+    net.call = call  # type: ignore[method-assign]
+    assert reader.queue_ranges("Orders") == {A0: UnsureRange(0, 7), A1: UnsureRange(0, 5), B0: QueueRange(0, 10)}
+    broker.processes[0].down, net.call = False, inner  # type: ignore[method-assign]
+    later(clock, reader, 60_000)
+    assert reader.queue_range("Orders", A0) == QueueRange(0, 10)
+
+
+def test_the_second_question_about_a_time_is_asked_for_all_queues_at_once(
+    reader: ClusterReader, net: FakeNet, clock: Clock
+) -> None:
+    reader.queue_ranges("Orders")
+    net.calls.clear()
+    asked = [reader.offset_by_time("Orders", queue_id, 1_700_000_000_003) for queue_id in (A0, A1, B0, A0)]
+    assert asked == [3, 3, 3, 3] and net.codes() == [29, 29, 29]
+    assert reader.offset_by_time("Orders", A0, 1_700_000_000_004) == 4
+    assert net.codes() == [29] * 4, "another time, perhaps for this queue only"
+    net.brokers["broker-a"].queues["Orders", 0].min_offset = 6
+    for offset in range(6):
+        del net.brokers["broker-a"].queues["Orders", 0].frames[offset]
+    later(clock, reader)
+    assert reader.offset_by_time("Orders", A0, 1_700_000_000_003) == 6
 
 
 def test_topics_that_are_kept_in_another_way_are_refused(net: FakeNet) -> None:

@@ -15,7 +15,7 @@ from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader
-from rmq_store.remoting.cluster.cluster import Cluster, checked
+from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.offsets import queue_ranges
 from rmq_store.remoting.cluster.pull_request import EVERYTHING, PullFilter
 from rmq_store.remoting.cluster.pulling import read_range
@@ -40,7 +40,8 @@ class QueueReading:
         """The ends of queues as their masters know them. A topic that a broker does not have ends at 0.
 
         Raises:
-            SendInDoubtError: a master does not answer until `until_ms` of the cluster's timer, or within the patience.
+            SendInDoubtError: a master does not answer, or is busy, until `until_ms` of the cluster's timer, or within
+                the patience; or it refuses.
         """
         until_ms = self._cluster.timer() + self.patience_ms if until_ms is None else until_ms
         ends: dict[MessageQueue, int] = {}
@@ -60,21 +61,28 @@ class QueueReading:
                 for queue in left
             ]
             again = []
-            last: RemotingError | None = None
+            last: RemotingError | MQBrokerError | None = None
             for queue, answer in zip(left, self._cluster.call_all(commands), strict=True):
                 if isinstance(answer, RemotingError):
                     again.append(queue)
                     last = answer
                 elif answer.code == ResponseCode.TOPIC_NOT_EXIST:
                     ends[queue] = 0
+                elif answer.code == ResponseCode.SUCCESS:
+                    ends[queue] = max(GetMaxOffsetResponseHeader.from_ext(answer.ext_fields).offset, 0)
                 else:
-                    header = checked(answer, queue.broker_name)
-                    ends[queue] = max(GetMaxOffsetResponseHeader.from_ext(header.ext_fields).offset, 0)
+                    last = MQBrokerError(answer.code, answer.remark or "", queue.broker_name)
+                    if not last.retryable:
+                        raise SendInDoubtError(
+                            f"whether rows are stored is unknown, because {queue.broker_name} does not tell the end of "
+                            f"queue {queue.queue_id} of topic {queue.topic!r}: {last}"
+                        ) from last
+                    again.append(queue)
             if again and self._cluster.timer() >= until_ms:
                 names = ", ".join(sorted({queue.broker_name for queue in again}))
                 raise SendInDoubtError(
                     f"whether rows are stored is unknown until the queues of {names} are read, and its master does not "
-                    f"answer: {last}. Nothing is sent again before; the batch can be repeated"
+                    f"tell their ends: {last}. Nothing is sent again before; the batch can be repeated"
                 ) from last
             left = again
             if left:

@@ -300,6 +300,12 @@ def checked(
     return answer
 
 
+def lacks_rights(answer: RemotingCommand) -> bool:
+    """Whether a broker refuses a request for want of rights: 16 from 5.x, 1 with an AclException from 4.9."""
+    of_old = answer.code == ResponseCode.SYSTEM_ERROR and "AclException" in (answer.remark or "")
+    return answer.code == ResponseCode.NO_PERMISSION or of_old
+
+
 def _address_of(broker: BrokerAddresses | None, broker_id: int) -> str | None:
     return None if broker is None else broker.addresses.get(broker_id)
 

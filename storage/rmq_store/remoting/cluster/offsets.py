@@ -5,7 +5,8 @@ Source: ConsumerManageProcessor.java, AdminBrokerProcessor.java, ResetOffsetByTi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Generator, Mapping
+from itertools import islice
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -29,8 +30,8 @@ from rmq_store.protocol.wire.headers import (
     SearchOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from rmq_store.remoting.cluster.cluster import Cluster, checked
-from rmq_store.remoting.cluster.pull_request import pull
+from rmq_store.remoting.cluster.cluster import IN_FLIGHT_MAX, Cluster, checked
+from rmq_store.remoting.cluster.pull_request import PULL_CODES, PullRequests, answer_of
 
 V5_0_0: Final = 413
 """MQVersion.V5_0_0: brokers write their version into answers."""
@@ -47,9 +48,12 @@ class ConsumerOffset(NamedTuple):
     may_be_none: bool = False
 
 
-def queue_ranges(cluster: Cluster, queues: Collection[MessageQueue]) -> dict[MessageQueue, QueueRange]:
+def queue_ranges(
+    cluster: Cluster, queues: Collection[MessageQueue], *, of_masters: bool = False
+) -> dict[MessageQueue, QueueRange]:
     """The ranges of queues, by two requests each (30, 31), all at once; (0, 0) for a queue that its broker does not
-    have. For callers without the rights that `topic_stats` needs.
+    have. For callers without the rights that `topic_stats` needs. A slave's ranges may end early; with `of_masters` no
+    slave is asked.
 
     Raises:
         MQBrokerError: a broker refuses. RemotingError: neither master nor slave answers.
@@ -63,7 +67,7 @@ def queue_ranges(cluster: Cluster, queues: Collection[MessageQueue]) -> dict[Mes
         commands.append((queue.broker_name, request(least)))
         most = GetMaxOffsetRequestHeader(topic=topic, queue_id=queue_id, bname=queue.broker_name)
         commands.append((queue.broker_name, request(most)))
-    answers = cluster.read_all(commands)
+    answers = cluster.call_all(commands) if of_masters else cluster.read_all(commands)
     ranges = {}
     for place, queue in enumerate(asked):
         first = checked(answers[2 * place], queue.broker_name)
@@ -75,52 +79,90 @@ def queue_ranges(cluster: Cluster, queues: Collection[MessageQueue]) -> dict[Mes
 
 
 def search_offset(cluster: Cluster, queue: MessageQueue, timestamp_ms: int) -> int:
-    """The first offset stored at or after the time; the end of the queue if all are older (29).
+    """As `search_offsets`, of one queue."""
+    return search_offsets(cluster, [queue], timestamp_ms)[queue]
+
+
+def search_offsets(
+    cluster: Cluster, queues: Collection[MessageQueue], timestamp_ms: int
+) -> dict[MessageQueue, int]:
+    """Of each queue the first offset stored at or after the time; the end of the queue if all are older (29). All
+    queues are asked at once.
 
     Raises as `queue_ranges`.
     """
-    header = SearchOffsetRequestHeader(
-        topic=cluster.wire_topic(queue.topic),
-        queue_id=queue.queue_id,
-        timestamp=timestamp_ms,
-        bname=queue.broker_name,
-    )
-    answer = cluster.read_broker(queue.broker_name, request(header))
-    offset = max(SearchOffsetResponseHeader.from_ext(answer.ext_fields).offset, 0)
-    return offset if answer.version >= V5_0_0 else _first_stored(cluster, queue, offset, timestamp_ms)
+    asked = list(queues)
+    commands = []
+    for queue in asked:
+        header = SearchOffsetRequestHeader(
+            topic=cluster.wire_topic(queue.topic),
+            queue_id=queue.queue_id,
+            timestamp=timestamp_ms,
+            bname=queue.broker_name,
+        )
+        commands.append((queue.broker_name, request(header)))
+    found: dict[MessageQueue, int] = {}
+    near: dict[MessageQueue, int] = {}
+    for queue, given in zip(asked, cluster.read_all(commands), strict=True):
+        answer = checked(given, queue.broker_name)
+        offset = max(SearchOffsetResponseHeader.from_ext(answer.ext_fields).offset, 0)
+        (found if answer.version >= V5_0_0 else near)[queue] = offset
+    return found | _first_stored(cluster, near, timestamp_ms)
 
 
-def _first_stored(cluster: Cluster, queue: MessageQueue, near: int, timestamp_ms: int) -> int:
-    """The first offset stored at or after the time, by pulls of single messages around `near`.
+def _first_stored(cluster: Cluster, near: Mapping[MessageQueue, int], timestamp_ms: int) -> dict[MessageQueue, int]:
+    """Of each queue the first offset stored at or after the time, by pulls of single messages around `near`. Each round
+    has one pull of each queue that is not done.
 
     Brokers of 4.x answer the message that is nearest in time, of several any one, and the last if all are older
     (ConsumeQueue#getOffsetInQueueByTime).
     """
-    start, end = queue_ranges(cluster, [queue])[queue]
+    ranges = queue_ranges(cluster, near) if near else {}
+    found: dict[MessageQueue, int] = {}
+    searches = {queue: _search(near[queue], *limits) for queue, limits in ranges.items()}
+    looks_at: dict[MessageQueue, int] = {}
 
-    def is_older(offset: int) -> bool:
-        answer = pull(cluster, queue, offset, 1)
-        return offset < answer.min_offset or (bool(answer.frames) and store_timestamp_ms(answer.frames) < timestamp_ms)
+    def goes_on(queue: MessageQueue, was_older: bool | None) -> None:
+        try:
+            looks_at[queue] = searches[queue].send(was_older)
+        except StopIteration as end:
+            looks_at.pop(queue, None)
+            found[queue] = end.value
 
+    for queue in searches:
+        goes_on(queue, None)
+    while looks_at:
+        # Bodies wait for each other: no more of them than requests are in flight.
+        some = list(islice(looks_at.items(), IN_FLIGHT_MAX))
+        commands = [(queue.broker_name, PullRequests(cluster, queue).request(offset, 1)) for queue, offset in some]
+        for (queue, offset), given in zip(some, cluster.call_all(commands), strict=True):
+            answer = answer_of(checked(given, queue.broker_name, PULL_CODES), queue.broker_name)
+            is_stored_before = bool(answer.frames) and store_timestamp_ms(answer.frames) < timestamp_ms
+            goes_on(queue, offset < answer.min_offset or is_stored_before)
+    return found
+
+
+def _search(near: int, start: int, end: int) -> Generator[int, bool | None, int]:
+    """Yields offsets of [start, end), and is told whether each message is older; returns the first that is not."""
     near = min(max(near, start), end)
     step = 1
-    if near < end and is_older(near):
+    if near < end and (yield near):
         first, last = near + 1, end
         while near + step < end:
-            if not is_older(near + step):
+            if not (yield near + step):
                 last = near + step
                 break
             first, step = near + step + 1, step * 2
     else:
         first, last = start, near
         while near - step >= start:
-            if is_older(near - step):
+            if (yield near - step):
                 first = near - step + 1
                 break
             last, step = near - step, step * 2
     while first < last:
         middle = (first + last) // 2
-        if is_older(middle):
+        if (yield middle):
             first = middle + 1
         else:
             last = middle

@@ -229,7 +229,7 @@ class RouteTable:
 
 
 def route_of(topic: str, data: TopicRouteData) -> TopicRoute:
-    """The route in the body of an answer. Queues of a broker without any address are left out."""
+    """The route in the body of an answer. A broker may have queues here, and no address (any more)."""
     brokers = {one.broker_name: _addresses(one) for one in data.broker_datas}
     queues = {
         one.broker_name: TopicQueues(one.read_queue_nums, one.write_queue_nums, one.perm) for one in data.queue_datas

@@ -18,6 +18,7 @@ from rmq_store.remoting.cluster.offsets import (
     query_consumer_offsets,
     queue_ranges,
     search_offset,
+    search_offsets,
     update_consumer_offset,
     update_consumer_offsets,
 )
@@ -108,6 +109,30 @@ def test_the_offset_of_a_time_is_the_first_at_or_after_it(
     cluster = two_brokers(net)
     net.brokers["broker-a"].processes[0].version = version
     assert search_offset(cluster, A0, 1_700_000_000_000 + since) == offset
+
+
+@pytest.mark.parametrize("version", [405, 500])
+def test_the_offsets_of_a_time_are_asked_for_in_rounds_of_all_queues(net: FakeNet, version: int) -> None:
+    """Not in one wait for each queue; 4.x needs more rounds, and each has one pull of a queue at most."""
+    for number in range(3):
+        broker = net.add_broker(f"broker-{number}")
+        broker.processes[0].version = version
+        for queue_id in range(40):
+            broker.put("Orders", queue_id, queue_id)
+    rounds: list[list[int]] = []
+    cluster = net.cluster()
+    ask = cluster.call_all
+    cluster.call_all = (  # type: ignore[method-assign]
+        lambda commands, *given, **named: rounds.append([command.code for _, command in commands])
+        or ask(commands, *given, **named)
+    )
+    queues = cluster.known_route("Orders").read_queues()
+    net.calls.clear()
+    found = search_offsets(cluster, queues, 1_700_000_000_009)
+    assert found == {queue: min(queue.queue_id, 9) for queue in queues}
+    assert rounds[0] == [29] * 120 and len(rounds) <= (1 if version >= 413 else 12)
+    assert all(len(codes) <= 120 for codes in rounds[2:])
+    assert len(net.codes()) == sum(map(len, rounds)), "nothing is asked beside the rounds"
 
 
 @pytest.mark.parametrize("version", [405, 500])

@@ -1,0 +1,67 @@
+"""The ends of queues, as the sink asks for them: a broker that does not tell one leaves rows in doubt, by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmq_store.client.cluster_sink.queue_reading import QueueReading
+from rmq_store.protocol.errors import SendInDoubtError
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.wire.command import RemotingCommand, response_to
+
+from ...remoting.cluster.fake_cluster import FakeNet
+
+A0 = MessageQueue("Orders", "broker-a", 0)
+
+
+class Time:
+    now_ms = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now_ms
+
+    def sleep(self, duration_s: float) -> None:
+        self.now_ms += duration_s * 1000
+
+
+@pytest.fixture
+def now() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def net() -> FakeNet:
+    made = FakeNet()
+    made.add_broker().put("Orders", 0, 4)
+    return made
+
+
+@pytest.fixture
+def reading(net: FakeNet, now: Time) -> QueueReading:
+    return QueueReading(net.cluster(timer=now), 1000, sleep=now.sleep)
+
+
+@pytest.mark.parametrize("code", [2, 14, 215])
+def test_a_busy_broker_is_asked_again(net: FakeNet, reading: QueueReading, code: int) -> None:
+    def busy(command: RemotingCommand) -> RemotingCommand:
+        return response_to(command, code, "busy")
+
+    net.brokers["broker-a"].processes[0].answers += [busy, busy]
+    assert reading.ends([A0]) == {A0: 4}
+    net.brokers["broker-a"].refused[30] = code, "busy"
+    with pytest.raises(SendInDoubtError, match=rf"queues of broker-a are read.*ends: CODE: {code}"):
+        reading.ends([A0])
+
+
+@pytest.mark.parametrize("code", [1, 16, 29])
+def test_a_refusal_leaves_rows_in_doubt(net: FakeNet, reading: QueueReading, now: Time, code: int) -> None:
+    net.brokers["broker-a"].refused[30] = code, "no rights"
+    began_ms = now.now_ms
+    with pytest.raises(SendInDoubtError, match=rf"broker-a does not tell the end of queue 0.*CODE: {code}.*no rights"):
+        reading.ends([A0])
+    assert now.now_ms == began_ms
+
+
+def test_a_topic_that_is_not_there_ends_at_0(net: FakeNet, reading: QueueReading) -> None:
+    net.brokers["broker-a"].refused[30] = 17, "not exist"
+    assert reading.ends([A0]) == {A0: 0}
