@@ -35,7 +35,7 @@ from rmq_store.remoting.cluster.offsets import (
 )
 from rmq_store.remoting.cluster.pull_request import PullFilter, pull
 from rmq_store.remoting.cluster.pull_source import PullSource
-from rmq_store.remoting.cluster.pulling import read_range
+from rmq_store.remoting.cluster.pulling import walk_range
 from rmq_store.remoting.cluster.queries import Found, query_by_key, query_by_unique_key, view_message
 from rmq_store.remoting.cluster.routes import TopicRoute
 from rmq_store.remoting.cluster.topics import refuse_to_read_topic
@@ -88,7 +88,6 @@ __all__ = [
     "query_by_unique_key",
     "query_consumer_offsets",
     "queue_ranges",
-    "read_range",
     "refuse_to_read_topic",
     "request",
     "search_offsets",
@@ -96,4 +95,5 @@ __all__ = [
     "unregister",
     "update_consumer_offsets",
     "view_message",
+    "walk_range",
 ]

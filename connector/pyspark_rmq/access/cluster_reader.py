@@ -33,8 +33,8 @@ from rmq_store.cluster import (
     TagFilter,
     answer_batches,
     pull,
-    read_range,
     search_offsets,
+    walk_range,
 )
 from rmq_store.errors import OffsetOutOfRangeError, UsageError
 
@@ -378,7 +378,7 @@ class ClusterReader:
         )
         wanted = PullFilter(group=self._filter.group, subscription=tags or "*")
         for first, last in [(start, end)] if only is None else _runs(only, start, end):
-            frames = read_range(self._cluster, queue, first, last, wanted)
+            frames = walk_range(self._cluster, queue, first, last, wanted)
             yield from answer_batches(frames, request, only=only, memory=_memory)
 
     def redriven(self, group: str) -> Mapping[BrokerQueueId, Redriven]:

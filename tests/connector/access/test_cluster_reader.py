@@ -11,6 +11,7 @@ from pyspark_rmq.access.cluster_reader import ClusterReader
 from pyspark_rmq.position.planning import UnsureRange
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store.errors import OffsetOutOfRangeError, TopicKindError, UnknownTopicError
+from rmq_store.format.frames import frame_walk
 from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError
 from rmq_store.protocol.results import QueueRange
 
@@ -158,6 +159,22 @@ def test_messages_around_a_position_are_known_by_one_pull(reader: ClusterReader,
     assert reader.commit_log_offset_before("Orders", A0, 4) == -1
     with pytest.raises(OffsetOutOfRangeError):
         reader.store_timestamp("Orders", A0, 3)
+
+
+def test_each_byte_of_a_read_is_checked_once(
+    reader: ClusterReader, net: FakeNet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A walk computes the CRC of each frame that it passes."""
+    net.brokers["broker-b"].put("Orders", 0, 5_000, b"x" * 1000)
+    walk, walked = frame_walk._walk, []
+
+    def counted(body: bytes) -> Any:
+        walked.append(len(body))
+        return walk(body)
+
+    monkeypatch.setattr(frame_walk, "_walk", counted)
+    assert offsets(reader, B0, 0, 5_010) == list(range(5_010))
+    assert len(walked) > 3 and sum(walked) == sum(map(len, net.brokers["broker-b"].queues["Orders", 0].frames.values()))
 
 
 def test_times_are_asked_of_the_brokers(reader: ClusterReader) -> None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from rmq_store.errors import CorruptRecordError
 from rmq_store.format.batches.frame_decoder import BatchTooLargeError, NotOwnedError, Owner, decode_frames
 from rmq_store.format.bytes.gather import repeated
-from rmq_store.format.frames.frame_walk import frames_of_answer
+from rmq_store.format.frames.frame_walk import WalkedFrames
 from rmq_store.format.tables.schema import message_schema
 from rmq_store.memory import BatchMemory
 
@@ -53,7 +53,7 @@ class AnswerRequest:
 
 
 def answer_batches(
-    answers: Iterable[bytes],
+    answers: Iterable[bytes | WalkedFrames],
     request: AnswerRequest,
     *,
     only: Int64 | None = None,
@@ -62,7 +62,7 @@ def answer_batches(
     memory: BatchMemory | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of `answers`, bodies of answers to pulls of one queue in queue order. Of them just the queue
-    offsets `only`, (n,) int64, ascending. No batch is empty.
+    offsets `only`, (n,) int64, ascending. No batch is empty. Frames that were walked over are not checked again.
 
     Answers are gathered until they have `batch_bytes` bytes, or end; no batch has more than `batch_rows` rows.
 
@@ -72,11 +72,11 @@ def answer_batches(
         UsageError: an unknown column, or more than 2 GiB in one column.
     """
     memory = memory or BatchMemory()
-    gathered: list[bytes] = []
+    gathered: list[WalkedFrames] = []
     size_bytes, last = 0, -1
     for answer in answers:
-        gathered.append(answer)
-        size_bytes += len(answer)
+        gathered.append(answer if isinstance(answer, WalkedFrames) else _walked(answer, request))
+        size_bytes += len(gathered[-1].data)
         if size_bytes >= batch_bytes:
             last = yield from _batches(gathered, request, only, last, batch_rows, memory)
             gathered, size_bytes = [], 0
@@ -84,16 +84,17 @@ def answer_batches(
 
 
 def _batches(
-    answers: list[bytes], request: AnswerRequest, only: Int64 | None, last: int, batch_rows: int, memory: BatchMemory
+    answers: list[WalkedFrames],
+    request: AnswerRequest,
+    only: Int64 | None,
+    last: int,
+    batch_rows: int,
+    memory: BatchMemory,
 ) -> Generator[pa.RecordBatch, None, int]:
     """Yield the batches of some answers behind the queue offset `last`, and return their last queue offset."""
-    body = answers[0] if len(answers) == 1 else b"".join(answers)
+    body, positions, sizes = answers[0] if len(answers) == 1 else _joined(answers)
     if not body:
         return last
-    try:
-        positions, sizes = frames_of_answer(body)
-    except CorruptRecordError as error:
-        raise _damaged(request, None, error.reason) from error
     queue_offsets = _int64_at(body, positions + _QUEUE_OFFSET_AT)
     if queue_offsets[0] <= last or (queue_offsets[1:] <= queue_offsets[:-1]).any():
         raise _damaged(request, None, f"its messages are not in queue order behind {last}")
@@ -107,6 +108,23 @@ def _batches(
         rows = slice(first, first + batch_rows)
         yield from _decoded(buffer, positions[rows], sizes[rows], queue_offsets_wanted[rows], request, memory)
     return int(queue_offsets[-1])
+
+
+def _walked(answer: bytes, request: AnswerRequest) -> WalkedFrames:
+    try:
+        return WalkedFrames.of(answer)
+    except CorruptRecordError as error:
+        raise _damaged(request, None, error.reason) from error
+
+
+def _joined(answers: list[WalkedFrames]) -> WalkedFrames:
+    starts = np.cumsum([0, *(len(answer.data) for answer in answers)])
+    positions = [answer.positions + start for answer, start in zip(answers, starts, strict=False)]
+    return WalkedFrames(
+        b"".join([answer.data for answer in answers]),
+        np.concatenate([*positions, np.empty(0, np.int64)]),
+        np.concatenate([*(answer.sizes for answer in answers), np.empty(0, np.int64)]),
+    )
 
 
 def _decoded(

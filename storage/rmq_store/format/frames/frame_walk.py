@@ -7,6 +7,8 @@ CommitLog.java (recoverNormally, recoverAbnormally; checkMessageAndReturnSize).
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -20,6 +22,19 @@ FRAMES_MAX = 1 << 17
 _NEVER = (1 << 63) - 1
 
 Int64 = npt.NDArray[np.int64]
+
+
+class WalkedFrames(NamedTuple):
+    """Sound messages one behind another, their positions in `data`, and their sizes, (n,) int64 both."""
+
+    data: bytes
+    positions: Int64
+    sizes: Int64
+
+    @classmethod
+    def of(cls, data: bytes) -> WalkedFrames:
+        """Walk over `data`. Raises as `frames_of_answer`."""
+        return cls(data, *frames_of_answer(data))
 
 
 def sound_frames(

@@ -10,24 +10,25 @@ import numpy.typing as npt
 
 from rmq_store.format.bytes.gather import gather_fields
 from rmq_store.format.frames.frame_check import HEADER
-from rmq_store.format.frames.frame_walk import frames_of_answer
+from rmq_store.format.frames.frame_walk import WalkedFrames
 from rmq_store.protocol.errors import QueueHoleError, RemotingCommandError
 from rmq_store.protocol.messages import MessageQueue
 
 Int64 = npt.NDArray[np.int64]
 
 
-def check_dense(frames: bytes, queue: MessageQueue, start: int, end: int) -> None:
-    """Check that `frames` are the messages [start, end) of the queue.
+def check_dense(frames: bytes, queue: MessageQueue, start: int, end: int) -> WalkedFrames:
+    """Check that `frames` are the messages [start, end) of the queue, and return where each of them is.
 
     Raises:
         QueueHoleError: some are missing.
         RemotingCommandError: they are in another order, twice, or of another queue.
         CorruptRecordError: a frame is no sound message.
     """
-    _, offsets = _offsets(frames, queue)
+    walked = WalkedFrames.of(frames)
+    offsets = _offsets(walked, queue)
     if len(offsets) == end - start and bool((offsets == np.arange(start, end)).all()):
-        return
+        return walked
     _check_order(offsets, queue, start, end)
     present = np.concatenate([offsets, [end]])
     first_missing = np.arange(start, start + len(present))
@@ -37,10 +38,11 @@ def check_dense(frames: bytes, queue: MessageQueue, start: int, end: int) -> Non
 
 def cut_filtered(frames: bytes, queue: MessageQueue, start: int, end: int) -> bytes:
     """The messages of a filtered answer from before `end`; it may have others behind them. Raises as `check_dense`."""
-    positions, offsets = _offsets(frames, queue)
+    walked = WalkedFrames.of(frames)
+    offsets = _offsets(walked, queue)
     kept = int(offsets.searchsorted(end))
     _check_order(offsets[:kept], queue, start, end)
-    return frames if kept == len(offsets) else frames[: int(positions[kept])]
+    return frames if kept == len(offsets) else frames[: int(walked.positions[kept])]
 
 
 def hole(queue: MessageQueue, start: int, end: int) -> QueueHoleError:
@@ -55,17 +57,16 @@ def hole(queue: MessageQueue, start: int, end: int) -> QueueHoleError:
     )
 
 
-def _offsets(frames: bytes, queue: MessageQueue) -> tuple[Int64, Int64]:
-    """Positions of the frames and their queue offsets, (n,) both."""
-    positions, _ = frames_of_answer(frames)
-    headers = gather_fields(np.frombuffer(frames, np.uint8), positions, HEADER)
+def _offsets(frames: WalkedFrames, queue: MessageQueue) -> Int64:
+    """The queue offsets of the frames, (n,)."""
+    headers = gather_fields(np.frombuffer(frames.data, np.uint8), frames.positions, HEADER)
     ids = headers["queue_id"]
     if bool((ids != queue.queue_id).any()):
         found = int(ids[int((ids != queue.queue_id).argmax())])
         raise RemotingCommandError(
             f"broker {queue.broker_name} answered a pull of {queue} with messages of queue {found}"
         )
-    return positions, headers["queue_offset"].astype(np.int64)
+    return headers["queue_offset"].astype(np.int64)
 
 
 def _check_order(offsets: Int64, queue: MessageQueue, start: int, end: int) -> None:

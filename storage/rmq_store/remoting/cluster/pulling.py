@@ -24,6 +24,7 @@ from itertools import islice
 from typing import Final
 
 from rmq_store.errors import OffsetOutOfRangeError
+from rmq_store.format.frames.frame_walk import WalkedFrames
 from rmq_store.protocol.errors import (
     MQBrokerError,
     RemotingCommandError,
@@ -83,6 +84,22 @@ def read_range(
         MQBrokerError: the broker refuses, or is busy for too long. RemotingError: no answer for too long.
         CorruptRecordError: a frame is no sound message.
     """
+    walked = walk_range(cluster, queue, start, end, wanted, lanes=lanes, patience_ms=patience_ms, sleep=sleep)
+    return (frames.data for frames in walked)
+
+
+def walk_range(
+    cluster: Cluster,
+    queue: MessageQueue,
+    start: int,
+    end: int,
+    wanted: PullFilter = EVERYTHING,
+    *,
+    lanes: int = LANES,
+    patience_ms: int = PATIENCE_MS,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[WalkedFrames]:
+    """As `read_range`, with the places of the frames, for callers that decode them: no frame is looked for twice."""
     return _RangeReader(cluster, queue, start, end, wanted, max(lanes, 1), patience_ms, sleep).frames()
 
 
@@ -144,8 +161,8 @@ class _RangeReader:
         self._stuck_since_ms: float | None = None
         self._pause_ms = _PAUSE_MS
 
-    def frames(self) -> Iterator[bytes]:
-        """See `read_range`."""
+    def frames(self) -> Iterator[WalkedFrames]:
+        """See `walk_range`."""
         ready: list[bytes] = []
         ready_bytes = 0
         while self._lanes or self._uncut < self._end:
@@ -167,12 +184,11 @@ class _RangeReader:
                 ready, ready_bytes = [], 0
                 yield self._checked(joined)
 
-    def _checked(self, frames: bytes) -> bytes:
-        start, end = self._emitted, self._lanes[0].next if self._lanes else self._end
-        if not self._is_filtered:
-            check_dense(frames, self._queue, start, end)
-        self._emitted = end
-        return frames
+    def _checked(self, frames: bytes) -> WalkedFrames:
+        start, self._emitted = self._emitted, self._lanes[0].next if self._lanes else self._end
+        if self._is_filtered:
+            return WalkedFrames.of(frames)
+        return check_dense(frames, self._queue, start, self._emitted)
 
     # -- lanes ------------------------------------------------------------------------------------------------------
 

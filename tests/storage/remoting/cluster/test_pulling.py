@@ -299,7 +299,7 @@ def test_a_busy_broker_gets_fewer_pulls_at_once_and_more_again_bit_by_bit(readin
             lanes.append(self._lanes_now)
 
         patch.setattr(pulling._RangeReader, "_learn", learn)
-        assert sum(len(offsets_of(block)) for block in reader.frames()) == 1000
+        assert sum(len(block.positions) for block in reader.frames()) == 1000
     assert burst[0] == 8
     assert lanes[0] == 1
     assert lanes == sorted(lanes) and lanes[-1] in (2, 3)
