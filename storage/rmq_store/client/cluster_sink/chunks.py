@@ -7,7 +7,7 @@ with a row that needs another one a new chunk begins.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -52,6 +52,7 @@ class Chunk:
     """n rows of one request. `keys` (KEY_BYTES * n) and `checks` (n,) are those of `content_keys`; empty without keys.
 
     `ends` (n,): where the entries end in `body`. `first_row`: the number of its first row in the task, for errors.
+    `number`: those of a task count up in the order in which they are sent first. `was_busy`: why it was not stored.
     """
 
     lane: Lane
@@ -61,10 +62,12 @@ class Chunk:
     keys: Bytes
     checks: UInt64
     first_row: int
+    number: int = 0
     tries: int = 0
     deadline_ms: float = 0.0
     last_broker: str | None = None
     last_reason: str = ""
+    was_busy: bool = False
     not_before_ms: float = 0.0
 
     @property
@@ -81,10 +84,7 @@ class Chunk:
         body = b"".join(self.body[starts[row] : self.ends[row]] for row in kept.tolist())
         ends = np.cumsum(self.ends[kept] - starts[kept])
         keys = self.keys.reshape(-1, KEY_BYTES)[kept].ravel()
-        return Chunk(
-            self.lane, self.shared, body, ends, keys, self.checks[kept], self.first_row, self.tries, self.deadline_ms,
-            self.last_broker,
-        )  # fmt: skip
+        return replace(self, body=body, ends=ends, keys=keys, checks=self.checks[kept])
 
 
 @dataclass(slots=True)

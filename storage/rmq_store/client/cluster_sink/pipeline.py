@@ -8,12 +8,14 @@
                      verifier it is sent again at once, which is at least once
     refused          the task fails
 
-A chunk has a total budget for all its tries. Chunks of one queue go in their order: of several brokers' send threads
-two requests for one queue would change places. A chunk that moves to another queue comes behind what that has got.
+A chunk has a total budget for all its tries. It begins with the first one, and stands still while the queue of another
+chunk is read. Chunks of one queue go in their order: of several send threads of a broker two requests for one queue
+would change places. `queue_choice` says where the others go.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import queue as queues
 import time
@@ -26,12 +28,11 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.client.backend.queue_selection import ThreadLocalIndex
 from rmq_store.client.cluster_sink.chunks import Chunk, Lane
 from rmq_store.client.cluster_sink.outcomes import Outcome, Verdict, verdict_of
+from rmq_store.client.cluster_sink.queue_choice import QueueChoice
 from rmq_store.client.cluster_sink.requests import request_of
-from rmq_store.client.cluster_sink.windows import ByteWindow
-from rmq_store.client.producer.fault_strategy import LatencyPreset, MQFaultStrategy
+from rmq_store.client.producer.fault_strategy import LatencyPreset
 from rmq_store.protocol.errors import MQBrokerError, MQClientError, WeakSendError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
@@ -82,7 +83,7 @@ class PipelineSettings:
 @dataclass(slots=True)
 class SendCounts:
     """The rows that a task has sent so far. `weak`: rows by status. `first_offsets`: of the first own row in each
-    queue; `last_offsets`: behind the last one.
+    queue; `last_offsets`: behind the last one. `displaced`: rows that came behind newer ones of their task.
     """
 
     rows: int = 0
@@ -91,6 +92,7 @@ class SendCounts:
     retries: int = 0
     doubts: int = 0
     found: int = 0
+    displaced: int = 0
     weak: dict[str, int] = field(default_factory=dict)
     first_offsets: dict[MessageQueue, int] = field(default_factory=dict)
     last_offsets: dict[MessageQueue, int] = field(default_factory=dict)
@@ -119,19 +121,17 @@ class Pipeline:
         random_start: Callable[[], int] | None = None,
     ) -> None:
         self._brokers = brokers
-        self._queues_of = queues_of
         self._settings = settings
         self._verifier = verifier
         self._timer = timer
         self._now_ms = now_ms
         self._sleep = sleep
-        self._index = ThreadLocalIndex(random_start) if random_start is not None else ThreadLocalIndex()
-        self._faults = MQFaultStrategy(settings.latency, send_latency_fault_enable=True, timer=timer)
-        self._windows: dict[str, ByteWindow] = {}
+        self._choice = QueueChoice(queues_of, settings.latency, timer, random_start)
         self._waiting: dict[Lane, deque[Chunk]] = {}
         self._flights: dict[MessageQueue, _Flight] = {}
-        self._done: queues.SimpleQueue[tuple[MessageQueue, Future[RemotingCommand]]] = queues.SimpleQueue()
+        self._done: queues.SimpleQueue[tuple[MessageQueue, Future[RemotingCommand], float]] = queues.SimpleQueue()
         self._buffered_bytes = 0
+        self._chunk_count = 0
         self._warned: set[tuple[str, str]] = set()
         self.counts = SendCounts()
 
@@ -142,7 +142,8 @@ class Pipeline:
             MQBrokerError: a broker refused the rows. MQClientError: the budget is used up, nothing of the chunk is
                 stored. SendInDoubtError: it may be stored. WeakSendError: as the settings say.
         """
-        chunk.deadline_ms = self._timer() + self._settings.send_timeout_ms
+        chunk.number = self._chunk_count
+        self._chunk_count += 1
         self._waiting.setdefault(chunk.lane, deque()).append(chunk)
         self._buffered_bytes += len(chunk.body)
         self._start()
@@ -153,6 +154,7 @@ class Pipeline:
         """Return when all chunks are stored. Raises as `send`."""
         while self._buffered_bytes:
             self._step()
+        self.counts.displaced = self._choice.displaced_rows
         return self.counts
 
     def drain(self, wait_ms: int) -> None:
@@ -160,7 +162,7 @@ class Pipeline:
         until_ms = self._timer() + wait_ms
         while self._flights and (left_ms := until_ms - self._timer()) > 0:
             try:
-                queue, _ = self._done.get(timeout=left_ms / 1000)
+                queue, _, _ = self._done.get(timeout=left_ms / 1000)
             except queues.Empty:
                 return
             self._flights.pop(queue, None)
@@ -172,10 +174,10 @@ class Pipeline:
             self._sleep(_PAUSE_MS if wait_ms is None else wait_ms)
             return
         try:
-            queue, future = self._done.get(timeout=None if wait_ms is None else wait_ms / 1000)
+            queue, future, at_ms = self._done.get(timeout=None if wait_ms is None else wait_ms / 1000)
         except queues.Empty:
             return
-        self._take(self._flights.pop(queue), future)
+        self._take(self._flights.pop(queue), future, at_ms)
 
     def _start(self) -> float | None:
         """Send what may be sent. Returns after how many ms more may be; None: when an answer comes."""
@@ -183,7 +185,7 @@ class Pipeline:
         for lane, chunks in list(self._waiting.items()):
             while chunks:
                 now = self._timer()
-                queue, at_ms = self._choose(lane, chunks[0], now)
+                queue, at_ms = self._choice.choose(chunks[0], self._flights, now)
                 if queue is not None and at_ms is not None and at_ms <= now:
                     self._submit(chunks.popleft(), queue, now)
                     continue
@@ -194,52 +196,32 @@ class Pipeline:
                 del self._waiting[lane]
         return soonest
 
-    def _choose(self, lane: Lane, chunk: Chunk, now: float) -> tuple[MessageQueue | None, float | None]:
-        """A queue for a chunk that has none in flight, and when the chunk may go to it; None: after an answer."""
-        if chunk.not_before_ms > now:
-            return None, chunk.not_before_ms
-        if lane.queue is not None:
-            if lane.queue in self._flights:
-                return None, None
-            return lane.queue, self._opens_at_ms(lane.queue, chunk, now)
-        idle = [one for one in self._queues_of(lane.topic) if one not in self._flights]
-        open_ones = [one for one in idle if (at := self._opens_at_ms(one, chunk, now)) is not None and at <= now]
-        if open_ones:
-            return self._faults.select_one_message_queue(open_ones, self._index, chunk.last_broker), now
-        later = [at for one in idle if (at := self._opens_at_ms(one, chunk, now)) is not None]
-        return None, min(later, default=None)
-
-    def _opens_at_ms(self, queue: MessageQueue, chunk: Chunk, now: float) -> float | None:
-        return self._window(queue.broker_name).opens_at_ms(len(chunk.body), now)
-
-    def _window(self, broker_name: str) -> ByteWindow:
-        return self._windows.setdefault(broker_name, ByteWindow())
-
     def _submit(self, chunk: Chunk, queue: MessageQueue, now: float) -> None:
+        if not chunk.tries:
+            chunk.deadline_ms = now + self._settings.send_timeout_ms
         left_ms = chunk.deadline_ms - now
-        if left_ms <= 0 and chunk.tries:
+        if left_ms <= 0:
             self._give_up(chunk, queue.broker_name, chunk.last_reason)
         wire = MessageQueue(self._brokers.wire_topic(queue.topic), queue.broker_name, queue.queue_id)
         request = request_of(chunk, wire, self._settings.group, self._now_ms())
         chunk.tries += 1
         self.counts.requests += 1
-        self._window(queue.broker_name).take(len(chunk.body))
+        self._choice.window(queue.broker_name).take(len(chunk.body))
         self._flights[queue] = _Flight(chunk, queue, now)
         timeout_ms = max(1, min(self._settings.request_timeout_ms, int(left_ms)))
         future = self._brokers.submit_broker(queue.broker_name, request, timeout_ms)
-        future.add_done_callback(lambda done: self._done.put((queue, done)))
+        future.add_done_callback(lambda done: self._done.put((queue, done, self._timer())))
 
-    def _take(self, flight: _Flight, future: Future[RemotingCommand]) -> None:
-        """An answer is there."""
+    def _take(self, flight: _Flight, future: Future[RemotingCommand], at_ms: float) -> None:
+        """An answer is there, since `at_ms`."""
         chunk, broker_name = flight.chunk, flight.queue.broker_name
-        now = self._timer()
-        window = self._window(broker_name)
+        window = self._choice.window(broker_name)
         window.release(len(chunk.body))
         error = future.exception()
         answer = future.result() if error is None else None
         verdict = verdict_of(answer if answer is not None else error)  # type: ignore[arg-type]
         is_stored = verdict.outcome in (Outcome.STORED, Outcome.STORED_WEAKLY)
-        self._faults.update_fault_item(broker_name, now - flight.sent_ms, isolation=not is_stored)
+        self._choice.note_answer(broker_name, at_ms - flight.sent_ms, is_stored=is_stored)
         if is_stored:
             window.grow(len(chunk.body))
             self._count(chunk, flight.queue, None if answer is None else stored_offset(answer.ext_fields))
@@ -251,33 +233,45 @@ class Pipeline:
         self._warn(broker_name, verdict)
         if verdict.code is None:
             self._brokers.not_reached(broker_name)
-        self._again(chunk, flight.queue, verdict, now)
+        self._again(chunk, flight.queue, verdict)
 
-    def _again(self, chunk: Chunk, queue: MessageQueue, verdict: Verdict, now: float) -> None:
+    def _again(self, chunk: Chunk, queue: MessageQueue, verdict: Verdict) -> None:
         """The chunk is not stored, or nobody knows."""
         size = len(chunk.body)
         left: Chunk | None = chunk
         if verdict.outcome is Outcome.UNKNOWN and self._verifier is not None:
-            self.counts.doubts += 1
-            found = self._verifier.stored(chunk, queue, self.counts.last_offsets.get(queue), verdict.reason)
-            self.counts.found += int(np.count_nonzero(found))
+            found = self._verified(self._verifier, chunk, queue, verdict.reason)
             left = chunk.without(found) if found.any() else chunk
         if left is None:
             self._buffered_bytes -= size
             return
         self._buffered_bytes -= size - len(left.body)
         if verdict.is_busy:
-            self._window(queue.broker_name).shrink(now)
+            self._choice.window(queue.broker_name).shrink(self._timer())
         if self._timer() >= left.deadline_ms:
             self._give_up(left, queue.broker_name, verdict.reason, verdict.code)
-        left.last_broker, left.last_reason = queue.broker_name, verdict.reason
-        others = left.lane.queue is None and any(
-            one.broker_name != queue.broker_name for one in self._queues_of(left.lane.topic)
-        )
-        if not others or left.tries > 1:
+        left.last_broker, left.last_reason, left.was_busy = queue.broker_name, verdict.reason, verdict.is_busy
+        if left.tries > 1 or not self._choice.has_other_broker(left, queue.broker_name):
             left.not_before_ms = self._timer() + min(_PAUSE_MS << min(left.tries - 1, 5), 1_000)
         self.counts.retries += 1
-        self._waiting.setdefault(left.lane, deque()).appendleft(left)
+        chunks = self._waiting.setdefault(left.lane, deque())
+        # In front of all that is newer: another one of its lane may have come back before.
+        chunks.insert(next((at for at, one in enumerate(chunks) if one.number > left.number), len(chunks)), left)
+
+    def _verified(
+        self, verifier: Verifier, chunk: Chunk, queue: MessageQueue, reason: str
+    ) -> npt.NDArray[np.bool_]:
+        """(n,): which rows of a chunk in doubt are stored. All other chunks get the time back that this takes."""
+        began_ms = self._timer()
+        self.counts.doubts += 1
+        found = verifier.stored(chunk, queue, self.counts.last_offsets.get(queue), reason)
+        self.counts.found += int(np.count_nonzero(found))
+        if found.any():
+            self._choice.note_stored(chunk, queue)
+        spent_ms = self._timer() - began_ms
+        for other in itertools.chain((one.chunk for one in self._flights.values()), *self._waiting.values()):
+            other.deadline_ms += spent_ms
+        return found
 
     def _give_up(self, chunk: Chunk, broker_name: str, reason: str, code: int | None = None) -> None:
         raise MQClientError(
@@ -290,6 +284,7 @@ class Pipeline:
         self._buffered_bytes -= len(chunk.body)
         self.counts.rows += chunk.row_count
         self.counts.bytes += len(chunk.body)
+        self._choice.note_stored(chunk, queue)
         # A delayed row, or one for a retry topic, lies in another queue: the broker answers the offset there.
         if offset is not None and not chunk.shared.single:
             self.counts.first_offsets.setdefault(queue, offset)

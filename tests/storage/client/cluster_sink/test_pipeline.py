@@ -13,6 +13,7 @@ import pytest
 
 from rmq_store.client.cluster_sink.chunks import Chunk, Lane, Shared
 from rmq_store.client.cluster_sink.pipeline import Pipeline, PipelineSettings
+from rmq_store.client.cluster_sink.queue_choice import TRIES_IN_ORDER
 from rmq_store.protocol.errors import (
     MQBrokerError,
     MQClientError,
@@ -38,6 +39,7 @@ class Fake:
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers)
         self.sent: list[tuple[str, bytes]] = []
+        self.timeouts_ms: list[int] = []
         self.now = 0.0
         self.held: list[Callable[[], None]] | None = None
         self._offsets = itertools.count()
@@ -50,6 +52,7 @@ class Fake:
 
     def submit_broker(self, broker_name: str, request: RemotingCommand, timeout_ms: int) -> Future[RemotingCommand]:
         self.sent.append((f"{broker_name}:{request.ext_fields['e']}", bytes(request.body)))
+        self.timeouts_ms.append(timeout_ms)
         answer = self.answers.pop(0) if self.answers else 0
         future: Future[RemotingCommand] = Future()
 
@@ -92,10 +95,10 @@ def chunk(text: bytes, lane: Lane = ANY) -> Chunk:
     return Chunk(lane, Shared(0, 0, False), text, np.arange(1, count + 1), keys, checks, 0)
 
 
-def pipeline(fake: Fake, verifier: Verifier | None = None, **settings: object) -> Pipeline:
+def pipeline(fake: Fake, verifier: Verifier | None = None, start: int = -1, **settings: object) -> Pipeline:
     return Pipeline(
         fake, lambda topic: QUEUES, PipelineSettings(**settings), verifier,  # type: ignore[arg-type]
-        timer=lambda: fake.now, now_ms=lambda: 1, sleep=fake.sleep, random_start=lambda: -1,
+        timer=lambda: fake.now, now_ms=lambda: 1, sleep=fake.sleep, random_start=lambda: start,
     )  # fmt: skip
 
 
@@ -217,7 +220,7 @@ def test_a_busy_broker_gets_less_at_once() -> None:
     sender = pipeline(fake)
     sender.send(chunk(b"x", FIXED))
     sender.finish()
-    window = sender._window("a")
+    window = sender._choice.window("a")
     assert window.limit_bytes < 1 << 20
     assert fake.now > 100
 
@@ -234,3 +237,132 @@ def test_the_offset_of_a_delayed_row_says_nothing_about_its_queue() -> None:
     counts = sender.finish()
     assert verifier.asked == [(QUEUES[0], None)]
     assert (counts.first_offsets, counts.last_offsets) == ({}, {})
+
+
+def held_back(count: int, *answers: Answer) -> tuple[Fake, Pipeline]:
+    """Chunks 0 .. `count` are in flight, one in each queue from a:0 on, and will be answered with `answers`."""
+    fake = Fake(*answers)
+    fake.held = []
+    sender = pipeline(fake)
+    for number in range(count):
+        sender.send(chunk(b"%d" % number))
+    return fake, sender
+
+
+def answer_in_turn(fake: Fake) -> None:
+    held, fake.held = fake.held, None
+    assert held is not None
+    for done in held:
+        done()
+
+
+def in_queue(fake: Fake, refused: int) -> dict[str, list[bytes]]:
+    """What queues have got, when the first `refused` requests were refused."""
+    found: dict[str, list[bytes]] = {}
+    for place, body in fake.sent[refused:]:
+        found.setdefault(place, []).append(body)
+    return found
+
+
+@pytest.mark.parametrize("start", [2, 3])
+def test_a_refused_chunk_goes_where_it_comes_behind_older_rows(start: int) -> None:
+    # One queue of the other broker has nothing yet. The order of the task holds in each queue.
+    fake = Fake(14, 0, 0)
+    fake.held = []
+    sender = pipeline(fake, start=start)
+    for number in range(3):
+        sender.send(chunk(b"%d" % number))
+    (free,) = {f"{one.broker_name}:{one.queue_id}" for one in QUEUES} - {place for place, _ in fake.sent}
+    refused, *others = fake.held
+    fake.held = None
+    for done in (*others, refused):
+        done()
+    for _ in range(3):
+        sender._step()
+    sender._start()
+    assert fake.sent[3] == (free, b"0")
+    for number in range(3, 9):
+        sender.send(chunk(b"%d" % number))
+    counts = sender.finish()
+    assert counts.rows == 9
+    assert all(texts == sorted(texts) for texts in in_queue(fake, 1).values())
+    assert counts.displaced == 0
+
+
+def test_two_refused_chunks_keep_their_order() -> None:
+    fake, sender = held_back(2, 14, 14)
+    for flight in sender._flights.values():
+        flight.chunk.tries = 2  # both wait a while now
+    answer_in_turn(fake)
+    sender._step()
+    sender._step()
+    sender.send(chunk(b"2"))
+    sender.finish()
+    assert [body for _, body in fake.sent[2:]] == [b"0", b"1", b"2"]
+
+
+def test_a_busy_broker_is_asked_again_before_rows_change_places() -> None:
+    # Each queue of the other broker has newer rows.
+    fake, sender = held_back(4, 2, 0, 0, 0, 2)
+    answer_in_turn(fake)
+    counts = sender.finish()
+    assert fake.sent[4:] == [("a:0", b"0"), ("a:0", b"0")]
+    assert counts.displaced == 0
+
+
+def test_rows_come_behind_newer_ones_where_brokers_leave_no_choice(caplog: pytest.LogCaptureFixture) -> None:
+    for answers in ([14, 0, 0, 0], [2, 0, 0, 0, *[2] * (TRIES_IN_ORDER - 1)]):
+        fake, sender = held_back(4, *answers)
+        answer_in_turn(fake)
+        counts = sender.finish()
+        assert fake.sent[-1][0][0] == "b"
+        assert (counts.rows, counts.displaced) == (4, 1)
+        assert "behind newer rows of their task" in caplog.text
+        caplog.clear()
+
+
+def test_a_chunk_has_its_whole_time_when_it_is_sent() -> None:
+    # A verification takes longer than the budget, and other chunks wait for it: sent, refused, and not yet sent.
+    fake = Fake(RemotingTimeoutError("late"), 14, 14)
+    verifier = Verifier(0)
+
+    def takes_long(chunk: Chunk, queue: MessageQueue, start: int | None, reason: str) -> npt.NDArray[np.bool_]:
+        fake.now += 120_000
+        return np.ones(chunk.row_count, np.bool_)
+
+    verifier.stored = takes_long  # type: ignore[method-assign]
+    fake.held = []
+    sender = pipeline(fake, verifier, send_timeout_ms=60_000)
+    for number in range(6):
+        sender.send(chunk(b"%d" % number))
+    held, fake.held = fake.held, None
+    held[0]()
+    sender._step()
+    for done in held[1:]:
+        done()
+    assert sender.finish().rows == 5
+    assert min(fake.timeouts_ms) == 3_000
+
+
+def test_an_answer_that_waits_for_a_verification_makes_no_slow_broker() -> None:
+    fake = Fake(RemotingTimeoutError("late"), 0, 0, 0)
+    verifier = Verifier()
+
+    def takes_long(chunk: Chunk, queue: MessageQueue, start: int | None, reason: str) -> npt.NDArray[np.bool_]:
+        fake.now += 120_000
+        return np.ones(chunk.row_count, np.bool_)
+
+    verifier.stored = takes_long  # type: ignore[method-assign]
+    fake.held = []
+    sender = pipeline(fake, verifier)
+    latencies: dict[str, list[float]] = {}
+    note = sender._choice.note_answer
+    sender._choice.note_answer = lambda name, ms, *, is_stored: (  # type: ignore[method-assign]
+        latencies.setdefault(name, []).append(ms),
+        note(name, ms, is_stored=is_stored),
+    )
+    for number in range(4):
+        sender.send(chunk(b"%d" % number))
+    answer_in_turn(fake)
+    sender.finish()
+    assert latencies == {"a": [0.0, 0.0], "b": [0.0, 0.0]}
