@@ -15,6 +15,7 @@ from helpers.cluster.brokers import RocketmqCluster
 from helpers.cluster.fault_proxy import FaultProxy, Loss
 from rmq_store.client.cluster_sink import row_encoder
 from rmq_store.client.cluster_sink.pipeline import PipelineSettings
+from rmq_store.client.cluster_sink.queue_reading import QueueReading
 from rmq_store.client.cluster_sink.records import WritePart
 from rmq_store.client.cluster_sink.row_encoder import EncoderSettings
 from rmq_store.client.cluster_sink.task import SinkReport, SinkSettings, SinkTask
@@ -24,6 +25,8 @@ from rmq_store.protocol.errors import ReplayConflictError, SendInDoubtError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.groups import create_group
+from rmq_store.remoting.cluster.locks import lock
 from rmq_store.remoting.cluster.offsets import queue_ranges
 from rmq_store.remoting.cluster.pulling import read_range
 from rmq_store.remoting.transport.settings import ClusterSettings
@@ -231,6 +234,25 @@ def test_delayed_rows_are_found_where_they_wait(cluster: RocketmqCluster, new_na
         assert (report.skipped, report.rows) == (3, 0)
         found = stored(ours, topic, 3)
     assert sorted(row["body"] for row in found) == [b"later", b"now", b"soon"]
+
+
+def test_rows_that_a_broker_makes_dead_letters_are_found_there(
+    cluster: RocketmqCluster, new_name: Callable[[str], str]
+) -> None:
+    # A broker of 5.x does so while a member of the group has a lock.
+    group = new_name("locked")
+    topic, dead = cluster.create_topic(f"%RETRY%{group}", 1), f"%DLQ%{group}"
+    part, rows = WritePart(group, 0, 0), bodies("a", "b")
+    with connected(cluster) as ours:
+        create_group(ours, group)
+        assert lock(ours, group, "a member", [MessageQueue(topic, "broker-a", 0)])
+        assert send(ours, topic, rows, part).rows == 2
+        report = send(ours, topic, rows, part)
+        assert (report.skipped, report.rows, report.late) == (2, 0, 0)
+        queues = [MessageQueue(one, "broker-a", 0) for one in (topic, dead)]
+        places = {queue.topic: end for queue, end in QueueReading(ours, 10_000).ends(queues).items()}
+    is_old = cluster.version.startswith("4.")
+    assert places == ({topic: 2, dead: 0} if is_old else {topic: 0, dead: 2})
 
 
 def test_rows_of_a_zombie_that_come_after_the_check_are_reported(

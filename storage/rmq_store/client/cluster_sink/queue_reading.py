@@ -5,17 +5,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from typing import Final
 
 import numpy as np
 
+from rmq_store.client.cluster_sink.outcomes import Outcome, verdict_of
 from rmq_store.errors import OffsetOutOfRangeError
 from rmq_store.format.batches.content_keys import FoundKeys, keys_in_frames
 from rmq_store.format.frames.frame_walk import frames_of_answer
 from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode, SendInDoubtError, SlaveBehindError
 from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader
-from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.cluster import Cluster, checked
 from rmq_store.remoting.cluster.offsets import queue_ranges
 from rmq_store.remoting.cluster.pull_request import EVERYTHING, PullFilter
 from rmq_store.remoting.cluster.pulling import read_range
@@ -23,6 +26,8 @@ from rmq_store.remoting.cluster.pulling import read_range
 _log = logging.getLogger(__name__)
 
 _PAUSE_S = 0.2
+_UNKNOWN: Final = (ResponseCode.TOPIC_NOT_EXIST,)
+_KNOWN_OR_NOT: Final = (ResponseCode.SUCCESS, *_UNKNOWN)
 
 
 class QueueReading:
@@ -40,54 +45,94 @@ class QueueReading:
         """The ends of queues as their masters know them. A topic that a broker does not have ends at 0.
 
         Raises:
-            SendInDoubtError: a master does not answer, or is busy, until `until_ms` of the cluster's timer, or within
-                the patience; or it refuses.
+            SendInDoubtError: a master refuses, or does not answer until `until_ms` of the cluster's timer, or within
+                the patience.
         """
         until_ms = self._cluster.timer() + self.patience_ms if until_ms is None else until_ms
         ends: dict[MessageQueue, int] = {}
-        left = list(queues)
+        left: Collection[MessageQueue] = list(queues)
         while left:
-            commands = [
-                (
-                    queue.broker_name,
-                    request(
-                        GetMaxOffsetRequestHeader(
-                            topic=self._cluster.wire_topic(queue.topic),
-                            queue_id=queue.queue_id,
-                            bname=queue.broker_name,
-                        )
-                    ),
-                )
-                for queue in left
-            ]
-            again = []
-            last: RemotingError | MQBrokerError | None = None
-            for queue, answer in zip(left, self._cluster.call_all(commands), strict=True):
-                if isinstance(answer, RemotingError):
-                    again.append(queue)
-                    last = answer
-                elif answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                    ends[queue] = 0
-                elif answer.code == ResponseCode.SUCCESS:
-                    ends[queue] = max(GetMaxOffsetResponseHeader.from_ext(answer.ext_fields).offset, 0)
-                else:
-                    last = MQBrokerError(answer.code, answer.remark or "", queue.broker_name)
-                    if not last.retryable:
-                        raise SendInDoubtError(
-                            f"whether rows are stored is unknown, because {queue.broker_name} does not tell the end of "
-                            f"queue {queue.queue_id} of topic {queue.topic!r}: {last}"
-                        ) from last
-                    again.append(queue)
-            if again and self._cluster.timer() >= until_ms:
-                names = ", ".join(sorted({queue.broker_name for queue in again}))
-                raise SendInDoubtError(
-                    f"whether rows are stored is unknown until the queues of {names} are read, and its master does not "
-                    f"tell their ends: {last}. Nothing is sent again before; the batch can be repeated"
-                ) from last
-            left = again
-            if left:
-                self._sleep(_PAUSE_S)
+            found, missing = self.ends_now(left)
+            ends |= found
+            self.await_again(missing, until_ms)
+            left = missing
         return ends
+
+    def ends_now(
+        self, queues: Collection[MessageQueue]
+    ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, Exception]]:
+        """The ends of queues whose masters answer at once, and why the others do not."""
+        commands = [
+            (
+                queue.broker_name,
+                request(
+                    GetMaxOffsetRequestHeader(
+                        topic=self._cluster.wire_topic(queue.topic), queue_id=queue.queue_id, bname=queue.broker_name
+                    )
+                ),
+            )
+            for queue in queues
+        ]
+        ends: dict[MessageQueue, int] = {}
+        missing: dict[MessageQueue, Exception] = {}
+        for queue, answer in zip(queues, self._cluster.call_all(commands), strict=True):
+            try:
+                header = checked(answer, queue.broker_name, _KNOWN_OR_NOT)
+            except (RemotingError, MQBrokerError) as error:
+                missing[queue] = error
+                continue
+            if header.code == ResponseCode.TOPIC_NOT_EXIST:
+                ends[queue] = 0
+            else:
+                ends[queue] = max(GetMaxOffsetResponseHeader.from_ext(header.ext_fields).offset, 0)
+        return ends, missing
+
+    def await_again(self, missing: Mapping[MessageQueue, Exception], until_ms: float) -> None:
+        """Wait a moment before masters are asked once more that did not answer.
+
+        Raises:
+            SendInDoubtError: it is `until_ms`, or a master refuses what it was asked.
+        """
+        if not missing:
+            return
+        is_refused = any(_is_refusal(error) for error in missing.values())
+        if not is_refused and self._cluster.timer() < until_ms:
+            self._sleep(_PAUSE_S)
+            return
+        names = ", ".join(sorted({queue.broker_name for queue in missing}))
+        last = next((error for error in missing.values() if _is_refusal(error)), next(iter(missing.values())))
+        raise SendInDoubtError(
+            f"whether rows are stored is unknown until the queues of {names} are read, and its master "
+            f"{'refuses' if is_refused else 'does not answer'}: {last}. Nothing is sent again before; the batch can be "
+            "repeated"
+        ) from last
+
+    def ranges(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, QueueRange]:
+        """The ranges of queues, those of a slave while a master does not answer: its end is no later. A topic that a
+        broker does not have is empty.
+
+        Raises:
+            SendInDoubtError: a broker refuses, or nobody of a broker answers within the patience.
+        """
+        until_ms = self._cluster.timer() + self.patience_ms
+        ranges: dict[MessageQueue, QueueRange] = {}
+        for topic in sorted({queue.topic for queue in queues}):
+            of_topic = [queue for queue in queues if queue.topic == topic]
+            parts = [of_topic]
+            while parts:
+                part = parts.pop()
+                try:
+                    ranges |= queue_ranges(self._cluster, part)
+                except (RemotingError, MQBrokerError) as error:
+                    is_unknown = isinstance(error, MQBrokerError) and error.response_code in _UNKNOWN
+                    if not is_unknown:
+                        self.await_again(dict.fromkeys(part, error), until_ms)
+                        parts.append(part)
+                    elif len(part) > 1:  # one of the brokers does not have the topic
+                        parts += [[queue] for queue in part]
+                    else:
+                        ranges[part[0]] = QueueRange(0, 0)
+        return ranges
 
     def keys(self, parts: Mapping[MessageQueue, tuple[int, int]], tag: bytes, into: FoundKeys) -> None:
         """Add the keys with this tag among the messages [start, end) of queues.
@@ -129,3 +174,10 @@ class QueueReading:
             )  # fmt: skip
             if begin < end:
                 self._keys_of(queue, begin, end, tag, into)
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether the same question would be answered in the same way again."""
+    if isinstance(error, MQBrokerError) and error.response_code == ResponseCode.NO_PERMISSION:
+        return True
+    return verdict_of(error).outcome is Outcome.REFUSED

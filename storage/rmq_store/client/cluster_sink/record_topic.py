@@ -1,12 +1,15 @@
 """Records in a topic of the cluster (`records`). Control plane.
 
 The topic has one queue at every master. A record goes to two brokers, the first ones of an order that depends on the
-write and the partition. A search begins at the end of the queue and stops at a record of an earlier batch of the same
-task. No record may be missed, so a search may leave out fewer queues than each record has copies:
+write and the partition. Its tag is a hash of both, so a broker looks through its queue for it and answers little. A
+search begins at the end of the queue and stops at a record of an earlier batch of the same task. No record may be
+missed, so a search may leave out fewer queues than each record has copies:
 
     masters    copies that a record must have    queues that a search may leave out
     1, 2       1                                 none
     3 or more  2                                 1
+
+A broker that does not answer is waited for only if the search needs it.
 
 A broker shows a message in its queue a moment after its answer. A search may be too early for the record of a task that
 has just died. So a task also reads what came between its search and its own record.
@@ -30,8 +33,9 @@ from rmq_store.format.frames.frame_walk import frames_of_answer
 from rmq_store.protocol.errors import MQBrokerError, MQClientError, RemotingError, SendInDoubtError, SlaveBehindError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.names import TOOLS_CONSUMER
 from rmq_store.remoting.cluster.offsets import queue_ranges, search_offset, store_timestamp_ms
-from rmq_store.remoting.cluster.pull_request import EVERYTHING, PullFilter
+from rmq_store.remoting.cluster.pull_request import PullFilter
 from rmq_store.remoting.cluster.pulling import read_range
 from rmq_store.remoting.cluster.sending import single_request, stored_offset
 from rmq_store.remoting.cluster.topics import create_topic
@@ -41,7 +45,7 @@ _log = logging.getLogger(__name__)
 RECORD_TOPIC: Final = "PYRMQ_SINK_RECORDS"
 
 _COPIES: Final = 2
-_WINDOW: Final = 64
+_WINDOW: Final = 1024
 _CLOCK_SKEW_MS: Final = 10 * 60_000
 _TRIES: Final = 4
 _PAUSE_S: Final = 0.1
@@ -66,7 +70,7 @@ class RecordTopic:
         self._reading = reading
         self._group = group
         self._topic = topic
-        self._wanted = PullFilter(group=pull_group) if pull_group else EVERYTHING
+        self._pull_group = pull_group or TOOLS_CONSUMER
         self._sleep = sleep
         # What was read of each queue ends here.
         self._read_ends: dict[MessageQueue, int] = {}
@@ -78,15 +82,16 @@ class RecordTopic:
             SendInDoubtError: so many brokers cannot be read that a record may be missed.
         """
         queues = self._queues(part)
+        ends = self._ends(queues)
         records: list[Record] = []
         not_before_ms: int | None = None
-        unread: list[SendInDoubtError] = []
-        for queue in queues:
+        unread = len(queues) - len(ends)
+        for queue, end in ends.items():
             try:
-                found, earlier_ms = self._search(queue, part, not_before_ms)
-            except SendInDoubtError as error:
-                unread.append(error)
-                if len(unread) >= _copies_needed(len(queues)):
+                found, earlier_ms = self._search(queue, end, part, not_before_ms)
+            except SendInDoubtError:
+                unread += 1
+                if unread >= _copies_needed(len(queues)):
                     raise
                 continue
             records += found
@@ -105,7 +110,8 @@ class RecordTopic:
         queues = self._queues(record.part)
         stored: Offsets = {}
         reason = ""
-        for queue in queues:
+        # Those that have just answered first.
+        for queue in sorted(queues, key=lambda one: bool(self._read_ends) and one not in self._read_ends):
             offset, reason = self._store(queue, record)
             if offset is not None:
                 stored[queue] = offset
@@ -125,8 +131,8 @@ class RecordTopic:
         """The offset of the record in a queue; None if the broker does not take it, and why."""
         command = single_request(
             MessageQueue(self._cluster.wire_topic(queue.topic), queue.broker_name, queue.queue_id), record.to_json(),
-            f"KEYS\x01{record.part.key.replace(' ', '_')}\x02WAIT\x01true\x02", group=self._group,
-            born_ms=time.time_ns() // 1_000_000,
+            f"TAGS\x01{_tag_of(record.part)}\x02KEYS\x01{record.part.key.replace(' ', '_')}\x02WAIT\x01true\x02",
+            group=self._group, born_ms=time.time_ns() // 1_000_000,
         )  # fmt: skip
         reason = ""
         for number in range(_TRIES):
@@ -153,7 +159,7 @@ class RecordTopic:
                 continue
             if begin < offset:
                 self._await_dispatch(queue, offset)
-                records = [record for record, _ in self._records(queue, begin, offset)]
+                records = [record for record, _ in self._records(queue, begin, offset, own.part)]
                 found += [record for record in records if record.attempt != own.attempt]
             self._read_ends[queue] = offset + 1
         return earliest(found, own.part)
@@ -180,11 +186,25 @@ class RecordTopic:
 
         return sorted(set(route.publish_queues()) | set(route.read_queues()), key=rank)
 
+    def _ends(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, int]:
+        """The ends of so many queues that no record can be missed, in their order."""
+        until_ms = self._cluster.timer() + self._reading.patience_ms
+        known: dict[MessageQueue, int] = {}
+        while True:
+            ends, missing = self._reading.ends_now([queue for queue in queues if queue not in known])
+            known |= ends
+            if len(queues) - len(known) < _copies_needed(len(queues)):
+                return {queue: known[queue] for queue in queues if queue in known}
+            try:
+                self._reading.await_again(missing, until_ms)
+            except SendInDoubtError as error:
+                raise _in_doubt(error) from error
+
     def _search(
-        self, queue: MessageQueue, part: WritePart, not_before_ms: int | None
+        self, queue: MessageQueue, whole_end: int, part: WritePart, not_before_ms: int | None
     ) -> tuple[list[Record], int | None]:
         """The records of a part of a write in one queue, and when an earlier batch of it was recorded."""
-        whole_end = end = self._reading.ends([queue])[queue]
+        end = whole_end
         try:
             begin = queue_ranges(self._cluster, [queue])[queue].min_offset
             if not_before_ms is not None and begin < end:
@@ -194,7 +214,7 @@ class RecordTopic:
             earlier_ms = None
             while begin < end:
                 start = max(begin, end - window)
-                for record, stored_ms in self._records(queue, start, end):
+                for record, stored_ms in self._records(queue, start, end, part):
                     if (record.part.write, record.part.partition) != (part.write, part.partition):
                         continue
                     if record.part.batch < part.batch:
@@ -209,8 +229,12 @@ class RecordTopic:
         except _READ_ERRORS as error:
             raise _in_doubt(error) from error
 
-    def _records(self, queue: MessageQueue, start: int, end: int) -> Iterator[tuple[Record, int]]:
-        for frames in read_range(self._cluster, queue, start, end, self._wanted):
+    def _records(
+        self, queue: MessageQueue, start: int, end: int, part: WritePart
+    ) -> Iterator[tuple[Record, int]]:
+        """The records with the tag of a part of a write, and when they were stored: its own, and some others."""
+        wanted = PullFilter(group=self._pull_group, subscription=_tag_of(part))
+        for frames in read_range(self._cluster, queue, start, end, wanted):
             positions, sizes = frames_of_answer(frames)
             for position, size in zip(positions.tolist(), sizes.tolist(), strict=True):
                 frame = frames[position : position + size]
@@ -218,6 +242,11 @@ class RecordTopic:
                 record = Record.from_json(MessageParts(frame, header_bytes).body)
                 if record is not None:
                     yield record, store_timestamp_ms(frame)
+
+
+def _tag_of(part: WritePart) -> str:
+    """The tag of all records of a task, whatever the batch."""
+    return hashlib.blake2b(f"{part.write}/{part.partition}".encode(), digest_size=8).hexdigest()
 
 
 def _copies_needed(master_count: int) -> int:

@@ -5,7 +5,9 @@
                                              recorded queues are read, and those that were added since from their start
     a send has an unknown outcome            its queue is read after the settle time
     all rows are stored, after a repetition  what came into the queues between the read and the first own row is read,
-                                             too: keys of ours there are of a zombie, and are reported
+                                             too: rows of ours there that are stored once more are reported
+    rows for a retry topic                   a broker may put them into its dead-letter topic, which is recorded and
+                                             read, too
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ import numpy.typing as npt
 from rmq_store.client.cluster_sink.chunks import Chunk
 from rmq_store.client.cluster_sink.queue_reading import QueueReading
 from rmq_store.client.cluster_sink.records import Offsets, Plan, Record, WritePart, plan
-from rmq_store.format.batches.content_keys import FoundKeys
-from rmq_store.format.text.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from rmq_store.format.batches.batch_bodies import KEY_BYTES
+from rmq_store.format.batches.content_keys import Bytes, FoundKeys
+from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
+from rmq_store.protocol.errors import SendInDoubtError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.offsets import queue_ranges
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +74,10 @@ class ReplayCheck:
         self._own: Offsets = {}
         self._read_ends: Offsets = {}
         self._delay_brokers: set[str] = set()
+        # Keys that may come into a queue once more without being stored twice: own ones whose send was in doubt, and
+        # those that waited for their time when the queues were read.
+        self._found_in_doubt = FoundKeys()
+        self._found_waiting = FoundKeys()
         self.found = FoundKeys()
         self.is_repetition = False
 
@@ -80,9 +87,11 @@ class ReplayCheck:
         Raises:
             SendInDoubtError: a recorded queue cannot be read. MQClientError: the record cannot be stored.
         """
-        self._prepare({topic: queues}, is_per_broker=False)
+        broker_names = {queue.broker_name for queue in queues}
+        dead_letters = _dead_letters(topic, broker_names)
+        self._prepare({topic: queues} | dead_letters, per_broker=dead_letters)
         if delayed:
-            self.prepare_delays({queue.broker_name for queue in queues})
+            self.prepare_delays(broker_names)
 
     def prepare_delays(self, broker_names: Collection[str]) -> None:
         """Before the first delayed send to brokers. Raises as `prepare`."""
@@ -90,30 +99,29 @@ class ReplayCheck:
         if new:
             levels = [MessageQueue(SCHEDULE_TOPIC, name, level) for name in new for level in range(_SCHEDULE_QUEUES)]
             timers = [MessageQueue(TIMER_TOPIC, name, 0) for name in new]
-            self._prepare({SCHEDULE_TOPIC: levels, TIMER_TOPIC: timers}, is_per_broker=True)
+            self._prepare({SCHEDULE_TOPIC: levels, TIMER_TOPIC: timers}, per_broker=_WAITING)
             self._delay_brokers.update(new)
 
-    def _prepare(self, queues_of: Mapping[str, Sequence[MessageQueue]], *, is_per_broker: bool) -> None:
-        """Read and record the queues of topics. `is_per_broker`: a broker that no earlier attempt has recorded for a
-        topic got no rows of it; otherwise its queues were added to the topic since.
+    def _prepare(self, queues_of: Mapping[str, Sequence[MessageQueue]], per_broker: Collection[str]) -> None:
+        """Read and record the queues of topics. A broker that no earlier attempt has recorded for a topic of
+        `per_broker` got no rows of it; otherwise its queues were added to the topic since.
         """
         if self._earlier is None:
             self._earlier = self._records.find(self._part)
-        queues = [queue for of_topic in queues_of.values() for queue in of_topic]
-        found = queue_ranges(self._cluster, queues)
+        found = self._reading.ranges([queue for of_topic in queues_of.values() for queue in of_topic])
         ranges = {queue: (limits.min_offset, limits.max_offset) for queue, limits in found.items()}
-        steps = self._plan(ranges, queues_of, is_per_broker)
+        steps = self._plan(ranges, queues_of, per_broker)
         if steps.record:
             missed = self._records.add(Record(self._part, steps.record, self._attempt))
             self._own |= steps.record
             if missed:
                 self._earlier = _lower(self._earlier, missed)
-                steps = self._plan(ranges, queues_of, is_per_broker)
+                steps = self._plan(ranges, queues_of, per_broker)
         if steps.read:
             self._read(steps.read)
 
     def _plan(
-        self, ranges: Mapping[MessageQueue, tuple[int, int]], topics: Collection[str], is_per_broker: bool
+        self, ranges: Mapping[MessageQueue, tuple[int, int]], topics: Collection[str], per_broker: Collection[str]
     ) -> Plan:
         assert self._earlier is not None  # _prepare has looked for it
         read: Offsets = {}
@@ -121,7 +129,7 @@ class ReplayCheck:
         for topic in topics:
             earlier = {queue: offset for queue, offset in self._earlier.items() if queue.topic == topic}
             reachable = {queue: found for queue, found in ranges.items() if queue.topic == topic}
-            names = {queue.broker_name for queue in (*earlier, *reachable)} if is_per_broker else {None}
+            names = {queue.broker_name for queue in (*earlier, *reachable)} if topic in per_broker else {None}
             for name in names:
                 steps = plan(_of_broker(earlier, name), topic, _of_broker(reachable, name))
                 read |= steps.read
@@ -134,7 +142,14 @@ class ReplayCheck:
             self._sleep(self._settle_ms / 1000)
         self.is_repetition = True
         ends = self._reading.ends(list(starts))
-        self._reading.keys({queue: (start, ends[queue]) for queue, start in starts.items()}, self._tag, self.found)
+        parts = {queue: (start, ends[queue]) for queue, start in starts.items()}
+        waiting = {queue: part for queue, part in parts.items() if queue.topic in _WAITING}
+        self._reading.keys({queue: parts[queue] for queue in parts if queue not in waiting}, self._tag, self.found)
+        if waiting:
+            held = FoundKeys()
+            self._reading.keys(waiting, self._tag, held)
+            _copy(held, self._found_waiting, but=self.found)
+            _copy(held, self.found)
         self._read_ends |= ends
 
     # -- Verifier ---------------------------------------------------------------------------------------------------
@@ -152,7 +167,8 @@ class ReplayCheck:
         known = _lower(self._earlier, self._own)
         queues = [queue]
         if chunk.shared.single:
-            queues += [one for one in known if one.broker_name == queue.broker_name and one.topic in _WAITING]
+            elsewhere = (*_WAITING, *_dead_letters(queue.topic, ()))
+            queues += [one for one in known if one.broker_name == queue.broker_name and one.topic in elsewhere]
         until_ms = self._cluster.timer() + self._settle_ms + self._reading.patience_ms
         self._reading.ends(queues, until_ms)
         self._sleep(self._settle_ms / 1000)
@@ -162,7 +178,9 @@ class ReplayCheck:
         if start is not None:
             starts[queue] = start
         self._reading.keys({one: (starts[one], ends[one]) for one in queues}, self._tag, found)
-        is_found, _ = found.find(chunk.keys)
+        is_found, checks = found.find(chunk.keys)
+        keys = chunk.keys.reshape(-1, KEY_BYTES)[is_found].ravel()
+        self._found_in_doubt.add(keys, checks[is_found])
         _log.warning(
             "queue %d of topic %r at broker %r was read after a send of unknown outcome (%s): %d of %d rows are stored",
             queue.queue_id, queue.topic, queue.broker_name, reason, np.count_nonzero(is_found), chunk.row_count,
@@ -171,29 +189,60 @@ class ReplayCheck:
 
     # -- behind the last row ----------------------------------------------------------------------------------------
 
-    def late_keys(self, first_offsets: Offsets) -> int:
-        """How many keys of this part came into the queues after a repetition had read them, and before its own rows:
-        rows of another attempt, which may be there twice.
+    def late_keys(self, first_offsets: Offsets, made: Callable[[Bytes], npt.NDArray[np.bool_]]) -> int:
+        """How many rows of this part came into the queues after a repetition had read them, and before its own first
+        row, and are stored twice by that: an attempt that was thought dead has stored them. `made` says which keys are
+        those of the task's rows. A queue that cannot be read is logged.
         """
         parts = {
             queue: (self._read_ends[queue], offset)
             for queue, offset in first_offsets.items()
             if queue in self._read_ends and self._read_ends[queue] < offset
         }
-        late = FoundKeys()
-        self._reading.keys(parts, self._tag, late)
-        if len(late):
+        between = FoundKeys()
+        try:
+            self._reading.keys(parts, self._tag, between)
+        except SendInDoubtError as error:
+            _log.warning("%s: whether another attempt sent rows after the check is unknown: %s", self._part.key, error)
+            return 0
+        keys = between.keys
+        if not len(keys):
+            return 0
+        own, counts = np.unique(keys.reshape(-1, KEY_BYTES)[made(keys)], axis=0, return_counts=True)
+        flat = own.ravel()
+        is_expected = self._found_in_doubt.find(flat)[0] | self._found_waiting.find(flat)[0]
+        late = int((counts - is_expected.astype(np.int64)).sum())
+        if late:
             _log.error(
-                "%s: %d rows of an attempt that was thought dead came after the replay check; they may be stored twice",
-                self._part.key, len(late),
+                "%s: %d rows of an attempt that was thought dead came after the replay check, and are stored twice",
+                self._part.key, late,
             )  # fmt: skip
-        return len(late)
+        return late
 
 
 _WAITING: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)
 
 
 T = TypeVar("T")
+
+
+def _dead_letters(topic: str, broker_names: Collection[str]) -> dict[str, list[MessageQueue]]:
+    """Where brokers put messages for a retry topic that were tried too often, or while a member of the group has a lock
+    (5.x); empty for other topics.
+    """
+    if not topic.startswith(RETRY_PREFIX):
+        return {}
+    dead = DLQ_PREFIX + topic.removeprefix(RETRY_PREFIX)
+    return {dead: [MessageQueue(dead, name, 0) for name in sorted(broker_names)]}
+
+
+def _copy(source: FoundKeys, into: FoundKeys, *, but: FoundKeys | None = None) -> None:
+    """Add what was found, except the keys of `but`."""
+    keys, checks = source.keys, source.checks
+    if but is not None:
+        wanted = ~but.find(keys)[0]
+        keys, checks = keys.reshape(-1, KEY_BYTES)[wanted].ravel(), checks[wanted]
+    into.add(keys, checks)
 
 
 def _of_broker(values: Mapping[MessageQueue, T], broker_name: str | None) -> dict[MessageQueue, T]:

@@ -83,7 +83,7 @@ class SinkTask:
         self._settings = settings
         self._queues: dict[str, Sequence[MessageQueue]] = {}
         self._rows = 0
-        keys = KeyMaker(seed_of([part.write, str(part.batch), str(part.partition)]))
+        keys = self._keys = KeyMaker(seed_of([part.write, str(part.batch), str(part.partition)]))
         reading = QueueReading(cluster, settings.patience_ms, settings.pull_group)
         self._check: ReplayCheck | None = None
         if settings.replay_check:
@@ -118,12 +118,15 @@ class SinkTask:
             self._pipeline.send(chunk)
         counts: SendCounts = self._pipeline.finish()
         check = self._check
-        late = check.late_keys(counts.first_offsets) if check is not None and check.is_repetition else 0
+        is_repetition = check is not None and check.is_repetition
+        late = 0
+        if check is not None and is_repetition:
+            late = check.late_keys(counts.first_offsets, self._keys.has_made)
         if self._encoder.skipped:
             _log.info("%d rows were stored by an earlier attempt, %d are sent now", self._encoder.skipped, counts.rows)
         return SinkReport(
             counts.rows, self._encoder.skipped, counts.found, counts.requests, counts.retries, late,
-            check is not None and check.is_repetition, dict(counts.weak),
+            is_repetition, dict(counts.weak),
         )  # fmt: skip
 
     def __enter__(self) -> Self:

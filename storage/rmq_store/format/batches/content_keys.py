@@ -12,6 +12,7 @@ upper-case hex digits; unlike the keys of Java's clients it holds no time.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -107,6 +108,22 @@ class KeyMaker:
         keys[:, -_ORDINAL_BYTES:] = ordinal_bytes[:, -_ORDINAL_BYTES:]
         return keys.ravel()
 
+    def has_made(self, keys: Bytes) -> npt.NDArray[np.bool_]:
+        """(n,): which of `keys` (KEY_BYTES * n) this maker has made; meant for few keys."""
+        given = keys.reshape(-1, KEY_BYTES)
+        lows = np.ascontiguousarray(given[:, TAG_BYTES : TAG_BYTES + 8]).view(np.uint64).ravel()
+        known = self._slots.reshape(-1, 3)
+        known = known[(known[:, 2] > 0) & np.isin(known[:, 0], lows)]
+        counts: dict[bytes, int] = {}
+        for low, high, count in known.tolist():
+            digest = low.to_bytes(8, sys.byteorder) + high.to_bytes(8, sys.byteorder)
+            counts[digest[:_KEPT_DIGEST_BYTES]] = count
+        of_digests = [counts.get(key[TAG_BYTES:-_ORDINAL_BYTES].tobytes(), 0) for key in given]
+        ordinals = [int.from_bytes(key[-_ORDINAL_BYTES:].tobytes(), "big") for key in given]
+        is_tagged = (given[:, :TAG_BYTES] == np.frombuffer(self.tag, np.uint8)).all(axis=1)
+        made: npt.NDArray[np.bool_] = is_tagged & (np.array(ordinals, np.int64) < np.array(of_digests, np.int64))
+        return made
+
     def _make_room(self, count: int) -> None:
         size = len(self._slots) // 3
         if 2 * (self._used + count) <= size:
@@ -137,6 +154,18 @@ class FoundKeys:
     def __len__(self) -> int:
         self._make_ready()
         return len(self._checks) - self.repeated
+
+    @property
+    def keys(self) -> Bytes:
+        """(KEY_BYTES * n,): all that was found, in its order, also what was found more than once."""
+        pieces = [keys for keys, _ in self._pieces]
+        return np.concatenate(pieces) if pieces else np.zeros(0, np.uint8)
+
+    @property
+    def checks(self) -> UInt64:
+        """(n,): the checks of `keys`."""
+        pieces = [checks for _, checks in self._pieces]
+        return np.concatenate(pieces) if pieces else np.zeros(0, np.uint64)
 
     def add(self, keys: Bytes, checks: UInt64) -> None:
         """Remember keys (KEY_BYTES * n) and their checks (n,)."""

@@ -16,6 +16,7 @@ from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.request_codes import RequestCode
 
 PULL_NOT_FOUND: Final = 19
+PULL_RETRY_IMMEDIATELY: Final = 20
 PULL_OFFSET_MOVED: Final = 21
 QUERY_NOT_FOUND: Final = 22
 GROUP_NOT_EXIST: Final = 26
@@ -77,7 +78,10 @@ class SimulatedBroker(CountingServer):
         offset = int(fields["queueOffset"])
         code, records, behind = SUCCESS, [], queue.end
         if queue.first <= offset < queue.end:
-            records, behind = queue.pull(offset, int(fields.get("maxMsgNums", PULL_MESSAGES)))
+            wanted = int(fields.get("maxMsgNums", PULL_MESSAGES))
+            records, behind = queue.pull(offset, wanted, fields.get("subscription", "*"))
+            if not records:
+                code = PULL_RETRY_IMMEDIATELY
         elif offset < queue.first:
             code, behind = PULL_OFFSET_MOVED, queue.first
         else:

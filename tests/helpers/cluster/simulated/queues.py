@@ -17,6 +17,7 @@ _FIXED_BYTES: Final = _FIXED.size
 # As a broker gives from memory: so many messages, or so many bytes, but one at least.
 PULL_MESSAGES: Final = 32
 PULL_BYTES: Final = 256 << 10
+FILTERED_MESSAGES: Final = 800
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +83,23 @@ class SimulatedQueue:
         """When the message at an offset was stored."""
         return START_MS + offset * 1000 if offset < self.generated else self.store_times_ms[offset - self.generated]
 
-    def pull(self, offset: int, count: int) -> tuple[list[bytes], int]:
-        """(records, next offset) from an offset in [first, end)."""
+    def pull(self, offset: int, count: int, tag: str = "*") -> tuple[list[bytes], int]:
+        """(records, next offset) from an offset in [first, end). With a tag a broker looks at FILTERED_MESSAGES or more
+        until it has found enough.
+        """
         records: list[bytes] = []
         size = 0
-        for at in range(offset, min(offset + min(count, PULL_MESSAGES), self.end)):
+        looked_at = count if tag == "*" else max(count, FILTERED_MESSAGES)
+        at = offset
+        for at in range(offset, min(offset + looked_at, self.end)):
             one = self.record_at(at)
-            if records and size + len(one) > PULL_BYTES:
-                break
+            if tag != "*" and f"TAGS\x01{tag}\x02".encode() not in one:
+                continue
+            if len(records) == PULL_MESSAGES or (records and size + len(one) > PULL_BYTES):
+                return records, at
             records.append(one)
             size += len(one)
-        return records, offset + len(records)
+        return records, at + 1
 
     def search(self, time_ms: int) -> int:
         """The first offset whose message was stored at this time or later; `end` if there is none."""

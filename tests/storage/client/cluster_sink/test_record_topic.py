@@ -133,3 +133,32 @@ def test_an_own_record_that_was_stored_twice_is_of_no_other_task(
     assert task.find(PART) == {}
     assert task.add(record(5, "a")) == {}
     assert sum(one.queues.topics[RECORD_TOPIC][0].end for one in holders(brokers)) == 4
+
+
+def test_a_broker_that_is_away_is_not_waited_for_where_its_records_are_elsewhere() -> None:
+    with SimulatedCluster(3) as brokers:
+        brokers.create_topic(RECORD_TOPIC, queue_count=1)
+        for away in brokers.brokers.values():
+            waits_s: list[float] = []
+            with Cluster(ClusterSettings.of_text(brokers.name_server)) as cluster:
+                reading = QueueReading(cluster, 60_000, sleep=waits_s.append)
+                topic = RecordTopic(cluster, reading, group="pg", sleep=waits_s.append)
+                part = WritePart(f"query {away.name}", 0, 0)
+                topic._queues(part)  # the route is known
+                away.stop()
+                assert topic.find(part) == {}
+                assert topic.add(Record(part, {ORDERS: 5}, "a")) == {}
+                assert waits_s == []
+            away.start()
+
+
+def test_the_first_search_of_a_write_reads_few_of_the_records_of_others() -> None:
+    with SimulatedCluster(2) as brokers:
+        brokers.create_topic(RECORD_TOPIC, queue_count=1, message_count=20_000)
+        with Cluster(ClusterSettings.of_text(brokers.name_server)) as cluster:
+            first = RecordTopic(cluster, QueueReading(cluster, 300), group="pg")
+            first.add(record(5, "a"))
+            brokers.forget_calls()
+            assert RecordTopic(cluster, QueueReading(cluster, 300), group="pg").find(PART) == {ORDERS: 5}
+        assert brokers.total_calls[RequestCode.PULL_MESSAGE] < 100  # 32 messages in each would make 1,250
+        assert brokers.bytes_of_answers < 100_000

@@ -157,3 +157,18 @@ def test_what_would_lead_the_extension_out_of_its_buffers_is_refused() -> None:
         native.functions.number_digests(np.arange(4, dtype=np.uint64), np.zeros(6, np.uint64), 0, np.zeros(2, np.int64))
     with pytest.raises(ValueError, match="power of two"):
         native.functions.find_digests(np.zeros(2, np.uint64), np.zeros(9, np.uint64), np.zeros(1, np.uint64))
+
+
+def test_a_maker_knows_the_keys_that_it_has_made() -> None:
+    maker = KeyMaker(SEED)
+    made = keys_of([b"a", b"b", b"a", *(b"%d" % number for number in range(3000))], maker)
+    third_of_a = made[2][:-1] + b"\2"
+    others = [
+        third_of_a,
+        keys_of([b"c"], KeyMaker(SEED))[0],
+        keys_of([b"a"], KeyMaker(seed_of(["another"])))[0],
+        b"xx" + made[0][2:],
+    ]
+    known = maker.has_made(np.frombuffer(b"".join([*made, *others]), np.uint8))
+    assert known.tolist() == [True] * len(made) + [False] * len(others)
+    assert maker.has_made(np.zeros(0, np.uint8)).tolist() == []
