@@ -46,6 +46,7 @@ def test_a_killed_broker_leaves_the_route_at_once_and_comes_back_with_its_store(
         assert [requests.body_of(frame) for frame in requests.frames(requests.pull(master, topic))] == [b"kept"]
 
 
+@pytest.mark.slow
 def test_a_suspended_broker_takes_connections_stays_in_the_route_and_answers_nobody(cluster: RocketmqCluster) -> None:
     cluster.broker().suspend()
     with cluster.connect(timeout_s=1) as connection, pytest.raises(TimeoutError):
@@ -62,6 +63,7 @@ def test_a_process_that_does_not_run_cannot_be_suspended(cluster: RocketmqCluste
         cluster.broker("broker-a", 1).suspend()
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_a_cluster_and_an_error_carries_its_logs() -> None:
     version = "4.9.7"
     fixtures.require_released(version)

@@ -75,6 +75,7 @@ def test_a_sync_master_of_5_without_in_sync_replicas_does_not_wait_for_anybody(v
     assert answer.code == (SLAVE_NOT_AVAILABLE if version.startswith("4.") else SUCCESS)
 
 
+@pytest.mark.slow
 def test_brokers_that_know_their_users(version: str, started: Start) -> None:
     old = version.startswith("4.")
     cluster = started(acl=Acl(accounts=(READER,)))
@@ -105,7 +106,8 @@ def test_brokers_that_know_their_users(version: str, started: Start) -> None:
         assert ranges.code == (SUCCESS if old else NO_PERMISSION)
 
 
-@pytest.mark.parametrize("client_certificates", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("client_certificates", [False, True])
 def test_brokers_that_speak_tls_alone(version: str, started: Start, client_certificates: bool, tmp_path: Path) -> None:
     tls = Tls(tmp_path, client_certificates=client_certificates)
     cluster = started(tls=tls)

@@ -154,6 +154,7 @@ def test_a_repetition_in_another_order_leaves_out_what_is_stored(
     assert found == Counter(ROWS * 2)
 
 
+@pytest.mark.slow
 def test_keys_of_row_numbers_would_take_rows_for_others(
     cluster: RocketmqCluster, new_name: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +172,7 @@ def test_keys_of_row_numbers_would_take_rows_for_others(
             send(ours, topic, bodies(*shuffled()), WritePart(topic, 3, 1))
 
 
+@pytest.mark.slow
 def test_without_the_check_a_repetition_stores_rows_twice(
     cluster: RocketmqCluster, new_name: Callable[[str], str]
 ) -> None:
@@ -181,7 +183,9 @@ def test_without_the_check_a_repetition_stores_rows_twice(
         assert len(stored(ours, topic, 240)) == 240
 
 
-@pytest.mark.parametrize("loss", [Loss.SILENCE, Loss.RESET, Loss.TORN])
+@pytest.mark.parametrize(
+    "loss", [Loss.SILENCE, *(pytest.param(loss, marks=pytest.mark.slow) for loss in (Loss.RESET, Loss.TORN))]
+)
 def test_an_answer_that_is_lost_after_the_store_doubles_nothing(
     cluster: RocketmqCluster, proxy: FaultProxy, new_name: Callable[[str], str], loss: Loss
 ) -> None:
@@ -194,6 +198,7 @@ def test_an_answer_that_is_lost_after_the_store_doubles_nothing(
     assert proxy.requests[RequestCode.SEND_BATCH_MESSAGE] == 1
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_lost_doubles_rows_where_they_are_sent_again(
     cluster: RocketmqCluster, proxy: FaultProxy, new_name: Callable[[str], str]
 ) -> None:
@@ -255,6 +260,7 @@ def test_rows_that_a_broker_makes_dead_letters_are_found_there(
     assert places == ({topic: 2, dead: 0} if is_old else {topic: 0, dead: 2})
 
 
+@pytest.mark.slow
 def test_rows_of_a_zombie_that_come_after_the_check_are_reported(
     cluster: RocketmqCluster, new_name: Callable[[str], str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -290,6 +296,7 @@ def test_topics_by_column_and_one_that_must_not_be_made(
             send(ours, new_name("Nowhere"), bodies("x"), part, new_topic_queues=0)
 
 
+@pytest.mark.slow
 def test_records_in_a_directory_need_no_topic(
     cluster: RocketmqCluster, new_name: Callable[[str], str], tmp_path: Any
 ) -> None:

@@ -96,6 +96,7 @@ def test_a_task_that_fails_and_runs_again_stores_each_row_once(
     assert numbers_of(cluster, spark, topic, 2 * ROWS) == EXPECTED + EXPECTED
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_batches")
 def test_without_the_check_such_a_task_stores_rows_twice(
     spark: Any, cluster: RocketmqCluster, new_name: NewName, tmp_path: Path

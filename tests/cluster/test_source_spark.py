@@ -161,6 +161,7 @@ def test_a_stream_of_a_group_goes_on_after_a_restart_and_commits_what_it_has_don
     assert bodies(spark, tmp_path / "new") == numbered(65, 70)
 
 
+@pytest.mark.slow
 def test_a_stream_without_a_group_follows_its_checkpoint(
     spark: Any, cluster: RocketmqCluster, new_name: NewName, tmp_path: Path
 ) -> None:
