@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -16,7 +15,8 @@ from rmq_store.cli.target.cluster_target import ClusterCommand, ClusterTarget, c
 if TYPE_CHECKING:
     from rmq_store.cli.target.answers import Answers
     from rmq_store.kinds.table import Kind
-    from rmq_store.protocol.bodies.topics import TopicOffset
+    from rmq_store.protocol.messages import MessageQueue
+    from rmq_store.protocol.results import QueueRange
     from rmq_store.remoting.cluster.cluster import Cluster
     from rmq_store.remoting.cluster.routes import TopicRoute
 
@@ -56,38 +56,19 @@ def topics(target: ClusterTarget, as_json: bool, per_queue: bool, show_all: bool
 def _topics(
     cluster: Cluster, answers: Answers, kinds: Mapping[str, Kind], *, show_all: bool
 ) -> Iterator[dict[str, Any]]:
+    from rmq_store.cli.cluster.queues import topic_ends
     from rmq_store.format.text.names import LMQ_PREFIX, is_system_topic
 
-    wanted = (
+    names = [
         name for name in cluster.topics() if show_all or not (is_system_topic(name) or name.startswith(LMQ_PREFIX))
-    )
-    while names := list(islice(wanted, _AT_ONCE)):
-        routes = [route for route in map(cluster.route, names) if route is not None]
-        ends = _ends(cluster, answers, routes)
-        for route in routes:
+    ]
+    for first in range(0, len(names), _AT_ONCE):
+        part = names[first : first + _AT_ONCE]
+        ends = topic_ends(cluster, answers, part)
+        for route in filter(None, map(cluster.route, part)):
             kind = kinds.get(route.topic)
             if show_all or kind is None:
                 yield _topic(route, ends, kind)
-
-
-def _ends(
-    cluster: Cluster, answers: Answers, routes: Sequence[TopicRoute]
-) -> Mapping[tuple[str, str], Mapping[int, TopicOffset]]:
-    """(topic, broker) -> its queues; without brokers that do not answer."""
-    from rmq_store.protocol.bodies.topics import TopicStatsTable
-    from rmq_store.protocol.wire.admin_headers import GetTopicStatsInfoRequestHeader
-    from rmq_store.protocol.wire.header_fields import request
-
-    asked = [(route.topic, broker) for route in routes for broker in sorted(route.queues)]
-    commands = [
-        (broker, request(GetTopicStatsInfoRequestHeader(topic=cluster.wire_topic(topic), bname=broker)))
-        for topic, broker in asked
-    ]
-    return {
-        place: {queue.queue_id: one for queue, one in TopicStatsTable.decode(answer.body).offset_table.items()}
-        for place, answer in zip(asked, answers.ask(commands), strict=True)
-        if answer is not None
-    }
 
 
 def _kinds(cluster: Cluster) -> Mapping[str, Kind]:
@@ -112,18 +93,16 @@ def _kinds(cluster: Cluster) -> Mapping[str, Kind]:
     return found
 
 
-def _topic(
-    route: TopicRoute, ends: Mapping[tuple[str, str], Mapping[int, TopicOffset]], kind: Kind | None
-) -> dict[str, Any]:
+def _topic(route: TopicRoute, ends: Mapping[MessageQueue, QueueRange], kind: Kind | None) -> dict[str, Any]:
     """A topic as `write_topics` shows it."""
     from rmq_store.kinds.table import STATIC_TOPICS
 
     kind = STATIC_TOPICS if route.is_static else kind
     queues: list[dict[str, Any]] = [
-        {"brokerName": broker, "queueId": queue_id, "minOffset": max(one.min_offset, 0),
-         "maxOffset": max(one.max_offset, one.min_offset, 0)}
-        for broker in sorted(route.queues)
-        for queue_id, one in sorted(ends.get((route.topic, broker), {}).items())
+        {"brokerName": queue.broker_name, "queueId": queue.queue_id, "minOffset": ends[queue].min_offset,
+         "maxOffset": ends[queue].max_offset}
+        for queue in route.read_queues()
+        if queue in ends
     ]  # fmt: skip
     perm = 7
     for config in route.queues.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from rmq_store.cli.shared.output import (
     common_options,
     lmq_option,
     open_store,
+    queue_text,
     tell_conflicts,
     wide_option,
     write_json,
@@ -65,25 +67,30 @@ def groups(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, s
             for entry in filters
             if entry.group == group["group"]
         ]
+    write_groups(found, as_json=as_json, per_queue=per_queue or bool(names))
+
+
+def write_groups(found: Sequence[Mapping[str, Any]], *, as_json: bool, per_queue: bool) -> None:
+    """Print groups; queues with a `brokerName` are named by it, and an unknown number is `-`."""
     if as_json:
         write_json(found)
         return
-    if names or per_queue:
+    if per_queue:
         rows = [
-            (g["group"], q["topic"], q["queueId"], _or_dash(q["committedOffset"]), q["maxOffset"], q["lag"])
+            (g["group"], q["topic"], queue_text(q), _or_dash(q["committedOffset"]), q["maxOffset"], q["lag"])
             for g in found
             for q in g["queues"]
         ]
         write_table(("GROUP", "TOPIC", "QUEUE", "COMMITTED", "MAX", "LAG"), rows, flexible=("GROUP", "TOPIC"))
         click.echo()
     sums = [
-        (g["group"], len({q["topic"] for q in g["queues"]}), g["lag"], g["retries"], g["waiting"], g["dead"])
+        (g["group"], len({q["topic"] for q in g["queues"]}), g["lag"], g["retries"], _or_dash(g["waiting"]), g["dead"])
         for g in found
     ]
     write_table(("GROUP", "TOPICS", "LAG", "RETRIES", "WAITING", "DEAD"), sums, flexible=("GROUP",))
-    if filters:
+    asked = [(g["group"], one["topic"], one["type"], one["expression"]) for g in found for one in g["filters"]]
+    if asked:
         click.echo()
-        asked = [(entry.group, entry.topic, entry.expression_type, entry.expression) for entry in filters]
         write_table(("GROUP", "TOPIC", "TYPE", "FILTER"), asked, flexible=("GROUP", "TOPIC", "FILTER"))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,11 +31,13 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("GROUP", "TOPIC", "QUEUE", "COMMITTED", "END", "LAG", "WAITING", "LAG TIME")
 _WATCHED = (*_COLUMNS, "RATE", "ETA")
-_EVERY_S = 2.0
+EVERY_S = 2.0
 
 
-class _Line(NamedTuple):
-    """One line: a queue, or the sum of a topic's queues (then `queue` is their number)."""
+class LagLine(NamedTuple):
+    """One line: a queue, or the sum of a topic's queues (then `queue` is their number). Over a cluster `queue` has its
+    broker in front, and `waiting` is unknown.
+    """
 
     group: str
     topic: str
@@ -59,7 +61,7 @@ class _Line(NamedTuple):
 @click.argument("names", metavar="[GROUP]...", nargs=-1, type=GROUP)
 @click.option("--queues", "per_queue", is_flag=True, help="One line per queue, as with names of groups.")
 @click.option("--watch", "every_s", metavar="[SECONDS]", type=FiniteRange(0.05, DAY_S), is_flag=False,
-              flag_value=_EVERY_S, help="Poll repeatedly, every 2 seconds by default, and show rates and times to "
+              flag_value=EVERY_S, help="Poll repeatedly, every 2 seconds by default, and show rates and times to "
                                         "catch up.")  # fmt: skip
 def lag(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, every_s: float | None) -> None:
     """Lag of consumer groups: of the named groups for each queue, or of all groups for each topic.
@@ -70,31 +72,46 @@ def lag(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, ever
     previous poll, and ETA the time until the group has caught up at this rate. On a terminal the screen is redrawn
     until q or Ctrl-C. In a pipe every poll prints a table, with --json a line.
     """
-    rates, lags = Rates(), Rates()
+    gauge = LagGauge()
     with open_store(root) as store:
         tell_conflicts(store)
-        if every_s is None:
-            _show(_lines(store, names, per_queue, rates, lags), as_json, watched=False)
-        elif sys.stdout.isatty() and not as_json:
-            from rmq_store.cli.shared.live_screen import table, watch
-
-            watch(
-                lambda: table(
-                    "", _WATCHED, [_cells(line, watched=True) for line in _lines(store, names, per_queue, rates, lags)],
-                    left=2,
-                ),
-                every_s,
-            )  # fmt: skip
-        else:
-            try:
-                while True:
-                    _show(_lines(store, names, per_queue, rates, lags), as_json, watched=True)
-                    time.sleep(every_s)
-            except KeyboardInterrupt:
-                return
+        show_lag(lambda: _lines(store, names, per_queue, gauge), as_json=as_json, every_s=every_s)
 
 
-def _lines(store: Store, names: Sequence[str], per_queue: bool, rates: Rates, lags: Rates) -> list[_Line]:
+def show_lag(poll: Callable[[], list[LagLine]], *, as_json: bool, every_s: float | None) -> None:
+    """Print the lines of one poll, or with `every_s` poll until q or Ctrl-C."""
+    if every_s is None:
+        _show(poll(), as_json, watched=False)
+    elif sys.stdout.isatty() and not as_json:
+        from rmq_store.cli.shared.live_screen import table, watch
+
+        watch(lambda: table("", _WATCHED, [_cells(line, watched=True) for line in poll()], left=2), every_s)
+    else:
+        try:
+            while True:
+                _show(poll(), as_json, watched=True)
+                time.sleep(every_s)
+        except KeyboardInterrupt:
+            return
+
+
+class LagGauge:
+    """Remembers one poll, for the rates of the next one."""
+
+    def __init__(self) -> None:
+        self._consumed, self._lags = Rates(), Rates()
+
+    def with_rates(self, lines: Sequence[LagLine], now_ms: int) -> list[LagLine]:
+        """The lines with `rate` and `eta_ms`, as far as they are known."""
+        consumed = self._consumed.sample(now_ms, {line[:3]: line.committed or 0 for line in lines})
+        shrinking = self._lags.sample(now_ms, {line[:3]: line.lag for line in lines})
+        return [
+            line._replace(rate=consumed.get(line[:3]), eta_ms=_eta_ms(line.lag, shrinking.get(line[:3])))
+            for line in lines
+        ]
+
+
+def _lines(store: Store, names: Sequence[str], per_queue: bool, gauge: LagGauge) -> list[LagLine]:
     from rmq_store.broker.monitoring.lag import all_lags, group_lag
 
     store.refresh()
@@ -108,25 +125,23 @@ def _lines(store: Store, names: Sequence[str], per_queue: bool, rates: Rates, la
     if names:
         failed = [retry for retry in failed if retry.removeprefix(RETRY_PREFIX) in names]
     found = [line for group in groups for line in _of_group(group, per_queue or bool(names))]
-    consumed = rates.sample(now_ms, {line[:3]: line.committed or 0 for line in found})
-    shrinking = lags.sample(now_ms, {line[:3]: line.lag for line in found})
     shown = {line.topic for line in found}
+    found = gauge.with_rates(found, now_ms)
     found += [_uncommitted(store, retry) for retry in failed if retry not in shown]
     found.sort(key=lambda line: (line.group, line.topic))
     return [
-        line._replace(
-            rate=consumed.get(line[:3]),
-            eta_ms=_eta_ms(line.lag, shrinking.get(line[:3])),
-            waiting=waiting.get(line.topic, 0) if line[:2] != before[:2] else None,
-        )
+        line._replace(waiting=waiting.get(line.topic, 0) if line[:2] != before[:2] else None)
         for before, line in zip([("", ""), *found], found, strict=False)
     ]
 
 
-def _uncommitted(store: Store, topic: str) -> _Line:
+def _uncommitted(store: Store, topic: str) -> LagLine:
     """The retry topic of a group that has not committed an offset on it."""
     ends = [found.max_offset for found in store.queue_ranges(topic).values()] if store.find_topic(topic) else []
-    return _Line(topic.removeprefix(RETRY_PREFIX), topic, f"all {len(ends)}", None, sum(ends), sum(ends), None)
+    lag = sum(ends)
+    return LagLine(
+        topic.removeprefix(RETRY_PREFIX), topic, f"all {len(ends)}", None, lag, lag, None, eta_ms=_eta_ms(lag, None)
+    )
 
 
 def _eta_ms(lag: int, growth: float | None) -> float | None:
@@ -135,19 +150,20 @@ def _eta_ms(lag: int, growth: float | None) -> float | None:
     return None if growth is None or growth >= 0 else lag / -growth * 1000
 
 
-def _of_group(group: GroupLag, per_queue: bool) -> list[_Line]:
+def _of_group(group: GroupLag, per_queue: bool) -> list[LagLine]:
     queues = [
-        _Line(group.group, queue.topic, queue.queue_id, queue.consumer_offset, queue.broker_offset, queue.diff,
+        LagLine(group.group, queue.topic, queue.queue_id, queue.consumer_offset, queue.broker_offset, queue.diff,
               queue.lag_ms if queue.diff else None)
         for queue in group.queues
     ]  # fmt: skip
     if per_queue:
         return queues
     topics = sorted({line.topic for line in queues})
-    return [_together([line for line in queues if line.topic == topic]) for topic in topics]
+    return [together([line for line in queues if line.topic == topic]) for topic in topics]
 
 
-def _together(queues: Sequence[_Line]) -> _Line:
+def together(queues: Sequence[LagLine]) -> LagLine:
+    """The sum of the queues of one topic."""
     times = [line.lag_ms for line in queues if line.lag_ms is not None]
     committed = [line.committed for line in queues if line.committed is not None]
     return queues[0]._replace(
@@ -159,7 +175,7 @@ def _together(queues: Sequence[_Line]) -> _Line:
     )
 
 
-def _show(lines: Sequence[_Line], as_json: bool, *, watched: bool) -> None:
+def _show(lines: Sequence[LagLine], as_json: bool, *, watched: bool) -> None:
     if as_json:
         write_json([_json(line, watched=watched) for line in lines], one_line=watched)
         return
@@ -169,14 +185,14 @@ def _show(lines: Sequence[_Line], as_json: bool, *, watched: bool) -> None:
         click.echo()
 
 
-def _cells(line: _Line, *, watched: bool) -> tuple[str | int, ...]:
+def _cells(line: LagLine, *, watched: bool) -> tuple[str | int, ...]:
     committed = "-" if line.committed is None else line.committed
     waiting = "-" if line.waiting is None else line.waiting
     cells = (line.group, line.topic, line.queue, committed, line.end, line.lag, waiting, duration_text(line.lag_ms))
     return (*cells, rate_text(line.rate), duration_text(line.eta_ms)) if watched else cells
 
 
-def _json(line: _Line, *, watched: bool) -> dict[str, Any]:
+def _json(line: LagLine, *, watched: bool) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "group": line.group, "topic": line.topic, "queue": line.queue, "committedOffset": line.committed,
         "endOffset": line.end, "lag": line.lag, "waiting": line.waiting, "lagMs": line.lag_ms,

@@ -18,6 +18,7 @@ from rmq_store.cli.shared.output import (
     open_store,
     open_to_write,
     printable,
+    queue_text,
     wide_option,
     write_json,
     write_table,
@@ -58,16 +59,21 @@ def show(root: Path, as_json: bool, group: str, topics: tuple[str, ...]) -> None
     with open_store(root) as store:
         require_group(store, group)
         places = [change.place for change in plan_reset(store, group, _topics(store, group, topics), latest)]
+    names = ("topic", "queueId", "minOffset", "maxOffset", "committedOffset", "lag")
+    rows = [(p.topic, p.queue_id, p.min_offset, p.max_offset, p.committed, p.lag) for p in places]
+    write_places([dict(zip(names, row, strict=True)) for row in rows], as_json=as_json)
+
+
+def write_places(places: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Print the offsets of a group; queues with a `brokerName` are named by it."""
     if as_json:
-        names = ("topic", "queueId", "minOffset", "maxOffset", "committedOffset", "lag")
-        rows = [(p.topic, p.queue_id, p.min_offset, p.max_offset, p.committed, p.lag) for p in places]
-        write_json([dict(zip(names, row, strict=True)) for row in rows])
+        write_json(places)
         return
-    write_table(
-        ("TOPIC", "QUEUE", "MIN", "MAX", "COMMITTED", "LAG"),
-        [(p.topic, p.queue_id, p.min_offset, p.max_offset, _dash(p.committed), p.lag) for p in places],
-        flexible=("TOPIC",),
-    )
+    rows = [
+        (p["topic"], queue_text(p), p["minOffset"], p["maxOffset"], _dash(p["committedOffset"]), p["lag"])
+        for p in places
+    ]
+    write_table(("TOPIC", "QUEUE", "MIN", "MAX", "COMMITTED", "LAG"), rows, flexible=("TOPIC",))
 
 
 @offsets.command(
@@ -122,7 +128,7 @@ def reset(
         require_group(store, group)
         changes = _plan(store, group, topics, queue, asked)
         if not as_json:
-            _write_changes(changes)
+            write_changes([_row(change) for change in changes])
         if not dry_run:
             require_idle(store, group)
         for who in active_consumers(store, group):
@@ -134,9 +140,7 @@ def reset(
             changes = _plan(store, group, topics, queue, asked)
             apply_reset(store, group, changes)
     if as_json:
-        names = ("topic", "queueId", "minOffset", "maxOffset", "committedOffset", "newOffset", "lag", "newLag")
-        rows = [dict(zip(names, _row(change), strict=True)) for change in changes]
-        write_json({"reset": bool(moving) and not dry_run, "queues": rows})
+        write_json({"reset": bool(moving) and not dry_run, "queues": changes_json([_row(one) for one in changes])})
     elif not dry_run:
         click.echo(f"{moving} offsets set", err=True)
 
@@ -170,7 +174,7 @@ def _plan_file(store: Store, group: str, topics: Sequence[str], queue: int | Non
 
     wanted = {
         key: offset
-        for key, offset in _read_offsets(path).items()
+        for key, offset in _offsets_of_store(path).items()
         if (not topics or key[0] in topics) and queue in (None, key[1])
     }
     changes = plan_reset(store, group, _topics(store, group, sorted({topic for topic, _ in wanted})), given(wanted))
@@ -181,16 +185,26 @@ def _plan_file(store: Store, group: str, topics: Sequence[str], queue: int | Non
     return changes
 
 
-def _read_offsets(path: Path) -> dict[tuple[str, int], int]:
-    """{(topic, queue id): offset} of a file that `export` wrote. Raises UsageError."""
+def _offsets_of_store(path: Path) -> dict[tuple[str, int], int]:
+    found = read_offsets(path)
+    for topic, queue in found:
+        if not (queue.isascii() and queue.isdigit()):
+            raise UsageError(f"{path}: {topic!r} queue {queue!r}: a store has queues 0, 1, ...")
+    return {(topic, int(queue)): offset for (topic, queue), offset in found.items()}
+
+
+def read_offsets(path: Path) -> dict[tuple[str, str], int]:
+    """{(topic, queue): offset} of a file that `export` wrote; a queue is `0`, of a cluster `broker-a:0`. Raises
+    UsageError.
+    """
     from rmq_store.files.durable import read_limited
 
     try:
         content = json.loads(read_limited(path, _FILE_BYTES_MAX))
         found = {
-            (str(topic), int(queue_id)): offset
+            (str(topic), str(queue)): offset
             for topic, of_topic in content.items()
-            for queue_id, offset in of_topic.items()
+            for queue, offset in of_topic.items()
         }
     except (ValueError, AttributeError, RecursionError) as error:
         raise UsageError(f"{path}: no offsets as `rmq offsets export` writes them: {error}") from error
@@ -202,18 +216,31 @@ def _read_offsets(path: Path) -> dict[tuple[str, int], int]:
     return found
 
 
-def _write_changes(changes: Sequence[OffsetChange]) -> None:
-    rows = [_row(change) for change in changes]
-    write_table(_COLUMNS, [(*row[:4], _dash(row[4]), *row[5:]) for row in rows], flexible=("TOPIC",))
-    outside = sum(change.wanted != change.then for change in changes)
+def write_changes(changes: Sequence[Mapping[str, Any]]) -> None:
+    """Print a plan; queues with a `brokerName` are named by it. `outside`: the nearest offset took the place of one."""
+    rows = [
+        (c["topic"], queue_text(c), c["minOffset"], c["maxOffset"], _dash(c["committedOffset"]), c["newOffset"],
+         c["lag"], c["newLag"])
+        for c in changes
+    ]  # fmt: skip
+    write_table(_COLUMNS, rows, flexible=("TOPIC",))
+    outside = sum(change["outside"] for change in changes)
     if outside:
         click.echo(f"rmq: {outside} offsets lay outside of their queues and became the nearest ones", err=True)
 
 
-def _row(change: OffsetChange) -> tuple[Any, ...]:
+def changes_json(changes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A plan for `write_json`."""
+    return [{name: value for name, value in change.items() if name != "outside"} for change in changes]
+
+
+def _row(change: OffsetChange) -> dict[str, Any]:
     place = change.place
-    place_row = place.topic, place.queue_id, place.min_offset, place.max_offset, place.committed
-    return *place_row, change.then, place.lag, change.lag
+    return {
+        "topic": place.topic, "queueId": place.queue_id, "minOffset": place.min_offset, "maxOffset": place.max_offset,
+        "committedOffset": place.committed, "newOffset": change.then, "lag": place.lag, "newLag": change.lag,
+        "outside": change.wanted != change.then,
+    }  # fmt: skip
 
 
 def _dash(offset: int | None) -> int | str:

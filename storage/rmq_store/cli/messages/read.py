@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store.cli.shared.completion import TOPIC
-from rmq_store.cli.shared.message_text import LINE_COLUMNS, body_line, body_option, json_row, rows_of
+from rmq_store.cli.shared.message_text import body_line, body_option, columns_of, json_row, rows_of
 from rmq_store.cli.shared.name_lookup import require_queue, require_topic
 from rmq_store.cli.shared.output import (
     common_options,
     open_store,
     printable,
+    queue_text,
     time_text,
     wide_option,
     write_json,
@@ -58,25 +59,27 @@ def read(root: Path, as_json: bool, topic: str, queue_id: int | None, start: int
     source. Bodies are decompressed. In a body that is not UTF-8 the invalid bytes are escaped; use --body hex for the
     exact bytes.
     """
-    from rmq_store.format.tables.schema import MESSAGE_SCHEMA
-
-    columns = [name for name in (MESSAGE_SCHEMA.names if as_json else LINE_COLUMNS) if body != "none" or name != "body"]
     with open_store(root) as store:
-        rows = _rows(store, topic, queue_id, start, limit, columns)
-        if as_json:
-            for row in rows:
-                write_json(json_row(row, body), one_line=True)
-            return
-        titles, widths = _TITLES[: len(columns)], None
-        for cells in _together(_cells(row, body) for row in rows):
-            write_table(titles, cells, flexible=("TAGS", "KEYS"), cut=("BODY",), header=widths is None,
-                        least=widths or ())  # fmt: skip
-            widths = widths or widths_of([titles, *([str(cell) for cell in row] for row in cells)])[:-1]
+        rows = _rows(store, topic, queue_id, start, limit, columns_of(as_json=as_json, body=body))
+        write_rows(rows, as_json=as_json, body=body)
+
+
+def write_rows(rows: Iterable[dict[str, Any]], *, as_json: bool, body: str) -> None:
+    """Print rows of `rows_of` as a table, or a JSON document each; of a cluster, if they have the column brokerName."""
+    if as_json:
+        for row in rows:
+            write_json(json_row(row, body), one_line=True)
+        return
+    titles, widths = _TITLES if body != "none" else _TITLES[:-1], None
+    for cells in _together(_cells(row, body) for row in rows):
+        write_table(titles, cells, flexible=("TAGS", "KEYS"), cut=("BODY",), header=widths is None,
+                    least=widths or ())  # fmt: skip
+        widths = widths or widths_of([titles, *([str(cell) for cell in row] for row in cells)])[:-1]
 
 
 def _cells(row: dict[str, Any], body: str) -> list[str | int]:
     tags, keys = (printable(row[name] or "") for name in ("tags", "keys"))
-    shown = [row["queueId"], row["queueOffset"], time_text(row["storeTimestamp"]), tags, keys]
+    shown = [queue_text(row), row["queueOffset"], time_text(row["storeTimestamp"]), tags, keys]
     return shown if body == "none" else [*shown, body_line(row["body"], body)]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rmq_store.cli.shared.output import printable, terminal_columns, time_text
+from rmq_store.cli.shared.output import printable, queue_text, terminal_columns, time_text
 from rmq_store.cli.shared.tables import cut
 
 if TYPE_CHECKING:
@@ -32,6 +32,14 @@ def body_option(command: Command) -> Command:
         help="How to show bodies. json: in one line, and with --json as a value; a body that is no JSON is "
         "shown as text.",
     )(command)
+
+
+def columns_of(*, as_json: bool, body: str, of_cluster: bool = False) -> list[str]:
+    """The columns to read for the output; for lines of a cluster brokerName, too."""
+    from rmq_store.format.tables.schema import MESSAGE_SCHEMA
+
+    names = MESSAGE_SCHEMA.names if as_json else [*LINE_COLUMNS, *(["brokerName"] if of_cluster else [])]
+    return [name for name in names if body != "none" or name != "body"]
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
@@ -84,7 +92,7 @@ def message_line(row: Mapping[str, Any], how: str) -> str:
     """`time  queue:offset  tags  keys  body`, two spaces apart, `-` for none. On a terminal it is coloured, and the
     body is cut to the room, but not below _BODY_LEAST columns; with --wide it is never cut.
     """
-    place = f"{row['queueId']}:{row['queueOffset']}"
+    place = f"{queue_text(row)}:{row['queueOffset']}"
     cells = [
         click.style(time_text(row["storeTimestamp"]), dim=True),
         click.style(place, fg="cyan"),

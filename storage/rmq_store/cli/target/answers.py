@@ -29,11 +29,19 @@ class Answers:
         for (broker, _), given in zip(commands, self._cluster.read_all(commands), strict=True):
             try:
                 found.append(checked(given, broker, ok))
-                self._has_answer = True
+                self.hear()
             except (RemotingError, MQBrokerError) as error:
-                self.missing.setdefault(broker, error)
+                self.miss(broker, error)
                 found.append(None)
         return found
+
+    def hear(self) -> None:
+        """A broker has answered a question that was asked elsewhere."""
+        self._has_answer = True
+
+    def miss(self, broker: str, error: StoreError) -> None:
+        """A broker has not answered, or has refused; its first error counts."""
+        self.missing.setdefault(broker, error)
 
     def require_any(self) -> None:
         """Raise the first error (RemotingError, MQBrokerError) if brokers were asked, and none has answered."""

@@ -51,24 +51,28 @@ def only(home: str, sentence: str) -> Row:
     return Row(Verdict.ONLY, sentence, home)
 
 
+_BROKERS: Final = "A queue has its broker in front, `broker-a:0`, and in JSON beside it, `brokerName`"
+_WAITING: Final = "WAITING is `-`, because a broker does not tell what waits for its delay"
+_ORDER: Final = "the order is that of store times, because brokers have no common log"
+_RESET: Final = "refused while members of the group are online; a reset that is pending at a broker stays"
 _FILES: Final = "The files of a broker are on its host, and the broker owns them"
 _NO_TARGET: Final = "It reads neither a store nor a cluster"
 _NOT_YET: Final = "Not over a cluster yet"
 
 COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
-    "topics": same("cluster.topics:topics"),
+    "topics": differs("cluster.topics:topics", _BROKERS),
     "top": refused(_NOT_YET),
-    "read": refused(_NOT_YET),
+    "read": differs("cluster.read:read", f"{_BROKERS}; each queue in its order, one broker after the other"),
     "trace": refused(_NOT_YET),
-    "tail": refused(_NOT_YET),
+    "tail": differs("cluster.tail:tail", f"{_BROKERS}; {_ORDER}. -n with an address is the cluster"),
     "send": refused(_NOT_YET),
     "consume": refused(_NOT_YET),
-    "groups": refused(_NOT_YET),
-    "lag": refused(_NOT_YET),
+    "groups": differs("cluster.groups:groups", f"{_BROKERS}; {_WAITING}; filters are not shown"),
+    "lag": differs("cluster.lag:lag", f"{_BROKERS}; {_WAITING}; of a queue with a lag one message is read"),
     "delayed": refused("A broker does not hand out its timers and half messages"),
-    "offsets show": refused(_NOT_YET),
-    "offsets export": refused(_NOT_YET),
-    "offsets reset": refused(_NOT_YET),
+    "offsets show": differs("cluster.offsets:show", f"{_BROKERS}; brokers of 4.x show 0 for a queue without an offset"),
+    "offsets export": differs("cluster.offsets:export", f"{_BROKERS}; nothing is printed if a broker does not answer"),
+    "offsets reset": differs("cluster.offsets:reset", f"{_BROKERS}; {_RESET}"),
     "checkpoint show": same(sentence=_NO_TARGET),
     "checkpoint diff": refused(_NOT_YET),
     "checkpoint rewind": refused(_NOT_YET),

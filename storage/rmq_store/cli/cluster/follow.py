@@ -1,0 +1,156 @@
+"""The messages of a topic of a cluster in the order in which they were stored, and then new ones.
+
+Brokers have no common log, so queues are merged by the store times of their messages; clocks of brokers differ. A poll
+costs one request for each broker. Memory is bounded by some hundred messages for each queue that has news.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from rmq_store.broker.filter.sql92 import Selector, compile_selector
+from rmq_store.broker.filter.tags import TagFilter
+from rmq_store.cli.cluster.queues import rows_between, shown, topic_ends
+from rmq_store.cli.target.answers import Answers
+from rmq_store.cli.target.cluster_target import ClusterTarget
+from rmq_store.errors import OffsetOutOfRangeError
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.results import QueueRange
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.offsets import search_offset
+
+_STEP_ROWS: Final = 512
+# With many queues each gets fewer rows, so that all together are bounded.
+_ROWS_TOGETHER: Final = 1 << 15
+
+
+class ClusterFollower:
+    """Reads queues of one topic. `tell` gets a line for every range that is gone, and for brokers that do not answer.
+
+    Raises (when constructed):
+        UsageError: an invalid expression.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        target: ClusterTarget,
+        queues: Sequence[MessageQueue],
+        *,
+        tags: str | None = None,
+        sql: str | None = None,
+        columns: Sequence[str],
+        tell: Callable[[str], None],
+    ) -> None:
+        TagFilter.parse(tags)  # a mistake is told at once, not at the first message
+        self._cluster = cluster
+        self._target = target
+        self._queues = queues
+        self._tags = tags
+        self._selector: Selector | None = compile_selector(sql) if sql else None
+        self._columns = tuple(dict.fromkeys([*columns, "queueId", "queueOffset", "storeTimestamp", "brokerName"]))
+        self._tell = tell
+        self._next: dict[MessageQueue, int] = {}
+        self._step_rows = max(min(_STEP_ROWS, _ROWS_TOGETHER // max(len(queues), 1)), 1)
+        self.answers = Answers(cluster)
+        self._silent: set[str] = set()
+
+    # -- where to begin: at the first message, unless one of these is called ----------------------------------------
+
+    def start_at(self, timestamp_ms: int) -> None:
+        """Begin with the first message of each queue that was stored at that time (ms) or later."""
+        for queue in self.ranges():
+            self._next[queue] = search_offset(self._cluster, queue, timestamp_ms)
+
+    def start_from(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Begin at these queue offsets; other queues begin at their first message."""
+        self._next.update(offsets)
+
+    def start_last(self, count: int) -> None:
+        """Begin so that `take` yields the last `count` wanted messages; with 0, only new ones."""
+        found: list[tuple[int, MessageQueue, int]] = []
+        for queue, present in self.ranges().items():
+            self._next[queue] = stop = present.max_offset
+            wanted = count
+            while wanted and stop > present.min_offset:
+                start = max(present.min_offset, stop - max(wanted, self._looks_at))
+                try:
+                    places = [
+                        (row["storeTimestamp"], queue, row["queueOffset"]) for row in self._rows(queue, start, stop, ())
+                    ]
+                except OffsetOutOfRangeError:  # retention took the rest while we looked
+                    break
+                found += places[-wanted:]
+                wanted -= len(places[-wanted:])
+                stop = start
+            found = heapq.nlargest(count, found)
+        for _, queue, queue_offset in found:
+            self._next[queue] = min(self._next[queue], queue_offset)
+
+    @property
+    def _looks_at(self) -> int:
+        """How many messages are looked at together for the last ones: more if most of them may not be wanted."""
+        return _STEP_ROWS if self._tags or self._selector is not None else 1
+
+    # -- messages ---------------------------------------------------------------------------------------------------
+
+    def take(self) -> Iterator[dict[str, Any]]:
+        """Yield the messages that exist and were not yielded yet, by their store times."""
+        parts = [
+            self._queue(queue, present)
+            for queue, present in sorted(self.ranges().items())
+            if self._next.get(queue) != present.max_offset
+        ]
+        yield from heapq.merge(*parts, key=lambda row: int(row["storeTimestamp"]))
+
+    def ranges(self) -> dict[MessageQueue, QueueRange]:
+        """The ranges of the queues, without those of brokers that do not answer now."""
+        answers = Answers(self._cluster)
+        topic = self._queues[0].topic if self._queues else ""
+        found = topic_ends(self._cluster, answers, [topic] if topic else [])
+        for broker in sorted(answers.missing.keys() - self._silent):
+            self._tell(f"without broker {broker}: {answers.missing[broker]}")
+        for broker in sorted(self._silent - answers.missing.keys()):
+            self._tell(f"broker {broker} answers again")
+        self._silent = set(answers.missing)
+        self.answers = answers
+        wanted = set(self._queues)
+        return {queue: present for queue, present in found.items() if queue in wanted}
+
+    def _queue(self, queue: MessageQueue, present: QueueRange) -> Iterator[dict[str, Any]]:
+        first, end = present
+        start = self._next.setdefault(queue, first)
+        if start > end:
+            # A slave that stands in for its master may not have these messages yet.
+            if self._cluster.known_route(queue.topic).brokers[queue.broker_name].master is not None:
+                self._tell(f"{queue.topic} queue {shown(queue)} ends at {end}, before {start}")
+            return
+        while start < end:
+            if start < first:
+                self._tell(
+                    f"messages {start} to {first - 1} of {queue.topic} queue {shown(queue)} are gone: retention took "
+                    "them"
+                )
+                start = first
+            stop = min(start + self._step_rows, end)
+            try:
+                rows = list(self._rows(queue, start, stop, self._columns))
+            except OffsetOutOfRangeError as error:
+                if error.minimum <= start:
+                    raise
+                first = error.minimum
+                continue
+            yield from rows
+            self._next[queue] = start = stop
+        self._next[queue] = start
+
+    def _rows(self, queue: MessageQueue, start: int, stop: int, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Wanted messages of [start, stop), which are few enough to be in memory together."""
+        names = columns or ("queueOffset", "storeTimestamp")
+        if self._selector is not None and "properties" not in names:
+            names = (*names, "properties")
+        for row in rows_between(self._cluster, self._target, queue, start, stop, names, tags=self._tags, lanes=1):
+            if self._selector is None or self._selector.matches(row["properties"]):
+                yield row

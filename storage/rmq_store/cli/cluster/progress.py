@@ -1,0 +1,168 @@
+"""How far consumer groups are, from all brokers of a cluster. Source: AdminBrokerProcessor#getConsumeStats."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from rmq_store.cli.cluster.queues import nearest, topic_ends
+from rmq_store.cli.target.answers import Answers
+from rmq_store.cli.target.cluster_target import ClusterTarget
+from rmq_store.errors import UsageError
+from rmq_store.format.text.names import RETRY_PREFIX, dlq_topic, is_system_group
+from rmq_store.protocol.bodies.groups import ConsumeStats, SubscriptionGroupTable
+from rmq_store.protocol.errors import RemotingError, ResponseCode
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.wire.admin_headers import GetAllSubscriptionGroupRequestHeader, GetConsumeStatsRequestHeader
+from rmq_store.protocol.wire.header_fields import request
+from rmq_store.protocol.wire.headers import QueryConsumerOffsetRequestHeader
+from rmq_store.remoting.cluster import names
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.offsets import store_timestamp_ms
+from rmq_store.remoting.cluster.pull_request import PULL_CODES, PullRequests, answer_of
+
+_GROUPS_AT_ONCE: Final = 64
+# Answers that may each hold a message of 4 MiB.
+_PULLS_AT_ONCE: Final = 32
+_STATS: Final = (
+    ResponseCode.SUCCESS,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    ResponseCode.CONSUMER_NOT_ONLINE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """A group in a queue. `committed`: None if it has no offset there. `lag_ms`: age of the oldest message that it has
+    not consumed; None if that is not known.
+    """
+
+    queue: MessageQueue
+    end: int
+    committed: int | None
+    lag_ms: int | None = None
+
+    @property
+    def lag(self) -> int:
+        """Messages to consume, as mqadmin counts them: without an offset from 0 on."""
+        return self.end - (self.committed or 0)
+
+
+class GroupProgress(NamedTuple):
+    """A group and its queues, by topic, broker and number. `dead`: messages in %DLQ%group."""
+
+    group: str
+    queues: tuple[QueueProgress, ...]
+    dead: int = 0
+
+    @property
+    def retries(self) -> int:
+        """The part of the lag in %RETRY% topics."""
+        return sum(one.lag for one in self.queues if one.queue.topic.startswith(RETRY_PREFIX))
+
+
+def known_groups(cluster: Cluster, answers: Answers) -> set[str]:
+    """The groups of all brokers (201), without those of the system."""
+    found: set[str] = set()
+    commands = [(name, request(GetAllSubscriptionGroupRequestHeader())) for name in cluster.broker_names()]
+    for answer in answers.ask(commands):
+        table = SubscriptionGroupTable.decode(answer.body).subscription_group_table if answer is not None else {}
+        found.update(name for name in table if names.is_in_namespace(cluster.settings.namespace, name))
+    return {plain for plain in map(cluster.plain_name, found) if not is_system_group(plain)}
+
+
+def require_groups(cluster: Cluster, answers: Answers, wanted: Sequence[str]) -> set[str]:
+    """All known groups, among which those that are wanted must be.
+
+    Raises:
+        UsageError: no broker knows a group; suggests the nearest.
+    """
+    known = known_groups(cluster, answers)
+    answers.require_any()
+    for name in wanted:
+        if name not in known:
+            raise UsageError(f"no group {name[:255]!r} in the cluster{nearest(name, known)}")
+    return known
+
+
+def progress_of(
+    cluster: Cluster, answers: Answers, groups: Collection[str], *, with_dead: bool = False
+) -> Iterator[GroupProgress]:
+    """The progress of groups, by name (208); a group that never committed an offset has no queues."""
+    wanted = sorted(groups)
+    for first in range(0, len(wanted), _GROUPS_AT_ONCE):
+        part = wanted[first : first + _GROUPS_AT_ONCE]
+        asked = [(group, broker) for group in part for broker in cluster.broker_names()]
+        commands = [
+            (broker, request(GetConsumeStatsRequestHeader(consumer_group=cluster.wire_group(group))))
+            for group, broker in asked
+        ]
+        queues: dict[str, list[QueueProgress]] = {group: [] for group in part}
+        for (group, broker), answer in zip(asked, answers.ask(commands, _STATS), strict=True):
+            if answer is None or answer.code != ResponseCode.SUCCESS:
+                continue
+            for queue, one in ConsumeStats.decode(answer.body).offset_table.items():
+                plain = MessageQueue(cluster.plain_name(queue.topic), broker, queue.queue_id)
+                queues[group].append(QueueProgress(plain, max(one.broker_offset, 0), max(one.consumer_offset, 0)))
+        dead = topic_ends(cluster, answers, [dlq_topic(group) for group in part]) if with_dead else {}
+        for group in part:
+            of_group = tuple(sorted(_without_zeros(cluster, group, queues[group]), key=lambda one: one.queue))
+            count = sum(ends.max_offset - ends.min_offset for queue, ends in dead.items()
+                        if queue.topic == dlq_topic(group))  # fmt: skip
+            yield GroupProgress(group, of_group, count)
+
+
+def _without_zeros(cluster: Cluster, group: str, queues: Sequence[QueueProgress]) -> list[QueueProgress]:
+    """The queues, with None where the group has no offset: 208 tells that as 0, and 5.x brokers know better (14)."""
+    unsure = [one for one in queues if not one.committed]
+    commands = [
+        (
+            one.queue.broker_name,
+            request(
+                QueryConsumerOffsetRequestHeader(
+                    consumer_group=cluster.wire_group(group),
+                    topic=cluster.wire_topic(one.queue.topic),
+                    queue_id=one.queue.queue_id,
+                    set_zero_if_not_found=False,
+                    bname=one.queue.broker_name,
+                )
+            ),
+        )
+        for one in unsure
+    ]
+    absent = {
+        one.queue
+        for one, answer in zip(unsure, cluster.read_all(commands), strict=True)
+        if not isinstance(answer, RemotingError) and answer.code == ResponseCode.QUERY_NOT_FOUND
+    }
+    return [replace(one, committed=None) if one.queue in absent else one for one in queues]
+
+
+def with_ages(
+    cluster: Cluster, target: ClusterTarget, queues: Sequence[QueueProgress], now_ms: int
+) -> list[QueueProgress]:
+    """The queues with `lag_ms`: the first message that is not consumed is pulled of each queue that has a lag. Its age
+    stays unknown if it cannot be read.
+    """
+    ages: dict[MessageQueue, int] = {}
+    behind = [one for one in queues if one.lag > 0]
+    for first in range(0, len(behind), _PULLS_AT_ONCE):
+        part = behind[first : first + _PULLS_AT_ONCE]
+        offsets = {one.queue: one.committed or 0 for one in part}
+        for again in (False, True):
+            commands = [
+                (queue.broker_name, PullRequests(cluster, queue, target.filter()).request(offset, 1))
+                for queue, offset in offsets.items()
+            ]
+            moved: dict[MessageQueue, int] = {}
+            for queue, given in zip(list(offsets), cluster.read_all(commands), strict=True):
+                if isinstance(given, RemotingError) or given.code not in PULL_CODES:
+                    continue
+                answer = answer_of(given, queue.broker_name)
+                if answer.frames:
+                    ages[queue] = max(now_ms - store_timestamp_ms(answer.frames), 0)
+                elif answer.min_offset > offsets[queue] and not again:  # retention took what is not consumed
+                    moved[queue] = answer.min_offset
+            offsets = moved
+    return [replace(one, lag_ms=ages.get(one.queue)) for one in queues]

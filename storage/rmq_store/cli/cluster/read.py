@@ -1,0 +1,84 @@
+"""`rmq read` over a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmq_store.cli.messages.read import write_rows
+from rmq_store.cli.shared.message_text import body_option, columns_of
+from rmq_store.cli.shared.output import wide_option
+from rmq_store.cli.target.cluster_target import ClusterCommand, ClusterTarget, cluster_options
+from rmq_store.errors import OffsetOutOfRangeError
+
+if TYPE_CHECKING:
+    from rmq_store.cli.target.answers import Answers
+    from rmq_store.remoting.cluster.cluster import Cluster
+
+
+@click.command(
+    cls=ClusterCommand,
+    short_help="Print messages of a topic.",
+    epilog="\b\nExample:\n  rmq -n ns1:9876 read OrderTopic --queue broker-a:0 --from 100 --max 5",
+)
+@cluster_options()
+@wide_option
+@click.argument("topic")
+@click.option("--queue", metavar="BROKER:ID",
+              help="Only this queue, as broker-a:0; by default all queues, one after the other. A plain number, if one "
+                   "broker has this queue.")  # fmt: skip
+@click.option(
+    "--from", "start", type=click.IntRange(min=0), help="First queue offset; by default that of the oldest message."
+)
+@click.option(
+    "--max", "limit", type=click.IntRange(min=1), default=20, show_default=True, help="Maximum number of messages."
+)
+@body_option
+def read(
+    target: ClusterTarget, as_json: bool, topic: str, queue: str | None, start: int | None, limit: int, body: str
+) -> None:
+    """Print messages of a topic, each queue in the order of its offsets, one queue after the other.
+
+    No message is consumed: no group's offset moves, and no group is made. With --json every message is one line, with
+    all columns of the data source. Bodies are decompressed. In a body that is not UTF-8 the invalid bytes are escaped;
+    use --body hex for the exact bytes. A slave is read while its master does not answer.
+    """
+    from rmq_store.cli.target.answers import Answers
+
+    with target.open() as cluster:
+        answers = Answers(cluster)
+        columns = columns_of(as_json=as_json, body=body, of_cluster=True)
+        rows = _rows(cluster, target, answers, topic, queue, start, limit, columns)
+        write_rows(rows, as_json=as_json, body=body)
+        answers.require_any()
+    answers.tell()
+
+
+def _rows(
+    cluster: Cluster, target: ClusterTarget, answers: Answers, topic: str, queue_name: str | None, start: int | None,
+    limit: int, columns: Sequence[str],
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    from rmq_store.cli.cluster.queues import named_queues, require_topic, rows_between, shown, topic_ends
+
+    route = require_topic(cluster, topic)
+    queues = named_queues(route, queue_name)
+    ranges = topic_ends(cluster, answers, [topic])
+    for queue in queues:
+        if queue not in ranges or limit <= 0:
+            continue
+        present = ranges[queue]
+        first = present.min_offset if start is None else start
+        if queue_name is None:  # --from for several queues: what each of them has from there on
+            first = min(max(first, present.min_offset), present.max_offset)
+        elif not present.min_offset <= first <= present.max_offset:
+            message = (
+                f"offset {first} is not in queue {shown(queue)} of {topic}: {present.min_offset} to "
+                f"{present.max_offset}"
+            )
+            raise OffsetOutOfRangeError(message, first, present.min_offset, present.max_offset)
+        last = min(first + limit, present.max_offset)
+        for row in rows_between(cluster, target, queue, first, last, columns) if first < last else ():
+            yield row
+            limit -= 1
