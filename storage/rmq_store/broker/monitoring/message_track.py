@@ -27,12 +27,15 @@ _NOT_ONLINE = 206
 
 
 class TrackType(StrEnum):
-    """TrackType.java, without the types that a store directory cannot show."""
+    """TrackType.java. A store directory shows the first four; the others need brokers."""
 
     CONSUMED = "CONSUMED"
     CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
     NOT_CONSUME_YET = "NOT_CONSUME_YET"
     NOT_ONLINE = "NOT_ONLINE"
+    PULL = "PULL"
+    CONSUME_BROADCASTING = "CONSUME_BROADCASTING"
+    UNKNOWN = "UNKNOWN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,13 @@ class MessageTrack:
             f"MessageTrack [consumerGroup={self.consumer_group}, trackType={self.track_type}, "
             f"exceptionDesc={'null' if self.exception_desc is None else self.exception_desc}]"
         )
+
+
+def not_online(group: str) -> MessageTrack:
+    """The track of a group that has not consumed a message, and has no member."""
+    return MessageTrack(
+        group, TrackType.NOT_ONLINE, f"CODE:{_NOT_ONLINE} DESC:the consumer group[{group}] not online"
+    )
 
 
 class Tracker:
@@ -79,7 +89,7 @@ class Tracker:
     def _track(self, message: StoredMessage, group: str) -> MessageTrack:
         found = self.track_type(group, message)
         if found is TrackType.NOT_ONLINE:
-            return MessageTrack(group, found, f"CODE:{_NOT_ONLINE} DESC:the consumer group[{group}] not online")
+            return not_online(group)
         return MessageTrack(group, found)
 
     def _selects(self, group: str, message: StoredMessage) -> bool:
@@ -87,10 +97,11 @@ class Tracker:
         entry = self._filters.get((group, message.topic))
         if entry is None:
             return True
-        return _matches(entry.expression_type, entry.expression, message.properties, message.tags)
+        return matches(entry.expression_type, entry.expression, message.properties, message.tags)
 
 
-def _matches(expression_type: str, expression: str, properties: Mapping[str, str], tags: str | None) -> bool:
+def matches(expression_type: str, expression: str, properties: Mapping[str, str], tags: str | None) -> bool:
+    """Whether an expression, of tags or SQL92, takes a message."""
     if expression_type == "SQL92":
         return compile_selector(expression).matches(properties)
     tag_filter = TagFilter.parse(expression)

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from rmq_store import Store
 
 
-# ExportConfigsCommand#needBrokerProprties, those that a store has.
-_CONFIGS = (
+CONFIGS = (
     "brokerName", "fileReservedTime", "flushDiskType", "maxMessageSize", "messageDelayLevel", "autoCreateTopicEnable",
     "autoCreateSubscriptionGroup",
 )  # fmt: skip
+"""ExportConfigsCommand#needBrokerProprties, those that a store has."""
 
 
 @click.command(
@@ -50,7 +50,7 @@ def export_metadata(
             tables["subscriptionGroupTable"] = _groups(store)
         tables["exportTime"] = store.clock()
     name = "topic" if only_topics else "subscriptionGroup" if only_groups else "metadata"
-    _export(tables, directory / f"{name}.json", as_json)
+    write_export(tables, directory / f"{name}.json", as_json)
 
 
 @click.command(
@@ -65,10 +65,10 @@ def export_configs(root: Path, as_json: bool, directory: Path) -> None:
     """Write the settings that mqadmin exports to configs.json; with --json, print them instead."""
     with open_store(root) as store:
         known = {**store.retention.settings().broker_conf(), "brokerName": store.broker_name}
-    settings = {name: java_text(known[name]) for name in sorted(_CONFIGS)}
+    settings = {name: java_text(known[name]) for name in sorted(CONFIGS)}
     scale = {"masterBrokerSize": 1, "namesrvSize": 0, "slaveBrokerSize": 0}
     found = {"brokerConfigs": {settings["brokerName"]: settings}, "clusterScale": scale}
-    _export(found, directory / "configs.json", as_json)
+    write_export(found, directory / "configs.json", as_json)
 
 
 def _topics(store: Store, with_special: bool) -> dict[str, Any]:
@@ -100,7 +100,8 @@ def _groups(store: Store) -> dict[str, Any]:
     }
 
 
-def _export(content: dict[str, Any], path: Path, as_json: bool) -> None:
+def write_export(content: dict[str, Any], path: Path, as_json: bool) -> None:
+    """Write a file and say so, or print its content."""
     from rmq_store.files.durable import make_directory, write_atomically
     from rmq_store.format.tables.config_json import dumps
 

@@ -7,7 +7,7 @@ collision is never shown.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -84,12 +84,7 @@ def query_msg_by_key(root: Path, as_json: bool, topic: str, key: str, begin_ms: 
     if not found:
         raise no_message()
     found.reverse()  # a broker sorts by place in the log (DefaultMessageStore#queryMessage)
-    if as_json:
-        write_json([message_json(message, None) for message in found])
-        return
-    write_line(_KEY_LINE, "#Message ID", "#QID", "#Offset")
-    for message in found:
-        write_line(_KEY_LINE, message.msg_id, message.queue_id, message.queue_offset)
+    write_keys(found, as_json=as_json)
 
 
 @click.command(
@@ -218,12 +213,30 @@ def _write(
 ) -> None:
     from rmq_store.broker.monitoring.message_track import Tracker
 
-    printer = MessagePrinter(store, Tracker(store), None if encoding is None else charset(encoding), body_dir)
+    limit_bytes = store.config.max_message_size
+    printer = MessagePrinter(Tracker(store).track, limit_bytes, encoding and charset(encoding), body_dir)
+    write_found(printer, found, as_json=as_json, with_offset_id=with_offset_id)
+
+
+def write_found(
+    printer: MessagePrinter, found: Sequence[StoredMessage], *, as_json: bool, with_offset_id: bool
+) -> None:
+    """Print messages with all their fields and groups."""
     if as_json:
         write_json([printer.as_json(message) for message in found])
         return
     for message in found:
         printer.write(message, with_offset_id=with_offset_id)
+
+
+def write_keys(found: Sequence[StoredMessage], *, as_json: bool) -> None:
+    """Print the places of messages that have a key."""
+    if as_json:
+        write_json([message_json(message, None) for message in found])
+        return
+    write_line(_KEY_LINE, "#Message ID", "#QID", "#Offset")
+    for message in found:
+        write_line(_KEY_LINE, message.msg_id, message.queue_id, message.queue_offset)
 
 
 @click.command(

@@ -1,14 +1,14 @@
 """Prints records as they are in a file, byte by byte, and the traces that clients left of a message.
 
 Sources: DumpCompactionLogCommand.java; QueryMsgTraceByIdSubCommand.java, TraceDataEncoder.java (client traces are
-messages of RMQ_SYS_TRACE_TOPIC: fields separated by %x01, entries by %x02). The layout of a record is in
+messages of RMQ_SYSTRACE_TOPIC: fields separated by %x01, entries by %x02). The layout of a record is in
 `format/frames/frame_check`.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +24,10 @@ from rmq_store.cli.shared.output import StorePath, open_store, printable, wide_o
 from rmq_store.errors import CorruptRecordError, UsageError
 
 if TYPE_CHECKING:
-    from rmq_store import Store, StoredMessage
+    from rmq_store import StoredMessage
 
 _TRACE_LINE = "%-10s %-20s %-20s %-20s %-10s %-10s"
-_TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+TRACE_TOPIC = "RMQ_SYSTRACE_TOPIC"
 _ENTRY_SEPARATOR, _FIELD_SEPARATOR = "\x02", "\x01"
 _SHOWN_BYTES = 32
 _PREFIX_BYTES = 8  # totalSize, magicCode
@@ -190,7 +190,7 @@ def _short_hex(raw: bytes) -> str:
 )
 @mqadmin_options("n")
 @click.option("-i", "--msgId", "msg_id", required=True, help="The unique id (UNIQ_KEY).")
-@click.option("-t", "--traceTopic", "topic", type=TOPIC, default=_TRACE_TOPIC, show_default=True,
+@click.option("-t", "--traceTopic", "topic", type=TOPIC, default=TRACE_TOPIC, show_default=True,
               help="Topic of the traces.")  # fmt: skip
 @click.option("-b", "--beginTimestamp", "begin_ms", type=int, default=0, help="Traces of this time (ms) or later.")
 @click.option("-e", "--endTimestamp", "end_ms", type=int, default=(1 << 63) - 1, help="... or before.")
@@ -206,18 +206,23 @@ def query_msg_trace_by_id(
     tracing.
     """
     with open_store(root) as store:
-        if topic != _TRACE_TOPIC:
+        if topic != TRACE_TOPIC:
             require_topic(store, topic)
         found = [
             view
             for message in store.query.by_key(topic, msg_id, begin_ms=begin_ms, end_ms=end_ms, max_num=max_num)
-            for view in _trace_views(store, message, msg_id)
+            for view in trace_views(message, msg_id, store.config.max_message_size)
         ]
     if not found:
         raise no_message(
             "query message by key finished, but no message. No client traced it. The history that the "
             f"store knows: rmq trace --uniq-key {msg_id}"
         )
+    write_traces(found, as_json=as_json)
+
+
+def write_traces(found: Sequence[dict[str, Any]], *, as_json: bool) -> None:
+    """Print the entries of `trace_views`, those of the sender first."""
     if as_json:
         write_json(found)
         return
@@ -242,14 +247,14 @@ def _write_view(view: dict[str, Any]) -> None:
     )  # fmt: skip
 
 
-def _trace_views(store: Store, message: StoredMessage, msg_id: str) -> Iterator[dict[str, Any]]:
+def trace_views(message: StoredMessage, msg_id: str, limit_bytes: int) -> Iterator[dict[str, Any]]:
     """The entries of one trace message that speak of `msg_id`; entries of other kinds are passed over.
 
     Pub       timestamp region group topic msgId tags keys storeHost bodyLength costTime msgType [offsetMsgId] success
     SubAfter  requestId msgId costTime success keys [code timestamp group]
     """
     host = str(message.born_host).rpartition(":")[0]
-    text = body_of(store, message).decode("utf-8", "replace")
+    text = body_of(message, limit_bytes).decode("utf-8", "replace")
     for entry in text.split(_ENTRY_SEPARATOR):
         line = entry.split(_FIELD_SEPARATOR)
         if line[0] == "Pub" and len(line) >= 13 and line[5] == msg_id:

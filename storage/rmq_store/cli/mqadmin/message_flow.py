@@ -25,10 +25,11 @@ from rmq_store.cli.shared.times import parse_time
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
-    from rmq_store import Store, StoredMessage
+    from rmq_store import SendResult, Store, StoredMessage
 
 _SEND_LINE = "%-32s  %-4s  %-20s    %s"
-_RULE = "-" * 56
+RULE = "-" * 56
+"""Behind each queue."""
 _TIME_HELP = "stored at this time: ms, yyyy-MM-dd#HH:mm:ss:SSS (UTC), or 10m, 2h, 1d ago."
 
 
@@ -57,7 +58,7 @@ def print_msg(
     with_body: bool,
 ) -> None:
     """Print the messages of a topic, each queue in the order of its offsets. No group's offset moves."""
-    printer = _Lines(charset(encoding), with_body, as_json)
+    printer = MessageLines(charset(encoding), with_body, as_json)
     with open_store(root) as store:
         require_topic(store, topic)
         for queue_id in sorted(store.queue_ranges(topic)):
@@ -66,9 +67,9 @@ def print_msg(
                 queue = _queue_text(store, topic, queue_id)
                 click.echo(printable(f"minOffset={first}, maxOffset={last}, {queue}"))
             for message in _messages(store, topic, queue_id, first, last, tags):
-                printer.write(store, message)
+                printer.write(message, store.broker_name, store.config.max_message_size)
             if not as_json:
-                click.echo(_RULE)
+                click.echo(RULE)
 
 
 @click.command(
@@ -111,7 +112,7 @@ def print_msg_by_queue(
 
     Counts are sorted, the most frequent tag first. Messages without a tag are not counted.
     """
-    printer = _Lines(charset(encoding), with_body, as_json)
+    printer = MessageLines(charset(encoding), with_body, as_json)
     counted: Counter[str] = Counter()
     with open_store(root) as store:
         require_broker(store, broker)
@@ -120,12 +121,18 @@ def print_msg_by_queue(
         for message in _messages(store, topic, queue_id, first, last, tags) if prints or counts else ():
             counted.update([message.tags] if message.tags and message.tags.strip() else [])
             if prints:
-                printer.write(store, message)
-    if counts and as_json:
+                printer.write(message, store.broker_name, store.config.max_message_size)
+    if counts:
+        write_counts(counted, as_json=as_json)
+
+
+def write_counts(counted: Counter[str], *, as_json: bool) -> None:
+    """Print how many messages have each tag, the most frequent first."""
+    if as_json:
         write_json(dict(counted.most_common()), one_line=True)
-    elif counts:
-        for tag, count in counted.most_common():
-            write_line("Tag: %-30s Count: %s", tag, count)
+        return
+    for tag, count in counted.most_common():
+        write_line("Tag: %-30s Count: %s", tag, count)
 
 
 @click.command(
@@ -166,7 +173,7 @@ def consume_message(
     """
     if offset is not None and queue_id is None:
         raise UsageError("please set queueId before offset!")
-    printer = _Lines("utf-8", True, as_json)
+    printer = MessageLines("utf-8", True, as_json)
     with open_store(root) as store:
         require_broker(store, broker)
         require_topic(store, topic)
@@ -179,7 +186,7 @@ def consume_message(
                 if not as_json:
                     click.echo("Consume ok")
             for message in _messages(store, topic, one, first, last, "*"):
-                printer.write(store, message)
+                printer.write(message, store.broker_name, store.config.max_message_size)
             if not as_json and last == queue_end:
                 status = "NO_NEW_MSG" if first <= last else "OFFSET_ILLEGAL"
                 queue = _queue_text(store, topic, one)
@@ -218,19 +225,24 @@ def send_message(
         require_broker(store, broker)
         result = store.send(Message(topic, body.encode(), tags=tags, keys=keys, queue_id=queue_id))
         name = store.broker_name
+    write_sent(result, name, as_json=as_json)
+
+
+def write_sent(result: SendResult, broker_name: str, *, as_json: bool) -> None:
+    """Print where a message was stored."""
     if as_json:
         write_json(
             {
-                "brokerName": name, "queueId": result.queue_id, "queueOffset": result.queue_offset,
+                "brokerName": broker_name, "queueId": result.queue_id, "queueOffset": result.queue_offset,
                 "sendStatus": result.status.name, "msgId": result.msg_id,
             }
         )  # fmt: skip
         return
     write_line(_SEND_LINE, "#Broker Name", "#QID", "#Send Result", "#MsgId")
-    write_line(_SEND_LINE, name, result.queue_id, result.status.name, result.msg_id)
+    write_line(_SEND_LINE, broker_name, result.queue_id, result.status.name, result.msg_id)
 
 
-class _Lines:
+class MessageLines:
     """Prints messages, one per line."""
 
     def __init__(self, encoding: str, with_body: bool, as_json: bool) -> None:
@@ -238,14 +250,15 @@ class _Lines:
         self._with_body = with_body
         self._as_json = as_json
 
-    def write(self, store: Store, message: StoredMessage) -> None:
-        body = body_of(store, message)
+    def write(self, message: StoredMessage, broker_name: str, limit_bytes: int) -> None:
+        """Print one message; its body is decompressed up to the limit."""
+        body = body_of(message, limit_bytes)
         text = body.decode(self._encoding, "backslashreplace") if self._with_body else None
         if self._as_json:
             write_json(message_json(message, text), one_line=True)
             return
         shown = "NOT PRINT BODY" if text is None else text
-        line = f"MSGID: {message.msg_id} {java_message(message, store.broker_name, body)} BODY: {shown}"
+        line = f"MSGID: {message.msg_id} {java_message(message, broker_name, body)} BODY: {shown}"
         click.echo(printable(line))
 
 

@@ -19,8 +19,10 @@ from rmq_store.cli.shared.output import printable, time_text
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
-    from rmq_store import Store, StoredMessage
-    from rmq_store.broker.monitoring.message_track import MessageTrack, Tracker
+    from collections.abc import Callable, Sequence
+
+    from rmq_store import StoredMessage
+    from rmq_store.broker.monitoring.message_track import MessageTrack
 
 PREVIEW_CHARACTERS = 200
 
@@ -39,12 +41,14 @@ def charset(name: str) -> str:
         raise UsageError(f"unknown character set {name!r}: UTF-8, GBK, ...") from None
 
 
-def body_of(store: Store, message: StoredMessage) -> bytes:
-    """The body as it was sent; as stored if it cannot be decompressed."""
+def body_of(message: StoredMessage, limit_bytes: int) -> bytes:
+    """The body as it was sent; as stored if it cannot be decompressed, or is larger than both the limit and itself as
+    it is stored.
+    """
     from rmq_store.format.frames.compression import DecompressionError, decompress
 
     try:
-        return decompress(message.body, message.sys_flag, max(store.config.max_message_size, len(message.body)))
+        return decompress(message.body, message.sys_flag, max(limit_bytes, len(message.body)))
     except DecompressionError:
         return message.body
 
@@ -60,17 +64,23 @@ def java_map(properties: dict[str, str]) -> str:
 
 
 class MessagePrinter:
-    """Prints messages of one store."""
+    """Prints messages; `track` finds their groups, and bodies are decompressed up to `limit_bytes`."""
 
-    def __init__(self, store: Store, tracker: Tracker, encoding: str | None, body_dir: Path | None) -> None:
-        self._store = store
-        self._tracker = tracker
+    def __init__(
+        self,
+        track: Callable[[StoredMessage], Sequence[MessageTrack]],
+        limit_bytes: int,
+        encoding: str | None,
+        body_dir: Path | None,
+    ) -> None:
+        self._track = track
+        self._limit_bytes = limit_bytes
         self._encoding = encoding
         self._body_dir = body_dir
 
     def write(self, message: StoredMessage, *, with_offset_id: bool) -> None:
         """All lines of one message, and one for each group of its topic."""
-        body = body_of(self._store, message)
+        body = body_of(message, self._limit_bytes)
         path = self._body_path(message, body)
         rows: list[tuple[str, object]] = [("OffsetID:", message.offset_msg_id)] if with_offset_id else []
         rows += [
@@ -93,7 +103,7 @@ class MessagePrinter:
             rows.append(("Message Body:", self._body_text(body)))
         for label, value in rows:
             click.echo(f"{label:<20} {printable(str(value))}")
-        tracks = self._tracker.track(message)
+        tracks = self._track(message)
         click.echo("\n")
         for track in tracks:
             click.echo(printable(str(track)))
@@ -102,11 +112,11 @@ class MessagePrinter:
 
     def as_json(self, message: StoredMessage) -> dict[str, Any]:
         """The message for `write_json`."""
-        body = body_of(self._store, message)
+        body = body_of(message, self._limit_bytes)
         found = message_json(message, body.decode(self._encoding or "utf-8", "backslashreplace"))
         if (path := self._body_path(message, body)) is not None:
             found["bodyPath"] = str(path)
-        return {**found, "messageTracks": [_track_json(track) for track in self._tracker.track(message)]}
+        return {**found, "messageTracks": [_track_json(track) for track in self._track(message)]}
 
     def _body_path(self, message: StoredMessage, body: bytes) -> Path | None:
         if self._body_dir is None:

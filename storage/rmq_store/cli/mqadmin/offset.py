@@ -92,12 +92,12 @@ def skip_accumulated_message(
 @changing_options
 @click.option("-s", "--srcGroup", "source", type=GROUP, required=True,
               help="Group whose offsets are copied.")  # fmt: skip
-@click.option("-d", "--destGroup", "target", type=GROUP, required=True,
+@click.option("-d", "--destGroup", "target_group", type=GROUP, required=True,
               help="Group whose offsets are set; it may be a new group.")  # fmt: skip
 @click.option("-t", "--topic", type=TOPIC, required=True, help="Name of the topic.")
 @click.option("-o", "--offline", hidden=True, expose_value=False)
 def clone_group_offset(
-    root: Path, as_json: bool, source: str, target: str, topic: str, dry_run: bool, yes: bool
+    root: Path, as_json: bool, source: str, target_group: str, topic: str, dry_run: bool, yes: bool
 ) -> None:
     """Set a group's offsets on a topic to those of another group."""
     from rmq_store.broker.monitoring.active_consumers import require_idle
@@ -105,7 +105,7 @@ def clone_group_offset(
 
     def plan(store: Store) -> list[OffsetChange]:
         offsets = store.committed_offsets(require_group(store, source))
-        changes = plan_reset(store, target, [require_topic(store, topic)], given(offsets))
+        changes = plan_reset(store, target_group, [require_topic(store, topic)], given(offsets))
         if not changes:
             raise UsageError(f"group {source!r} has no offsets on topic {topic!r}: nothing to clone")
         return changes
@@ -116,15 +116,15 @@ def clone_group_offset(
             now = "no offset" if change.place.committed is None else change.place.committed
             click.echo(printable(f"{topic} queue {change.place.queue_id}: {now} -> {change.then}"), err=True)
         if not dry_run:
-            require_idle(store, target)
+            require_idle(store, target_group)
     if not dry_run:
-        confirm(f"Set {len(changes)} offsets of group {printable(target)}?", yes=yes)
+        confirm(f"Set {len(changes)} offsets of group {printable(target_group)}?", yes=yes)
         with open_to_write(root) as store:
-            apply_reset(store, target, plan(store))
+            apply_reset(store, target_group, plan(store))
     if as_json:
         write_json({"reset": not dry_run, "queues": [_json(change) for change in changes]})
     elif not dry_run:
-        write_line("clone group offset success. srcGroup[%s], destGroup=[%s], topic[%s]", source, target, topic)
+        write_line("clone group offset success. srcGroup[%s], destGroup=[%s], topic[%s]", source, target_group, topic)
 
 
 def timestamp_ms(text: str, now_ms: int) -> int:
