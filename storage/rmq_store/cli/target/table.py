@@ -108,48 +108,138 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     "doctor": refused(_NOT_YET),
     "metrics": refused(_NOT_YET),
     # -- mqadmin: messages
-    "queryMsgById": refused(_NOT_YET),
-    "queryMsgByKey": refused(_NOT_YET),
-    "queryMsgByUniqueKey": refused(_NOT_YET),
-    "queryMsgByOffset": refused(_NOT_YET),
+    "queryMsgById": differs(
+        "cluster_mqadmin.message:query_msg_by_id",
+        "Only an address that a broker of the cluster has registered is asked; -g, -d and -s of mqadmin "
+        "are refused",
+    ),
+    "queryMsgByKey": differs(
+        "cluster_mqadmin.message:query_msg_by_key",
+        "Up to 64 messages of each broker; stderr says so if one has perhaps more",
+    ),
+    "queryMsgByUniqueKey": differs(
+        "cluster_mqadmin.message:query_msg_by_unique_key",
+        "Up to 32 messages of each broker; -g and -d of mqadmin are refused",
+    ),
+    "queryMsgByOffset": differs(
+        "cluster_mqadmin.message:query_msg_by_offset",
+        "-b names the broker, if several have a queue of this number",
+    ),
     "DecodeMessageId": same(sentence=_NO_TARGET),
-    "printMsg": refused(_NOT_YET),
-    "printMsgByQueue": refused(_NOT_YET),
-    "sendMessage": refused(_NOT_YET),
-    "consumeMessage": refused(_NOT_YET),
-    "queryMsgTraceById": refused(_NOT_YET),
+    "printMsg": same("cluster_mqadmin.message_flow:print_msg"),
+    "printMsgByQueue": differs(
+        "cluster_mqadmin.message_flow:print_msg_by_queue",
+        "-a names the broker, if several have a queue of this number",
+    ),
+    "sendMessage": differs(
+        "cluster_mqadmin.message_flow:send_message",
+        "-i needs -b; the broker makes a missing topic, if brokers allow that",
+    ),
+    "consumeMessage": differs("cluster_mqadmin.message_flow:consume_message", "-i needs -b, as with mqadmin"),
+    "queryMsgTraceById": same("cluster_mqadmin.message:query_msg_trace_by_id"),
     "dumpCompactionLog": refused(f"{_FILES}; run the command there"),
     # -- mqadmin: topics
-    "topicList": refused(_NOT_YET),
-    "topicStatus": refused(_NOT_YET),
-    "topicRoute": refused(_NOT_YET),
-    "topicClusterList": refused(_NOT_YET),
-    "updateTopic": refused(_NOT_YET),
-    "updateTopicPerm": refused(_NOT_YET),
-    "deleteTopic": refused(_NOT_YET),
+    "topicList": same("cluster_mqadmin.topic_show:topic_list"),
+    "topicStatus": differs(
+        "cluster_mqadmin.topic_show:topic_status",
+        "The queues of each master, and the topic's rate of messages (5.x)",
+    ),
+    "topicRoute": same("cluster_mqadmin.topic_show:topic_route"),
+    "topicClusterList": same("cluster_mqadmin.topic_show:topic_cluster_list"),
+    "updateTopic": differs(
+        "cluster_mqadmin.topic_change:update_topic",
+        "At the master of -b, or at each master of -c; with `-o true` the name servers get the queues, "
+        "too. Settings without an option stay as each broker has them",
+    ),
+    "updateTopicPerm": differs(
+        "cluster_mqadmin.topic_change:update_topic_perm",
+        "At the master of -b, or at each master of -c that has the topic",
+    ),
+    "deleteTopic": differs(
+        "cluster_mqadmin.topic_change:delete_topic",
+        "Messages are deleted at once, at each master and then at the name servers; consumers that run "
+        "are named and do not prevent it",
+    ),
     # -- mqadmin: consumers
-    "consumerProgress": refused(_NOT_YET),
-    "updateSubGroup": refused(_NOT_YET),
-    "deleteSubGroup": refused(_NOT_YET),
-    "getConsumerConfig": refused(_NOT_YET),
-    "consumerConnection": refused(_NOT_YET),
+    "consumerProgress": differs(
+        "cluster_mqadmin.progress:consumer_progress",
+        "All masters are asked; -s asks the members, by way of the brokers",
+    ),
+    "updateSubGroup": differs(
+        "cluster_mqadmin.group:update_sub_group",
+        "At the master of -b, or at each master of -c. Settings without an option stay as each broker has "
+        "them",
+    ),
+    "deleteSubGroup": differs(
+        "cluster_mqadmin.group:delete_sub_group",
+        "At the master of -b, or at each master of -c; the %RETRY% and %DLQ% topics go with `-r true` and "
+        "without -b only; members that run are named and do not prevent it",
+    ),
+    "getConsumerConfig": differs(
+        "cluster_mqadmin.group:get_consumer_config",
+        "The settings at each broker that has some",
+    ),
+    "consumerConnection": differs(
+        "cluster_mqadmin.group:consumer_connection",
+        "Connected members as all masters know them, with type, model and start; mqadmin asks one broker",
+    ),
     # -- mqadmin: offsets
-    "resetOffsetByTime": refused(_NOT_YET),
-    "skipAccumulatedMessage": refused(_NOT_YET),
-    "cloneGroupOffset": refused(_NOT_YET),
+    "resetOffsetByTime": differs(
+        "cluster_mqadmin.offset:reset_offset_by_time",
+        "Each master is told (222), so that members may run; a 4.x broker without members gets the "
+        "offsets (15). -q needs -b",
+    ),
+    "skipAccumulatedMessage": differs("cluster_mqadmin.offset:skip_accumulated_message", "As `resetOffsetByTime`"),
+    "cloneGroupOffset": same("cluster_mqadmin.offset:clone_group_offset"),
     # -- mqadmin: broker
-    "clusterList": refused(_NOT_YET),
-    "brokerStatus": refused(_NOT_YET),
-    "getBrokerConfig": refused(_NOT_YET),
-    "updateBrokerConfig": refused(_NOT_YET),
-    "statsAll": refused(_NOT_YET),
-    "queryCq": refused(_NOT_YET),
+    "clusterList": differs(
+        "cluster_mqadmin.broker:cluster_list",
+        "Every process, slaves too, with its rates; -m shows the messages of today and yesterday",
+    ),
+    "brokerStatus": differs(
+        "cluster_mqadmin.broker:broker_status",
+        "All figures of the process of -b, or of each master of -c",
+    ),
+    "getBrokerConfig": differs(
+        "cluster_mqadmin.broker:get_broker_config",
+        "All settings of the process of -b, or of all processes of -c",
+    ),
+    "updateBrokerConfig": differs(
+        "cluster_mqadmin.broker:update_broker_config",
+        "Any setting that the process of -b, or each master of -c, has; brokers themselves answer success "
+        "for unknown names",
+    ),
+    "statsAll": differs(
+        "cluster_mqadmin.stats:stats_all",
+        "As the brokers have counted since their start, with what groups got",
+    ),
+    "queryCq": differs(
+        "cluster_mqadmin.stats:query_cq",
+        "-b names the broker, if several have the queue; -g of mqadmin is ignored",
+    ),
     # -- mqadmin: cleaning
-    "cleanExpiredCQ": refused(_NOT_YET),
-    "deleteExpiredCommitLog": refused(_NOT_YET),
-    "cleanUnusedTopic": refused(_NOT_YET),
+    "cleanExpiredCQ": differs(
+        "cluster_mqadmin.stats:clean_expired_cq",
+        "The process of -b, or each master, also deletes the last file of a queue without messages",
+    ),
+    "deleteExpiredCommitLog": differs(
+        "cluster_mqadmin.stats:delete_expired_commit_log",
+        "The process of -b, or each master, decides which files are old; --dry-run names the brokers, not "
+        "the files",
+    ),
+    "cleanUnusedTopic": differs(
+        "cluster_mqadmin.stats:clean_unused_topic",
+        "The process of -b, or each master, deletes queues of topics that it does not have; --dry-run "
+        "names the brokers",
+    ),
     # -- mqadmin: export
-    "exportMetadata": refused(_NOT_YET),
-    "exportConfigs": refused(_NOT_YET),
+    "exportMetadata": differs(
+        "cluster_mqadmin.export:export_metadata",
+        "Of the master of -b, or of all masters of -c, with the sums of their queues",
+    ),
+    "exportConfigs": differs(
+        "cluster_mqadmin.export:export_configs",
+        "The settings of each master, and the numbers of name servers, masters and slaves",
+    ),
 })  # fmt: skip
 """The path of each command, as `offsets show` -> what it is over a cluster."""

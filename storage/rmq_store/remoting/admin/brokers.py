@@ -50,7 +50,7 @@ def update_broker_config(cluster: Cluster, process: BrokerProcess, name: str, va
     """
     if name not in broker_config(cluster, process):
         raise UsageError(
-            f"broker {process.broker_name} ({process.address}) has no setting {name!r}: nothing is changed"
+            f"broker {process.broker_name} ({process.address}) has no setting {name!r}: nothing is changed there"
         )
     # java.util.Properties: what would end the name or the line is escaped.
     line = f"{name}={value.translate(_SPECIAL)}\n"

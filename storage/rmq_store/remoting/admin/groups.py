@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rmq_store.protocol.bodies.clients import ConsumerRunningInfo
 from rmq_store.protocol.bodies.groups import (
     ConsumerConnection,
     ConsumeStats,
@@ -20,6 +21,7 @@ from rmq_store.protocol.wire.admin_headers import (
     QueryTopicConsumeByWhoRequestHeader,
     UpdateSubscriptionGroupRequestHeader,
 )
+from rmq_store.protocol.wire.group_headers import GetConsumerRunningInfoRequestHeader
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.remoting.admin.scope import BrokerProcess, ask
 from rmq_store.remoting.cluster.cluster import Cluster
@@ -67,6 +69,14 @@ def connections(cluster: Cluster, process: BrokerProcess, group: str) -> Consume
     header = GetConsumerConnectionListRequestHeader(consumer_group=cluster.wire_group(group))
     answer = ask(cluster, process, request(header), ok=(ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE))
     return ConsumerConnection.decode(answer.body) if answer.code == ResponseCode.SUCCESS else None
+
+
+def running_info(cluster: Cluster, process: BrokerProcess, group: str, client_id: str) -> ConsumerRunningInfo:
+    """What a member says of itself, by way of a broker that it is connected with (307). Raises as `scope.ask`."""
+    header = GetConsumerRunningInfoRequestHeader(
+        consumer_group=cluster.wire_group(group), client_id=client_id, jstack_enable=False
+    )
+    return ConsumerRunningInfo.decode(ask(cluster, process, request(header)).body)
 
 
 def topic_groups(cluster: Cluster, brokers: Iterable[BrokerProcess], topic: str) -> list[str]:

@@ -16,6 +16,7 @@ from rmq_store.errors import UsageError
 from rmq_store.protocol.bodies.groups import ResetOffsetBody
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.wire.admin_headers import GetBrokerRuntimeInfoRequestHeader
 from rmq_store.protocol.wire.group_headers import InvokeBrokerToResetOffsetRequestHeader
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.remoting.admin.groups import connections
@@ -60,8 +61,7 @@ def reset_at(
         UsageError: one queue only, and a broker of 4.x with members online: it would set all queues.
         MQBrokerError: another refusal. RemotingError: no answer.
     """
-    is_old = _is_older_than_5(cluster, process)
-    if queue_id != ALL_QUEUES and is_old:
+    if queue_id != ALL_QUEUES and _is_older_than_5(cluster, process):
         # A broker of 4.x does not read the queue's number, and would set all queues.
         if connections(cluster, process, group) is not None:
             raise UsageError(
@@ -90,7 +90,5 @@ def _written(cluster: Cluster, group: str, wanted: Mapping[MessageQueue, int]) -
 
 
 def _is_older_than_5(cluster: Cluster, process: BrokerProcess) -> bool:
-    """Every answer has the version of its broker; that to a question for a queue's end needs no rights of a group."""
-    from rmq_store.protocol.wire.admin_headers import GetBrokerRuntimeInfoRequestHeader
-
+    """Every answer has the version of its broker."""
     return ask(cluster, process, request(GetBrokerRuntimeInfoRequestHeader())).version < offsets.V5_0_0

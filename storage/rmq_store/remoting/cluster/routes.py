@@ -60,11 +60,12 @@ class BrokerAddresses:
 
 @dataclass(frozen=True, slots=True)
 class TopicQueues:
-    """A topic's queues at one broker. `perm`: 4 may be read, 2 may be written."""
+    """A topic's queues at one broker. `perm`: 4 may be read, 2 may be written. `topic_sys_flag`: bit 0 unit topic."""
 
     read_queue_nums: int
     write_queue_nums: int
     perm: int
+    topic_sys_flag: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +233,8 @@ def route_of(topic: str, data: TopicRouteData) -> TopicRoute:
     """The route in the body of an answer. A broker may have queues here, and no address (any more)."""
     brokers = {one.broker_name: _addresses(one) for one in data.broker_datas}
     queues = {
-        one.broker_name: TopicQueues(one.read_queue_nums, one.write_queue_nums, one.perm) for one in data.queue_datas
+        one.broker_name: TopicQueues(one.read_queue_nums, one.write_queue_nums, one.perm, one.topic_sys_flag)
+        for one in data.queue_datas
     }
     return TopicRoute(
         topic,

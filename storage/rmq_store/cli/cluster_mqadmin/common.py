@@ -1,0 +1,136 @@
+"""Shared by mqadmin's commands over a cluster: their options, and questions and changes broker by broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from rmq_store.cli.shared.output import printable
+from rmq_store.cli.target.cluster_target import ClusterCommand, cluster_options
+from rmq_store.errors import StoreError, UnknownTopicError, UsageError
+
+if TYPE_CHECKING:
+    from rmq_store.remoting.admin.scope import BrokerProcess
+    from rmq_store.remoting.cluster.cluster import Cluster
+    from rmq_store.remoting.cluster.routes import TopicRoute
+
+Answer = TypeVar("Answer")
+
+BROKER = click.Option(
+    ["-b", "--brokerAddr", "broker_address"], metavar="HOST:PORT",
+    help="Only this process: an address that a broker has registered.",
+)  # fmt: skip
+CLUSTER = click.Option(
+    ["-c", "--clusterName", "cluster_name"], metavar="NAME", help="Only the brokers of this cluster."
+)
+
+# Of a command for a store: what names the store, and what `cluster_options` adds.
+_OF_STORE = ("root", "as_json")
+
+
+def like(store: click.Command, *more: click.Parameter) -> Callable[[Callable[..., Any]], click.Command]:
+    """A command over a cluster with the name and the options of one for a store, and with `more`. It gets `target:
+    ClusterTarget`, and no root. Flags that a store does not need are those that `more` has.
+    """
+    own = [one for one in store.params if one.name not in _OF_STORE and not getattr(one, "hidden", False)]
+
+    def add(function: Callable[..., Any]) -> click.Command:
+        made = click.command(
+            store.name, cls=ClusterCommand, short_help=store.short_help, epilog=_epilog(store.epilog or "")
+        )(cluster_options()(function))
+        made.params[:0] = [*own, *more]
+        return made
+
+    return add
+
+
+def _epilog(text: str) -> str:
+    """The examples with a cluster in place of a store."""
+    lines = []
+    for line in text.splitlines():
+        command, store, _ = line.partition(" --store ")
+        lines.append(command.replace("  rmq ", "  rmq -n ns1:9876 ", 1) if store else line)
+    return "\n".join(lines)
+
+
+def chosen(cluster: Cluster, broker_address: str | None, cluster_name: str | None) -> list[BrokerProcess]:
+    """The process of -b, or the masters of -c, or of the only cluster.
+
+    Raises:
+        UsageError: both are given, nobody has registered the address, or -c is needed.
+    """
+    from rmq_store.remoting.admin.scope import masters, process_at, the_cluster_name
+
+    if broker_address is not None and cluster_name is not None:
+        raise UsageError("-b names one broker, -c the brokers of a cluster: give one of them")
+    if broker_address is not None:
+        return [process_at(cluster, broker_address)]
+    return masters(cluster, cluster_name or the_cluster_name(cluster))
+
+
+def require_route(cluster: Cluster, topic: str) -> TopicRoute:
+    """The topic's route. UnknownTopicError: no broker has the topic; suggests the nearest."""
+    from difflib import get_close_matches
+
+    route = cluster.refresh_route(topic)
+    if route is None:
+        lower = {one.lower(): one for one in cluster.topics()}
+        near = [lower[found] for found in get_close_matches(topic.lower(), lower, 1)]
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise UnknownTopicError(f"no broker of the cluster has a topic {topic[:255]!r}{hint}")
+    return route
+
+
+def masters_of(route: TopicRoute, cluster_name: str | None = None) -> list[BrokerProcess]:
+    """The masters of a topic's brokers, sorted by name; those of one cluster only if it is named."""
+    from rmq_store.remoting.admin.scope import BrokerProcess
+    from rmq_store.remoting.cluster.routes import MASTER_ID
+
+    return [
+        BrokerProcess(broker.cluster, name, MASTER_ID, broker.master or "")
+        for name, broker in sorted(route.brokers.items())
+        if name in route.queues and cluster_name in (None, broker.cluster)
+    ]
+
+
+class Brokers:
+    """What one command asks of brokers, one after the other, and who refused or did not answer.
+
+    mqadmin passes over such brokers, or ends with the first. Here the others are asked nevertheless, stderr names those
+    that failed, and the exit code is 1.
+    """
+
+    def __init__(self) -> None:
+        self.failed: list[tuple[BrokerProcess, StoreError]] = []
+        self._has_answer = False
+
+    def ask(self, process: BrokerProcess, call: Callable[[], Answer | None]) -> Answer | None:
+        """The result of `call`; None if the broker refuses or does not answer. Other errors are raised."""
+        from rmq_store.protocol.errors import MQBrokerError, RemotingError
+
+        try:
+            found = call()
+        except (MQBrokerError, RemotingError) as error:
+            self.failed.append((process, error))
+            return None
+        self._has_answer = True
+        return found
+
+    def ask_each(
+        self, processes: Iterable[BrokerProcess], call: Callable[[BrokerProcess], Answer | None]
+    ) -> Sequence[tuple[BrokerProcess, Answer]]:
+        """(process, result of `call`) of those that answer, without results that are None."""
+        asked = ((process, self.ask(process, partial(call, process))) for process in processes)
+        return [(process, found) for process, found in asked if found is not None]
+
+    def tell(self) -> None:
+        """Name those that failed on stderr, and end with exit code 1 if there are some."""
+        if not self.failed:
+            return
+        for process, error in self.failed:
+            place = f"broker {process.broker_name}" + (f" ({process.address})" if process.address else "")
+            click.echo(f"rmq: {printable(place)}: {printable(str(error))}", err=True)
+        raise click.exceptions.Exit(1)
