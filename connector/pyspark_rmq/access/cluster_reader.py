@@ -103,7 +103,7 @@ class ClusterReader:
         self._filter = PullFilter(group=pull_group) if pull_group else PullFilter()
         self._on_close: Callable[[], None] | None = on_close
         self._timer_ms = timer_ms
-        self._identity: str | None = None
+        self._identity = ""
         self._ends: dict[str, TopicEnds] = {}
         # Counts what changed: the end of the log, as those who poll see it.
         self._changes = 0
@@ -127,10 +127,14 @@ class ClusterReader:
 
     @property
     def identity(self) -> str:
-        """`cluster:<name>`: name servers and brokers come and go, the cluster's name stays."""
-        if self._identity is None:
-            self._identity = f"cluster:{self._cluster.name}"
-        return self._identity
+        """`cluster:<names>`: the clusters, with commas, whose brokers have the topics that were asked for; all that the
+        name servers know before any was. Name servers and brokers come and go, the name of a cluster stays.
+        """
+        routes = [self._cluster.route(topic) for topic in self._ends]
+        found = {broker.cluster for route in routes if route for broker in route.brokers.values() if broker.cluster}
+        if found:
+            self._identity = ",".join(sorted(found))
+        return f"cluster:{self._identity or self._cluster.name}"
 
     @property
     def clock(self) -> Callable[[], int]:

@@ -8,7 +8,8 @@ A stream's own position is this JSON object (Spark keeps it in the checkpoint an
 sorted):
 
     version   1, or 2 if there is `closed`; greater ones are refused
-    store     identity of the store, "" for a store that a broker wrote, "cluster:<name>" for a cluster
+    store     identity of the store, "" for a store that a broker wrote; "cluster:<names>" with the clusters, with
+              commas, whose brokers have the topics
     topics    {topic: {queue: next queue offset}}: the first one that was not yet read
     after     {topic: {queue: commit-log offset of the message before the position}}: if another message is there now,
               the store was replaced or rolled back; queues whose message before is unknown are left out
@@ -33,6 +34,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 from pyspark_rmq.position.fingerprint import Fingerprint
 from pyspark_rmq.position.queue_ids import INT32_MAX, QueueId, parse_queue_id
 
+_CLUSTER = "cluster:"
 _VERSION = 1
 _VERSION_WITH_CLOSED = 2
 
@@ -177,6 +179,16 @@ def parse_assign(text: str, option: str = "assign") -> dict[str, tuple[QueueId, 
         # Plain numbers first: which brokers they are at is not known yet.
         result[topic] = tuple(sorted(ids, key=lambda queue_id: (isinstance(queue_id, tuple), queue_id)))
     return result
+
+
+def is_same_store(one: str, other: str) -> bool:
+    """Whether two identities of positions may be of one store. Clusters are the same if they have a name in common:
+    topics move from one cluster to another one behind the same name servers, and are at both in between.
+    """
+    if one.startswith(_CLUSTER) and other.startswith(_CLUSTER):
+        names = set(one.removeprefix(_CLUSTER).split(","))
+        return not names.isdisjoint(other.removeprefix(_CLUSTER).split(","))
+    return not one or not other or one == other
 
 
 def describe(ranges: list[tuple[str, QueueId, int, int]]) -> str:

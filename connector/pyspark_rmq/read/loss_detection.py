@@ -14,7 +14,7 @@ from pyspark_rmq.access.store_reader import StoreReader
 from pyspark_rmq.options.options import SourceOptions
 from pyspark_rmq.position.fingerprint import Fingerprint, fingerprint_before, stored_after
 from pyspark_rmq.position.planning import QueueSlice, Range, clip, lost
-from pyspark_rmq.position.position import Queue, StreamPosition, describe, refuse
+from pyspark_rmq.position.position import Queue, StreamPosition, describe, is_same_store, refuse
 from pyspark_rmq.position.queue_ids import broker_of
 from pyspark_rmq.read import loss_report
 
@@ -77,8 +77,8 @@ def report_damage(queue: Queue, damaged: Sequence[int], options: SourceOptions) 
 
 
 def check_identity(store: StoreReader, position: StreamPosition) -> None:
-    """Raise `UsageError` if the position was taken in a store with another identity."""
-    if position.store and store.identity and position.store != store.identity:
+    """Raise `UsageError` if the position was taken in another store, or in other clusters, see `is_same_store`."""
+    if not is_same_store(position.store, store.identity):
         refuse(
             f"the checkpoint belongs to store {position.store}, but the store that is there is {store.identity}; "
             "another store needs another checkpoint"

@@ -314,6 +314,24 @@ def test_a_checkpoint_of_another_cluster_or_of_a_store_is_refused(net: FakeNet, 
         stream().latestOffset({**end, "store": "cluster:Other"}, LIMIT)
 
 
+def test_a_checkpoint_is_of_the_clusters_that_have_its_topics(net: FakeNet, stream: Make, more: Make) -> None:
+    """Other clusters come to the same name servers and go; a topic moves from one cluster to another."""
+    net.add_broker("other-a").put("Others", 0, 3)
+    net.brokers["other-a"].cluster = "Other"
+    reader = stream(startingOffsets="earliest")
+    start, end = first_batch(reader)
+    assert start["store"] == end["store"] == "cluster:DefaultCluster"
+    assert more(stream(), end) == end
+    assert more(stream(), {**end, "store": "cluster:Away,DefaultCluster"})["store"] == "cluster:Away,DefaultCluster"
+    net.brokers["other-a"].put("T", 0, 3)
+    both = more(again := stream(), end, 31_000)
+    assert both["store"] == "cluster:DefaultCluster,Other"
+    assert planned(again, end, both) == [("T", BrokerQueueId("other-a", 0), 0, 3)]
+    with pytest.raises(UsageError, match="belongs to store cluster:Other, but the store that is there is cluster:Def"):
+        net.brokers["other-a"].topics.clear()
+        stream().latestOffset({**end, "store": "cluster:Other"}, LIMIT)
+
+
 def test_a_look_up_compares_the_keys_that_brokers_found_by_hash(net: FakeNet) -> None:
     # The broker in memory finds by a part of the bytes: more than what was asked for.
     reader = RmqReader(

@@ -82,6 +82,7 @@ class FakeBroker:
     per_pull: int = 32
     pull_bytes: int = 256 << 10
     acting: bool = False
+    cluster: str = "DefaultCluster"
     refused: dict[int, tuple[int, str]] = field(default_factory=dict)
     sent: list[RemotingCommand] = field(default_factory=list)
     sent_back: list[dict[str, str]] = field(default_factory=list)
@@ -211,7 +212,10 @@ class FakeNet:
             return response_to(command, 0, body=json.dumps(route).encode())
         if command.code == 106:
             table = {broker.name: _broker_data(broker) for broker in self.brokers.values() if broker.processes}
-            info = {"brokerAddrTable": table, "clusterAddrTable": {"DefaultCluster": sorted(table)}}
+            clusters: dict[str, list[str]] = defaultdict(list)
+            for name in sorted(table):
+                clusters[self.brokers[name].cluster].append(name)
+            info = {"brokerAddrTable": table, "clusterAddrTable": clusters}
             return response_to(command, 0, body=json.dumps(info).encode())
         if command.code == 206:
             topics = sorted({topic for broker in self.brokers.values() for topic in broker.topics})
@@ -228,7 +232,7 @@ def _broker_data(broker: FakeBroker, acting: bool = False) -> dict[str, object]:
     return {
         "brokerAddrs": addresses,
         "brokerName": broker.name,
-        "cluster": "DefaultCluster",
+        "cluster": broker.cluster,
         "enableActingMaster": broker.acting,
     }
 
