@@ -109,7 +109,8 @@ class SendLoop:
             if remaining_ms <= 0:
                 if result is not None:
                     return result
-                raise RemotingTooMuchRequestError("sendDefaultImpl call timeout") from error
+                last = f"; the last try: {error}" if error is not None else ""
+                raise RemotingTooMuchRequestError(f"sendDefaultImpl call timeout{last}") from error
             brokers.append(queue.broker_name)
             try:
                 result = self._try(request, queue, self._capped(remaining_ms, is_last=number == retry_times))
