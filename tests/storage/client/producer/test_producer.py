@@ -279,8 +279,9 @@ def test_the_timeout_is_a_budget_for_all_tries_together(cluster: FakeBackend, ma
 @pytest.mark.statement("A12")
 def test_a_budget_that_is_used_up_ends_the_tries(cluster: FakeBackend, made: Made) -> None:
     fail_all(cluster, RemotingTimeoutError("slow"), latency_ms=1_500)
-    with pytest.raises(RemotingTooMuchRequestError, match="^sendDefaultImpl call timeout; the last try: slow$") as caught:
+    with pytest.raises(RemotingTooMuchRequestError) as caught:
         made(cluster).send(MESSAGE)
+    assert str(caught.value) == "sendDefaultImpl call timeout; the last try: slow"
     assert len(cluster.sent) == 2
     assert isinstance(caught.value.__cause__, RemotingTimeoutError)
 
