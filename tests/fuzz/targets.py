@@ -6,6 +6,7 @@ of it is a bug, and so is a decoder that answers what another decoder of the sam
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -58,6 +59,7 @@ from rmq_store.protocol.bodies import java_json
 from rmq_store.protocol.bodies.groups import ConsumeStats
 from rmq_store.protocol.bodies.routes import KVTable, TopicRouteData
 from rmq_store.protocol.bodies.topics import TopicStatsTable
+from rmq_store.protocol.errors import RemotingCommandError
 from rmq_store.protocol.wire.command import RemotingCommand, SerializeType
 from rmq_store.protocol.wire.frames import FrameDecoder, encode_command
 from rmq_store.protocol.wire.request_table import REQUESTS
@@ -466,14 +468,31 @@ def journal_seeds() -> list[bytes]:
 BODIES = tuple(sorted({row.response_body or row.request_body or KVTable for row in REQUESTS.values()}, key=str))
 
 
+def _into_room(data: bytes) -> list[RemotingCommand]:
+    """The commands, with every second piece of 10 bytes written where the decoder wants it."""
+    decoder, commands, at = FrameDecoder(1 << 16), [], 0
+    with contextlib.suppress(RemotingCommandError):
+        while at < len(data) and decoder.failure is None:
+            room = decoder.room()
+            piece = data[at : at + (10 if room is None else min(10, len(room)))]
+            if room is not None:
+                room[: len(piece)] = piece
+            commands += decoder.feed(piece) if room is None else decoder.fill(len(piece))
+            at += len(piece)
+    return commands
+
+
 def run_remoting(data: bytes) -> None:
-    """Frames, whole and byte by byte; then each command's typed header, and a body, as that of a request."""
+    """Frames, whole, byte by byte, and into the decoder's own memory; then each command's typed header, and a body, as
+    that of a request.
+    """
     whole, pieces = FrameDecoder(1 << 16), FrameDecoder(1 << 16)
     commands, slowly = whole.feed(data), []
     for at in range(len(data)):
         if pieces.failure is None:
             slowly += pieces.feed(data[at : at + 1])
     assert slowly == commands and str(pieces.failure) == str(whole.failure)
+    assert _into_room(data) == commands
     for command in commands:
         (again,) = FrameDecoder().feed(encode_command(command))
         assert again.ext_fields == command.ext_fields or "\\u" in ascii(command.ext_fields)

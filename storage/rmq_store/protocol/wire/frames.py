@@ -17,6 +17,10 @@ from rmq_store.protocol.wire.command import RemotingCommand, SerializeType
 FRAME_BYTES_MAX: Final = 16 << 20
 """The largest value of `length` that Java's peers accept (com.rocketmq.remoting.frameMaxLength)."""
 
+ROOM_BYTES: Final = 320 << 10
+"""So much is kept for the frames of a connection that come in pieces: an answer to a pull has 256 KiB."""
+
+_KINDS: Final = (int(SerializeType.JSON), int(SerializeType.ROCKETMQ))
 _HEADER_BYTES_MAX: Final = (1 << 24) - 1
 _PREFIX: Final = struct.Struct(">iI")
 _LENGTH_BYTES: Final = 4
@@ -45,14 +49,19 @@ def encode_command(command: RemotingCommand, max_frame_bytes: int = FRAME_BYTES_
 class FrameDecoder:
     """Turns the bytes of one connection into commands. Not thread-safe.
 
-    Memory is bounded by one frame and the bytes of one `feed`. After the first bad frame the place of the next one is
-    unknown, so that the decoder refuses everything else: `failure` is the error.
+    Bytes come by `feed`; or, while a frame is incomplete, into `room`, and `fill` says how many came. Of an incomplete
+    frame the decoder keeps what came, in memory that grows in steps with it: a length alone makes it allocate
+    ROOM_BYTES at most. After the first bad frame the place of the next one is unknown, so that the decoder refuses
+    everything else: `failure` is the error.
     """
 
     def __init__(self, max_frame_bytes: int = FRAME_BYTES_MAX) -> None:
         self.max_frame_bytes = max_frame_bytes
         self.failure: RemotingCommandError | None = None
-        self._buffer = bytearray()
+        # The incomplete frame: `_there` bytes of `_wanted`, or of its prefix while that is incomplete.
+        self._room = bytearray(_PREFIX.size)
+        self._there = 0
+        self._wanted = _PREFIX.size
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[RemotingCommand]:
         """Take the next bytes and return the commands that are complete.
@@ -64,21 +73,43 @@ class FrameDecoder:
         """
         if self.failure is not None:
             raise self.failure
-        self._buffer += data
         commands: list[RemotingCommand] = []
-        at = 0
         try:
-            while (end := self._end_of_frame(at)) is not None:
-                commands.append(self._command(at, end))
-                at = end
+            with memoryview(data) as view:
+                at = self._feed_incomplete(view, commands) if self._there else 0
+                while len(view) - at >= _PREFIX.size and len(view) - at >= (size := self._size(view, at)):
+                    commands.append(_command(view, at, at + size))
+                    at += size
+                if at < len(view):
+                    self._begin(view[at:])
         except RemotingCommandError as error:
-            self.failure = error
-            self._buffer = bytearray()
+            self._fail(error)
             if not commands:
                 raise
-            return commands
-        if at:
-            del self._buffer[:at]
+        return commands
+
+    def room(self) -> memoryview | None:
+        """Return where the next bytes of the incomplete frame belong; None: `feed` takes the next bytes.
+
+        It is valid until the next call.
+        """
+        if self._wanted == _PREFIX.size:
+            return None
+        return memoryview(self._room)[self._there : self._wanted]
+
+    def fill(self, size: int) -> list[RemotingCommand]:
+        """Say that `size` bytes came into `room`; returns the command if it is complete now.
+
+        Raises:
+            RemotingCommandError: its header is bad.
+        """
+        commands: list[RemotingCommand] = []
+        self._there += size
+        try:
+            self._complete(commands)
+        except RemotingCommandError as error:
+            self._fail(error)
+            raise
         return commands
 
     def finish(self) -> None:
@@ -87,37 +118,76 @@ class FrameDecoder:
         Raises:
             RemotingCommandError: it ended within a frame.
         """
-        if self.failure is None and self._buffer:
-            wanted = _LENGTH_BYTES + self._prefix(0)[0] if len(self._buffer) >= _PREFIX.size else _PREFIX.size
+        if self.failure is None and self._there:
             self.failure = RemotingCommandError(
-                f"torn frame: the connection ended after {len(self._buffer)} bytes of at least {wanted}"
+                f"torn frame: the connection ended after {self._there} bytes of at least {self._wanted}"
             )
         if self.failure is not None:
             raise self.failure
 
-    def _prefix(self, at: int) -> tuple[int, int, int]:
-        """(length, serialize type, header length)."""
-        length, mark = _PREFIX.unpack_from(self._buffer, at)
-        return length, mark >> 24, mark & _HEADER_BYTES_MAX
+    def _fail(self, error: RemotingCommandError) -> None:
+        self.failure = error
+        self._reset(bytearray(_PREFIX.size))
 
-    def _end_of_frame(self, at: int) -> int | None:
-        """Where the frame at `at` ends; None if it is not complete."""
-        there = len(self._buffer) - at
-        if there < _PREFIX.size:
-            return None
-        length, kind, header_bytes = self._prefix(at)
+    def _reset(self, room: bytearray) -> None:
+        self._room, self._there, self._wanted = room, 0, _PREFIX.size
+
+    def _begin(self, view: memoryview) -> None:
+        """Keep the beginning of a frame."""
+        if len(view) >= _PREFIX.size:
+            self._wanted = self._size(view, 0)
+            self._grow(len(view))
+        self._room[: len(view)] = view
+        self._there = len(view)
+
+    def _feed_incomplete(self, view: memoryview, commands: list[RemotingCommand]) -> int:
+        """Give the incomplete frame what belongs to it; how many bytes these are."""
+        at = 0
+        while at < len(view) and self._there:
+            taken = min(len(view) - at, min(self._wanted, len(self._room)) - self._there)
+            self._room[self._there : self._there + taken] = view[at : at + taken]
+            self._there += taken
+            at += taken
+            self._complete(commands)
+        return at
+
+    def _complete(self, commands: list[RemotingCommand]) -> None:
+        """Go on after bytes came: the size of the frame may be known now, its memory full, or all of it there."""
+        if self._there < len(self._room) and self._there < self._wanted:
+            return
+        if self._wanted == _PREFIX.size:
+            self._wanted = self._size(self._room, 0)
+        if self._there < self._wanted:
+            self._grow(self._there)
+            return
+        with memoryview(self._room) as view:
+            commands.append(_command(view, 0, self._wanted))
+        self._reset(self._room if len(self._room) <= ROOM_BYTES else bytearray(_PREFIX.size))
+
+    def _grow(self, needed: int) -> None:
+        """Make the memory of the incomplete frame larger than what is there, `needed` bytes, unless it is complete."""
+        if len(self._room) > needed or len(self._room) >= self._wanted:
+            return
+        grown = bytearray(min(self._wanted, max(ROOM_BYTES, 2 * needed)))
+        grown[: self._there] = memoryview(self._room)[: self._there]
+        self._room = grown
+
+    def _size(self, data: bytearray | memoryview, at: int) -> int:
+        """The bytes of the frame at `at`, whose prefix is checked."""
+        length, mark = _PREFIX.unpack_from(data, at)
+        header_bytes = mark & _HEADER_BYTES_MAX
         if length > self.max_frame_bytes:
             raise RemotingCommandError(f"oversized frame: {length} bytes, at most {self.max_frame_bytes} are allowed")
         if length < _MARK_BYTES or header_bytes > length - _MARK_BYTES:
             raise RemotingCommandError(f"bad lengths: a header of {header_bytes} bytes in a frame of {length}")
-        if kind not in (SerializeType.JSON, SerializeType.ROCKETMQ):
-            raise RemotingCommandError(f"unknown serialize type {kind}")
-        return at + _LENGTH_BYTES + length if there >= _LENGTH_BYTES + length else None
+        if mark >> 24 not in _KINDS:
+            raise RemotingCommandError(f"unknown serialize type {mark >> 24}")
+        return _LENGTH_BYTES + int(length)
 
-    def _command(self, at: int, end: int) -> RemotingCommand:
-        _, kind, header_bytes = self._prefix(at)
-        start = at + _PREFIX.size
-        with memoryview(self._buffer) as view:
-            header, body = bytes(view[start : start + header_bytes]), bytes(view[start + header_bytes : end])
-        decode = json_header.decode if kind == SerializeType.JSON else binary_header.decode
-        return decode(header, body)
+
+def _command(view: memoryview, at: int, end: int) -> RemotingCommand:
+    mark: int = _PREFIX.unpack_from(view, at)[1]
+    start = at + _PREFIX.size
+    body_start = start + (mark & _HEADER_BYTES_MAX)
+    decode = json_header.decode if mark >> 24 == SerializeType.JSON else binary_header.decode
+    return decode(bytes(view[start:body_start]), bytes(view[body_start:end]))

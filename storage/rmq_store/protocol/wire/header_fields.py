@@ -32,7 +32,11 @@ class _Field(NamedTuple):
 
 
 def _integer(bits: int) -> Callable[[str], int]:
+    always_fit = 9 if bits == 32 else 18
+
     def read(text: str) -> int:
+        if len(text) <= always_fit and text.isascii() and text.isdigit():
+            return int(text)
         value = int(text) if _INTEGER.fullmatch(text) else None
         if value is None or not -(1 << bits - 1) <= value < 1 << bits - 1:
             raise ValueError(f"is no {bits}-bit integer")
@@ -97,16 +101,16 @@ class _Header:
             RemotingCommandError: a mandatory field is missing, or a text is no value of its field.
         """
         values = {}
-        for one in _fields_of(cls):
-            text = ext.get(one.wire_name)
+        for name, wire_name, read, mandatory in _fields_of(cls):
+            text = ext.get(wire_name)
             if text is None:
-                if one.mandatory:
-                    raise RemotingCommandError(f"{cls.__name__}: the field {one.wire_name!r} is missing")
+                if mandatory:
+                    raise RemotingCommandError(f"{cls.__name__}: the field {wire_name!r} is missing")
                 continue
             try:
-                values[one.name] = one.read(text)
+                values[name] = read(text)
             except ValueError as error:
-                raise RemotingCommandError(f"{cls.__name__}: {one.wire_name}={text[:_SHOWN]!r} {error}") from error
+                raise RemotingCommandError(f"{cls.__name__}: {wire_name}={text[:_SHOWN]!r} {error}") from error
         return cls(**values)
 
 

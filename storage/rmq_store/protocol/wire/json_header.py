@@ -10,14 +10,17 @@ Values of `extFields` may be numbers or booleans (C++ 1.x), `language` may be a 
 from __future__ import annotations
 
 import json
+from json.encoder import encode_basestring
 from typing import Any, Final
 
 from rmq_store.protocol.errors import RemotingCommandError
 from rmq_store.protocol.wire.command import VERSION, LanguageCode, RemotingCommand, SerializeType
 
-_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"))
+_quoted: Final = encode_basestring
 _LANGUAGES: Final = {language.name: int(language) for language in LanguageCode}
+_LANGUAGE_NAMES: Final = {int(language): language.name for language in LanguageCode}
 _INT32_DIGITS_MAX: Final = 11
+_ALWAYS_FIT: Final = 9
 _NUMBER_MAX: Final = 64
 
 
@@ -42,18 +45,15 @@ _DECODER: Final = json.JSONDecoder(parse_int=_number, parse_float=_number, parse
 
 def encode(command: RemotingCommand) -> bytes:
     """Return the header. A lone surrogate becomes "?", as in Java."""
-    header: dict[str, Any] = {"code": command.code}
-    if command.ext_fields:
-        header["extFields"] = command.ext_fields
-    header["flag"] = command.flag
-    known = command.language in LanguageCode.__members__.values()
-    header["language"] = LanguageCode(command.language).name if known else LanguageCode.OTHER.name
-    header["opaque"] = command.opaque
-    if command.remark is not None:
-        header["remark"] = command.remark
-    header["serializeTypeCurrentRPC"] = "JSON"
-    header["version"] = command.version
-    return _ENCODER.encode(header).encode("utf-8", "replace")
+    fields = ",".join([f"{_quoted(name)}:{_quoted(value)}" for name, value in command.ext_fields.items()])
+    extension = f'"extFields":{{{fields}}},' if fields else ""
+    language = _LANGUAGE_NAMES.get(command.language, LanguageCode.OTHER.name)
+    remark = "" if command.remark is None else f'"remark":{_quoted(command.remark)},'
+    header = (
+        f'{{"code":{command.code:d},{extension}"flag":{command.flag:d},"language":"{language}",'
+        f'"opaque":{command.opaque:d},{remark}"serializeTypeCurrentRPC":"JSON","version":{command.version:d}}}'
+    )
+    return header.encode("utf-8", "replace")
 
 
 def decode(header: bytes, body: bytes) -> RemotingCommand:
@@ -92,6 +92,8 @@ def decode(header: bytes, body: bytes) -> RemotingCommand:
 
 def _int32(members: dict[str, Any], name: str, default: int) -> int:
     value = members.get(name)
+    if type(value) is _Number and len(value) <= _ALWAYS_FIT and value.isdigit():
+        return int(value)
     if value is None:
         return default
     # Integers come as numbers; a text of digits is accepted, as fastjson accepts it.
@@ -117,7 +119,9 @@ def _ext_fields(value: Any) -> dict[str, str]:
         raise RemotingCommandError("JSON header: 'extFields' is no object")
     fields = {}
     for name, item in value.items():
-        if isinstance(item, str):
+        if type(item) is str:
+            fields[name] = item
+        elif isinstance(item, str):
             fields[name] = str(item)
         elif isinstance(item, bool):
             fields[name] = "true" if item else "false"

@@ -185,7 +185,10 @@ class RemotingClient:
 
 
 def _frame(request: RemotingCommand, credentials: Credentials | None, opaque: int) -> bytes:
-    command = replace(request, opaque=opaque)
+    command = RemotingCommand(
+        request.code, request.ext_fields, request.body, opaque, request.flag, request.remark, request.language,
+        request.version, request.serialize_type,
+    )  # fmt: skip
     if credentials is not None:
         if UNIQUE_KEY_QUERY in request.ext_fields:
             # Brokers of 4.9 leave this field out of the signature, and those of 5.x do so for this version.

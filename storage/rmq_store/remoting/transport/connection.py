@@ -221,7 +221,17 @@ class Connection:
                 self._flush()
 
     def read(self, buffer: memoryview) -> Received:
-        """Read what is there, at most one buffer."""
+        """Read what is there: the rest of a frame whose beginning came before, and then at most one buffer."""
+        room = self._decoder.room()
+        if room is None:
+            return self._read_into(buffer, self._decoder.feed)
+        received = self._read_into(room, lambda data: self._decoder.fill(len(data)))
+        if received.failure or not received.commands:
+            return received
+        more = self._read_into(buffer, self._decoder.feed)
+        return Received(received.commands + more.commands, more.failure, more.broke_protocol)
+
+    def _read_into(self, buffer: memoryview, decode: Callable[[memoryview], list[RemotingCommand]]) -> Received:
         with self._lock:
             if self.socket is None:
                 return Received([], "")
@@ -237,7 +247,7 @@ class Connection:
             return Received([], "the server closed it")
         self.used_at = self.read_at = time.monotonic()
         try:
-            commands = self._decoder.feed(buffer[:size])
+            commands = decode(buffer[:size])
         except RemotingError as error:
             return Received([], str(error), broke_protocol=True)
         failure = self._decoder.failure

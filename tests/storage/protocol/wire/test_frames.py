@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,7 @@ from rmq_store.protocol.wire.command import (
     SerializeType,
     response_to,
 )
-from rmq_store.protocol.wire.frames import FRAME_BYTES_MAX, FrameDecoder, encode_command
+from rmq_store.protocol.wire.frames import FRAME_BYTES_MAX, ROOM_BYTES, FrameDecoder, encode_command
 
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -69,6 +70,60 @@ def test_a_frame_arrives_byte_by_byte() -> None:
     command = RemotingCommand(310, {"b": "Orders"}, b"tea", 7)
     decoder, frame = FrameDecoder(), encode_command(command)
     assert [one for byte in frame for one in decoder.feed(bytes([byte]))] == [command]
+
+
+@given(st.lists(COMMANDS, min_size=1, max_size=4), st.data())
+def test_what_comes_into_the_room_of_an_incomplete_frame_is_decoded_as_what_is_fed(
+    commands: list[RemotingCommand], data: st.DataObject
+) -> None:
+    rest = b"".join(map(encode_command, commands))
+    decoder, found = FrameDecoder(), []
+    while rest:
+        room = decoder.room()
+        size = data.draw(st.integers(1, len(rest) if room is None else min(len(room), len(rest))))
+        if room is None:
+            found += decoder.feed(rest[:size])
+        else:
+            room[:size] = rest[:size]
+            found += decoder.fill(size)
+        rest = rest[size:]
+    decoder.finish()
+    assert found == commands
+
+
+def test_memory_grows_with_the_bytes_that_came_and_not_with_the_length_that_was_announced() -> None:
+    command = RemotingCommand(0, body=bytes(8 << 20))
+    frame = memoryview(encode_command(command))
+    decoder, found, at = FrameDecoder(), [], 9
+    tracemalloc.start()
+    try:
+        assert decoder.feed(frame[:at]) == []
+        while at < len(frame):
+            kept_bytes = tracemalloc.get_traced_memory()[0]
+            assert kept_bytes < ROOM_BYTES + 2 * at + 10_000
+            room = decoder.room()
+            assert room is not None and len(room) > 0
+            size = min(len(room), 100_000)
+            room[:size] = frame[at : at + size]
+            del room
+            found += decoder.fill(size)
+            at += size
+        assert found == [command]
+        found.clear()
+        assert tracemalloc.get_traced_memory()[0] < ROOM_BYTES + 10_000  # a large frame's memory is given back
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_bad_header_that_came_into_the_room_ends_the_decoder() -> None:
+    decoder, frame = FrameDecoder(), json_frame(b"{" * 20)
+    decoder.feed(frame[:10])
+    room = decoder.room()
+    assert room is not None
+    room[:] = frame[10:]
+    with pytest.raises(RemotingCommandError, match="JSON header"):
+        decoder.fill(len(room))
+    assert decoder.room() is None and decoder.failure is not None
 
 
 def test_the_frame_of_a_java_4_9_client_is_read_field_by_field() -> None:
@@ -196,10 +251,10 @@ def test_lengths_and_type_are_checked_before_the_frame_is_there(prefix: bytes, m
     decoder = FrameDecoder()
     with pytest.raises(RemotingCommandError, match=message):
         decoder.feed(prefix)
-    assert len(decoder._buffer) == 0
+    assert decoder.room() is None
     with pytest.raises(RemotingCommandError, match=message):
         decoder.feed(encode_command(RemotingCommand(0)))
-    assert len(decoder._buffer) == 0
+    assert decoder.room() is None
 
 
 def test_commands_before_a_bad_frame_are_not_lost() -> None:
