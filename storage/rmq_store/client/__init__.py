@@ -15,6 +15,7 @@ from rmq_store.broker.filter.subscription import MessageSelector
 from rmq_store.client.backend.backend import Backend, Broker
 from rmq_store.client.backend.local import LocalBackend
 from rmq_store.client.backend.queue_selection import select_message_queue_by_hash
+from rmq_store.client.backend.remote import RemoteBackend
 from rmq_store.client.consume_service.listener import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
@@ -119,6 +120,7 @@ __all__ = [
     "PushConsumerConfig",
     "QueueHoleError",
     "RateLimiter",
+    "RemoteBackend",
     "RemotingCommandError",
     "RemotingConnectError",
     "RemotingError",

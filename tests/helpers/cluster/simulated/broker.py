@@ -9,12 +9,14 @@ from typing import Final
 from helpers.cluster.simulated.queues import PULL_MESSAGES, SentMessage, SimulatedQueue, SimulatedQueues, inner_messages
 from helpers.cluster.simulated.server import SUCCESS, TOPIC_NOT_EXIST, CountingServer, Reply
 from helpers.cluster.stub_server import StubLoop
-from rmq_store.protocol.bodies.clients import LockBatchRequestBody, LockBatchResponseBody
+from rmq_store.protocol.bodies.clients import HeartbeatData, LockBatchRequestBody, LockBatchResponseBody
+from rmq_store.protocol.bodies.groups import ConsumerList
 from rmq_store.protocol.bodies.topics import TopicConfig, TopicOffset, TopicStatsTable
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.request_codes import RequestCode
 
+SYSTEM_ERROR: Final = 1
 PULL_NOT_FOUND: Final = 19
 PULL_RETRY_IMMEDIATELY: Final = 20
 PULL_OFFSET_MOVED: Final = 21
@@ -32,6 +34,7 @@ class SimulatedBroker(CountingServer):
         self.name = name
         self.queues = SimulatedQueues(self.server.port)
         self.groups: set[str] = {"TOOLS_CONSUMER"}
+        self.members: dict[str, set[str]] = {}
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.locks: dict[tuple[str, MessageQueue], str] = {}
         self._answerers = {
@@ -52,8 +55,9 @@ class SimulatedBroker(CountingServer):
             RequestCode.UNLOCK_BATCH_MQ: self._unlock,
             RequestCode.GET_CONSUMER_CONNECTION_LIST: lambda _: (NOT_ONLINE, {}, b""),
             RequestCode.QUERY_MESSAGE: lambda _: (QUERY_NOT_FOUND, {}, b""),
-            RequestCode.HEART_BEAT: lambda _: (SUCCESS, {}, b""),
-            RequestCode.UNREGISTER_CLIENT: lambda _: (SUCCESS, {}, b""),
+            RequestCode.HEART_BEAT: self._heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self._unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._consumer_ids,
         }
 
     def stop(self) -> None:
@@ -111,6 +115,21 @@ class SimulatedBroker(CountingServer):
         ids = ",".join(f"7F000001{self.server.port:08X}{log_offset:016X}" for _, log_offset in places)
         where = {"queueId": str(queue.queue_id), "queueOffset": str(places[0][0])}
         return SUCCESS, {"msgId": ids, **where, "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}, b""
+
+    def _heartbeat(self, request: RemotingCommand) -> Reply:
+        beat = HeartbeatData.decode(request.body)
+        for group in beat.consumer_data_set:
+            self.members.setdefault(group.group_name, set()).add(beat.client_id)
+        return SUCCESS, {}, b""
+
+    def _unregister(self, request: RemotingCommand) -> Reply:
+        fields = request.ext_fields
+        self.members.get(fields.get("consumerGroup", ""), set()).discard(fields["clientID"])
+        return SUCCESS, {}, b""
+
+    def _consumer_ids(self, request: RemotingCommand) -> Reply:
+        ids = self.members.get(request.ext_fields["consumerGroup"])
+        return (SUCCESS, {}, ConsumerList(consumer_id_list=sorted(ids)).encode()) if ids else (SYSTEM_ERROR, {}, b"")
 
     def _topic_stats(self, request: RemotingCommand) -> Reply:
         topic = request.ext_fields["topic"]
