@@ -7,8 +7,9 @@ import os
 import shlex
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -31,14 +32,38 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rmq_store import Store
-    from rmq_store.client import ConsumeConcurrentlyStatus, MessageExt
+    from rmq_store.client import ConsumeConcurrentlyStatus, MessageExt, PushConsumer, PushConsumerConfig
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 # Between two looks for messages.
 POLL_S = 0.1
 
 
-class _Stop(BaseException):
+class Stop(BaseException):
     """Ends the consumer from inside its listener: the present message is not consumed, and comes again."""
+
+
+_OPTIONS = (
+    click.option("--max", "limit", type=click.IntRange(min=1), metavar="N", help="Stop after N messages."),
+    click.option("--until-empty", is_flag=True, help="Stop when no message is left."),
+    click.option("--tags", metavar="EXPR",
+                 help='Only messages with these tags: "TagA || TagB". Others count as consumed.'),
+    click.option("--from", "start", metavar="WHERE", default="earliest", show_default=True,
+                  help="Start of a group without an offset: earliest, latest, or a time."),
+    click.option("--exec", "command", metavar="CMD",
+                  help="Run a command for each message, with the body on standard input. Exit code 0: "
+                       "consumed."),
+    click.option("--peek", is_flag=True, help="Show the messages that would be consumed, and change nothing."),
+    body_option,
+)  # fmt: skip
+
+
+def consume_options(command: Command) -> Command:
+    """Add the options of a consumer; the command gets each under its name."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
 
 
 @click.command(
@@ -51,16 +76,7 @@ class _Stop(BaseException):
 @wide_option
 @click.argument("topic", type=TOPIC)
 @click.option("--group", "-g", type=GROUP, required=True, help="The consumer group.")
-@click.option("--max", "limit", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")
-@click.option("--until-empty", is_flag=True, help="Stop when no message is left.")
-@click.option("--tags", metavar="EXPR", help='Only messages with these tags: "TagA || TagB". Others count as consumed.')
-@click.option("--from", "start", metavar="WHERE", default="earliest", show_default=True,
-              help="Start of a group without an offset: earliest, latest, or a time.")  # fmt: skip
-@click.option("--exec", "command", metavar="CMD",
-              help="Run a command for each message, with the body on standard input. Exit code 0: "
-                   "consumed.")  # fmt: skip
-@click.option("--peek", is_flag=True, help="Show the messages that would be consumed, and change nothing.")
-@body_option
+@consume_options
 def consume(
     root: Path,
     as_json: bool,
@@ -88,21 +104,11 @@ def consume(
             raise UsageError("--peek changes nothing: it does not go with --exec")
         _peek(root, topic, group, limit, tags, start, as_json, body)
         return
-    words = _words(command)
+    handler = Handler(limit, command, as_json=as_json, body=body)
     with open_to_write(root) as store:
         require_topic(store, topic)
-        handler = _Handler(limit, words, as_json, body)
-        # The ordinary end; what was printed is committed.
-        with contextlib.suppress(KeyboardInterrupt):
-            _run(store, handler, topic, group, tags, start, until_empty)
-        if handler.failure is not None:
-            raise handler.failure
-    if words and as_json:
-        write_json({"consumed": handler.done_count, "sentBack": handler.failed_count})
-    elif words:
-        click.echo(f"{handler.done_count} consumed, {handler.failed_count} sent back")
-    if handler.failed_count:
-        raise click.exceptions.Exit(1)
+        handler.run(lambda: _run(store, handler, topic, group, tags, start, until_empty))
+    handler.tell()
 
 
 def _words(command: str | None) -> list[str]:
@@ -115,16 +121,35 @@ def _words(command: str | None) -> list[str]:
     return words
 
 
-class _Handler:
-    """The listener: prints messages or runs a program, and counts."""
+class Handler:
+    """The listener: prints messages or runs the program of --exec, and counts."""
 
-    def __init__(self, limit: int | None, words: Sequence[str], as_json: bool, body: str) -> None:
+    def __init__(
+        self, limit: int | None, command: str | None, *, as_json: bool, body: str, of_cluster: bool = False
+    ) -> None:
         self.done_count = self.failed_count = 0
-        self.failure: OSError | None = None
+        self._failure: OSError | None = None
         self._limit = limit
-        self._words = words
+        self._words = _words(command)
         self._as_json = as_json
         self._body = body
+        self._of_cluster = of_cluster
+
+    def run(self, consume: Callable[[], None]) -> None:
+        """Consume until the end, or until a signal, which is the ordinary end: what was printed is committed."""
+        with contextlib.suppress(KeyboardInterrupt):
+            consume()
+        if self._failure is not None:
+            raise self._failure
+
+    def tell(self) -> None:
+        """Print the counts of a program. Exit code 1 if a message was sent back."""
+        if self._words and self._as_json:
+            write_json({"consumed": self.done_count, "sentBack": self.failed_count})
+        elif self._words:
+            click.echo(f"{self.done_count} consumed, {self.failed_count} sent back")
+        if self.failed_count:
+            raise click.exceptions.Exit(1)
 
     @property
     def is_full(self) -> bool:
@@ -136,13 +161,13 @@ class _Handler:
         from rmq_store.client import ConsumeConcurrentlyStatus
 
         if self.is_full:
-            raise _Stop
+            raise Stop
         (message,) = messages
         try:
             succeeded = self._handle(message)
         except OSError as error:  # nobody reads what we print any more, or there is no such program
-            self.failure = error
-            raise _Stop from error
+            self._failure = error
+            raise Stop from error
         if succeeded:
             self.done_count += 1
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
@@ -151,7 +176,10 @@ class _Handler:
 
     def _handle(self, message: MessageExt) -> bool:
         if not self._words:
-            _show(_row(message), self._as_json, self._body)
+            row = _row(message)
+            if self._of_cluster:
+                row["brokerName"] = message.broker_name
+            show_row(row, self._as_json, self._body)
             return True
         return _run_command(self._words, message)
 
@@ -170,25 +198,37 @@ def _run_command(words: Sequence[str], message: MessageExt) -> bool:
 
 
 def _run(
-    store: Store, handler: _Handler, topic: str, group: str, tags: str | None, start: str, until_empty: bool
+    store: Store, handler: Handler, topic: str, group: str, tags: str | None, start: str, until_empty: bool
 ) -> None:
-    from rmq_store.client import MessageListenerConcurrently, PushConsumer, PushConsumerConfig
+    from rmq_store.client import PushConsumer
 
-    where, timestamp = _where(start, store.clock())
-    config = PushConsumerConfig(consume_from_where=where, consume_timestamp=timestamp)
-    consumer = PushConsumer(group, store, config)
-    consumer.subscribe(topic, tags or "*")
-    consumer.register_message_listener(MessageListenerConcurrently(handler))
-    with consumer:
-        consumer.start(threads=False)
+    with PushConsumer(group, store, consumer_config(start, store.clock())) as consumer:
+        begin(consumer, handler, topic, tags)
         try:
             while not handler.is_full:
                 if not consumer.run_once():
                     if until_empty:
                         return
                     time.sleep(POLL_S)
-        except _Stop:
+        except Stop:
             return
+
+
+def begin(consumer: PushConsumer, handler: Handler, topic: str, tags: str | None) -> None:
+    """Start a consumer that works on this thread, one message after the other."""
+    from rmq_store.client import MessageListenerConcurrently
+
+    consumer.subscribe(topic, tags or "*")
+    consumer.register_message_listener(MessageListenerConcurrently(handler))
+    consumer.start(threads=False)
+
+
+def consumer_config(start: str, now_ms: int) -> PushConsumerConfig:
+    """The settings of a consumer that begins where --from says. Raises UsageError."""
+    from rmq_store.client import PushConsumerConfig
+
+    where, timestamp = _where(start, now_ms)
+    return PushConsumerConfig(consume_from_where=where, consume_timestamp=timestamp)
 
 
 def _where(start: str, now_ms: int) -> tuple[Any, str | None]:
@@ -212,7 +252,8 @@ def _row(message: MessageExt) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _show(row: dict[str, Any], as_json: bool, body: str) -> None:
+def show_row(row: dict[str, Any], as_json: bool, body: str) -> None:
+    """Print a message."""
     if as_json:
         write_json(json_row(row, body), one_line=True)
     else:
@@ -234,7 +275,7 @@ def _peek(
         shown = 0
         for name in topics:
             for row in _waiting(store, name, group, tags if name == topic else None, start, as_json):
-                _show(row, as_json, body)
+                show_row(row, as_json, body)
                 shown += 1
                 if shown == limit:
                     return

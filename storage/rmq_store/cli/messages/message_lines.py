@@ -19,7 +19,7 @@ from rmq_store.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rmq_store import Message, Store
+    from rmq_store import Message
 
 BATCH_ROWS = 10_000
 BATCH_BYTES = 8 << 20
@@ -47,17 +47,17 @@ class Batch:
     lines: list[int]
     size_bytes: int
 
-    def store(self, store: Store, topic: str) -> tuple[int, UsageError | None]:
+    def store(self, append: Callable[[pa.RecordBatch], object]) -> tuple[int, UsageError | None]:
         """Append the rows, or those before the first row that cannot be stored. Returns their number, and the error
         about that row, with its line.
 
         Raises:
-            UsageError: no row is at fault. Other errors as `Store.append`.
+            UsageError: no row is at fault. Other errors as `append`.
         """
         rows, mistake = self.rows, None
         while rows.num_rows:
             try:
-                store.append(rows, topic)
+                append(rows)
                 break
             except UsageError as error:
                 found = _ROW.match(str(error))

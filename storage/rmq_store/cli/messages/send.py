@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,7 +15,36 @@ from rmq_store.cli.shared.times import parse_time
 from rmq_store.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
-    from rmq_store import Message, Store
+    import pyarrow as pa
+
+    from rmq_store import Message, SendResult
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+_OPTIONS = (
+    click.option("--body", metavar="TEXT", help="The body as text (UTF-8)."),
+    click.option("--file", metavar="FILE", type=click.File("rb"), help="The same as FILE."),
+    click.option("--lines", metavar="FILE", type=click.File("rb"), help="One message per line, without its line end."),
+    click.option("--jsonl", metavar="FILE", type=click.File("rb"),
+                  help="One message per line, as a JSON object: body or bodyHex, and tags, keys, properties, "
+                       "queueId, shardingKey, delayLevel, deliverTimestamp, flag. The output of `rmq read --json` "
+                       "has this form."),
+    click.option("--tags", metavar="TAG", help="The tag."),
+    click.option("--keys", metavar="KEYS", help="Keys for queries, separated by spaces."),
+    click.option("--property", "properties", metavar="NAME=VALUE", multiple=True, help="A property; may be repeated."),
+    click.option("--delay-level", type=click.IntRange(min=0), metavar="N",
+                 help="Deliver after the delay of this level."),
+    click.option("--deliver-at", metavar="TIME", help="Deliver at this time, or after a duration (10m)."),
+    click.option("--sharding-key", metavar="KEY", help="Messages with the same key go to the same queue."),
+)  # fmt: skip
+
+
+def message_options(command: Command) -> Command:
+    """Add the options for a message and for files of messages; the command gets each under its name."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
 
 
 @click.command(
@@ -25,36 +55,17 @@ if TYPE_CHECKING:
 @common_options
 @click.argument("topic", type=TOPIC)
 @click.argument("source", metavar="[FILE]", required=False, type=click.File("rb"))
-@click.option("--body", metavar="TEXT", help="The body as text (UTF-8).")
-@click.option("--file", metavar="FILE", type=click.File("rb"), help="The same as FILE.")
-@click.option("--lines", metavar="FILE", type=click.File("rb"), help="One message per line, without its line end.")
-@click.option("--jsonl", metavar="FILE", type=click.File("rb"),
-              help="One message per line, as a JSON object: body or bodyHex, and tags, keys, properties, "
-                   "queueId, shardingKey, delayLevel, deliverTimestamp, flag. The output of `rmq read --json` "
-                   "has this form.")  # fmt: skip
-@click.option("--tags", metavar="TAG", help="The tag.")
-@click.option("--keys", metavar="KEYS", help="Keys for queries, separated by spaces.")
-@click.option("--property", "properties", metavar="NAME=VALUE", multiple=True, help="A property; may be repeated.")
-@click.option("--delay-level", type=click.IntRange(min=0), metavar="N", help="Deliver after the delay of this level.")
-@click.option("--deliver-at", metavar="TIME", help="Deliver at this time, or after a duration (10m).")
-@click.option("--sharding-key", metavar="KEY", help="Messages with the same key go to the same queue.")
+@message_options
 @click.option("--queue", "queue_id", type=click.IntRange(min=0), metavar="ID", help="Append to this queue.")
 def send(
     root: Path,
     as_json: bool,
     topic: str,
     source: IO[bytes] | None,
-    body: str | None,
-    file: IO[bytes] | None,
+    queue_id: int | None,
     lines: IO[bytes] | None,
     jsonl: IO[bytes] | None,
-    tags: str | None,
-    keys: str | None,
-    properties: tuple[str, ...],
-    delay_level: int | None,
-    deliver_at: str | None,
-    sharding_key: str | None,
-    queue_id: int | None,
+    **given: Any,
 ) -> None:
     """Store one message and print its id and position, or many messages and print their number.
 
@@ -64,49 +75,78 @@ def send(
     writing: no RocketMQ broker may run on it. Exit code 1 also if a message was stored but not flushed in time
     (SYNC_FLUSH).
     """
-    from rmq_store import Message, Store
+    from rmq_store import Store
 
-    given = {"FILE": source, "--body": body, "--file": file, "--lines": lines, "--jsonl": jsonl}
-    names = [name for name, value in given.items() if value is not None]
-    if len(names) != 1:
-        raise UsageError(f"one of {', '.join(given)} says what to send; given: {', '.join(names) or 'none'}")
-    file = file or source
+    one_source(source, lines, jsonl, given)
     with Store.open(root) as store:
-        template = Message(
-            topic,
-            # Not more of a file than what is refused as too large.
-            _utf_8(body) if body is not None else file.read(store.config.max_message_size + 1) if file else b"",
-            tags=tags,
-            keys=keys,
-            properties=dict(_pair(text) for text in properties),
-            queue_id=queue_id,
-            sharding_key=sharding_key,
-            delay_level=delay_level or 0,
-            deliver_timestamp_ms=None if deliver_at is None else parse_time(deliver_at, store.clock(), ahead=True),
-        )
+        limit, now_ms = store.config.max_message_size, store.clock()
+        template = template_of(topic, source, lines, jsonl, given, limit=limit, now_ms=now_ms, queue_id=queue_id)
         if lines is not None or jsonl is not None:
-            _send_many(store, template, lines, jsonl, as_json)
+            send_lines(lines, jsonl, template, lambda rows: store.append(rows, template.topic), as_json=as_json)
         else:
-            _send_one(store, template, as_json)
+            write_result(store.send(template), as_json=as_json)
 
 
-def _send_one(store: Store, message: Message, as_json: bool) -> None:
-    result = store.send(message)
+def one_source(
+    source: IO[bytes] | None, lines: IO[bytes] | None, jsonl: IO[bytes] | None, given: Mapping[str, Any]
+) -> None:
+    """Raise UsageError unless one option says what to send."""
+    ways = {"FILE": source, "--body": given["body"], "--file": given["file"], "--lines": lines, "--jsonl": jsonl}
+    names = [name for name, value in ways.items() if value is not None]
+    if len(names) != 1:
+        raise UsageError(f"one of {', '.join(ways)} says what to send; given: {', '.join(names) or 'none'}")
+
+
+def template_of(
+    topic: str, source: IO[bytes] | None, lines: IO[bytes] | None, jsonl: IO[bytes] | None, given: Mapping[str, Any],
+    *, limit: int, now_ms: int, queue_id: int | None = None,
+) -> Message:  # fmt: skip
+    """The message, or the defaults of all messages, of `message_options`. `limit`: the largest body. UsageError."""
+    from rmq_store import Message
+
+    one_source(source, lines, jsonl, given)
+    body, file, deliver_at = given["body"], given["file"] or source, given["deliver_at"]
+    return Message(
+        topic,
+        # Not more of a file than what is refused as too large.
+        _utf_8(body) if body is not None else file.read(limit + 1) if file else b"",
+        tags=given["tags"],
+        keys=given["keys"],
+        properties=dict(_pair(text) for text in given["properties"]),
+        queue_id=queue_id,
+        sharding_key=given["sharding_key"],
+        delay_level=given["delay_level"] or 0,
+        deliver_timestamp_ms=None if deliver_at is None else parse_time(deliver_at, now_ms, ahead=True),
+    )
+
+
+def write_result(result: SendResult, *, as_json: bool, of_cluster: bool = False) -> None:
+    """Print where a message is, with the broker's name in a cluster. Exit code 1 if it is stored, but not as safely as
+    it should be.
+    """
     if as_json:
         write_json({
-            "topic": result.topic, "queueId": result.queue_id, "queueOffset": result.queue_offset,
+            "topic": result.topic, **({"brokerName": result.broker_name} if of_cluster else {}),
+            "queueId": result.queue_id, "queueOffset": result.queue_offset,
             "msgId": result.msg_id, "offsetMsgId": result.offset_msg_id, "status": result.status.value,
         })  # fmt: skip
     else:
-        row = (result.msg_id, result.queue_id, result.queue_offset, result.status.value)
+        queue = f"{result.broker_name}:{result.queue_id}" if of_cluster else result.queue_id
+        row = (result.msg_id, queue, result.queue_offset, result.status.value)
         write_table(("MSGID", "QUEUE", "OFFSET", "STATUS"), [row])
     if result.status.value != "SEND_OK":
         raise click.exceptions.Exit(1)
 
 
-def _send_many(
-    store: Store, template: Message, lines: IO[bytes] | None, jsonl: IO[bytes] | None, as_json: bool
+def send_lines(
+    lines: IO[bytes] | None,
+    jsonl: IO[bytes] | None,
+    template: Message,
+    append: Callable[[pa.RecordBatch], object],
+    *,
+    as_json: bool,
 ) -> None:
+    """Store the messages of a file by `append`, which gets rows of INPUT_SCHEMA; print their number."""
     from rmq_store.cli.messages.message_lines import batches_of_json, batches_of_lines
 
     sent = size_bytes = 0
@@ -114,7 +154,7 @@ def _send_many(
     with counting_bar("send") as tell:
         try:
             for batch in batches:
-                count, mistake = batch.store(store, template.topic)
+                count, mistake = batch.store(append)
                 sent += count
                 if mistake is not None:
                     raise mistake

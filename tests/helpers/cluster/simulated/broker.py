@@ -10,7 +10,13 @@ from helpers.cluster.simulated.queues import PULL_MESSAGES, SentMessage, Simulat
 from helpers.cluster.simulated.server import SUCCESS, TOPIC_NOT_EXIST, CountingServer, Reply
 from helpers.cluster.stub_server import StubLoop
 from rmq_store.protocol.bodies.clients import HeartbeatData, LockBatchRequestBody, LockBatchResponseBody
-from rmq_store.protocol.bodies.groups import ConsumerList
+from rmq_store.protocol.bodies.groups import (
+    ConsumerList,
+    ConsumeStats,
+    OffsetWrapper,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+)
 from rmq_store.protocol.bodies.topics import TopicConfig, TopicOffset, TopicStatsTable
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
@@ -54,6 +60,8 @@ class SimulatedBroker(CountingServer):
             RequestCode.LOCK_BATCH_MQ: self._lock,
             RequestCode.UNLOCK_BATCH_MQ: self._unlock,
             RequestCode.GET_CONSUMER_CONNECTION_LIST: lambda _: (NOT_ONLINE, {}, b""),
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._all_groups,
+            RequestCode.GET_CONSUME_STATS: self._consume_stats,
             RequestCode.QUERY_MESSAGE: lambda _: (QUERY_NOT_FOUND, {}, b""),
             RequestCode.HEART_BEAT: self._heartbeat,
             RequestCode.UNREGISTER_CLIENT: self._unregister,
@@ -171,6 +179,24 @@ class SimulatedBroker(CountingServer):
             return GROUP_NOT_EXIST, {}, b""
         self.offsets[fields["consumerGroup"], fields["topic"], int(fields["queueId"])] = int(fields["commitOffset"])
         return SUCCESS, {}, b""
+
+    def _all_groups(self, _: RemotingCommand) -> Reply:
+        table = {group: SubscriptionGroupConfig(group_name=group) for group in sorted(self.groups)}
+        return SUCCESS, {}, SubscriptionGroupTable(subscription_group_table=table).encode()
+
+    def _consume_stats(self, request: RemotingCommand) -> Reply:
+        """All queues of the topics on which the group has an offset, 0 for those without one (getConsumeStats)."""
+        group = request.ext_fields["consumerGroup"]
+        if group not in self.groups:
+            return GROUP_NOT_EXIST, {}, b""
+        table = {
+            MessageQueue(topic, self.name, queue_id): OffsetWrapper(
+                broker_offset=queue.end, consumer_offset=self.offsets.get((group, topic, queue_id), 0)
+            )
+            for topic in sorted({topic for name, topic, _ in self.offsets if name == group})
+            for queue_id, queue in self.queues.topics.get(topic, {}).items()
+        }
+        return SUCCESS, {}, ConsumeStats(offset_table=table).encode()
 
     def _create_topic(self, request: RemotingCommand) -> Reply:
         self.queues.create(request.ext_fields["topic"], int(request.ext_fields["readQueueNums"]))
