@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rmq_store.cli.monitoring.topics import write_topics
-from rmq_store.cli.mqadmin.common import perm_text
+from rmq_store.cli.mqadmin_print.lines import perm_text
 from rmq_store.cli.shared.output import wide_option
 from rmq_store.cli.target.cluster_target import ClusterCommand, ClusterTarget, cluster_options
 
