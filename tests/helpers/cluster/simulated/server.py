@@ -37,6 +37,10 @@ class CountingServer:
         """Answer the next `count` requests of a code (all without it) with an error, without doing them."""
         self._refusals[code] = (answer, count)
 
+    def answer(self, code: int, answerer: Answerer) -> None:
+        """Answer requests of a code by a function, from now on."""
+        self._answerers[code] = answerer
+
     def _answer(self, _: StubConnection, request: RemotingCommand) -> bytes:
         self.calls[request.code] += 1
         self.received_bytes += len(encode_command(request))
