@@ -5,6 +5,8 @@ The parts are `rmq_store.remoting` (calls), `rmq_store.protocol` (values) and `r
 
 from rmq_store.broker.filter.tags import TagFilter
 from rmq_store.client.backend.remote import RemoteBackend
+from rmq_store.client.cluster_retry.letters import CLUSTER_RESULT_SCHEMA, CLUSTER_ROWS_SCHEMA
+from rmq_store.client.cluster_retry.redrive import ClusterDeadLetters
 from rmq_store.client.cluster_retry.send_back_task import SendBackReport, SendBackSettings, SendBackTask
 from rmq_store.client.cluster_sink.pipeline import PipelineSettings
 from rmq_store.client.cluster_sink.records import WritePart
@@ -42,9 +44,12 @@ from rmq_store.remoting.cluster.topics import refuse_to_read_topic
 from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings
 
 __all__ = [
+    "CLUSTER_RESULT_SCHEMA",
+    "CLUSTER_ROWS_SCHEMA",
     "AnswerRequest",
     "BatchMemory",
     "Cluster",
+    "ClusterDeadLetters",
     "ClusterSettings",
     "ConsumerData",
     "EncoderSettings",

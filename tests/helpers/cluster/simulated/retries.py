@@ -31,13 +31,14 @@ SCHEDULE: Final = "SCHEDULE_TOPIC_XXXX"
 
 
 class SimulatedRetries:
-    """Adds the retry machinery to a broker. `push_consumers`: ids of live members of every group. `holds_lock`: a group
-    holds a lock of a queue, so messages for its retry topic become dead letters.
+    """Adds the retry machinery to a broker. `push_consumers`: ids of live members of every group, which consume by
+    `consume_type`. `holds_lock`: a group holds a lock of a queue, so messages for its retry topic become dead letters.
     """
 
     def __init__(self, broker: SimulatedBroker) -> None:
         self.broker = broker
         self.push_consumers: list[str] = []
+        self.consume_type = "CONSUME_PASSIVELY"
         self.holds_lock = False
         self.configs: dict[str, SubscriptionGroupConfig] = {}
         self._lost: dict[int, int] = {}
@@ -115,19 +116,20 @@ class SimulatedRetries:
             request.body, "", properties, b"",
         )  # fmt: skip
         if self.holds_lock or times > int(fields["l"]):
-            self._put("%DLQ%" + fields["b"].removeprefix("%RETRY%"), message, properties)
+            copy = self._put("%DLQ%" + fields["b"].removeprefix("%RETRY%"), message, properties)
         elif "DELAY" in properties:
-            self._park(fields["b"], message, properties, int(properties["DELAY"]))
+            copy = self._park(fields["b"], message, properties, int(properties["DELAY"]))
         else:
-            self._put(fields["b"], message, properties)
-        return self._answer(request.code, {"msgId": "", "queueId": "0", "queueOffset": "0"})
+            copy = self._put(fields["b"], message, properties)
+        where = {"queueId": str(copy.queue_id), "queueOffset": str(copy.queue_offset)}
+        return self._answer(request.code, {"msgId": copy.offset_msg_id, **where})
 
-    def _park(self, topic: str, message: StoredMessage, properties: dict[str, str], level: int) -> None:
+    def _park(self, topic: str, message: StoredMessage, properties: dict[str, str], level: int) -> StoredMessage:
         parked = {**properties, "DELAY": str(level), "REAL_TOPIC": topic, "REAL_QID": "0"}
-        self._put(SCHEDULE, message, parked, level - 1)
+        return self._put(SCHEDULE, message, parked, level - 1)
 
-    def _put(self, topic: str, message: StoredMessage, properties: dict[str, str], queue_id: int = 0) -> None:
-        self.store(
+    def _put(self, topic: str, message: StoredMessage, properties: dict[str, str], queue_id: int = 0) -> StoredMessage:
+        return self.store(
             topic, queue_id, message.body, properties, flag=message.flag, sys_flag=message.sys_flag,
             born_ms=message.born_timestamp_ms, reconsume_times=message.reconsume_times + 1,
         )  # fmt: skip
@@ -148,7 +150,7 @@ class SimulatedRetries:
         if not self.push_consumers:
             return NOT_ONLINE, {}, b""
         members = tuple(Connection(client_id=one, client_addr="") for one in self.push_consumers)
-        return SUCCESS, {}, ConsumerConnection(connection_set=members, consume_type="CONSUME_PASSIVELY").encode()
+        return SUCCESS, {}, ConsumerConnection(connection_set=members, consume_type=self.consume_type).encode()
 
 
 def _decoded(record: bytes) -> StoredMessage:
