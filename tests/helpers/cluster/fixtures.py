@@ -16,8 +16,9 @@ from helpers import servers
 from helpers.cluster.brokers import RocketmqCluster
 from helpers.cluster.java_process import VERSIONS, without_jars
 
-# Brokers ask for the outcome of a transaction after a second, and not after half a minute.
-CHECK_SOON = {"transactionTimeOut": 1000, "transactionCheckInterval": 1000}
+# Brokers ask for the outcome of a transaction soon, and not after half a minute. The last one is of 5.x: a broker that
+# asks again before it has noted an end would commit twice.
+CHECK_SOON = {"transactionTimeOut": 1000, "transactionCheckInterval": 2000, "transactionOpBatchInterval": 100}
 
 _NUMBERS = itertools.count(1)
 _CLUSTERS: list[RocketmqCluster] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ def doctor(root: Path | None, also_root: Path | None, as_json: bool, no_spark: b
     with this environment, in the Python of its workers, and with an import of every module named pyspark_*, because one
     broken module makes all Python data sources vanish. Changes nothing. Exit code 1 if a line says FAIL.
     """
-    from rmq_store.cli.checks import FAIL, OK, machine, spark
+    from rmq_store.cli.checks import machine, spark
 
     findings = [
         machine.python(), *machine.packages(), machine.engine(os.environ), *machine.limits(),
@@ -44,6 +45,13 @@ def doctor(root: Path | None, also_root: Path | None, as_json: bool, no_spark: b
         from rmq_store.cli.checks import directory
 
         findings += directory.checks(path.absolute())
+    write_findings(findings, as_json=as_json)
+
+
+def write_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
+    """Print findings, and end with exit code 1 if one of them is a failure."""
+    from rmq_store.cli.checks import FAIL, OK
+
     if as_json:
         write_json([finding._asdict() for finding in findings])
     else:

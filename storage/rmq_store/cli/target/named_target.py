@@ -101,7 +101,9 @@ def _options(command: click.Command) -> Iterator[click.Option]:
 
 
 def _takes_value(option: click.Option | None, following: str) -> bool:
-    if option is None or option.is_flag or option.count:
+    if option is None:  # perhaps one that only the command over a cluster has, as `doctor --topic`
+        return not following.startswith("-")
+    if option.is_flag or option.count:
         return False
     # An option such as `--watch [SECONDS]` may stand without its value.
     return not (isinstance(option.flag_value, (str, int, float)) and following.startswith("-"))

@@ -105,8 +105,10 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     "retention run": refused("A broker deletes old messages itself (fileReservedTime, deleteWhen)"),
     "retention status": refused("A broker deletes old messages itself (fileReservedTime, deleteWhen)"),
     "broker run": refused("The brokers of a cluster deliver delayed messages and delete old ones themselves"),
-    "doctor": refused(_NOT_YET),
-    "metrics": refused(_NOT_YET),
+    "doctor": differs("cluster_care.doctor:doctor", "It checks name servers, brokers, addresses and rights, and "
+                      "neither this machine nor Spark"),
+    "metrics": differs("cluster_care.metrics:metrics", "`node_id` is the broker; brokers do not tell how old an unread "
+                       "message is, so there are no latencies, and no figures of POP, delays and files"),
     # -- mqadmin: messages
     "queryMsgById": differs(
         "cluster_mqadmin.message:query_msg_by_id",

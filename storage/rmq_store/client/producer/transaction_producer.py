@@ -37,6 +37,8 @@ from rmq_store.protocol.transactions import (
 )
 
 AWAIT_CHECKS_MS: Final = 30_000
+GATHER_S: Final = 0.1
+"""A question waits so long for a newer one about the same transaction."""
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +79,8 @@ class TransactionProducer(Producer):
         self._transactions: Transactions | None = None
         # Transactions of this process that are not ended yet: of these the listener cannot know the outcome.
         self._running: set[str] = set()
+        # Transaction -> the newest question for it that is not answered yet.
+        self._asked: dict[str, TransactionCheck] = {}
 
     def start(self) -> None:
         """As `Producer.start`. The group is known to all brokers that answer."""
@@ -136,8 +140,22 @@ class TransactionProducer(Producer):
         )
 
     def _on_check(self, check: TransactionCheck) -> None:
-        if not self._checks.submit(lambda: self._answer(check)):
-            _log.warning("transaction %s: not checked, too many checks wait", check.half.transaction_id)
+        """Take a question. With each question a broker stores the half message again, and each copy can be committed.
+        So of questions for one transaction that come close together only the newest is answered.
+        """
+        transaction_id = check.half.transaction_id
+        is_waiting = transaction_id in self._asked
+        self._asked[transaction_id] = check
+        due_s = time.monotonic() + GATHER_S
+        if not is_waiting and not self._checks.submit(lambda: self._answer_newest(transaction_id, due_s)):
+            self._asked.pop(transaction_id, None)
+            _log.warning("transaction %s: not checked, too many checks wait", transaction_id)
+
+    def _answer_newest(self, transaction_id: str, due_s: float) -> None:
+        time.sleep(max(0.0, due_s - time.monotonic()))
+        check = self._asked.pop(transaction_id, None)
+        if check is not None:
+            self._answer(check)
 
     def _answer(self, check: TransactionCheck) -> None:
         state, remark = LocalTransactionState.UNKNOW, "the local transaction is under way"

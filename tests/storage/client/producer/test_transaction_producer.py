@@ -351,9 +351,9 @@ def test_shutdown_leaves_the_group_and_answers_what_was_asked(
     producer.start()
     result = producer.send_message_in_transaction(Message("Orders", b"tea"))
     (asker,) = [half for half in halves if half.halves]
-    for _ in range(2):
-        asker.ask(asker.connection_of("pg"), result.queue_offset)
+    asker.ask(asker.connection_of("pg"), result.queue_offset)
     assert begun.wait(30)
+    asker.ask(asker.connection_of("pg"), result.queue_offset)  # a newer copy, while the first is checked
     until(lambda: producer._checks._calls.qsize() == 1)
     closer = threading.Thread(target=producer.shutdown)
     closer.start()
@@ -366,6 +366,23 @@ def test_shutdown_leaves_the_group_and_answers_what_was_asked(
     assert left.ext_fields["producerGroup"] == "pg"
     with pytest.raises(MQClientError, match="not running"):
         producer.send_message_in_transaction(Message("Orders", b"tea"))
+
+
+def test_of_questions_that_pile_up_only_the_newest_is_answered(
+    cluster: SimulatedCluster, halves: list[HalfBroker]
+) -> None:
+    """A broker has stored the half message again for each question: two commits would be two messages."""
+    with producer_of(cluster, lambda *_: UNKNOW, lambda _: COMMIT) as producer:
+        result = producer.send_message_in_transaction(Message("Orders", b"tea"))
+        (asker,) = [half for half in halves if half.halves]
+        for _ in range(4):  # the copies of a broker whose questions were not answered
+            asker.broker._answerers[310](asker.halves[0])
+        connection = asker.connection_of("pg")
+        for offset in range(5):
+            asker.ask(connection, offset)
+        until(lambda: len(asker.ends) == 2)
+        time.sleep(0.3)
+    assert asker.states == [("0", "false", str(result.queue_offset)), ("8", "true", "4")]
 
 
 def test_questions_beyond_the_bound_are_dropped_and_a_stuck_one_ends_the_wait() -> None:

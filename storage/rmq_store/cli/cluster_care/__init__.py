@@ -1,0 +1,1 @@
+"""Commands over a cluster that watch it: `rmq doctor` and `rmq metrics`."""

@@ -1,0 +1,203 @@
+"""The metrics of a cluster: those of a store whose figures brokers tell (`metric_table` explains each).
+
+Requests of one reading, to each broker: its topics (21), groups (201) and figures (28), one 202 for each topic and one
+208 for each group. Nothing is kept between readings. Source: AdminBrokerProcessor.java.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from rmq_store.broker.monitoring import metric_table as table
+from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX, is_system_group, is_system_topic
+from rmq_store.format.text.openmetrics import Metric, MetricFamily
+from rmq_store.protocol.bodies.groups import ConsumeStats, OffsetWrapper, SubscriptionGroupTable
+from rmq_store.protocol.bodies.routes import KVTable
+from rmq_store.protocol.bodies.topics import TopicConfigTable, TopicOffset, TopicStatsTable
+from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.wire.admin_headers import (
+    GetAllSubscriptionGroupRequestHeader,
+    GetAllTopicConfigRequestHeader,
+    GetBrokerRuntimeInfoRequestHeader,
+    GetConsumeStatsRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+)
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.header_fields import request
+from rmq_store.remoting.cluster.cluster import Cluster, checked
+from rmq_store.remoting.cluster.names import is_in_namespace
+
+CLUSTER_METRICS: Final = (
+    table.LAG_MESSAGES, table.SENT_TO_DLQ, table.GROUP_NUMBER, table.TOPIC_NUMBER, table.RESERVE_TIME,
+    table.TOPIC_MESSAGES, table.TOPIC_PUT, table.DEAD_LETTERS, table.LOG_MIN_OFFSET, table.LOG_MAX_OFFSET,
+    table.DISK_USAGE, table.UNREADABLE,
+)  # fmt: skip
+CLUSTER_QUEUE_METRICS: Final = (
+    table.QUEUE_MIN_OFFSET, table.QUEUE_MAX_OFFSET, table.QUEUE_COMMITTED, table.QUEUE_LAG
+)  # fmt: skip
+
+_AT_ONCE: Final = 256
+# The group or topic is gone, or has nothing at this broker.
+_GONE: Final = (
+    ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.CONSUMER_NOT_ONLINE,
+)  # fmt: skip
+
+
+class _Sample(NamedTuple):
+    metric: Metric
+    labels: tuple[str, ...]
+    number: float
+
+
+class _Question(NamedTuple):
+    broker_name: str
+    group: str
+    topic: str
+    command: RemotingCommand
+
+
+def cluster_metrics(cluster: Cluster, *, queues: bool = False) -> list[MetricFamily]:
+    """The present metrics of all brokers: CLUSTER_METRICS (with `queues`: and CLUSTER_QUEUE_METRICS), in that order.
+    The slave of a master that does not answer is asked. A broker, a group or a topic that cannot be asked about has the
+    sample `rmq_unreadable` instead of others.
+
+    Raises:
+        RemotingError: no name server answers, or no broker. MQBrokerError: all brokers refuse.
+    """
+    info = cluster.cluster_info()
+    clusters = {name: each for each, names in info.cluster_addr_table.items() for name in names}
+    found: dict[str, list[tuple[tuple[str, ...], float]]] = {}
+    for broker_name, sample in _samples(cluster, sorted(info.broker_addr_table)):
+        node = clusters.get(broker_name, ""), "broker", broker_name
+        found.setdefault(sample.metric.name, []).append(((*node, *sample.labels), sample.number))
+    metrics = (*CLUSTER_METRICS, *(CLUSTER_QUEUE_METRICS if queues else ()))
+    return [MetricFamily(metric, found.get(metric.name, [])) for metric in metrics]
+
+
+def _samples(cluster: Cluster, broker_names: Sequence[str]) -> Iterator[tuple[str, _Sample]]:
+    questions: list[_Question] = []
+    failure: Exception | None = None
+    reached = False
+    headers = (
+        GetAllTopicConfigRequestHeader(), GetAllSubscriptionGroupRequestHeader(), GetBrokerRuntimeInfoRequestHeader(),
+    )  # fmt: skip
+    answers = iter(cluster.read_all([(name, request(header)) for name in broker_names for header in headers]))
+    for name, given in zip(broker_names, zip(answers, answers, answers, strict=True), strict=True):
+        try:
+            topics = TopicConfigTable.decode(checked(given[0], name).body).topic_config_table
+            groups = SubscriptionGroupTable.decode(checked(given[1], name).body).subscription_group_table
+        except (RemotingError, MQBrokerError) as error:
+            failure = error
+            yield name, _Sample(table.UNREADABLE, ("", ""), 1)
+            continue
+        reached = True
+        topic_names, group_names = _of_namespace(cluster, topics), _of_namespace(cluster, groups)
+        yield name, _Sample(table.TOPIC_NUMBER, (), len(topic_names))
+        yield name, _Sample(table.GROUP_NUMBER, (), len(group_names))
+        for sample in _figures(given[2]):
+            yield name, sample
+        questions += (_topic_question(name, topic) for topic in topic_names)
+        questions += (_group_question(name, group) for group in group_names)
+    if failure is not None and not reached:
+        raise failure
+    for first in range(0, len(questions), _AT_ONCE):
+        part = questions[first : first + _AT_ONCE]
+        given_all = cluster.read_all([(question.broker_name, question.command) for question in part])
+        for question, answer in zip(part, given_all, strict=True):
+            for sample in _answered(cluster, question, answer):
+                yield question.broker_name, sample
+
+
+def _of_namespace(cluster: Cluster, names: Any) -> list[str]:
+    """Names on the wire, sorted."""
+    return sorted(name for name in names if is_in_namespace(cluster.settings.namespace, name))
+
+
+def _topic_question(broker_name: str, topic: str) -> _Question:
+    return _Question(broker_name, "", topic, request(GetTopicStatsInfoRequestHeader(topic=topic, bname=broker_name)))
+
+
+def _group_question(broker_name: str, group: str) -> _Question:
+    return _Question(broker_name, group, "", request(GetConsumeStatsRequestHeader(consumer_group=group)))
+
+
+def _answered(
+    cluster: Cluster, question: _Question, given: RemotingCommand | RemotingError
+) -> Iterator[_Sample]:
+    group, topic = cluster.plain_name(question.group), cluster.plain_name(question.topic)
+    try:
+        answer = checked(given, question.broker_name)
+        if group:
+            progress: dict[str, list[tuple[MessageQueue, OffsetWrapper]]] = {}
+            for queue, one in ConsumeStats.decode(answer.body).offset_table.items():
+                if queue.broker_name == question.broker_name:
+                    progress.setdefault(cluster.plain_name(queue.topic), []).append((queue, one))
+            yield from _lag(group, progress)
+        else:
+            offsets = TopicStatsTable.decode(answer.body).offset_table
+            yield from _ends(topic, {queue.queue_id: one for queue, one in offsets.items()})
+    except (RemotingError, MQBrokerError) as error:
+        if not (isinstance(error, MQBrokerError) and error.response_code in _GONE):
+            yield _Sample(table.UNREADABLE, (group, topic), 1)
+
+
+def _lag(group: str, progress: dict[str, list[tuple[MessageQueue, OffsetWrapper]]]) -> Iterator[_Sample]:
+    for topic, queues in sorted(progress.items()):
+        is_system = _flag(is_system_topic(topic) or is_system_group(group.upper()))
+        diffs = []
+        for queue, one in sorted(queues):
+            place = group, topic, str(queue.queue_id)
+            diffs.append(max(0, one.broker_offset - max(0, one.consumer_offset)))
+            yield _Sample(table.QUEUE_COMMITTED, place, max(0, one.consumer_offset))
+            yield _Sample(table.QUEUE_LAG, place, diffs[-1])
+        yield _Sample(table.LAG_MESSAGES, (group, topic, _flag(topic.startswith(RETRY_PREFIX)), is_system), sum(diffs))
+
+
+def _ends(topic: str, queues: dict[int, TopicOffset]) -> Iterator[_Sample]:
+    here = ever = 0
+    for queue_id, one in sorted(queues.items()):
+        least, end = max(one.min_offset, 0), max(one.max_offset, one.min_offset, 0)
+        here, ever = here + end - least, ever + end
+        if end:
+            yield _Sample(table.QUEUE_MIN_OFFSET, (topic, str(queue_id)), least)
+            yield _Sample(table.QUEUE_MAX_OFFSET, (topic, str(queue_id)), end)
+    labels = topic, _flag(topic.startswith(RETRY_PREFIX)), _flag(is_system_topic(topic))
+    yield _Sample(table.TOPIC_MESSAGES, labels, here)
+    yield _Sample(table.TOPIC_PUT, labels, ever)
+    if topic.startswith(DLQ_PREFIX):
+        group = topic.removeprefix(DLQ_PREFIX)
+        of_group = group, _flag(is_system_group(group.upper()))
+        yield _Sample(table.DEAD_LETTERS, of_group, here)
+        yield _Sample(table.SENT_TO_DLQ, of_group, ever)
+
+
+def _figures(given: RemotingCommand | RemotingError) -> Iterator[_Sample]:
+    """Of the runtime info, which needs rights of its own; nothing without them."""
+    if isinstance(given, RemotingError) or given.code != ResponseCode.SUCCESS:
+        return
+    texts = KVTable.decode(given.body).table
+    for metric, name in ((table.LOG_MIN_OFFSET, "commitLogMinOffset"), (table.LOG_MAX_OFFSET, "commitLogMaxOffset")):
+        if texts.get(name, "").isdecimal():
+            yield _Sample(metric, (), int(texts[name]))
+    earliest = texts.get("earliestMessageTimeStamp", "")
+    if earliest.isdecimal():
+        age_ms = time.time_ns() // 1_000_000 - int(earliest)
+        yield _Sample(table.RESERVE_TIME, ("local", "disk"), max(0, age_ms))
+    ratio = disk_ratio(texts)
+    if ratio is not None:
+        yield _Sample(table.DISK_USAGE, (), ratio)
+
+
+def disk_ratio(texts: Any) -> float | None:
+    """How full the disk of the commit log is, 0 to 1, by a broker's runtime info; None: it does not say."""
+    try:
+        return float(texts["commitLogDiskRatio"])
+    except (KeyError, ValueError):
+        return None
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"

@@ -1,0 +1,90 @@
+"""What each registered process of a cluster says about itself, asked at once: settings (26) and figures (28).
+
+Each answer has the version of its sender, also a refusal.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rmq_store.errors import StoreError
+from rmq_store.protocol.bodies.routes import ClusterInfo, KVTable
+from rmq_store.protocol.errors import ResponseCode
+from rmq_store.protocol.wire.admin_headers import GetBrokerConfigRequestHeader, GetBrokerRuntimeInfoRequestHeader
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.header_fields import request
+from rmq_store.remoting.cluster.cluster import Cluster
+
+
+@dataclass(slots=True)
+class Process:
+    """A broker's process. `error`: why it does not answer. `refusals`: what it did not want to say. `asked_ms` and
+    `answered_ms` (the wall clock) enclose the reading of `figures`.
+    """
+
+    broker_name: str
+    broker_id: int
+    address: str
+    error: str = ""
+    version: int = 0
+    settings: Mapping[str, str] | None = None
+    figures: Mapping[str, str] | None = None
+    refusals: list[str] = field(default_factory=list)
+    asked_ms: int = 0
+    answered_ms: int = 0
+
+    @property
+    def name(self) -> str:
+        """As `broker-a (master)`."""
+        return f"{self.broker_name} ({'master' if self.broker_id == 0 else f'slave {self.broker_id}'})"
+
+    @property
+    def is_5x(self) -> bool:
+        """Whether the broker is of 5.0 or above."""
+        from rmq_store.remoting.cluster.offsets import V5_0_0
+
+        return self.version >= V5_0_0
+
+
+def ask_processes(cluster: Cluster, info: ClusterInfo) -> list[Process]:
+    """Ask all processes, each once and at the same time."""
+    found = [
+        Process(name, broker_id, address)
+        for name, broker in sorted(info.broker_addr_table.items())
+        for broker_id, address in sorted(broker.broker_addrs.items())
+    ]
+    headers = GetBrokerRuntimeInfoRequestHeader(), GetBrokerConfigRequestHeader()
+    asked_ms = _now_ms()
+    futures = [[cluster.client.submit(one.address, request(header)) for header in headers] for one in found]
+    for process, (figures, settings) in zip(found, futures, strict=True):
+        try:
+            answer = figures.result()
+            process.version = answer.version
+            process.asked_ms, process.answered_ms = asked_ms, _now_ms()
+            if _is_told(process, answer):
+                process.figures = KVTable.decode(answer.body).table
+            answer = settings.result()
+            if _is_told(process, answer):
+                process.settings = properties_of(answer.body.decode("utf-8", "replace"))
+        except StoreError as error:
+            process.error = str(error)
+    return found
+
+
+def properties_of(text: str) -> dict[str, str]:
+    """The settings in the text of a broker, a line `name=value` each."""
+    pairs = (line.partition("=") for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _is_told(process: Process, answer: RemotingCommand) -> bool:
+    if answer.code == ResponseCode.SUCCESS:
+        return True
+    process.refusals.append(f"code {answer.code}: {(answer.remark or '').splitlines()[0] if answer.remark else ''}")
+    return False
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
