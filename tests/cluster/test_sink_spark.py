@@ -81,6 +81,7 @@ def small_batches(spark: Any) -> Iterator[None]:
     spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_batches")
 def test_a_task_that_fails_and_runs_again_stores_each_row_once(
     spark: Any, cluster: RocketmqCluster, new_name: NewName, tmp_path: Path
