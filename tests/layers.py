@@ -41,7 +41,8 @@ LAYERS: Final[dict[str, set[str]]] = {
     "reliable": {"errors", "arguments", "client"},
     # A user of the store, with Kafka on its other side.
     "bridge": {
-        "errors", "arguments", "clock", "threads", "format", "protocol", "log", "broker", "client", "_native",
+        "errors", "arguments", "clock", "threads", "format", "protocol", "remoting", "log", "broker", "client",
+        "_native",
     },
 }  # fmt: skip
 
@@ -63,7 +64,7 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
         "backend", "group", "producer", "cluster_sink", "cluster_retry", "consume_service", "consumer",
     ),
     "rmq_store.reliable": ("database", "outbox", "inbox", "relay", "desk"),
-    "rmq_store.bridge": ("record_batches", "records", "kafka", "positions", "mirror", "offsets", "letters"),
+    "rmq_store.bridge": ("record_batches", "records", "kafka", "source", "positions", "mirror", "offsets", "letters"),
     "rmq_store.cli": (
         "shared", "target", "checks", "messages", "groups", "dlq", "outbox", "mirror", "maintenance", "mqadmin_print",
         "mqadmin", "monitoring", "cluster", "cluster_mqadmin", "cluster_checks", "cluster_care", ".",

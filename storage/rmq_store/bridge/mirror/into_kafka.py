@@ -1,4 +1,4 @@
-"""The mirror from a store into Kafka: it copies a window of each topic in turn, until it is stopped."""
+"""The mirror from a store, or a broker, into Kafka: it copies a window of each topic in turn, until it is stopped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rmq_store.bridge.mirror.pace import Pace, Window, closed_s
 from rmq_store.bridge.mirror.report import MirrorReport
 from rmq_store.bridge.mirror.topic_into_kafka import TopicIntoKafka
 from rmq_store.bridge.positions.topics import TopicChoice
-from rmq_store.broker.store.store import Store
+from rmq_store.bridge.source.message_source import MessageSource
 from rmq_store.errors import (
     KafkaUnavailableError,
     MirrorConflictError,
@@ -21,6 +21,7 @@ from rmq_store.errors import (
     MirrorSourceError,
     StoreError,
 )
+from rmq_store.protocol.errors import RemotingError
 
 REFRESH_S: Final = 5.0
 """Between two refreshes of the topics, in seconds."""
@@ -37,21 +38,23 @@ class _Topic:
     pause_s: float = _LEAST_PAUSE_S
     again_s: float = 0.0
     waits_since_s: float = 0.0
+    waits_for: str = ""
 
 
 class IntoKafka:
-    """Mirrors the chosen topics of `store`. Topics and queues that appear later are mirrored from their beginning. A
-    topic that fails stops alone; the others go on, and the report has the reason. A topic whose partitions do not
-    answer waits.
+    """Mirrors the chosen topics of `store`, a store or a `BrokerSource`. Topics and queues that appear later are
+    mirrored from their beginning. A topic that fails stops alone; the others go on, and the report has the reason. A
+    topic whose partitions, or whose broker, do not answer waits.
 
     `wait(seconds)` returns True at once if the mirror is to stop; it is called between windows. `rate`: records per
     second. `windows`: times of the day at which it copies; none: always. `letters_max`: dead letters of one run; more
     end it. `is_writable`: the store was opened for writing; then its log is flushed before Kafka commits copies of it.
-    `patience_s`: how long Kafka may be unavailable; None: for ever. The caller closes the store and Kafka's side.
+    `patience_s`: how long Kafka, or a broker, may be unavailable; None: for ever. The caller closes the store and
+    Kafka's side.
     """
 
     def __init__(
-        self, store: Store, side: KafkaSide, choice: TopicChoice, rules: CopyRules, targets: TargetRules, *,
+        self, store: MessageSource, side: KafkaSide, choice: TopicChoice, rules: CopyRules, targets: TargetRules, *,
         wait: Callable[[float], bool], on_report: Callable[[MirrorReport], None] = lambda report: None,
         rate: float | None = None, windows: tuple[Window, ...] = (), letters_max: int | None = None,
         is_writable: bool = True, patience_s: float | None = None,
@@ -73,7 +76,7 @@ class IntoKafka:
             MirrorConflictError: another mirror of this name has begun. An open transaction was aborted.
             MirrorSourceError: every topic has stopped.
             MirrorLettersError: more dead letters than allowed.
-            KafkaUnavailableError: Kafka was unavailable longer than `patience_s`.
+            KafkaUnavailableError: Kafka was unavailable longer than `patience_s`. RemotingError: a broker was.
             UsageError: a named topic does not exist, or two topics would become one.
         """
         try:
@@ -123,7 +126,8 @@ class IntoKafka:
             moved = topic.copy.copy()
         except MirrorConflictError:
             raise
-        except KafkaUnavailableError as error:
+        except (KafkaUnavailableError, RemotingError) as error:
+            topic.waits_for = "Kafka" if isinstance(error, KafkaUnavailableError) else "the broker"
             self._put_off(topic, error)
             return 0
         except StoreError as error:
@@ -139,7 +143,7 @@ class IntoKafka:
             )
         return moved
 
-    def _put_off(self, topic: _Topic, error: KafkaUnavailableError) -> None:
+    def _put_off(self, topic: _Topic, error: KafkaUnavailableError | RemotingError) -> None:
         now_s = time.monotonic()
         topic.waits_since_s = topic.waits_since_s or now_s
         if self._patience_s is not None and now_s - topic.waits_since_s > self._patience_s:
@@ -150,6 +154,8 @@ class IntoKafka:
     def _update_report(self, state: str) -> None:
         for topic in self._topics.values():
             topic.copy.tell("" if topic.failure is None else f"topic {topic.copy.topic!r} has stopped: {topic.failure}")
-        waiting = sum(bool(topic.again_s) for topic in self._topics.values())
-        self.report.state = f"waiting for Kafka with {waiting} topics" if waiting and state != "stopped" else state
+        waiting = [topic for topic in self._topics.values() if topic.again_s]
+        if waiting and state != "stopped":
+            state = f"waiting for {waiting[0].waits_for} with {len(waiting)} topics"
+        self.report.state = state
         self._on_report(self.report)

@@ -1,4 +1,4 @@
-"""One topic of a store into one topic of Kafka, a window of all its queues in each transaction."""
+"""One topic of a store, or of a broker, into one topic of Kafka, a window of all its queues in each transaction."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rmq_store.bridge.positions.kafka_positions import Mark, QueuePosition, Topi
 from rmq_store.bridge.positions.store_windows import QueueWindow, mark_below, read_window
 from rmq_store.bridge.records.letter import too_large_letter
 from rmq_store.bridge.records.to_kafka import KafkaRules
-from rmq_store.broker.store.store import Store
+from rmq_store.bridge.source.message_source import MessageSource
 from rmq_store.errors import (
     MirrorConflictError,
     MirrorSourceError,
@@ -54,7 +54,7 @@ class TopicIntoKafka:
     """
 
     def __init__(
-        self, store: Store, side: KafkaSide, topic: str, target: str, rules: CopyRules, targets: TargetRules,
+        self, store: MessageSource, side: KafkaSide, topic: str, target: str, rules: CopyRules, targets: TargetRules,
         report: MirrorReport, *, is_new: bool, is_writable: bool = True, most_rows: int | None = None,
     ) -> None:  # fmt: skip
         self.topic = topic

@@ -10,7 +10,7 @@ from rmq_store.bridge.mirror.kafka_side import CopyRules, KafkaSide
 from rmq_store.bridge.positions.kafka_positions import QueuePosition
 from rmq_store.bridge.positions.store_windows import changed, common_place, mark_below
 from rmq_store.bridge.records.origin import sources_of_records
-from rmq_store.broker.store.store import Store
+from rmq_store.bridge.source.message_source import MessageSource
 from rmq_store.errors import MirrorSourceError, MirrorTargetError, UsageError
 
 
@@ -20,7 +20,7 @@ class TopicStart:
     `is_new`: the topic did not exist when the mirror began. The positions of `side` must have been refreshed.
     """
 
-    store: Store
+    store: MessageSource
     side: KafkaSide
     rules: CopyRules
     topic: str

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from rmq_store.bridge.positions.kafka_positions import Mark, QueuePosition
-from rmq_store.broker.store.store import Store
+from rmq_store.bridge.source.message_source import MessageSource
 from rmq_store.errors import CorruptionError, OffsetOutOfRangeError, StoreError
 
 
@@ -25,7 +25,7 @@ class QueueWindow:
     damaged: dict[int, str] = field(default_factory=dict)
 
 
-def changed(store: Store, topic: str, queue_id: int, mark: Mark) -> str | None:
+def changed(store: MessageSource, topic: str, queue_id: int, mark: Mark) -> str | None:
     """Why the queue is not the one in which `mark` was made; None if it is, or if the message at the mark is gone."""
     start, end = store.queue_range(topic, queue_id)
     if mark.next_offset > end:
@@ -46,21 +46,21 @@ def changed(store: Store, topic: str, queue_id: int, mark: Mark) -> str | None:
     return None
 
 
-def mark_at(store: Store, topic: str, queue_id: int, next_offset: int) -> Mark:
+def mark_at(store: MessageSource, topic: str, queue_id: int, next_offset: int) -> Mark:
     """The mark below `next_offset`, without a target. Raises OffsetOutOfRangeError and CorruptionError."""
     (entry,) = store.queue_entries(topic, queue_id, next_offset - 1, next_offset)
     stored_ms = store.store_timestamp(topic, queue_id, next_offset - 1)
     return Mark(next_offset, stored_ms, int(entry["commit_log_offset"]))
 
 
-def mark_below(store: Store, topic: str, queue_id: int, next_offset: int, target_end: int) -> Mark:
+def mark_below(store: MessageSource, topic: str, queue_id: int, next_offset: int, target_end: int) -> Mark:
     """The mark below `next_offset`. It has no message if there is none, or none that can be read."""
     with contextlib.suppress(OffsetOutOfRangeError, CorruptionError):
         return mark_at(store, topic, queue_id, next_offset)._replace(target_end=target_end)
     return Mark(next_offset, target_end=target_end)
 
 
-def common_place(store: Store, topic: str, queue_id: int, position: QueuePosition) -> Mark | None:
+def common_place(store: MessageSource, topic: str, queue_id: int, position: QueuePosition) -> Mark | None:
     """The newest mark of `position` whose message the queue still has."""
     start, _ = store.queue_range(topic, queue_id)
     for mark in position.earlier:
@@ -69,7 +69,9 @@ def common_place(store: Store, topic: str, queue_id: int, position: QueuePositio
     return None
 
 
-def read_window(store: Store, topic: str, queue_id: int, start: int, limit_rows: int, limit_bytes: int) -> QueueWindow:
+def read_window(
+    store: MessageSource, topic: str, queue_id: int, start: int, limit_rows: int, limit_bytes: int
+) -> QueueWindow:
     """Messages from `start` on, within these limits, but at least one if there is one. Damaged messages are named, and
     the others read. Raises OffsetOutOfRangeError if retention has deleted the first ones.
     """
@@ -87,7 +89,7 @@ def read_window(store: Store, topic: str, queue_id: int, start: int, limit_rows:
 
 
 def _readable(
-    store: Store, topic: str, queue_id: int, start: int, stop: int
+    store: MessageSource, topic: str, queue_id: int, start: int, stop: int
 ) -> Iterator[pa.RecordBatch | dict[int, str]]:
     """Halves of a range that cannot be read are read one by one."""
     if start >= stop:

@@ -1,0 +1,184 @@
+"""The queues of one broker of a cluster, as a mirror into Kafka reads them: pulls, nothing else.
+
+Queue q goes to partition q, so the queues of several brokers would meet in one partition. A mirror copies those of one
+broker; another broker's go by a mirror of another name, into topics of other names.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from rmq_store.errors import OffsetOutOfRangeError, UnknownTopicError, UsageError
+from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batches
+from rmq_store.format.frames.frame_walk import frames_of_answer
+from rmq_store.format.tables.schema import MESSAGE_SCHEMA
+from rmq_store.format.text.names import is_system_topic
+from rmq_store.protocol.errors import RemotingError
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.results import QueueRange
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.offsets import search_offset
+from rmq_store.remoting.cluster.pull_request import PullFilter
+from rmq_store.remoting.cluster.pulling import read_range
+from rmq_store.remoting.cluster.routes import TopicQueues
+from rmq_store.remoting.cluster.topics import refuse_to_read_topic, topic_stats
+
+_log = logging.getLogger(__name__)
+
+_COLUMNS: Final = tuple(MESSAGE_SCHEMA.names)
+_MARK_COLUMNS: Final = ("commitLogOffset", "storeTimestamp")
+_PATIENCE_MS: Final = 10_000
+
+
+class BrokerSource:
+    """A `MessageSource` over the network. `broker_name` None: the only broker that has the topics. `pull_group`: the
+    group of the pulls, for brokers with ACL. Not thread-safe; the caller closes the cluster.
+
+    Ends of queues are asked once for each `refresh`. While the broker does not answer, they are those of before.
+    """
+
+    def __init__(self, cluster: Cluster, broker_name: str | None = None, pull_group: str | None = None) -> None:
+        self._cluster = cluster
+        self._broker_name = broker_name
+        self._wanted = PullFilter() if pull_group is None else PullFilter(group=pull_group)
+        self._ranges: dict[str, dict[int, QueueRange]] = {}
+        self._asked: set[str] = set()
+        self._checked: set[str] = set()
+        self._names: list[str] = []
+        # The frames that were read to find out their size, and are read next.
+        self._frames: tuple[tuple[str, int, int, int], bytes] | None = None
+
+    def refresh(self) -> None:
+        """As `MessageSource.refresh`."""
+        self._asked.clear()
+
+    def flush(self) -> None:
+        """As `MessageSource.flush`: brokers flush their logs themselves."""
+
+    def topics(self) -> list[str]:
+        """Users' topics that the broker has; those of before while no name server answers."""
+        try:
+            self._names = [name for name in self._cluster.topics() if not is_system_topic(name)]
+        except RemotingError as error:
+            if not self._names:
+                raise
+            _log.warning("the topics are those of before: %s", error)
+        names = self._names
+        if self._broker_name is None:
+            return names
+        found = []
+        for name in names:
+            route = self._cluster.route(name)
+            if route is not None and self._broker_name in route.queues:
+                found.append(name)
+        return found
+
+    def topic(self, name: str) -> TopicQueues:
+        """The topic's queues at the broker.
+
+        Raises:
+            UnknownTopicError: the broker does not have it. TopicKindError: its queues are of another kind.
+            UsageError: several brokers have it, and none was named.
+        """
+        route = self._cluster.known_route(name)
+        if name not in self._checked:
+            refuse_to_read_topic(self._cluster, name)
+            self._checked.add(name)
+        if self._broker_name is None and len(route.queues) > 1:
+            raise UsageError(
+                f"topic {name!r} has queues at {len(route.queues)} brokers ({', '.join(sorted(route.queues))}), and "
+                "queue q of each would go to partition q: name one with --broker, and mirror the others under other "
+                "names into other topics (--rename)"
+            )
+        queues = route.queues.get(self._broker_of(name))
+        if queues is None:
+            raise UnknownTopicError(f"broker {self._broker_name} has no topic {name!r}")
+        return queues
+
+    def queue_ranges(self, topic: str) -> dict[int, QueueRange]:
+        """As `MessageSource.queue_ranges`."""
+        if topic not in self._asked or topic not in self._ranges:
+            broker_name = self._broker_of(topic)
+            try:
+                stats = topic_stats(self._cluster, topic)
+            except RemotingError as error:
+                if topic not in self._ranges:
+                    raise
+                _log.warning("the ends of topic %s are those of before: %s", topic, error)
+            else:
+                now = {queue.queue_id: span for queue, span in stats.items() if queue.broker_name == broker_name}
+                self._ranges[topic] = now
+            self._asked.add(topic)
+        return self._ranges[topic]
+
+    def queue_range(self, topic: str, queue_id: int) -> QueueRange:
+        """As `MessageSource.queue_range`."""
+        return self.queue_ranges(topic).get(queue_id, QueueRange(0, 0))
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """As `MessageSource.offset_by_time`."""
+        return search_offset(self._cluster, self._queue(topic, queue_id), timestamp_ms)
+
+    def queue_entries(self, topic: str, queue_id: int, start: int, end: int) -> list[dict[str, Any]]:
+        """As `MessageSource.queue_entries`."""
+        rows = pa.Table.from_batches(self._read(topic, queue_id, start, end, _MARK_COLUMNS))
+        return [{"commit_log_offset": offset} for offset in rows.column("commitLogOffset").to_pylist()]
+
+    def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
+        """As `MessageSource.store_timestamp`."""
+        (rows,) = self._read(topic, queue_id, offset, offset + 1, _MARK_COLUMNS)
+        stored_us: int = rows.column("storeTimestamp").cast(pa.timestamp("us", "UTC")).view(pa.int64())[0].as_py()
+        return stored_us // 1000
+
+    def offset_after_bytes(self, topic: str, queue_id: int, start: int, end: int, limit_bytes: int) -> int:
+        """As `MessageSource.offset_after_bytes`: sizes are known when the messages are here, so they are read."""
+        blocks: list[bytes] = []
+        size_bytes, stop = 0, start
+        for block in self._blocks(topic, queue_id, start, end):
+            positions, sizes = frames_of_answer(block)
+            kept = int((size_bytes + positions + sizes <= limit_bytes).sum())
+            kept = max(kept, 1) if stop == start else kept
+            stop += kept
+            if kept < len(sizes):
+                blocks.append(block[: int(positions[kept])])
+                break
+            blocks.append(block)
+            size_bytes += len(block)
+        self._frames = (topic, queue_id, start, stop), b"".join(blocks)
+        return stop
+
+    def read(self, topic: str, queue_id: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """As `MessageSource.read`."""
+        return self._read(topic, queue_id, start, end, _COLUMNS)
+
+    def _read(
+        self, topic: str, queue_id: int, start: int, end: int, columns: tuple[str, ...]
+    ) -> Iterator[pa.RecordBatch]:
+        known, self._frames = self._frames, None
+        here = known is not None and known[0] == (topic, queue_id, start, end)
+        blocks = iter([known[1]]) if known is not None and here else self._blocks(topic, queue_id, start, end)
+        queue = self._queue(topic, queue_id)
+        request = AnswerRequest(
+            queue.broker_name, self._cluster.wire_topic(topic), queue_id, columns, shown_topic=topic
+        )  # fmt: skip
+        return answer_batches(blocks, request)
+
+    def _blocks(self, topic: str, queue_id: int, start: int, end: int) -> Iterator[bytes]:
+        first, last = self.queue_range(topic, queue_id)
+        if not first <= start < last:
+            raise OffsetOutOfRangeError(f"queue {queue_id} of {topic} has no message {start}", start, first, last)
+        return read_range(
+            self._cluster, self._queue(topic, queue_id), start, end, self._wanted, patience_ms=_PATIENCE_MS
+        )  # fmt: skip
+
+    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic, self._broker_of(topic), queue_id)
+
+    def _broker_of(self, topic: str) -> str:
+        if self._broker_name is not None:
+            return self._broker_name
+        return next(iter(sorted(self._cluster.known_route(topic).queues)))

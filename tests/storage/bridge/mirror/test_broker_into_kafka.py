@@ -1,0 +1,247 @@
+"""A broker of a cluster into the real Kafka: each message once and in order, through deaths of mirror and broker.
+
+The cluster is simulated; tests/cluster/test_bridge.py has brokers of released versions.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from helpers.cluster.simulated import SimulatedBroker, SimulatedCluster
+from helpers.cluster.simulated.queues import SentMessage
+from helpers.kafka_mirrors import RMQ_CLUSTER, committed_rows, headers, values
+from helpers.kafka_server import KafkaServer
+from helpers.mirrored_cluster import broker_mirror, copy_from_broker
+from rmq_store import OffsetOutOfRangeError, UnknownTopicError, UsageError
+from rmq_store.bridge.kafka.writer import KafkaPythonWriter
+from rmq_store.bridge.mirror.kafka_side import CopyRules
+from rmq_store.bridge.source.broker_source import BrokerSource
+from rmq_store.protocol.errors import RemotingError
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.transport.settings import ClusterSettings
+
+
+@pytest.fixture
+def cluster() -> Iterator[SimulatedCluster]:
+    with SimulatedCluster(brokers=1) as made:
+        yield made
+
+
+@pytest.fixture
+def broker(cluster: SimulatedCluster) -> SimulatedBroker:
+    (broker,) = cluster.brokers.values()
+    return broker
+
+
+@pytest.fixture
+def topic(kafka: KafkaServer, cluster: SimulatedCluster) -> str:
+    """A topic of two queues that no test had before."""
+    name = kafka.new_topic("Orders", partition_count=2)
+    cluster.create_topic(name, queue_count=2)
+    return name
+
+
+def put(broker: SimulatedBroker, topic: str, queue_id: int, *bodies: bytes, properties: bytes = b"") -> None:
+    now_ms = time.time_ns() // 1_000_000
+    for body in bodies:
+        broker.queues.topics[topic][queue_id].append(SentMessage(body, properties, born_ms=now_ms, store_ms=now_ms))
+
+
+def numbers(first: int, end: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, end)]
+
+
+def test_messages_arrive_in_their_partitions_and_in_order_and_a_mirror_goes_on_where_it_was(
+    kafka: KafkaServer, cluster: SimulatedCluster, broker: SimulatedBroker, topic: str
+) -> None:
+    put(broker, topic, 0, *numbers(0, 300), properties=b"KEYS\x01k\x02user\x01x\x02")
+    put(broker, topic, 1, *numbers(1000, 1050))
+    report = copy_from_broker(kafka, cluster.name_server, "plain", topic)
+    assert report.copied == 350 and report.letters == 0 and report.is_caught_up
+    rows = committed_rows(kafka, topic, 0)
+    assert [row["value"] for row in rows] == numbers(0, 300)
+    assert rows[7]["key"] == b"k" and headers(rows[7])["user"] == b"x"
+    assert headers(rows[7])["MIRROR_FROM"].split()[:2] == [RMQ_CLUSTER.encode(), topic.encode()]
+    assert values(kafka, topic, 1) == numbers(1000, 1050)
+    put(broker, topic, 1, *numbers(1050, 1080))
+    assert copy_from_broker(kafka, cluster.name_server, "plain", topic).copied == 30
+    assert values(kafka, topic, 1) == numbers(1000, 1080)
+
+
+def test_windows_are_cut_by_size(
+    kafka: KafkaServer, cluster: SimulatedCluster, broker: SimulatedBroker, topic: str
+) -> None:
+    bodies = [b"%04d" % number + bytes(10_000) for number in range(100)]
+    put(broker, topic, 0, *bodies)
+    copy_from_broker(kafka, cluster.name_server, "sizes", topic, rules=CopyRules(window_bytes=64_000))
+    assert values(kafka, topic, 0) == bodies
+
+
+@pytest.mark.parametrize("point", ["before", "behind"])
+def test_a_mirror_that_dies_around_its_commit_loses_nothing_and_doubles_nothing(
+    kafka: KafkaServer, cluster: SimulatedCluster, broker: SimulatedBroker, topic: str, point: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    put(broker, topic, 0, *numbers(0, 50))
+    copy_from_broker(kafka, cluster.name_server, "dies", topic)
+    put(broker, topic, 0, *numbers(50, 90))
+    commit = KafkaPythonWriter.commit
+    commits = 0
+
+    def dying(writer: KafkaPythonWriter) -> None:
+        nonlocal commits
+        commits += 1
+        if commits == 2:  # the first one claims the topic
+            if point == "behind":
+                commit(writer)
+            raise KeyboardInterrupt
+        commit(writer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KafkaPythonWriter, "commit", dying)
+        with pytest.raises(KeyboardInterrupt):
+            copy_from_broker(kafka, cluster.name_server, "dies", topic)
+    assert commits == 2
+    copy_from_broker(kafka, cluster.name_server, "dies", topic)
+    assert values(kafka, topic, 0) == numbers(0, 90)
+
+
+def test_a_broker_that_is_away_is_waited_for(
+    kafka: KafkaServer, cluster: SimulatedCluster, broker: SimulatedBroker, topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("rmq_store.bridge.source.broker_source._PATIENCE_MS", 200)
+    put(broker, topic, 0, *numbers(0, 20))
+    ended = threading.Event()
+    with broker_mirror(kafka, cluster.name_server, "waits", topic, wait=ended.wait) as mirror:
+        worker = threading.Thread(target=mirror.run)
+        worker.start()
+        try:
+            _until(lambda: mirror.report.copied == 20)
+            put(broker, topic, 0, *numbers(20, 30))
+            broker.stop()
+            time.sleep(1)
+            broker.start()
+            put(broker, topic, 0, *numbers(30, 40))
+            _until(lambda: mirror.report.copied == 40)
+        finally:
+            ended.set()
+            worker.join(60)
+    assert not mirror.report.failures
+    assert values(kafka, topic, 0) == numbers(0, 40)
+
+
+def _until(is_there: object) -> None:
+    deadline = time.monotonic() + 60
+    while not is_there():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_topic_that_was_made_again_at_the_broker_is_noticed(
+    kafka: KafkaServer, cluster: SimulatedCluster, broker: SimulatedBroker, topic: str
+) -> None:
+    put(broker, topic, 0, *numbers(0, 5))
+    copy_from_broker(kafka, cluster.name_server, "again", topic)
+    put(broker, topic, 0, b"5")
+    queue = broker.queues.topics[topic][0]
+    queue.sent.clear()
+    time.sleep(0.01)
+    put(broker, topic, 0, *numbers(0, 6))
+    with (
+        broker_mirror(kafka, cluster.name_server, "again", topic) as mirror,
+        pytest.raises(Exception, match="is not the one that was mirrored"),
+    ):
+        mirror.run(until_caught_up=True)
+
+
+def test_messages_that_retention_deleted_first_stop_the_topic_or_are_counted(
+    kafka: KafkaServer, cluster: SimulatedCluster, broker: SimulatedBroker, topic: str
+) -> None:
+    broker.queues.topics[topic][0] = replace(broker.queues.topics[topic][0], generated=100)
+    rules = CopyRules(on_data_loss="count")
+    copy_from_broker(kafka, cluster.name_server, "gone", topic, rules=rules)
+    queue = replace(broker.queues.topics[topic][0], generated=300, first=200)
+    broker.queues.topics[topic][0] = queue
+    with (
+        broker_mirror(kafka, cluster.name_server, "gone", topic) as mirror,
+        pytest.raises(Exception, match="retention deleted them"),
+    ):
+        mirror.run(until_caught_up=True)
+    assert copy_from_broker(kafka, cluster.name_server, "gone", topic, rules=rules).lost == 100
+    assert values(kafka, topic, 0)[100:] == [b"message %d" % number for number in range(200, 300)]
+
+
+def test_queues_of_two_brokers_are_not_mixed_in_a_partition(kafka: KafkaServer) -> None:
+    with SimulatedCluster(brokers=2) as cluster:
+        topic = kafka.new_topic("Orders", partition_count=1)
+        cluster.create_topic(topic, queue_count=1)
+        for name, broker in cluster.brokers.items():
+            put(broker, topic, 0, name.encode())
+        with (
+            broker_mirror(kafka, cluster.name_server, "mixed", topic) as mirror,
+            pytest.raises(Exception, match=r"has queues at 2 brokers .*--broker"),
+        ):
+            mirror.run(until_caught_up=True)
+        other = kafka.new_topic("Others", partition_count=1)
+        copy_from_broker(kafka, cluster.name_server, "first", topic, broker_name="broker-000")
+        copy_from_broker(kafka, cluster.name_server, "second", topic, broker_name="broker-001", target=other)
+        assert values(kafka, topic) == [b"broker-000"] and values(kafka, other) == [b"broker-001"]
+
+
+# -- the source alone --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def source(cluster: SimulatedCluster, broker: SimulatedBroker) -> Iterator[BrokerSource]:
+    cluster.create_topic("Orders", queue_count=2)
+    put(broker, "Orders", 0, *(bytes(1000) for _ in range(50)))
+    with Cluster(ClusterSettings.of_text(cluster.name_server)) as opened:
+        yield BrokerSource(opened)
+
+
+def test_a_source_says_what_the_broker_has(source: BrokerSource, broker: SimulatedBroker) -> None:
+    assert source.topics() == ["Orders"] and source.topic("Orders").read_queue_nums == 2
+    assert source.queue_ranges("Orders") == {0: (0, 50), 1: (0, 0)}
+    assert source.queue_range("Orders", 7) == (0, 0)
+    stop = source.offset_after_bytes("Orders", 0, 10, 50, 5_000)
+    assert 13 <= stop <= 15
+    read = broker.calls[11]
+    assert sum(batch.num_rows for batch in source.read("Orders", 0, 10, stop)) == stop - 10
+    assert broker.calls[11] == read, "the messages were here"
+    assert source.offset_after_bytes("Orders", 0, 10, 50, 1) == 11, "one at least"
+    with pytest.raises(OffsetOutOfRangeError):
+        list(source.read("Orders", 0, 50, 51))
+    with pytest.raises(UnknownTopicError):
+        source.topic("Others")
+    with pytest.raises(UnknownTopicError, match="broker broker-9 has no topic"):
+        BrokerSource(source._cluster, "broker-9").topic("Orders")
+
+
+def test_ends_are_asked_once_a_round_and_are_those_of_before_while_the_broker_is_away(
+    source: BrokerSource, broker: SimulatedBroker
+) -> None:
+    source.queue_ranges("Orders")
+    asked = broker.calls[202]
+    put(broker, "Orders", 0, b"new")
+    assert source.queue_range("Orders", 0).max_offset == 50 and broker.calls[202] == asked
+    source.refresh()
+    assert source.queue_range("Orders", 0).max_offset == 51
+    source.refresh()
+    broker.stop()
+    assert source.queue_range("Orders", 0).max_offset == 51
+    with pytest.raises(RemotingError):
+        BrokerSource(source._cluster).queue_ranges("Orders")
+    broker.start()
+
+
+def test_a_mirror_needs_one_broker(cluster: SimulatedCluster) -> None:
+    with SimulatedCluster(brokers=2) as two:
+        two.create_topic("Orders", queue_count=1)
+        with Cluster(ClusterSettings.of_text(two.name_server)) as opened, pytest.raises(UsageError, match="--broker"):
+            BrokerSource(opened).topic("Orders")
