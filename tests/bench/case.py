@@ -20,6 +20,7 @@ GROUPS = (
     "delivery",
     "send back",
     "push consumer",
+    "cluster",
     "reliable",
     "mirror",
     "lookup",

@@ -35,6 +35,7 @@ public final class Main {
         new Servers().addTo(commands);
         new Delays().addTo(commands);
         new Consumers().addTo(commands);
+        new Clients().addTo(commands);
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             answers.println(answer(commands, JSON.parseObject(line)));

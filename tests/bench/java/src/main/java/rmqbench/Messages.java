@@ -61,6 +61,11 @@ final class Messages {
         return batch;
     }
 
+    /** For a producer, which gives it its UNIQ_KEY. */
+    Message unsent(int number) {
+        return new Message(topic, TAGS[number % TAGS.length], "ORD-" + number, bodies[number & BODIES - 1]);
+    }
+
     private Message member(int number) {
         Message member = new Message(topic, TAGS[number % TAGS.length], "ORD-" + number, bodies[number & BODIES - 1]);
         member.getProperties().remove("WAIT"); // "true" is the default; without it our messages are as long
