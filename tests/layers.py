@@ -37,6 +37,10 @@ LAYERS: Final[dict[str, set[str]]] = {
     "client": {
         "errors", "arguments", "clock", "threads", "format", "protocol", "files", "log", "broker", "kinds", "remoting",
     },
+    # The store's processors behind sockets. Nothing of the clients.
+    "server": {
+        "errors", "arguments", "clock", "threads", "format", "protocol", "files", "log", "broker", "kinds", "remoting",
+    },
     # A user of the clients like any other, with a database beside them.
     "reliable": {"errors", "arguments", "client"},
     # A user of the store, with Kafka on its other side.
@@ -63,6 +67,7 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
     "rmq_store.client": (
         "backend", "group", "producer", "cluster_sink", "cluster_retry", "consume_service", "consumer",
     ),
+    "rmq_store.server": ("requests", "transport", "processors", "name_server", "."),
     "rmq_store.reliable": ("database", "outbox", "inbox", "relay", "desk"),
     "rmq_store.bridge": ("record_batches", "records", "kafka", "source", "positions", "mirror", "offsets", "letters"),
     "rmq_store.cli": (

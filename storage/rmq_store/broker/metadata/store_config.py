@@ -36,7 +36,7 @@ OPERATIONAL = (
     "delete_commit_log_files_interval", "destroy_maped_file_interval_forcibly", "redelete_hanged_file_interval",
     "clean_resource_interval", "unit_marker_reserved_time", "dlq_archive_path",
     "flush_commit_log_timed", "flush_commit_log_least_pages", "flush_commit_log_thorough_interval",
-    "sync_flush_timeout", "enable_lmq",
+    "sync_flush_timeout", "enable_lmq", "broker_host",
 )  # fmt: skip
 
 CHANGEABLE = (*OPERATIONAL, "message_delay_level")

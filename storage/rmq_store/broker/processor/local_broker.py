@@ -20,6 +20,7 @@ from rmq_store.broker.rules.hot_queue import is_hot
 from rmq_store.broker.store.store import Store
 from rmq_store.format.frames.frame_check import TRANSACTION_MASK
 from rmq_store.format.frames.message import Message
+from rmq_store.format.text.host import Host
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.messages import MessageExt, MessageQueue, PoppedMessage, PullBatchResult, PullResult
 from rmq_store.protocol.results import SendResult, SendStatus
@@ -50,9 +51,18 @@ class LocalBroker:
         return self.store.config.retry_another_broker_when_not_store_ok
 
     def send(
-        self, message: Message, queue_id: int, timeout_ms: int, producer_group: str, *, sys_flag: int = 0
+        self,
+        message: Message,
+        queue_id: int,
+        timeout_ms: int,
+        producer_group: str,
+        *,
+        sys_flag: int = 0,
+        born_host: Host | None = None,
     ) -> SendResult:
-        """See `Broker.send`. An append that has to wait for a second is answered with SYSTEM_BUSY, as by a broker."""
+        """See `Broker.send`; `born_host` None: the store's own. An append that has to wait for a second is answered
+        with SYSTEM_BUSY, as by a broker.
+        """
         self._check_send(message.topic, queue_id)
         if sys_flag & TRANSACTION_MASK:
             reason = "half messages need a broker; a store has no transactions"
@@ -63,19 +73,27 @@ class LocalBroker:
                 sys_flag=sys_flag,
                 lock_timeout_ms=min(timeout_ms, PAGE_CACHE_BUSY_MS),
                 flush_timeout_ms=timeout_ms,
+                born_host=born_host,
             )
         return replace(result, broker_name=self.name)
 
     def send_batch(
-        self, messages: Sequence[Message], queue_id: int, timeout_ms: int, producer_group: str
+        self,
+        messages: Sequence[Message],
+        queue_id: int,
+        timeout_ms: int,
+        producer_group: str,
+        *,
+        born_host: Host | None = None,
     ) -> SendResult:
-        """See `Broker.send_batch`."""
+        """See `Broker.send_batch`; `born_host` None: the store's own."""
         self._check_send(messages[0].topic, queue_id)
         with self._answers.answering():
             results = self.store.send_all(
                 [replace(message, queue_id=queue_id) for message in messages],
                 lock_timeout_ms=min(timeout_ms, PAGE_CACHE_BUSY_MS),
                 flush_timeout_ms=timeout_ms,
+                born_host=born_host,
             )
         ok = all(result.status is SendStatus.SEND_OK for result in results)
         return replace(

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.broker.filter.tags import TagFilter
+from rmq_store.broker.read.queue_frames import FrameRange, QueueFrames
 from rmq_store.broker.read.queue_reader import QueueReader, damaged_entry
 from rmq_store.broker.read.read_request import ReadRequest
 from rmq_store.errors import CorruptQueueError, CorruptRecordError, OffsetOutOfRangeError, UsageError
@@ -40,6 +41,7 @@ class Queues:
     def __init__(self, log: CommitLog, broker_name: str, max_message_bytes: int) -> None:
         self._log = log
         self._reader = QueueReader(log, broker_name, body_limit_bytes=_BODY_LIMIT_FACTOR * max_message_bytes)
+        self._frames = QueueFrames(log)
         self._peeked: ReadOnlyEnd | StatePage | None = None
 
     def refresh(self) -> None:
@@ -140,6 +142,18 @@ class Queues:
                 yield from self._reader.read(part, entries)
             except OffsetOutOfRangeError as error:
                 raise self._record_is_gone(*queue, error.requested) from error
+
+    def frames(
+        self, topic: str, queue_id: int, start: int, end: int, count_max: int, bytes_max: int, tags: TagFilter | None
+    ) -> FrameRange:
+        """See `Store.read_frames`."""
+        self._check_range(topic, queue_id, start, end)
+        try:
+            return self._frames.read(
+                topic, queue_id, start, self._entries(topic, queue_id, start, end), count_max, bytes_max, tags
+            )
+        except FileNotFoundError as error:
+            raise self._record_is_gone(topic, queue_id, start) from error
 
     def commit_log_offset(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """The commit-log offset of a message, from its entry.

@@ -13,9 +13,11 @@ from rmq_store.arguments import checked_methods
 from rmq_store.broker.delay.backlog import Backlog, backlog_by_topic, backlogs
 from rmq_store.broker.dlq.archive import DeadLetterArchive
 from rmq_store.broker.dlq.redrive_ledger import OffsetRanges, RedriveLedger
+from rmq_store.broker.filter.tags import TagFilter
 from rmq_store.broker.read.query import Query
+from rmq_store.broker.read.queue_frames import FrameRange
 from rmq_store.broker.read.read_request import ReadRequest
-from rmq_store.broker.read.records import message_at
+from rmq_store.broker.read.records import message_at, raw_bytes
 from rmq_store.broker.store.topics_and_groups import TopicsAndGroups
 from rmq_store.files.segments.pin import Pin
 from rmq_store.format.frames.stored_message import StoredMessage
@@ -79,6 +81,30 @@ class Reading(TopicsAndGroups):
         both = two_threads and only is None
         return self._reading().read(ReadRequest(topic, queue_id, start, end, columns, tags, raw_body, only, both))
 
+    def read_frames(
+        self,
+        topic: str,
+        queue_id: int,
+        start: int,
+        end: int,
+        *,
+        count_max: int,
+        bytes_max: int,
+        tags: str | None = None,
+    ) -> FrameRange:
+        """Messages of [start, end) of a queue as the frames that lie in the log, from `start` on: at most `count_max`,
+        and at most `bytes_max` of frames, but one at least (DefaultMessageStore#getMessage). Tags are compared by their
+        hashes only. Messages in accepted damage are left out.
+
+        Raises:
+            OffsetOutOfRangeError: [start, end) is not within the queue's range.
+            CorruptionError: an entry points to no frame of this queue and offset.
+            UsageError: a tag expression without a tag. TopicKindError: the topic has a kind of queue that this engine
+                does not read.
+        """
+        self._refuse_unreadable(topic)
+        return self._reading().frames(topic, queue_id, start, end, count_max, bytes_max, TagFilter.parse(tags))
+
     def queue_entries(self, topic: str, queue_id: int, start: int, end: int) -> np.ndarray:
         """Entries [start, end) of a queue, dtype ENTRY: commit_log_offset, frame_size, tags_code.
         OffsetOutOfRangeError, TopicKindError.
@@ -129,6 +155,13 @@ class Reading(TopicsAndGroups):
             CorruptRecordError: the record is damaged.
         """
         return message_at(self._log, self._reading().end(), commit_log_offset)
+
+    def frame_at(self, commit_log_offset: int) -> bytes:
+        """The frame of `message_at` as it lies in the log; its checksums are checked. Raises as `message_at`."""
+        size = self.message_at(commit_log_offset).total_size
+        frame = raw_bytes(self._log, commit_log_offset, size)
+        assert frame is not None
+        return frame
 
     @property
     def query(self) -> Query:

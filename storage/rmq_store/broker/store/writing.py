@@ -15,6 +15,7 @@ from rmq_store.broker.rules import purposes
 from rmq_store.broker.store.parts import StoreParts
 from rmq_store.broker.write.staged_files import StagedFile
 from rmq_store.format.frames.message import Message
+from rmq_store.format.text.host import Host
 from rmq_store.log.core.commit_log import LOCK_TIMEOUT_MS
 from rmq_store.log.core.units import UnitRecord
 from rmq_store.protocol.results import AppendResult, CommitResult, SendResult
@@ -31,9 +32,11 @@ class Writing(StoreParts):
         sys_flag: int = 0,
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
         flush_timeout_ms: int | None = None,
+        born_host: Host | None = None,
     ) -> SendResult:
         """Store one message. Under SYNC_FLUSH it is on disk on return; under ASYNC_FLUSH it survives this process, not
         the machine. `sys_flag` holds the compression of a body that the caller has compressed.
+        `born_host` is the sender's; None: that of the store.
 
         Waits at most `lock_timeout_ms` for other writers (StoreLockedError). Under SYNC_FLUSH it waits at most
         `flush_timeout_ms` for the fsync of another writer (FLUSH_DISK_TIMEOUT; None: the setting syncFlushTimeout). Its
@@ -49,7 +52,7 @@ class Writing(StoreParts):
             lock_timeout_ms = integer("lock_timeout_ms", lock_timeout_ms)
             if flush_timeout_ms is not None:
                 flush_timeout_ms = integer("flush_timeout_ms", flush_timeout_ms)
-        return self._writing().send(message, sys_flag, lock_timeout_ms, flush_timeout_ms)
+        return self._writing().send(message, sys_flag, lock_timeout_ms, flush_timeout_ms, born_host)
 
     def send_all(
         self,
@@ -57,11 +60,12 @@ class Writing(StoreParts):
         *,
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
         flush_timeout_ms: int | None = None,
+        born_host: Host | None = None,
     ) -> list[SendResult]:
         """Store a few messages in their order; all become visible at once. For many messages use `append`. Durable,
         waits and raises as `send`.
         """
-        return self._writing().send_all(messages, lock_timeout_ms, flush_timeout_ms)
+        return self._writing().send_all(messages, lock_timeout_ms, flush_timeout_ms, born_host)
 
     def append(self, batch: pa.RecordBatch, topic: str | None = None) -> AppendResult:
         """Store a batch of any number of messages (columns of INPUT_SCHEMA); all become visible at once. Durable and

@@ -80,6 +80,7 @@ class MessageEncoder:
         keep_unique_key: bool = False,
         drop_properties: frozenset[str] = frozenset(),
         in_threads: bool = False,
+        born_host: Host | None = None,
     ) -> None:
         if default_topic is not None:
             validate_topic(default_topic)
@@ -93,7 +94,7 @@ class MessageEncoder:
         self._delay_rules = DelayRules.of(config)
         self._options = EncodeOptions(
             store_host=store_host,
-            born_host=Host(store_host.address, 0),
+            born_host=born_host or Host(store_host.address, 0),
             now_ms=0,
             crc_property=config.enabled_append_prop_crc,
             index_tags=config.message_index_tags,

@@ -36,9 +36,11 @@ class OneMessageEncoder:
         """The message's UNIQ_KEY, or a new one."""
         return message.properties.get(UNIQUE_KEY) or self._unique_ids.next_id(now_ms, self._month_start(now_ms))
 
-    def encode(self, message: Message, queue_id: int, now_ms: int, sys_flag: int = 0) -> tuple[OneRecord, str]:
+    def encode(
+        self, message: Message, queue_id: int, now_ms: int, sys_flag: int = 0, born_host: Host | None = None
+    ) -> tuple[OneRecord, str]:
         """The record, and its unique id, of a message that `check_message` has accepted. `sys_flag` holds the
-        compression of the body, which is stored unchanged.
+        compression of the body, which is stored unchanged. `born_host` None: the store's own.
 
         Raises:
             UsageError: body or properties too large, a separator or empty text in a property, an impossible delay level
@@ -56,7 +58,7 @@ class OneMessageEncoder:
             topic,
             message.body,
             properties,
-            self._hosts,
+            self._hosts if born_host is None else Hosts(born_host, self._host),
             queue_id=queue_id,
             flag=message.flag,
             sys_flag=sys_flag,

@@ -66,14 +66,21 @@ class Writer:
         self._host = Host.parse(config.broker_host)
 
     @leaves_no_lock
-    def send(self, message: Message, sys_flag: int, lock_timeout_ms: int, flush_timeout_ms: int | None) -> SendResult:
+    def send(
+        self,
+        message: Message,
+        sys_flag: int,
+        lock_timeout_ms: int,
+        flush_timeout_ms: int | None,
+        born_host: Host | None = None,
+    ) -> SendResult:
         """See `Store.send`."""
         check_message(message)
         self._space.check()
         with self._turn:
             topics = self._topics.all()
             queue_id = self._routed(topics).route_one(message.topic, message.sharding_key, message.queue_id)
-        record, unique_id = self._one.encode(message, queue_id, self._log.clock(), sys_flag)
+        record, unique_id = self._one.encode(message, queue_id, self._log.clock(), sys_flag, born_host)
         if message.topic not in topics:
             self._create_topics([(message.topic, queue_id + 1)])
         if self._log.sync_flush and _waits_for_disk(message):
@@ -93,7 +100,11 @@ class Writer:
 
     @leaves_no_lock
     def send_all(
-        self, messages: Sequence[Message], lock_timeout_ms: int, flush_timeout_ms: int | None
+        self,
+        messages: Sequence[Message],
+        lock_timeout_ms: int,
+        flush_timeout_ms: int | None,
+        born_host: Host | None = None,
     ) -> list[SendResult]:
         """See `Store.send_all`."""
         for number, message in enumerate(messages):
@@ -106,7 +117,7 @@ class Writer:
         unique_ids = [self._one.unique_id(message, now_ms) for message in messages]
         with self._turn:
             topics = self._topics.all()
-            encoder = MessageEncoder(self._config, topics, self._log.clock, keep_unique_key=True)
+            encoder = MessageEncoder(self._config, topics, self._log.clock, keep_unique_key=True, born_host=born_host)
             encoded = encoder.encode_all(rows_of(messages, unique_ids))
         self._create_topics([(message.topic, 1) for message in messages])
         with append_lock(self._log, lock_timeout_ms):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import sys
 import time
 from pathlib import Path
@@ -11,7 +12,8 @@ import click
 
 from rmq_store.cli.shared.output import printable, store_argument, time_text
 from rmq_store.cli.shared.stop_signal import StopSignal, stopped_by_signals
-from rmq_store.errors import StoreError, StoreFailedError, StoreLockedError
+from rmq_store.errors import StoreError, StoreFailedError, StoreLockedError, UsageError
+from rmq_store.format.text.host import Host
 
 if TYPE_CHECKING:
     from rmq_store import RetentionReport, Store, StoreConfig
@@ -26,6 +28,17 @@ FIRST_CLEANING_S = 60.0
 
 # Between two lines on a terminal.
 REPORT_S = 10.0
+
+
+def _listen_address(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[str, int] | None:
+    """`--listen` as an IP address and a port; no name is looked up."""
+    if value is None:
+        return None
+    try:
+        host = Host.parse(value)
+    except UsageError as error:
+        raise click.BadParameter(str(error)) from error
+    return str(host).rpartition(":")[0].strip("[]"), host.port
 
 
 @click.group(short_help="Deliver delayed messages and delete old ones.")
@@ -46,21 +59,51 @@ def broker() -> None:
     help="The broker.conf of a store that a RocketMQ broker made. Needed mainly for its messageDelayLevel.",
 )
 @click.option("--no-retention", is_flag=True, help="Deliver only; delete nothing.")
-def run(root: Path, conf: Path | None, no_retention: bool) -> None:
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    callback=_listen_address,
+    help="Also serve the store to RocketMQ's clients at this address, as broker and name server. Port 0: a free one.",
+)
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Let --listen take an address that other machines reach: everybody there may read and write.",
+)
+def run(root: Path, conf: Path | None, no_retention: bool, listen: tuple[str, int] | None, insecure: bool) -> None:
     """Deliver delayed messages when they are due, and delete old messages, until stopped.
 
     Running consumers and streams deliver due messages themselves, so delivery needs this command only while none is
     running. Deletion follows the store's settings (fileReservedTime, deleteWhen, ...), as in a broker: after a minute,
     and then every cleanResourceInterval; see `rmq retention status`. Several instances may run in parallel. Opens the
     store for writing; a running RocketMQ broker prevents that. Stops on Ctrl-C and SIGTERM, and then brings
-    config/delayOffset.json up to date. Deletions and errors are reported on stderr; on a terminal also, every few
+    config/delayOffset.json up to date. With --listen, RocketMQ's clients produce and consume while Spark and other
+    programs use the same directory. Deletions and errors are reported on stderr; on a terminal also, every few
     seconds, the deliveries.
     """
     from rmq_store import Store, StoreConfig
 
     config: StoreConfig | None = StoreConfig.from_broker_conf(conf) if conf else None
-    with stopped_by_signals() as stop, Store.open(root, config=config) as store:
-        _run(store, stop, cleans=not no_retention)
+    if listen is None:
+        with stopped_by_signals() as stop, Store.open(root, config=config) as store:
+            _run(store, stop, cleans=not no_retention)
+        return
+    _refuse_open_address(listen[0], insecure=insecure)
+    from rmq_store.server.broker_server import BrokerServer
+
+    with stopped_by_signals() as stop, BrokerServer(root, host=listen[0], port=listen[1], config=config) as server:
+        click.echo(f"{printable(str(root))}: broker {printable(server.store.broker_name)} listens at {server.address}")
+        sys.stdout.flush()
+        _run(server.store, stop, cleans=not no_retention)
+
+
+def _refuse_open_address(host: str, *, insecure: bool) -> None:
+    """UsageError: other machines reach the address, and nobody has said that they may."""
+    if not insecure and not ipaddress.ip_address(host).is_loopback:
+        raise UsageError(
+            f"--listen {host}: other machines reach this address, and whoever does may read and write. Listen at "
+            "127.0.0.1, or say --insecure"
+        )
 
 
 def _run(store: Store, stop: StopSignal, *, cleans: bool) -> None:

@@ -1,0 +1,235 @@
+"""A store served as a broker, with or without the role of a name server at the same port (BrokerController.java)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import pyarrow as pa
+
+from rmq_store.broker.metadata.store_config import StoreConfig
+from rmq_store.broker.metadata.topics import PERM_INHERIT, PERM_READ, PERM_WRITE
+from rmq_store.broker.processor.local_broker import LocalBroker
+from rmq_store.broker.store.store import Store
+from rmq_store.errors import StoreError, UsageError
+from rmq_store.files.locks.lock import OfdLock
+from rmq_store.protocol.bodies.routes import MASTER_ID, BrokerData
+from rmq_store.protocol.bodies.topics import TopicConfig
+from rmq_store.protocol.wire.request_codes import RequestCode
+from rmq_store.server.name_server.route_processor import RouteProcessor
+from rmq_store.server.name_server.route_table import RouteTable
+from rmq_store.server.processors.administration import AdministrationProcessor, topic_config_of
+from rmq_store.server.processors.committed_offsets import CommittedOffsets
+from rmq_store.server.processors.held_pulls import HeldPull, HeldPulls
+from rmq_store.server.processors.members import Members
+from rmq_store.server.processors.pulling import PullProcessor
+from rmq_store.server.processors.queries import QueryProcessor
+from rmq_store.server.processors.queue_ends import QueueEndsProcessor
+from rmq_store.server.processors.sending import SendProcessor
+from rmq_store.server.processors.served_store import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, ServedStore
+from rmq_store.server.requests.dispatcher import Dispatcher, Service
+from rmq_store.server.requests.request import Peer, Request
+from rmq_store.server.requests.worker_pool import Work, WorkerPool
+from rmq_store.server.transport.connection import Connection
+from rmq_store.server.transport.limits import ListenerLimits
+from rmq_store.server.transport.listener import Listener
+
+_log: Final = logging.getLogger(__name__)
+
+CLUSTER_NAME: Final = "DefaultCluster"
+
+# BrokerConfig.java: threads (two processors), queue capacities, and how long a request may wait in its queue.
+_SEND: Final = (1, 10_000, 200)
+_PULL: Final = (2, 100_000, 5_000)
+_ADMIN: Final = (2, 20_000, 5_000)
+_CLIENTS: Final = (1, 50_000, 31_000)
+# Between two rounds of housekeeping: offsets that wait, due messages, members of other processes.
+_ROUND_S: Final = 0.1
+_OFFSETS_EVERY: Final = 5
+_MEMBERS_EVERY: Final = 10
+
+
+class BrokerServer:
+    """Serves a store at `host:port` (0: a free port) until `close`. Clients are told this address.
+
+    A store given by path is opened for writing, with `config` and `create` as for `Store.open`. The store host of new
+    messages becomes the served address, in all processes that open the store from now on: clients dial it. The server
+    delivers delayed messages.
+
+    Raises:
+        UsageError: the address cannot be listened at, or another server serves the store; and what `Store.open` raises.
+    """
+
+    def __init__(
+        self,
+        store: Store | str | Path,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        config: StoreConfig | None = None,
+        create: bool = False,
+        cluster_name: str = CLUSTER_NAME,
+        limits: ListenerLimits | None = None,
+    ) -> None:
+        self._stop = threading.Event()
+        self._dispatcher: Dispatcher | None = None
+        self._listener = Listener(host, port, self._receive, limits=limits)
+        self.address = f"{host}:{self._listener.port}"
+        try:
+            self._owns_store = not isinstance(store, Store)
+            self.store = store if isinstance(store, Store) else self._opened(store, config, create=create)
+            self._alone = self._alone_at(self.store)
+        except BaseException:
+            self._listener.close()
+            raise
+        self._pools = {
+            name: WorkerPool(name, *figures)
+            for name, figures in {"send": _SEND, "pull": _PULL, "admin": _ADMIN, "client": _CLIENTS}.items()
+        }
+        broker = LocalBroker(self.store.broker_name, self.store)
+        served = self._served = ServedStore(self.store, broker, cluster_name, self.address)
+        self._members = Members(served)
+        self._offsets = CommittedOffsets(served)
+        self._holds = HeldPulls(self.store)
+        self._pulls = PullProcessor(served, self._members, self._offsets, self._holds)
+        self.routes = RouteTable()
+        addresses = {MASTER_ID: self.address}
+        own = BrokerData(cluster=cluster_name, broker_name=served.name, broker_addrs=addresses)
+        self.routes.add_own(own, self._topics)
+        self._holds.start(self._wake)
+        self._dispatcher = Dispatcher(self._services())
+        self._housekeeping = threading.Thread(target=self._keep_house, name="rmq-broker-housekeeping", daemon=True)
+        self._housekeeping.start()
+        self._listener.start()
+        # pyarrow loads pandas when it first makes an array of a list: not while the first batch of a client waits.
+        threading.Thread(target=lambda: pa.array([b""]), name="rmq-broker-warm-up", daemon=True).start()
+
+    def close(self) -> None:
+        """Take no more requests, answer those that were taken, and commit offsets. The store is closed if it was given
+        by path. Does nothing the second time.
+        """
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        self._listener.stop_listening()
+        self._housekeeping.join()
+        self._holds.close()
+        for pool in self._pools.values():
+            pool.close()
+        self._listener.close()
+        self._offsets.write()
+        self._served.broker.close()
+        self._alone.release()
+        if self._owns_store:
+            self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _alone_at(self, store: Store) -> OfdLock:
+        """The lock of a store's one server. UsageError: another one serves it; the store is closed if it is ours."""
+        lock = OfdLock(store.path / "pyrmq" / "server.lock")
+        if not lock.try_exclusive():
+            if self._owns_store:
+                store.close()
+            raise UsageError(f"{store.path}: another `rmq broker run --listen` serves this store")
+        return lock
+
+    def _opened(self, path: str | Path, config: StoreConfig | None, *, create: bool) -> Store:
+        served = replace(config or StoreConfig(), broker_host=self.address)
+        return Store.open(path, create=create, config=served)
+
+    def _receive(self, request: Request) -> None:
+        assert self._dispatcher is not None
+        peer = request.peer
+        if isinstance(peer, Connection) and not peer.on_closed:
+            peer.on_closed.append(self._disconnected)
+        self._dispatcher.receive(request)
+
+    def _disconnected(self, peer: Peer) -> None:
+        self.routes.disconnected(peer)
+        work = partial(self._members.disconnected, peer)
+        self._pools["client"].submit(Work(float("inf"), work, work))
+
+    def _services(self) -> dict[int, Service]:
+        send, pull, admin, client = (self._pools[name] for name in ("send", "pull", "admin", "client"))
+        sends, ends = SendProcessor(self._served, self._holds.stored), QueueEndsProcessor(self._served)
+        queries = QueryProcessor(self._served)
+        admins = AdministrationProcessor(self._served, self._members, self._offsets)
+        routes, members = RouteProcessor(self.routes), self._members
+        return {
+            RequestCode.SEND_MESSAGE: Service(sends.send, send),
+            RequestCode.SEND_MESSAGE_V2: Service(sends.send, send),
+            RequestCode.SEND_BATCH_MESSAGE: Service(sends.send, send),
+            RequestCode.CONSUMER_SEND_MSG_BACK: Service(sends.send_back, send),
+            RequestCode.PULL_MESSAGE: Service(self._pulls.pull, pull),
+            RequestCode.LITE_PULL_MESSAGE: Service(self._pulls.pull, pull),
+            RequestCode.QUERY_CONSUMER_OFFSET: Service(self._offsets.query, admin),
+            RequestCode.UPDATE_CONSUMER_OFFSET: Service(self._offsets.update, admin),
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Service(ends.search, admin),
+            RequestCode.GET_MAX_OFFSET: Service(ends.maximum, admin),
+            RequestCode.GET_MIN_OFFSET: Service(ends.minimum, admin),
+            RequestCode.GET_EARLIEST_MSG_STORETIME: Service(ends.earliest_time, admin),
+            RequestCode.GET_TOPIC_STATS_INFO: Service(ends.topic_stats, admin),
+            RequestCode.HEART_BEAT: Service(members.heartbeat, client),
+            RequestCode.UNREGISTER_CLIENT: Service(members.unregister, client),
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: Service(members.consumer_list, client),
+            RequestCode.LOCK_BATCH_MQ: Service(members.lock, client),
+            RequestCode.UNLOCK_BATCH_MQ: Service(members.unlock, client),
+            RequestCode.CHECK_CLIENT_CONFIG: Service(members.check_client, client),
+            RequestCode.QUERY_MESSAGE: Service(queries.query, admin),
+            RequestCode.VIEW_MESSAGE_BY_ID: Service(queries.view, admin),
+            RequestCode.UPDATE_AND_CREATE_TOPIC: Service(admins.create_topic, admin),
+            RequestCode.GET_TOPIC_CONFIG: Service(admins.topic_config, admin),
+            RequestCode.GET_ALL_TOPIC_CONFIG: Service(admins.topic_configs, admin),
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Service(admins.groups, admin),
+            RequestCode.GET_CONSUME_STATS: Service(admins.consume_stats, admin),
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: Service(admins.consumer_connection, admin),
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: Service(admins.groups_of_topic, admin),
+            RequestCode.GET_BROKER_RUNTIME_INFO: Service(admins.runtime_info, admin),
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: Service(routes.route, client),
+            RequestCode.GET_BROKER_CLUSTER_INFO: Service(routes.clusters, client),
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: Service(routes.topics, client),
+            RequestCode.GET_TOPICS_BY_CLUSTER: Service(routes.topics_of_cluster, client),
+            RequestCode.REGISTER_BROKER: Service(routes.register, client),
+            RequestCode.UNREGISTER_BROKER: Service(routes.unregister, client),
+        }
+
+    def _topics(self) -> Mapping[str, TopicConfig]:
+        topics = {name: topic_config_of(topic) for name, topic in self.store.topics().items() if topic.kind is None}
+        if self.store.config.auto_create_topic_enable:
+            perm = PERM_READ | PERM_WRITE | PERM_INHERIT
+            queues = DEFAULT_TOPIC_QUEUES
+            topics[DEFAULT_TOPIC] = TopicConfig(
+                topic_name=DEFAULT_TOPIC, read_queue_nums=queues, write_queue_nums=queues, perm=perm
+            )
+        return topics
+
+    def _wake(self, held: HeldPull, is_last: bool) -> None:
+        assert self._dispatcher is not None
+        work = partial(self._dispatcher.run, lambda _: self._pulls.pull_again(held, is_last=is_last), held.request)
+        self._pools["pull"].submit(Work(float("inf"), work, work))
+
+    def _keep_house(self) -> None:
+        turn = 0
+        while not self._stop.wait(_ROUND_S):
+            turn += 1
+            try:
+                self.store.schedule.deliver_due()
+                if turn % _OFFSETS_EVERY == 0:
+                    self._offsets.write()
+                if turn % _MEMBERS_EVERY == 0:
+                    self._members.notify_changes()
+            except StoreError as error:
+                _log.warning("%s: %s", self.store.path, error)

@@ -1,0 +1,1 @@
+"""Routes: the brokers of each topic."""

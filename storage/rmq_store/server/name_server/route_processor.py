@@ -1,0 +1,93 @@
+"""100 to 106, 206 and 224: requests to a name server (DefaultRequestProcessor.java)."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+from rmq_store.protocol.bodies.routes import BrokerData, RegisterBrokerBody, TopicList
+from rmq_store.protocol.errors import RemotingCommandError, ResponseCode
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.name_server_headers import (
+    GetRouteInfoRequestHeader,
+    GetTopicsByClusterRequestHeader,
+    RegisterBrokerRequestHeader,
+    RegisterBrokerResponseHeader,
+    UnRegisterBrokerRequestHeader,
+)
+from rmq_store.server.name_server.route_table import EXPIRES_MS, RouteTable
+from rmq_store.server.requests.request import Request, refusal
+
+# From V4_9_4 on clients read JSON whose numeric keys are in quotes.
+_QUOTED_VERSION: Final = 401
+_BODY_BYTES_MAX: Final = 64 << 20
+
+
+class RouteProcessor:
+    """Answers about one route table."""
+
+    def __init__(self, table: RouteTable) -> None:
+        self._table = table
+
+    def route(self, request: Request) -> RemotingCommand:
+        """105."""
+        header = request.header(GetRouteInfoRequestHeader)
+        route = self._table.route(header.topic)
+        if route is None:
+            remark = f"No topic route info in name server for the topic: {header.topic}"
+            raise refusal(ResponseCode.TOPIC_NOT_EXIST, remark)
+        is_quoted = request.command.version >= _QUOTED_VERSION or bool(header.accept_standard_json_only)
+        return request.answer(body=route.encode(quoted_keys=is_quoted))
+
+    def clusters(self, request: Request) -> RemotingCommand:
+        """106."""
+        is_quoted = request.command.version >= _QUOTED_VERSION
+        return request.answer(body=self._table.clusters().encode(quoted_keys=is_quoted))
+
+    def topics(self, request: Request) -> RemotingCommand:
+        """206."""
+        return request.answer(body=TopicList(topic_list=tuple(self._table.topics())).encode())
+
+    def topics_of_cluster(self, request: Request) -> RemotingCommand:
+        """224."""
+        cluster = request.header(GetTopicsByClusterRequestHeader).cluster
+        return request.answer(body=TopicList(topic_list=tuple(self._table.topics(cluster))).encode())
+
+    def register(self, request: Request) -> RemotingCommand:
+        """103. A name of a broker that is known with another address is refused, so that two do not take turns."""
+        header = request.header(RegisterBrokerRequestHeader)
+        known = self._table.address_of(header.broker_name, header.broker_id)
+        if known not in (None, header.broker_addr):
+            remark = f"broker {header.broker_name} is registered with the address {known}"
+            raise refusal(ResponseCode.SYSTEM_ERROR, remark)
+        body = RegisterBrokerBody.decode(_checked_body(request.command.body, header))
+        master = self._table.register(
+            BrokerData(cluster=header.cluster_name, broker_name=header.broker_name, broker_addrs={}),
+            header.broker_id,
+            header.broker_addr,
+            body.topic_config_serialize_wrapper.topic_config_table,
+            peer=request.peer,
+            expires_ms=header.heartbeat_timeout_millis or EXPIRES_MS,
+        )
+        return request.answer(header=RegisterBrokerResponseHeader(master_addr=master))
+
+    def unregister(self, request: Request) -> RemotingCommand:
+        """104."""
+        header = request.header(UnRegisterBrokerRequestHeader)
+        self._table.unregister(header.broker_name, header.broker_id, header.broker_addr)
+        return request.answer()
+
+
+def _checked_body(body: bytes, header: RegisterBrokerRequestHeader) -> bytes:
+    if header.body_crc32 and zlib.crc32(body) & 0x7FFFFFFF != header.body_crc32:
+        raise RemotingCommandError("the CRC of the registration is wrong")
+    if not header.compressed:
+        return body
+    inflater = zlib.decompressobj()
+    try:
+        plain = inflater.decompress(body, _BODY_BYTES_MAX)
+    except zlib.error as error:
+        raise RemotingCommandError(f"the registration is no deflated body: {error}") from error
+    if not inflater.eof:
+        raise RemotingCommandError(f"the registration is cut off, or has more than {_BODY_BYTES_MAX} bytes")
+    return plain

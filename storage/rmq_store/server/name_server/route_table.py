@@ -1,0 +1,159 @@
+"""The brokers of each topic (RouteInfoManager.java): in memory, told by the brokers themselves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from rmq_store.protocol.bodies.routes import MASTER_ID, BrokerData, ClusterInfo, QueueData, TopicRouteData
+from rmq_store.protocol.bodies.topics import TopicConfig
+from rmq_store.server.requests.request import Peer
+
+EXPIRES_MS: Final = 120_000
+"""A broker that has not registered for so long is no longer in the routes (brokerChannelExpiredTime)."""
+
+
+@dataclass(slots=True)
+class _Broker:
+    """All processes of one broker name."""
+
+    cluster: str
+    addresses: dict[int, _Address] = field(default_factory=dict)
+    topics: Mapping[str, TopicConfig] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Address:
+    address: str
+    peer: Peer | None
+    until_s: float
+
+
+Topics = Callable[[], Mapping[str, TopicConfig]]
+
+
+class RouteTable:
+    """Routes of any number of clusters. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._brokers: dict[str, _Broker] = {}
+        self._own: dict[str, tuple[BrokerData, Topics]] = {}
+
+    def add_own(self, broker: BrokerData, topics: Topics) -> None:
+        """Add the broker of this process, whose topics are asked at each use."""
+        with self._turn:
+            self._own[broker.broker_name] = broker, topics
+
+    def register(
+        self,
+        broker: BrokerData,
+        broker_id: int,
+        address: str,
+        topics: Mapping[str, TopicConfig],
+        *,
+        peer: Peer | None = None,
+        expires_ms: int = EXPIRES_MS,
+    ) -> str | None:
+        """A broker reports itself; returns the address of its master if it is a slave that has one. Topics count from
+        a master, and from a slave only while its name has no master.
+        """
+        until_s = time.monotonic() + expires_ms / 1000
+        with self._turn:
+            known = self._brokers.setdefault(broker.broker_name, _Broker(broker.cluster))
+            known.cluster = broker.cluster
+            # The same process with another id: a slave that became a master.
+            for other in [other for other, one in known.addresses.items() if one.address == address]:
+                del known.addresses[other]
+            known.addresses[broker_id] = _Address(address, peer, until_s)
+            if broker_id == MASTER_ID or MASTER_ID not in known.addresses:
+                known.topics = dict(topics)
+            master = known.addresses.get(MASTER_ID)
+            return master.address if master is not None and broker_id != MASTER_ID else None
+
+    def unregister(self, broker_name: str, broker_id: int, address: str) -> None:
+        """A broker stops."""
+        with self._turn:
+            known = self._brokers.get(broker_name)
+            if known is not None and broker_id in known.addresses and known.addresses[broker_id].address == address:
+                self._forget(broker_name, broker_id)
+
+    def disconnected(self, peer: Peer) -> None:
+        """A connection has ended: the brokers that registered through it are gone."""
+        with self._turn:
+            for name, broker in list(self._brokers.items()):
+                for broker_id in [one for one, there in broker.addresses.items() if there.peer is peer]:
+                    self._forget(name, broker_id)
+
+    def address_of(self, broker_name: str, broker_id: int) -> str | None:
+        """The address under which a broker is known, this process's own included."""
+        own = self._own.get(broker_name)
+        if own is not None:
+            return own[0].broker_addrs.get(broker_id)
+        with self._turn:
+            known = self._brokers.get(broker_name)
+            there = known.addresses.get(broker_id) if known is not None else None
+            return there.address if there is not None else None
+
+    def route(self, topic: str) -> TopicRouteData | None:
+        """The route of a topic; None if no broker has it."""
+        queues, brokers = [], []
+        for data, topics in self._all():
+            config = topics.get(topic)
+            if config is None:
+                continue
+            queues.append(
+                QueueData(
+                    broker_name=data.broker_name,
+                    read_queue_nums=config.read_queue_nums,
+                    write_queue_nums=config.write_queue_nums,
+                    perm=config.perm,
+                    topic_sys_flag=config.topic_sys_flag,
+                )
+            )
+            brokers.append(data)
+        if not queues:
+            return None
+        return TopicRouteData(queue_datas=tuple(queues), broker_datas=tuple(brokers))
+
+    def clusters(self) -> ClusterInfo:
+        """All brokers by name, and names by cluster."""
+        brokers = {data.broker_name: data for data, _ in self._all()}
+        names: dict[str, list[str]] = {}
+        for data in brokers.values():
+            names.setdefault(data.cluster, []).append(data.broker_name)
+        by_cluster = {cluster: tuple(sorted(members)) for cluster, members in names.items()}
+        return ClusterInfo(broker_addr_table=brokers, cluster_addr_table=by_cluster)
+
+    def topics(self, cluster: str | None = None) -> list[str]:
+        """The names of all topics, or of those of a cluster."""
+        return sorted({name for data, topics in self._all() if cluster in (None, data.cluster) for name in topics})
+
+    def _all(self) -> list[tuple[BrokerData, Mapping[str, TopicConfig]]]:
+        now_s = time.monotonic()
+        with self._turn:
+            for name, broker in list(self._brokers.items()):
+                for broker_id in [one for one, there in broker.addresses.items() if there.until_s < now_s]:
+                    self._forget(name, broker_id)
+            others = [
+                (
+                    BrokerData(
+                        cluster=broker.cluster,
+                        broker_name=name,
+                        broker_addrs={broker_id: there.address for broker_id, there in broker.addresses.items()},
+                    ),
+                    broker.topics,
+                )
+                for name, broker in self._brokers.items()
+                if name not in self._own
+            ]
+            own = list(self._own.values())
+        return [*((data, topics()) for data, topics in own), *others]
+
+    def _forget(self, name: str, broker_id: int) -> None:
+        del self._brokers[name].addresses[broker_id]
+        if not self._brokers[name].addresses:
+            del self._brokers[name]

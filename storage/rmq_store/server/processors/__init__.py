@@ -1,0 +1,1 @@
+"""The answers of a broker, a module for each of the processors of RocketMQ."""

@@ -1,0 +1,150 @@
+"""Settings and figures that mqadmin asks for (AdminBrokerProcessor.java): topics, groups, consumers."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import fields, replace
+from typing import Any, Final
+
+from rmq_store.broker.metadata import groups as stored_groups
+from rmq_store.broker.metadata import topics as stored_topics
+from rmq_store.protocol.bodies.groups import (
+    ConsumeStats,
+    GroupList,
+    OffsetWrapper,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+)
+from rmq_store.protocol.bodies.routes import KVTable
+from rmq_store.protocol.bodies.topics import DataVersion, TopicConfig, TopicConfigTable
+from rmq_store.protocol.errors import ResponseCode
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.wire.admin_headers import (
+    CreateTopicRequestHeader,
+    GetConsumerConnectionListRequestHeader,
+    GetConsumeStatsRequestHeader,
+    GetTopicConfigRequestHeader,
+    QueryTopicConsumeByWhoRequestHeader,
+)
+from rmq_store.protocol.wire.command import VERSION, RemotingCommand
+from rmq_store.server.processors.committed_offsets import CommittedOffsets
+from rmq_store.server.processors.members import Members
+from rmq_store.server.processors.served_store import ServedStore
+from rmq_store.server.requests.request import Request, refusal
+
+_VERSION_NAME: Final = "V4_9_8"
+
+
+class AdministrationProcessor:
+    """Answers mqadmin about one store."""
+
+    def __init__(self, served: ServedStore, members: Members, offsets: CommittedOffsets) -> None:
+        self._served = served
+        self._members = members
+        self._offsets = offsets
+        self._started_s = time.time()
+
+    def create_topic(self, request: Request) -> RemotingCommand:
+        """17: a topic, new or changed."""
+        header = request.header(CreateTopicRequestHeader)
+
+        def changed(known: stored_topics.TopicConfig) -> stored_topics.TopicConfig:
+            return replace(
+                known,
+                read_queue_nums=header.read_queue_nums,
+                write_queue_nums=header.write_queue_nums,
+                perm=header.perm,
+                topic_filter_type=header.topic_filter_type,
+                topic_sys_flag=header.topic_sys_flag or 0,
+                order=header.order,
+            )
+
+        self._served.store.admin.update_topic(header.topic, changed, default=stored_topics.TopicConfig(header.topic))
+        return request.answer()
+
+    def topic_config(self, request: Request) -> RemotingCommand:
+        """351."""
+        name = request.header(GetTopicConfigRequestHeader).topic
+        return request.answer(body=topic_config_of(self._served.topic(name)).encode())
+
+    def topic_configs(self, request: Request) -> RemotingCommand:
+        """21."""
+        table = {name: topic_config_of(topic) for name, topic in self._served.store.topics().items()}
+        return request.answer(body=TopicConfigTable(topic_config_table=table, data_version=DataVersion()).encode())
+
+    def groups(self, request: Request) -> RemotingCommand:
+        """201."""
+        table = {name: _group_of(group) for name, group in self._served.store.groups().items()}
+        body = SubscriptionGroupTable(subscription_group_table=table, data_version=DataVersion())
+        return request.answer(body=body.encode())
+
+    def consume_stats(self, request: Request) -> RemotingCommand:
+        """208."""
+        header = request.header(GetConsumeStatsRequestHeader)
+        self._offsets.write()
+        store, table = self._served.store, {}
+        for (topic, queue_id), offset in store.committed_offsets(header.consumer_group).items():
+            if (header.topic or topic) != topic or store.find_topic(topic) is None:
+                continue
+            first, last = store.queue_range(topic, queue_id)
+            time_ms = store.store_timestamp(topic, queue_id, offset - 1) if first < offset <= last else 0
+            table[MessageQueue(topic, self._served.name, queue_id)] = OffsetWrapper(
+                broker_offset=last, consumer_offset=offset, pull_offset=offset, last_timestamp=time_ms
+            )
+        return request.answer(body=ConsumeStats(offset_table=table).encode())
+
+    def consumer_connection(self, request: Request) -> RemotingCommand:
+        """203."""
+        group = request.header(GetConsumerConnectionListRequestHeader).consumer_group
+        found = self._members.connection(group)
+        if found is None:
+            raise refusal(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online")
+        return request.answer(body=found.encode())
+
+    def groups_of_topic(self, request: Request) -> RemotingCommand:
+        """300."""
+        topic = request.header(QueryTopicConsumeByWhoRequestHeader).topic
+        self._offsets.write()
+        committed = self._served.store.all_committed_offsets()
+        names = {group for group, offsets in committed.items() if any(place[0] == topic for place in offsets)}
+        names |= set(self._members.groups_of(topic))
+        return request.answer(body=GroupList(group_list=tuple(sorted(names))).encode())
+
+    def runtime_info(self, request: Request) -> RemotingCommand:
+        """28."""
+        first, end = self._served.store.log_range()
+        figures = {
+            "brokerVersion": str(VERSION),
+            "brokerVersionDesc": _VERSION_NAME,
+            "bootTimestamp": str(int(self._started_s * 1000)),
+            "commitLogMinOffset": str(first),
+            "commitLogMaxOffset": str(end),
+            "putTps": "0.0 0.0 0.0",
+            "getTransferredTps": "0.0 0.0 0.0",
+            "runtime": f"[ {int(time.time() - self._started_s)} seconds ]",
+        }
+        return request.answer(body=KVTable(table=figures).encode())
+
+
+def topic_config_of(topic: stored_topics.TopicConfig) -> TopicConfig:
+    """The settings of a topic as they are sent."""
+    return TopicConfig(
+        topic_name=topic.topic_name,
+        read_queue_nums=topic.read_queue_nums,
+        write_queue_nums=topic.write_queue_nums,
+        perm=topic.perm,
+        topic_filter_type=topic.topic_filter_type,
+        topic_sys_flag=topic.topic_sys_flag,
+        order=topic.order,
+        attributes=dict(topic.attributes),
+    )
+
+
+def _group_of(group: stored_groups.SubscriptionGroup) -> SubscriptionGroupConfig:
+    names = {field.name for field in fields(SubscriptionGroupConfig)}
+    values: dict[str, Any] = {
+        field.name: getattr(group, field.name)
+        for field in fields(stored_groups.SubscriptionGroup)
+        if field.name in names
+    }
+    return SubscriptionGroupConfig(**values)

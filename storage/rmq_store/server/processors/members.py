@@ -1,0 +1,234 @@
+"""34, 35, 38, 41, 42 and 46: the clients of groups (ClientManageProcessor.java, ConsumerManager.java).
+
+The store's own list of members and locks counts, so that clients of other processes are on it, too. Here is added what
+only connections know: through which one a client can be reached, and its subscriptions.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from typing import Final
+
+from rmq_store.broker.filter.subscription import MessageSelector, Subscription
+from rmq_store.errors import StoreError, UsageError
+from rmq_store.protocol.bodies.clients import (
+    CheckClientRequestBody,
+    ConsumerData,
+    HeartbeatData,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+)
+from rmq_store.protocol.bodies.groups import Connection, ConsumerConnection, ConsumerList, SubscriptionData
+from rmq_store.protocol.errors import ResponseCode
+from rmq_store.protocol.wire.command import LanguageCode, RemotingCommand
+from rmq_store.protocol.wire.group_headers import (
+    GetConsumerListByGroupRequestHeader,
+    HeartbeatResponseHeader,
+    NotifyConsumerIdsChangedRequestHeader,
+    UnregisterClientRequestHeader,
+)
+from rmq_store.protocol.wire.header_fields import request as request_of
+from rmq_store.server.processors.served_store import ServedStore
+from rmq_store.server.requests.request import Peer, Request, refusal
+
+_log: Final = logging.getLogger(__name__)
+
+_ONEWAY: Final = 2
+_BROADCASTING: Final = "BROADCASTING"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A client of a consumer group, as its last heartbeat has told."""
+
+    client_id: str
+    peer: Peer
+    language: int
+    version: int
+    data: ConsumerData
+
+
+class Members:
+    """The consumers and producers that are connected. Safe for threads."""
+
+    def __init__(self, served: ServedStore) -> None:
+        self._served = served
+        self._turn = threading.RLock()
+        self._consumers: dict[str, dict[str, Member]] = {}
+        self._producers: dict[str, dict[str, Peer]] = {}
+        self._known_ids: dict[str, list[str]] = {}
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    def heartbeat(self, request: Request) -> RemotingCommand:
+        """34."""
+        beat = HeartbeatData.decode(request.command.body)
+        for consumer in beat.consumer_data_set:
+            self._beat(request, beat.client_id, consumer)
+        with self._turn:
+            for producer in beat.producer_data_set:
+                self._producers.setdefault(producer.group_name, {})[beat.client_id] = request.peer
+        return request.answer(header=HeartbeatResponseHeader())
+
+    def unregister(self, request: Request) -> RemotingCommand:
+        """35."""
+        header = request.header(UnregisterClientRequestHeader)
+        if header.producer_group is not None:
+            with self._turn:
+                self._producers.get(header.producer_group, {}).pop(header.client_id, None)
+        if header.consumer_group is not None:
+            self._leave(header.consumer_group, header.client_id)
+        return request.answer()
+
+    def consumer_list(self, request: Request) -> RemotingCommand:
+        """38."""
+        group = request.header(GetConsumerListByGroupRequestHeader).consumer_group
+        ids = self._served.broker.consumer_ids(group)
+        if not ids:
+            raise refusal(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
+        return request.answer(body=ConsumerList(consumer_id_list=tuple(ids)).encode())
+
+    def lock(self, request: Request) -> RemotingCommand:
+        """41."""
+        asked = LockBatchRequestBody.decode(request.command.body)
+        held = self._served.broker.lock_queues(asked.consumer_group, asked.client_id, asked.mq_set)
+        mine = tuple(queue for queue in asked.mq_set if queue in held)
+        return request.answer(body=LockBatchResponseBody(lock_ok_mq_set=mine).encode())
+
+    def unlock(self, request: Request) -> RemotingCommand:
+        """42."""
+        asked = LockBatchRequestBody.decode(request.command.body)
+        self._served.broker.unlock_queues(asked.consumer_group, asked.client_id, asked.mq_set)
+        return request.answer()
+
+    def check_client(self, request: Request) -> RemotingCommand:
+        """46: whether a condition can be evaluated."""
+        data = CheckClientRequestBody.decode(request.command.body).subscription_data
+        try:
+            subscription_of(data)
+        except UsageError as error:
+            raise refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+        return request.answer()
+
+    # -- for other processors ---------------------------------------------------------------------------------------
+
+    def subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        """The newest subscription of the group's members to a topic."""
+        with self._turn:
+            found = [
+                data
+                for member in self._consumers.get(group, {}).values()
+                for data in member.data.subscription_data_set
+                if data.topic == topic
+            ]
+        return max(found, key=lambda data: data.sub_version, default=None)
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups whose members subscribe to the topic."""
+        with self._turn:
+            return [
+                group
+                for group, members in self._consumers.items()
+                if any(one.topic == topic for member in members.values() for one in member.data.subscription_data_set)
+            ]
+
+    def connection(self, group: str) -> ConsumerConnection | None:
+        """203: the connected members; None if there is none."""
+        with self._turn:
+            members = list(self._consumers.get(group, {}).values())
+        if not members:
+            return None
+        data = members[0].data
+        return ConsumerConnection(
+            connection_set=tuple(_connection(member) for member in members),
+            subscription_table={one.topic: one for member in members for one in member.data.subscription_data_set},
+            consume_type=data.consume_type,
+            message_model=data.message_model,
+            consume_from_where=data.consume_from_where,
+        )
+
+    def producer_peers(self, group: str) -> list[Peer]:
+        """The connections of a producer group."""
+        with self._turn:
+            return list(self._producers.get(group, {}).values())
+
+    def consumer_peers(self, group: str) -> list[Peer]:
+        """The connections of a consumer group."""
+        with self._turn:
+            return [member.peer for member in self._consumers.get(group, {}).values()]
+
+    def disconnected(self, peer: Peer) -> None:
+        """A connection has ended: its clients leave their groups (ClientHousekeepingService)."""
+        with self._turn:
+            gone = [
+                (group, client_id)
+                for group, members in self._consumers.items()
+                for client_id, member in members.items()
+                if member.peer is peer
+            ]
+            for producers in self._producers.values():
+                for client_id in [one for one, known in producers.items() if known is peer]:
+                    del producers[client_id]
+        for group, client_id in gone:
+            self._leave(group, client_id)
+
+    def notify_changes(self) -> None:
+        """Tell members of groups whose list has changed, whichever process the change came from (request 40)."""
+        with self._turn:
+            groups = [group for group, members in self._consumers.items() if members]
+        for group in groups:
+            self._notify_if_changed(group)
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _beat(self, request: Request, client_id: str, data: ConsumerData) -> None:
+        served, group = self._served, data.group_name
+        settings = served.group(group)
+        served.make_retry_topic(settings)
+        topics = [one.topic for one in data.subscription_data_set]
+        shares = data.message_model != _BROADCASTING
+        served.broker.heartbeat(group, client_id, topics=topics, shares=shares)
+        member = Member(client_id, request.peer, request.command.language, request.command.version, data)
+        with self._turn:
+            self._consumers.setdefault(group, {})[client_id] = member
+        self._notify_if_changed(group)
+
+    def _leave(self, group: str, client_id: str) -> None:
+        with self._turn:
+            self._consumers.get(group, {}).pop(client_id, None)
+        try:
+            self._served.broker.unregister(group, client_id)
+        except StoreError as error:
+            _log.warning("client %s could not leave group %s: %s", client_id, group, error)
+        self._notify_if_changed(group)
+
+    def _notify_if_changed(self, group: str) -> None:
+        ids = self._served.broker.consumer_ids(group)
+        with self._turn:
+            if self._known_ids.get(group, []) == ids:
+                return
+            self._known_ids[group] = ids
+            peers = self.consumer_peers(group)
+        notice = request_of(NotifyConsumerIdsChangedRequestHeader(consumer_group=group))
+        notice.flag = _ONEWAY
+        for peer in peers:
+            peer.send(notice)
+
+
+def subscription_of(data: SubscriptionData) -> Subscription:
+    """The condition compiled. UsageError: it is wrong."""
+    if data.expression_type == "SQL92":
+        return Subscription.of(data.topic, MessageSelector.by_sql(data.sub_string))
+    return Subscription.of(data.topic, data.sub_string)
+
+
+def _connection(member: Member) -> Connection:
+    known = {int(code): code.name for code in LanguageCode}
+    return Connection(
+        client_id=member.client_id,
+        client_addr=member.peer.address,
+        language=known.get(member.language, "OTHER"),
+        version=member.version,
+    )

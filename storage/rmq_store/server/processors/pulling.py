@@ -1,0 +1,165 @@
+"""11 and 361: frames of a queue, at once or when there are some (PullMessageProcessor.java)."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from rmq_store import kinds
+from rmq_store.broker.filter.subscription import Subscription
+from rmq_store.errors import OffsetOutOfRangeError, UsageError
+from rmq_store.format.frames.stored_message import decode_checked
+from rmq_store.protocol.bodies.groups import SubscriptionData
+from rmq_store.protocol.errors import ResponseCode
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from rmq_store.server.processors.committed_offsets import CommittedOffsets
+from rmq_store.server.processors.held_pulls import HeldPull, HeldPulls
+from rmq_store.server.processors.members import Members, subscription_of
+from rmq_store.server.processors.served_store import ServedStore
+from rmq_store.server.requests.request import Request, refusal
+
+# PullSysFlag.java.
+COMMIT_OFFSET: Final = 1
+SUSPEND: Final = 2
+SUBSCRIPTION: Final = 4
+
+# MessageStoreConfig.java: maxTransferBytesOnMessageInMemory, maxFilterMessageSize.
+PULL_BYTES_MAX: Final = 256 << 10
+FILTERED_ENTRIES_MAX: Final = 16_000
+_STEP: Final = 1024
+_SIZE: Final = struct.Struct(">i")
+
+
+class _Found(NamedTuple):
+    code: int
+    remark: str
+    next_begin_offset: int
+    first: int
+    last: int
+    frames: bytes = b""
+
+
+class PullProcessor:
+    """Answers pulls of one store."""
+
+    def __init__(self, served: ServedStore, members: Members, offsets: CommittedOffsets, holds: HeldPulls) -> None:
+        self._served = served
+        self._members = members
+        self._offsets = offsets
+        self._holds = holds
+
+    def pull(self, request: Request) -> RemotingCommand | None:
+        """11 and 361; None: the pull is held."""
+        header = request.header(PullMessageRequestHeader)
+        subscription = self._checked(header)
+        if header.sys_flag & COMMIT_OFFSET and header.commit_offset > 0:
+            place = header.topic, header.queue_id
+            self._offsets.commit_later(header.consumer_group, {place: header.commit_offset})
+        found = self._find(header, subscription)
+        if found.code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & SUSPEND:
+            held = HeldPull(request, header, subscription, header.suspend_timeout_millis)
+            if self._holds.hold(held):
+                return None
+        return self._answer(request, found)
+
+    def pull_again(self, held: HeldPull, *, is_last: bool) -> RemotingCommand | None:
+        """The answer to a held pull that has woken up. None: it has found nothing, and is held again."""
+        found = self._find(held.header, held.subscription)
+        if not is_last and found.code == ResponseCode.PULL_NOT_FOUND and self._holds.hold(held):
+            return None
+        return self._answer(held.request, found)
+
+    def _checked(self, header: PullMessageRequestHeader) -> Subscription:
+        group = self._served.group(header.consumer_group)
+        if not group.consume_enable:
+            remark = f"subscription group no permission, {header.consumer_group}"
+            raise refusal(ResponseCode.NO_PERMISSION, remark)
+        topic = self._served.topic(header.topic)
+        kinds.refuse_to_read_topic(header.topic, topic.kind)
+        if not topic.readable:
+            raise refusal(ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden")
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            queues = f"{header.topic} has {topic.read_queue_nums} read queues"
+            raise refusal(ResponseCode.INVALID_PARAMETER, f"queueId[{header.queue_id}] is illegal: {queues}")
+        try:
+            return subscription_of(self._wanted(header))
+        except UsageError as error:
+            raise refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+
+    def _wanted(self, header: PullMessageRequestHeader) -> SubscriptionData:
+        if header.sys_flag & SUBSCRIPTION:
+            expression, kind = header.subscription or "*", header.expression_type or "TAG"
+            return SubscriptionData(topic=header.topic, sub_string=expression, expression_type=kind)
+        known = self._members.subscription(header.consumer_group, header.topic)
+        if known is None:
+            remark = f"the consumer's subscription not exist: {header.topic} of {header.consumer_group}"
+            raise refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
+        if known.sub_version < header.sub_version:
+            raise refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        return known
+
+    def _find(self, header: PullMessageRequestHeader, wanted: Subscription) -> _Found:
+        store, place, offset = self._served.store, (header.topic, header.queue_id), header.queue_offset
+        first, last = store.queue_range(*place)
+        if first == last and offset == 0 == last:
+            return _Found(ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", 0, first, last)
+        if offset == last:
+            return _Found(ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", offset, first, last)
+        if not first <= offset < last:
+            remark = "OFFSET_TOO_SMALL" if offset < first else "OFFSET_OVERFLOW_BADLY"
+            return _Found(ResponseCode.PULL_OFFSET_MOVED, remark, first if offset < first else last, first, last)
+        try:
+            frames, at = self._read(header, wanted, offset, last)
+        except OffsetOutOfRangeError as error:  # retention was faster
+            ends = error.minimum, error.maximum
+            return _Found(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", error.minimum, *ends)
+        if not frames:
+            return _Found(ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", at, first, last)
+        return _Found(ResponseCode.SUCCESS, "FOUND", at, first, last, frames)
+
+    def _read(
+        self, header: PullMessageRequestHeader, wanted: Subscription, offset: int, last: int
+    ) -> tuple[bytes, int]:
+        """Frames, and the next offset. It looks at FILTERED_ENTRIES_MAX messages at most."""
+        pieces: list[bytes] = []
+        count, size = max(header.max_msg_nums, 1), header.max_msg_bytes or PULL_BYTES_MAX
+        size = max(1, min(size, PULL_BYTES_MAX))
+        at, limit = offset, min(last, offset + FILTERED_ENTRIES_MAX)
+        while at < limit and count > 0 and size > 0:
+            end = min(limit, at + max(count, _STEP))
+            found = self._served.store.read_frames(
+                header.topic, header.queue_id, at, end, count_max=count, bytes_max=size, tags=wanted.tags
+            )
+            if pieces and len(found.frames) > size:
+                break
+            frames = found.frames
+            if wanted.selector.expression_type == "SQL92":
+                frames = _matching(frames, wanted)
+            at = found.next_offset
+            count -= found.frame_count if frames else 0
+            size -= len(frames)
+            if frames:
+                pieces.append(frames)
+        return b"".join(pieces), at
+
+    def _answer(self, request: Request, found: _Found) -> RemotingCommand:
+        header = PullMessageResponseHeader(
+            suggest_which_broker_id=0,
+            next_begin_offset=found.next_begin_offset,
+            min_offset=found.first,
+            max_offset=found.last,
+        )
+        return request.answer(found.code, found.remark, header=header, body=found.frames)
+
+
+def _matching(frames: bytes, wanted: Subscription) -> bytes:
+    """The frames whose properties satisfy the condition."""
+    pieces, at = [], 0
+    while at < len(frames):
+        (size,) = _SIZE.unpack_from(frames, at)
+        frame = frames[at : at + size]
+        if wanted.matches(decode_checked(frame, 0).properties):
+            pieces.append(frame)
+        at += size
+    return b"".join(pieces)

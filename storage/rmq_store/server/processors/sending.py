@@ -1,0 +1,169 @@
+"""10, 310 and 320: messages to store; 36: messages to retry (SendMessageProcessor.java)."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable, Iterator
+from typing import Final, TypeAlias
+
+from rmq_store.format.frames.frame_check import COMPRESSION_MASK, TRANSACTION_MASK, SysFlag
+from rmq_store.format.frames.message import Message
+from rmq_store.format.properties.property_string import RETRY_TOPIC, UNIQUE_KEY, parse_properties
+from rmq_store.format.text.host import Host
+from rmq_store.format.text.names import RETRY_PREFIX, is_system_topic, validate_topic
+from rmq_store.protocol.errors import MQBrokerError, ResponseCode
+from rmq_store.protocol.results import SendResult, SendStatus
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.headers import (
+    ConsumerSendMsgBackRequestHeader,
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
+)
+from rmq_store.protocol.wire.request_codes import RequestCode
+from rmq_store.server.processors.served_store import DEFAULT_TOPIC_QUEUES, ServedStore
+from rmq_store.server.requests.request import Request, refusal
+
+OnStored: TypeAlias = Callable[[str, int], None]
+
+_SENDERS_FLAGS: Final = int(SysFlag.COMPRESSED) | COMPRESSION_MASK | TRANSACTION_MASK
+_REGION: Final = "DefaultRegion"
+# The version from which on a client reports the number of the failure, not of the retries so far (V5_1_1).
+_N_PLUS_ONE_VERSION: Final = 435
+# Total size, magic, CRC of the body, flag, length of the body; then the body, and the properties behind their length.
+_MEMBER: Final = struct.Struct(">iiiii")
+_CODES: Final = {
+    SendStatus.SEND_OK: ResponseCode.SUCCESS,
+    SendStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    SendStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    SendStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
+}
+
+
+class SendProcessor:
+    """Stores what clients send, in the order in which it is called. `on_stored(topic, queue id)` is told afterwards."""
+
+    def __init__(self, served: ServedStore, on_stored: OnStored) -> None:
+        self._served = served
+        self._on_stored = on_stored
+        self._timeout_ms = served.store.config.sync_flush_timeout
+        self._random = random.Random()
+
+    def send(self, request: Request) -> RemotingCommand:
+        """10, 310 and 320."""
+        is_v1 = request.command.code == RequestCode.SEND_MESSAGE
+        header = request.header(SendMessageRequestHeader if is_v1 else SendMessageRequestHeaderV2)
+        if header.topic.startswith(RETRY_PREFIX):
+            return self._send_to_retry(request, header)
+        queue_id, born = self._queue_id(header), Host.parse(request.peer.address)
+        if header.batch or request.command.code == RequestCode.SEND_BATCH_MESSAGE:
+            messages = list(_members(header, request.command.body))
+            if not messages:
+                raise refusal(ResponseCode.MESSAGE_ILLEGAL, "a batch without a message")
+            result = self._served.broker.send_batch(
+                messages, queue_id, self._timeout_ms, header.producer_group, born_host=born
+            )
+        else:
+            properties = parse_properties((header.properties or "").encode())
+            result = self._served.broker.send(
+                _message(header, request.command.body, properties, header.flag),
+                queue_id,
+                self._timeout_ms,
+                header.producer_group,
+                sys_flag=header.sys_flag & _SENDERS_FLAGS,
+                born_host=born,
+            )
+        self._on_stored(header.topic, result.queue_id)
+        return self._answer(request, result)
+
+    def send_back(self, request: Request) -> RemotingCommand:
+        """36."""
+        header = request.header(ConsumerSendMsgBackRequestHeader)
+        self._served.store.retry.send_back(
+            header.group,
+            header.offset,
+            delay_level=header.delay_level,
+            max_reconsume_times=header.max_reconsume_times,
+        )
+        return request.answer()
+
+    def _send_to_retry(self, request: Request, header: SendMessageRequestHeader) -> RemotingCommand:
+        """SEND_MESSAGE to `%RETRY%group` (handleRetryAndDLQ)."""
+        properties = parse_properties((header.properties or "").encode())
+        original = properties.get(RETRY_TOPIC, header.topic)
+        sent = self._served.store.retry.send_to_retry(
+            header.topic.removeprefix(RETRY_PREFIX),
+            _message(header, request.command.body, properties, header.flag, topic=original),
+            header.reconsume_times or 0,
+            header.max_reconsume_times,
+            n_plus_one=request.command.version >= _N_PLUS_ONE_VERSION,
+        )
+        stored = self._served.store.message_at(sent.commit_log_offset)
+        self._on_stored(stored.topic, stored.queue_id)
+        return request.answer(header=_place(
+            stored.offset_msg_id, stored.queue_id, stored.queue_offset, properties.get(UNIQUE_KEY)
+        ))  # fmt: skip
+
+    def _queue_id(self, header: SendMessageRequestHeader) -> int:
+        """The queue; makes the topic if it is missing and may be made. A negative id means any queue."""
+        validate_topic(header.topic)
+        if is_system_topic(header.topic):
+            raise refusal(ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] is a system topic: no sends")
+        store = self._served.store
+        topic = store.topics().get(header.topic)
+        if topic is None:
+            if not store.config.auto_create_topic_enable:
+                remark = f"topic[{header.topic}] not exist, apply first please!"
+                raise refusal(ResponseCode.TOPIC_NOT_EXIST, remark)
+            queues = max(1, min(header.default_topic_queue_nums, DEFAULT_TOPIC_QUEUES))
+            topic = store.create_topic(header.topic, queues, exist_ok=True)
+        if header.queue_id < 0:
+            return self._random.randrange(max(topic.write_queue_nums, 1))
+        return header.queue_id
+
+    def _answer(self, request: Request, result: SendResult) -> RemotingCommand:
+        place = _place(result.offset_msg_id, result.queue_id, result.queue_offset, result.msg_id)
+        return request.answer(_CODES[result.status], header=place)
+
+
+def _place(msg_id: str, queue_id: int, queue_offset: int, unique_key: str | None) -> SendMessageResponseHeader:
+    return SendMessageResponseHeader(
+        msg_id=msg_id,
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        transaction_id=unique_key,
+        msg_region=_REGION,
+        trace_on=True,
+    )
+
+
+def _message(
+    header: SendMessageRequestHeader, body: bytes, properties: dict[str, str], flag: int, *, topic: str | None = None
+) -> Message:
+    return Message(
+        topic or header.topic, body, properties=properties, flag=flag, born_timestamp_ms=header.born_timestamp
+    )
+
+
+def _members(header: SendMessageRequestHeader, body: bytes) -> Iterator[Message]:
+    """The messages of a batch (MessageDecoder.decodeMessages). MQBrokerError 13: the body is torn."""
+    at = 0
+    while at < len(body):
+        if len(body) - at < _MEMBER.size:
+            raise _torn(at)
+        total, _, _, flag, length = _MEMBER.unpack_from(body, at)
+        text = at + _MEMBER.size
+        if length < 0 or total < _MEMBER.size + length + 2 or at + total > len(body):
+            raise _torn(at)
+        (properties_length,) = struct.unpack_from(">H", body, text + length)
+        properties = text + length + 2
+        if properties + properties_length > at + total:
+            raise _torn(at)
+        parsed = parse_properties(body[properties : properties + properties_length])
+        yield _message(header, body[text : text + length], parsed, flag)
+        at += total
+
+
+def _torn(at: int) -> MQBrokerError:
+    return refusal(ResponseCode.MESSAGE_ILLEGAL, f"the body of the batch is torn at byte {at}")

@@ -1,0 +1,63 @@
+"""The store that a server serves, and its name and address in the cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from rmq_store.broker.metadata.groups import SubscriptionGroup
+from rmq_store.broker.metadata.topics import TopicConfig
+from rmq_store.broker.processor.local_broker import LocalBroker
+from rmq_store.broker.store.store import Store
+from rmq_store.format.text.names import SYSTEM_GROUPS, is_system_group, retry_topic, validate_group
+from rmq_store.protocol.errors import ResponseCode
+from rmq_store.server.requests.request import refusal
+
+DEFAULT_TOPIC: Final = "TBW102"
+"""TopicValidator.AUTO_CREATE_TOPIC_KEY_TOPIC: producers take its route for a topic that does not exist."""
+DEFAULT_TOPIC_QUEUES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ServedStore:
+    """`address` is the `ip:port` that clients are told."""
+
+    store: Store
+    broker: LocalBroker
+    cluster_name: str
+    address: str
+
+    @property
+    def name(self) -> str:
+        """The broker's name."""
+        return self.broker.name
+
+    def topic(self, name: str) -> TopicConfig:
+        """The topic's settings. MQBrokerError 17 if there is none."""
+        found = self.store.find_topic(name)
+        if found is None:
+            raise refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
+        return found
+
+    def group(self, name: str) -> SubscriptionGroup:
+        """The group's settings; an unknown group is made if the store makes groups.
+
+        Raises:
+            MQBrokerError: 26, there is no such group and none is made.
+            UsageError: no name of a group.
+        """
+        known = self.store.groups().get(name)
+        if known is not None:
+            return known
+        if name in SYSTEM_GROUPS or is_system_group(name):
+            return SubscriptionGroup(name)
+        validate_group(name)
+        if not self.store.config.auto_create_subscription_group:
+            raise refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{name}] does not exist")
+        return self.store.create_group(SubscriptionGroup(name), exist_ok=True)
+
+    def make_retry_topic(self, group: SubscriptionGroup) -> None:
+        """Make `%RETRY%group` if it is missing and the group wants retry queues (ClientManageProcessor)."""
+        name = retry_topic(group.group_name)
+        if group.retry_queue_nums > 0 and name not in self.store.topics():
+            self.store.create_topic(name, group.retry_queue_nums, exist_ok=True)

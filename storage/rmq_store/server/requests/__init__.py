@@ -1,0 +1,1 @@
+"""From a request to its processor: typed headers, bounded pools of threads, busy answers."""

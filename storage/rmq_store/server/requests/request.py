@@ -1,0 +1,57 @@
+"""One request of a client, as processors see it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from rmq_store.protocol.errors import MQBrokerError
+from rmq_store.protocol.wire.command import RemotingCommand, response_to
+from rmq_store.protocol.wire.header_fields import RequestHeader, ResponseHeader
+
+H = TypeVar("H", bound=RequestHeader)
+
+
+class Peer(Protocol):
+    """The connection of a client. Safe for threads."""
+
+    @property
+    def address(self) -> str:
+        """The client's `ip:port`."""
+
+    def send(self, command: RemotingCommand) -> None:
+        """Send an answer, or a request of the server. Nothing happens if the connection has ended."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """`arrived_s` is the monotonic time at which the frame was complete."""
+
+    command: RemotingCommand
+    peer: Peer
+    arrived_s: float = field(default_factory=time.monotonic)
+
+    def header(self, kind: type[H]) -> H:
+        """The typed fields.
+
+        Raises:
+            RemotingCommandError: a mandatory field is missing, or a text is no value of its field.
+        """
+        return kind.from_ext(self.command.ext_fields)
+
+    def answer(
+        self, code: int = 0, remark: str | None = None, *, header: ResponseHeader | None = None, body: bytes = b""
+    ) -> RemotingCommand:
+        """The answer with this code, typed fields and body."""
+        return response_to(self.command, code, remark, header.to_ext() if header is not None else None, body)
+
+    def reply(self, command: RemotingCommand) -> None:
+        """Send an answer, unless the client wants none."""
+        if not self.command.is_oneway:
+            self.peer.send(command)
+
+
+def refusal(code: int, remark: str) -> MQBrokerError:
+    """The error that a processor raises for an answer other than success."""
+    return MQBrokerError(code, remark, "")

@@ -1,0 +1,1 @@
+"""Connections of clients: accepting, frames, limits."""

@@ -1,0 +1,24 @@
+"""The limits of what a listener takes from its clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rmq_store.protocol.wire.frames import FRAME_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerLimits:
+    """Defaults are those of RocketMQ where it has one (NettyServerConfig.java).
+
+    A client whose unread answers have `unsent_bytes_max` is not read until it has taken some. While requests of all
+    clients have `working_bytes_max` in processors, no client is read. `idle_ms`: a connection that sends no whole
+    request for so long is closed.
+    """
+
+    connections_max: int = 20_000
+    frame_bytes_max: int = FRAME_BYTES_MAX
+    unsent_bytes_max: int = 4 << 20
+    working_bytes_max: int = 256 << 20
+    idle_ms: int = 120_000
+    tls_handshake_ms: int = 10_000

@@ -1,0 +1,127 @@
+"""Listens at an address, in a thread of its own with an event loop (NettyRemotingServer.java)."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from rmq_store.errors import UsageError
+from rmq_store.server.requests.request import Request
+from rmq_store.server.transport.connection import Connection
+from rmq_store.server.transport.limits import ListenerLimits
+
+T = TypeVar("T")
+
+_CALL_S: Final = 30.0
+_IDLE_LOOK_S: Final = 5.0
+_BACKLOG: Final = 1024
+
+
+class Listener:
+    """Has its port from the beginning, and takes connections from `start` on. `receive` is called for each request in
+    the listener's thread, and must not wait.
+
+    Raises:
+        UsageError: the address cannot be listened at.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        receive: Callable[[Request], None],
+        *,
+        limits: ListenerLimits | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.limits = limits or ListenerLimits()
+        self.receive = receive
+        self.connections: set[Connection] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="rmq-listener", daemon=True)
+        self._thread.start()
+        try:
+            self._server = self._run(self._listen(host, port, tls))
+        except OSError as error:
+            self._stop_loop()
+            raise UsageError(f"cannot listen at {host}:{port}: {error.strerror or error}") from error
+        self.host = host
+        self.port: int = self._server.sockets[0].getsockname()[1]
+        self._idle_look = self._run(self._start_idle_look())
+
+    def opened(self, connection: Connection) -> bool:
+        """As `ConnectionOwner.opened`."""
+        if len(self.connections) >= self.limits.connections_max:
+            return False
+        self.connections.add(connection)
+        return True
+
+    def closed(self, connection: Connection) -> None:
+        """As `ConnectionOwner.closed`."""
+        self.connections.discard(connection)
+
+    def start(self) -> None:
+        """Take connections."""
+        self._run(self._server.start_serving())
+
+    def stop_listening(self) -> None:
+        """Refuse new connections; those that are there go on."""
+        self._run(self._stop_listening())
+
+    def close(self) -> None:
+        """End all connections behind what is being written, and the thread. Does nothing the second time."""
+        if self._loop.is_closed():
+            return
+        self._run(self._close())
+        self._stop_loop()
+
+    async def _listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> asyncio.Server:
+        handshake_s = self.limits.tls_handshake_ms / 1000 if tls is not None else None
+        return await self._loop.create_server(
+            lambda: Connection(self, self._loop),
+            host,
+            port,
+            ssl=tls,
+            ssl_handshake_timeout=handshake_s,
+            backlog=_BACKLOG,
+            start_serving=False,
+        )
+
+    async def _start_idle_look(self) -> asyncio.Task[None]:
+        return asyncio.ensure_future(self._close_idle())
+
+    async def _close_idle(self) -> None:
+        while True:
+            await asyncio.sleep(_IDLE_LOOK_S)
+            oldest_s = time.monotonic() - self.limits.idle_ms / 1000
+            for connection in [one for one in self.connections if one.heard_s < oldest_s]:
+                connection.abort()
+
+    async def _stop_listening(self) -> None:
+        self._server.close()
+
+    async def _close(self) -> None:
+        self._idle_look.cancel()
+        self._server.close()
+        for connection in list(self.connections):
+            connection.close()
+        # What was closed is written in the next turns of the loop.
+        for _ in range(100):
+            if not self.connections:
+                break
+            await asyncio.sleep(0.01)
+        for connection in list(self.connections):
+            connection.abort()
+        await asyncio.sleep(0)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_S)
+
+    def _stop_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_CALL_S)
+        self._loop.close()
