@@ -1,4 +1,4 @@
-"""The tables of options and commands in docs/cluster.md: `python tests/cluster_page.py` writes them."""
+"""The tables of options, commands and methods in docs/cluster.md: `python tests/cluster_page.py` writes them."""
 
 from __future__ import annotations
 
@@ -33,6 +33,17 @@ def commands() -> str:
     return "| command | over a cluster | how |\n|---|---|---|\n" + "".join(rows)
 
 
+def methods() -> str:
+    """A row for each public method."""
+    from cluster_methods import METHODS
+
+    rows = []
+    for name, text in METHODS.items():
+        verdict, _, sentence = text.partition(": ")
+        rows.append(_row(f"`{name}`", verdict, sentence))
+    return "| method | over a cluster | how |\n|---|---|---|\n" + "".join(rows)
+
+
 def command_paths() -> list[str]:
     """Every command of `rmq` for a store, as `topics` and `offsets show`, in the order of the help."""
     from rmq_store.cli import commands
@@ -58,7 +69,7 @@ def _row(name: str, verdict: str, sentence: str) -> str:
     return f"| {name} | {verdict} | {sentence[:1].upper()}{sentence[1:]} |\n"
 
 
-_TABLES: Final = {"options": options, "commands": commands}
+_TABLES: Final = {"options": options, "commands": commands, "methods": methods}
 
 
 def page_with_tables(page: str) -> str:

@@ -1,9 +1,10 @@
-"""docs/cluster.md says of each option and each command whether it is the same over a cluster."""
+"""docs/cluster.md says of each option, command and method whether it is the same over a cluster."""
 
 from __future__ import annotations
 
 import pytest
 
+from cluster_methods import METHODS, public_methods
 from cluster_page import PAGE, command_paths, page_with_tables
 from pyspark_rmq.options.option_table import OPTIONS, Option
 from rmq_store.cli.target.table import COMMANDS, Row, Verdict
@@ -17,6 +18,17 @@ def test_the_page_has_the_rows_of_the_tables() -> None:
 def test_each_command_has_a_row() -> None:
     both = {path for path, row in COMMANDS.items() if row.verdict != Verdict.ONLY}
     assert sorted(both) == sorted(command_paths()), "a row in rmq_store/cli/cluster/table.py"
+
+
+def test_each_public_method_has_a_row() -> None:
+    assert sorted(METHODS) == sorted(public_methods()), "a row in tests/cluster_methods.py"
+
+
+@pytest.mark.parametrize("text", METHODS.values(), ids=METHODS)
+def test_each_row_of_a_method_says_how_it_differs(text: str) -> None:
+    verdict, _, sentence = text.partition(": ")
+    assert verdict in ("same", "differs", "refused", "only")
+    assert bool(sentence) is (verdict != "same")
 
 
 @pytest.mark.parametrize("path", COMMANDS)

@@ -210,3 +210,13 @@ def test_no_broker_that_answers_is_an_error_without_a_table(ask: Ask, cluster: S
 def test_a_broker_that_refuses_the_ends_of_a_topic_is_asked_for_each_queue(ask: Ask, cluster: SimulatedCluster) -> None:
     cluster.brokers["broker-001"].refuse(RequestCode.GET_TOPIC_STATS_INFO, 16, count=1)
     assert _plain(ask("topics")).splitlines()[1].split() == ["Orders", "4", "RW-", "40", "400", "360"]
+
+
+def test_top_has_the_figures_of_all_brokers(ask: Ask) -> None:
+    found = json.loads(_plain(ask("top", "--every", "0.01", "--json")))
+    assert (found["cluster"], found["brokers"]) == ("simulated", 2)
+    assert found["topics"] == [{"topic": "Orders", "queues": 4, "messages": 360, "inPerSecond": 0.0}]
+    (group,) = found["groups"]
+    assert (group["group"], group["lag"], group["outPerSecond"], group["dead"]) == (GROUP, 219, 0.0, 0)
+    lines = _plain(ask("top", "--every", "0.01")).splitlines()
+    assert lines[:2] == ["simulated", "2 brokers"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -18,8 +19,31 @@ if TYPE_CHECKING:
 
     from rmq_store import Store
 
+Command = TypeVar("Command", bound=Callable[..., Any])
+
 _TOPICS = ("TOPIC", "QUEUES", "MESSAGES", "IN/S")
 _GROUPS = ("GROUP", "LAG", "LAG TIME", "OUT/S", "RETRIES", "DEAD")
+
+
+_OPTIONS = (
+    click.option("--every", "every_s", metavar="SECONDS", type=FiniteRange(0.01, DAY_S), default=2.0, show_default=True,
+                  help="Time between two polls."),
+    click.option(
+        "--max",
+        "limit",
+        type=click.IntRange(min=1),
+        default=15,
+        show_default=True,
+        help="Maximum number of topics, and of groups.",
+    ),
+)  # fmt: skip
+
+
+def top_options(command: Command) -> Command:
+    """Add --every and --max."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
 
 
 @click.command(
@@ -27,16 +51,7 @@ _GROUPS = ("GROUP", "LAG", "LAG TIME", "OUT/S", "RETRIES", "DEAD")
     epilog="\b\nExample:\n  rmq top --store /data/rocketmq/store --every 5",
 )
 @common_options
-@click.option("--every", "every_s", metavar="SECONDS", type=FiniteRange(0.01, DAY_S), default=2.0, show_default=True,
-              help="Time between two polls.")  # fmt: skip
-@click.option(
-    "--max",
-    "limit",
-    type=click.IntRange(min=1),
-    default=15,
-    show_default=True,
-    help="Maximum number of topics, and of groups.",
-)
+@top_options
 def top(root: Path, as_json: bool, every_s: float, limit: int) -> None:
     """Live view of a store: topics by messages per second, groups by lag, disk usage, and bytes not flushed yet.
 
@@ -44,15 +59,19 @@ def top(root: Path, as_json: bool, every_s: float, limit: int) -> None:
     once.
     """
     with open_store(root) as store:
-        look = _Sampler(store, limit)
-        if sys.stdout.isatty() and not as_json:
-            from rmq_store.cli.shared.live_screen import watch
+        show_top(_Sampler(store, limit).take, as_json=as_json, every_s=every_s)
 
-            watch(lambda: _drawn(look.take()), every_s)
-            return
-        look.take()
-        time.sleep(every_s)
-        found = look.take()
+
+def show_top(take: Callable[[], dict[str, Any]], *, as_json: bool, every_s: float) -> None:
+    """Draw samples until q or Ctrl-C; in a pipe, and with JSON, print the second one."""
+    if sys.stdout.isatty() and not as_json:
+        from rmq_store.cli.shared.live_screen import watch
+
+        watch(lambda: _drawn(take()), every_s)
+        return
+    take()
+    time.sleep(every_s)
+    found = take()
     if as_json:
         write_json(found)
         return
@@ -131,6 +150,8 @@ class _Sampler:
 
 
 def _head(found: dict[str, Any]) -> list[str]:
+    if "cluster" in found:
+        return [found["cluster"], f"{found['brokers']} brokers"]
     waiting = found["notFlushedBytes"]
     speed = found["bytesPerSecond"]
     size = bytes_text(found["logEnd"] - found["logStart"])

@@ -61,9 +61,9 @@ _NOT_YET: Final = "Not over a cluster yet"
 
 COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     "topics": differs("cluster.topics:topics", _BROKERS),
-    "top": refused(_NOT_YET),
+    "top": differs("cluster.top:top", "Figures of all brokers; no figures of disks"),
     "read": differs("cluster.read:read", f"{_BROKERS}; each queue in its order, one broker after the other"),
-    "trace": refused(_NOT_YET),
+    "trace": refused("It reads files of a store; `rmq queryMsgByUniqueKey` and `rmq queryMsgTraceById` ask brokers"),
     "tail": differs("cluster.tail:tail", f"{_BROKERS}; {_ORDER}. -n with an address is the cluster"),
     "send": differs("cluster.send:send", f"{_BROKERS}; a send whose answer is lost is repeated: at least once"),
     "consume": differs("cluster.consume:consume", f"{_BROKERS}; --until-empty waits two seconds for more messages"),
@@ -74,8 +74,8 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     "offsets export": differs("cluster.offsets:export", f"{_BROKERS}; nothing is printed if a broker does not answer"),
     "offsets reset": differs("cluster.offsets:reset", f"{_BROKERS}; {_RESET}"),
     "checkpoint show": same(sentence=_NO_TARGET),
-    "checkpoint diff": refused(_NOT_YET),
-    "checkpoint rewind": refused(_NOT_YET),
+    "checkpoint diff": refused("Not over a cluster yet; compare `rmq checkpoint show` with `rmq topics --queues`"),
+    "checkpoint rewind": refused("Not over a cluster yet; start a new checkpoint with `startingOffsets`"),
     # -- dead letters
     "dlq list": refused(_NOT_YET),
     "dlq show": refused(_NOT_YET),
