@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from helpers.cluster.brokers import RocketmqCluster
 from helpers.cluster.mqadmin import Mqadmin
+from helpers.cluster.waiting import until
 from rmq_store.cli import commands
 
 NewName = Callable[[str], str]
@@ -118,6 +119,13 @@ def test_messages_are_shown_as_by_mqadmin(
     topic = cluster.create_topic(new_name("Found"), 1)
     for number in range(3):
         rmq("sendMessage", "-t", topic, "-p", f"body {number}", "-k", f"K{number} all", "-c", "TagA")
+
+    def indexed() -> bool:
+        line = ["-n", cluster.name_server, "queryMsgByKey", "-t", topic, "-k", "all", "--json"]
+        result = CliRunner().invoke(commands, line, env={"RMQ_STORE": None}, prog_name="rmq")
+        return result.exit_code == 0 and len(json.loads(result.stdout)) == 3
+
+    until(indexed, f"the broker does not find the messages of {topic} by their key")
     keys = [run("queryMsgByKey", "-t", topic, "-k", "all")[1:] for run in (java.run, rmq)]
     assert [line.split()[:3] for line in keys[0]] == [line.split()[:3] for line in keys[1]]
     assert len(keys[1]) == 3
