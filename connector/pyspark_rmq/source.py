@@ -85,6 +85,10 @@ class DefaultSource(DataSource):
         from pyspark_rmq.write.writer import batch_writer
 
         options = sink_options(self.options, "batch write")
+        if options.cluster is not None and options.send_back is not None:
+            from pyspark_rmq.write.cluster_send_back_writer import batch_cluster_send_back_writer
+
+            return batch_cluster_send_back_writer(options, schema, overwrite)
         if options.cluster is not None:
             from pyspark_rmq.write.cluster_writer import batch_cluster_writer
 
@@ -99,6 +103,10 @@ class DefaultSource(DataSource):
         from pyspark_rmq.write.writer import stream_writer
 
         options = sink_options(self.options, "stream write")
+        if options.cluster is not None and options.send_back is not None:
+            from pyspark_rmq.write.cluster_send_back_writer import stream_cluster_send_back_writer
+
+            return stream_cluster_send_back_writer(options, schema, overwrite)
         if options.cluster is not None:
             from pyspark_rmq.write.cluster_writer import stream_cluster_writer
 

@@ -100,6 +100,7 @@ class ClusterReader:
         timer_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
         self._cluster = cluster
+        self._pull_group = pull_group
         self._filter = PullFilter(group=pull_group) if pull_group else PullFilter()
         self._on_close: Callable[[], None] | None = on_close
         self._timer_ms = timer_ms
@@ -386,8 +387,17 @@ class ClusterReader:
             yield from answer_batches(frames, request, only=only, memory=_memory)
 
     def redriven(self, group: str) -> Mapping[BrokerQueueId, Redriven]:
-        """Nothing is known of moved dead letters: the brokers keep no record of them."""
-        return {}
+        """The dead letters that `redrive` has moved, as their brokers have recorded it. Raises as `read`."""
+        from pyspark_rmq.options.options import DLQ_PREFIX
+        from rmq_store.cluster import ClusterDeadLetters
+
+        route = self._cluster.route(DLQ_PREFIX + group)
+        letters = ClusterDeadLetters(self._cluster, pull_group=self._pull_group)
+        return {
+            BrokerQueueId(name, queue_id): ranges
+            for name in (() if route is None else route.queues)
+            for queue_id, ranges in letters.redriven(group, name).items()
+        }
 
     def pin(self, start_offset: int, end_offset: int) -> NoPin:
         """Nothing is kept from the retention of brokers."""

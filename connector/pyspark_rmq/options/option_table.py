@@ -93,7 +93,7 @@ _WHAT = (
         "The dead letters of this consumer group, with the topic that they were sent to, where they come from and why "
         "they failed, whether they were moved on (`redriven`), and how often before (`replays`). No rows if the group "
         "has none.",
-        cluster="differs: `redriven` is NULL, because brokers do not know which dead letters were moved on",
+        cluster="differs: `redriven` is known of letters that `redrive` has moved, by records at their brokers",
     ),
     Option(
         "key",
@@ -596,7 +596,8 @@ _SINK = (
         "`delayLevel`: NULL or 0 = the group's next level, -1 = dead letter. Columns `errorClass`, `errorMessage`, "
         "`stackHash` and `lastFailureTime` travel with the message. `path` is the store that the rows were read from. "
         "Two rows of one message in a batch, or in a write, are an error.",
-        cluster="refused: this sink sends no messages of a cluster back",
+        cluster="differs: the column brokerName is needed as well, because a commit-log offset is one of a broker; a "
+        "batch is no unit, and a repetition leaves out what is sent back",
     ),
     Option(
         "maxReconsumeTimes",
@@ -605,7 +606,7 @@ _SINK = (
         "integer",
         "the group's `retryMaxTimes`",
         "With `sendBack`: a message that has come back so many times becomes a dead letter.",
-        cluster="refused: it belongs to sendBack",
+        cluster="differs: a broker is told it with each message, and the settings of the group stay",
     ),
     Option(
         "replayCheck",

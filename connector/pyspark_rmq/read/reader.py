@@ -22,7 +22,6 @@ from pyspark_rmq.access.store_location import location_of
 from pyspark_rmq.access.store_reader import StoreReader
 from pyspark_rmq.options.options import DLQ_PREFIX, SourceOptions
 from pyspark_rmq.position.planning import QueueSlice, split
-from pyspark_rmq.position.queue_ids import broker_of
 from pyspark_rmq.read import starting_offsets
 from pyspark_rmq.read.loss_detection import existing_or_fail
 from pyspark_rmq.read.slice_reader import read_slice
@@ -141,12 +140,13 @@ def _redriven(store: StoreReader, part: QueueSlice) -> Redriven | None:
     """Which messages of a dead-letter topic's queue were moved on; None for other topics, or if that is damaged."""
     from pyspark_rmq.schema import origin_columns
     from rmq_store.errors import CorruptionError
+    from rmq_store.protocol.errors import MQBrokerError, RemotingError, SlaveBehindError
 
-    if not part.topic.startswith(DLQ_PREFIX) or broker_of(part.queue_id) is not None:
+    if not part.topic.startswith(DLQ_PREFIX):
         return None
     try:
         return store.redriven(part.topic.removeprefix(DLQ_PREFIX)).get(part.queue_id, origin_columns.NothingRedriven())
-    except CorruptionError as error:
+    except (CorruptionError, RemotingError, MQBrokerError, SlaveBehindError) as error:
         _log.warning("the column redriven of %s is NULL: %s", part.topic, error)
         return None
 

@@ -11,6 +11,9 @@ The steps of a batch, in the driver:
 
 After a failure before C5 nothing is stored: Spark repeats the batch, handler and `on_results` included. After C5 no
 step runs again. A batch without failed rows has no marker, and may be repeated as a whole after C4.
+
+With a cluster there is no unit and no marker: C5 is each task's own, and a batch may be repeated as a whole after it,
+too. Messages that are sent back already are left out then.
 """
 
 from __future__ import annotations
@@ -25,9 +28,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from pyspark_rmq.access import store_writer
-from pyspark_rmq.access.store_location import StoreDirectory
 from pyspark_rmq.position.position import refuse
 from pyspark_rmq.query.foreach_batch import BatchFunction, map_in_arrow
+from pyspark_rmq.retry.consumed_from import ConsumedFrom
 from pyspark_rmq.retry.failure_reason import NO_RESULT
 from pyspark_rmq.retry.flood_breaker import FloodWatch
 from pyspark_rmq.retry.handler_runner import DLQ, REASON_COLUMNS, SUCCESS, HandlerRunner, Mode
@@ -58,7 +61,7 @@ class BatchConsumer(BatchFunction):
 
     _handler: Callable[..., Any]
     _mode: Mode
-    _path: str
+    _place: ConsumedFrom
     _group: str
     _max_reconsume_times: int | None
     _on_results: Callable[[DataFrame, int], None] | None
@@ -74,9 +77,10 @@ class BatchConsumer(BatchFunction):
         """Steps C1 to C5 of the module's table."""
         from pyspark import StorageLevel
 
-        if not self._run_began and not StoreDirectory(self._path).is_consuming(self._group):
+        location = self._place.location
+        if not self._run_began and not location.is_consuming(self._group):
             refuse(
-                f"nobody reads as group {self._group!r} in {self._path}: what fails here would never come back. Give "
+                f"nobody reads as group {self._group!r} in {self._place}: what fails here would never come back. Give "
                 "the stream the options path and group that consume has, and leave commitOffsets on"
             )
         if self._was_completed(batch, query_id, batch_id):
@@ -84,20 +88,21 @@ class BatchConsumer(BatchFunction):
             return
         most = self._max_reconsume_times
         if most is None:
-            most = StoreDirectory(self._path).retry_max_times(self._group)
+            most = location.retry_max_times(self._group)
         once = self._once(query_id, batch_id, most)
-        runner = HandlerRunner(self._handler, self._mode, self._path, self._passed_columns, most, once)
+        runner = HandlerRunner(self._handler, self._mode, location, self._passed_columns, most, once)
         results = map_in_arrow(batch, runner.__call__, self._schema).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             counts = _count(results)
             self._warn_of_unanswered(counts, batch_id)
-            now_ms = StoreDirectory(self._path).clock()()
+            now_ms = location.clock()()
             if self._watch is not None:
                 self._watch.check(counts.rows, counts.dead, now_ms)
             if self._on_results is not None:
                 self._on_results(results, batch_id)
             if counts.failed:
-                self._send_back(results, query_id, _marker_value(batch_id, counts.digest), most)
+                value = _marker_value(batch_id, counts.digest) if self._place.has_marker else batch_id
+                self._send_back(results, query_id, value, most)
             if self._watch is not None:
                 self._watch.count(counts.dead, now_ms)
         finally:
@@ -106,7 +111,7 @@ class BatchConsumer(BatchFunction):
     def _once(self, query_id: str, batch_id: int, max_reconsume_times: int) -> TaskIdempotency | None:
         if self._idempotency is None:
             return None
-        ladder_ms = StoreDirectory(self._path).retry_ladder_ms()
+        ladder_ms = self._place.location.retry_ladder_ms()
         token = f"{query_id}/{batch_id}"
         return TaskIdempotency(self._idempotency, self._group, ladder_ms, max_reconsume_times, token)
 
@@ -121,9 +126,10 @@ class BatchConsumer(BatchFunction):
 
     def _was_completed(self, batch: DataFrame, query_id: str, batch_id: int) -> bool:
         """Whether an earlier run has sent this batch's failures back. Only the first batch of a run can be repeated."""
-        if self._run_began:
+        if self._run_began or not self._place.has_marker:
+            self._run_began = True
             return False
-        newest = store_writer.last_sent_back(self._path, _key(self._group, query_id))
+        newest = store_writer.last_sent_back(self._place.path, _key(self._group, query_id))
         found = -1 if newest is None else newest >> _DIGEST_BITS
         if found < batch_id:
             self._run_began = True
@@ -141,15 +147,14 @@ class BatchConsumer(BatchFunction):
         )
 
     def _send_back(self, results: DataFrame, query_id: str, value: int, max_reconsume_times: int) -> None:
-        columns = ["commitLogOffset", "msgId", "delayLevel", *(REASON_COLUMNS if self._reasons else ())]
+        columns = [*self._place.columns, "delayLevel", *(REASON_COLUMNS if self._reasons else ())]
         writer = results.where(results["result"] != SUCCESS).select(*columns).write.format("rmq").mode("append")
         writer.options(
-            path=self._path,
+            **self._place.sink_options,
             sendBack=self._group,
             maxReconsumeTimes=str(max_reconsume_times),
             txnAppId=query_id,
             txnVersion=str(value),
-            repeatable="false",
         ).save()
 
 

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_rmq.access.store_location import StoreDirectory
+from pyspark_rmq.access.store_location import StoreLocation
 from pyspark_rmq.position.position import refuse
 from pyspark_rmq.retry.failure_reason import Reason, no_result, reason_of, returned
 from pyspark_rmq.retry.idempotency import NOT_DONE, Rows, TaskIdempotency
@@ -64,20 +64,20 @@ class HandlerRunner:
     results.
 
     With `once` each message takes effect once; the handler then also gets a connection, unless its effects are outside.
-    `max_reconsume_times` decides whether a failure is the last one. `path` is the store, whose clock gives the time of
-    a failure.
+    `max_reconsume_times` decides whether a failure is the last one. `location` has the clock that gives the time of a
+    failure.
     """
 
     handler: Callable[..., Any]
     mode: Mode
-    path: str
+    location: StoreLocation
     passed_columns: tuple[str, ...]
     max_reconsume_times: int
     once: TaskIdempotency | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the handler over the rows of one task. Raises `UsageError` for an invalid result."""
-        clock = StoreDirectory(self.path).clock()
+        clock = self.location.clock()
         for batch in batches:
             if not batch.num_rows:
                 continue
@@ -193,10 +193,14 @@ class _Verdicts:
 
 def _check_single(batch: pa.RecordBatch) -> None:
     """Refuse several rows of one message: it would be sent back for each of them, and again for each of its copies."""
-    log_offsets, counts = np.unique(batch.column("commitLogOffset").to_numpy(zero_copy_only=False), return_counts=True)
-    if len(log_offsets) < batch.num_rows:
+    # A commit-log offset is one of a broker.
+    names = [name for name in ("commitLogOffset", "brokerName") if name in batch.schema.names]
+    messages = pa.table(batch.select(names)).group_by(names).aggregate([([], "count_all")])
+    if messages.num_rows < batch.num_rows:
+        counts = messages.column("count_all").to_numpy()
+        log_offset = messages.column("commitLogOffset")[int(counts.argmax())]
         refuse(
-            f"consume: {counts.max()} rows have the commitLogOffset {log_offsets[counts.argmax()]}: a message is "
+            f"consume: {counts.max()} rows have the commitLogOffset {log_offset}: a message is "
             "judged as a whole. Take it apart (explode, a join) in the handler, or behind on_results"
         )
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -20,23 +21,21 @@ import pyarrow.parquet as pq
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
-from pyspark_rmq.options.option_values import group_name, local_path
+from pyspark_rmq.options.option_values import group_name
 from pyspark_rmq.options.options import DLQ_PREFIX
 from pyspark_rmq.position.position import refuse
-from rmq_store import Store
-from rmq_store.arguments import instance, path_text
+from pyspark_rmq.retry.redriven_from import RedrivenFrom, redriven_from
+from rmq_store.arguments import instance
 
 # Rows that are handed to the engine at once: one unit.
 _CHUNK_ROWS = 10_000
-
-_NEEDED = ("queueId", "queueOffset")
-_KEYS = pa.schema([("queueId", pa.int32()), ("queueOffset", pa.int64()), ("msgId", pa.string())])
 
 
 def redrive(
     df: DataFrame,
     *,
-    path: str,
+    path: str | None = None,
+    options: Mapping[str, str] | None = None,
     group: str,
     dry_run: bool = False,
     limit: int | None = None,
@@ -55,7 +54,8 @@ def redrive(
 
     Args:
         df: dead letters, not a stream. `df.limit(n)` would count messages that were moved before: use `limit`.
-        path: directory of the store.
+        path: directory of the store; or
+        options: those that name a cluster, such as {"nameServer": "ns1:9876"}, and settleTime and sendTimeout.
         group: the consumer group that failed on them.
         dry_run: move nothing, and return what would happen to each message.
         limit: move at most this number of messages. Messages that were moved before do not count, so the same call
@@ -76,8 +76,9 @@ def redrive(
         UsageError: columns are missing, rows are no dead letters of the group, or arguments contradict each other;
             nothing was moved.
         StoreLockedError, StoreFullError, StoreFailedError: as `Store.append`; messages moved before that stay moved.
+        LeaseHeldError, MQBrokerError, MQClientError, SendInDoubtError, RemotingError: as `ClusterDeadLetters.redrive`.
     """
-    path, group = local_path(path_text("path", path), "path"), group_name(instance("group", group, str), "group")
+    place, group = redriven_from(path, options), group_name(instance("group", group, str), "group")
     if not isinstance(df, DataFrame):
         refuse(f"redrive: df is a {type(df).__name__}, not a DataFrame")
     if not isinstance(dry_run, bool):
@@ -88,30 +89,30 @@ def redrive(
         refuse(f"redrive: rate_per_second={rate_per_second!r} is no rate")
     if limit is not None and (type(limit) is not int or limit < 1):
         refuse(f"redrive: limit={limit!r} is no number of messages")
-    columns = _columns(df)
+    columns = _columns(df, place.names)
     limits: dict[str, Any] = {"to_topic": to_topic, "max_replays": max_replays, "parking_topic": parking_topic}
-    with Store.open(path) as store, tempfile.TemporaryDirectory(prefix="pyspark-rmq-redrive-") as work:
+    with place.opened() as letters, tempfile.TemporaryDirectory(prefix="pyspark-rmq-redrive-") as work:
         # Arguments that make no sense are refused before anything is computed.
-        schema = store.dead_letters.plan(group, pa.RecordBatch.from_pylist([], _KEYS), **limits).schema
+        schema = letters.plan(group, pa.RecordBatch.from_pylist([], place.schema), **limits).schema
         keys, results = Path(work) / "keys", Path(work) / "results.parquet"
         # One task, sorted: the engine reads dead letters in the order in which they are stored.
-        df.select(*columns).repartition(1).sortWithinPartitions(*_NEEDED).write.parquet(keys.as_uri())
-        row_count = _check(keys, group)
+        df.select(*columns).repartition(1).sortWithinPartitions(*place.names).write.parquet(keys.as_uri())
+        row_count = _check(keys, group, place.names)
         with (
             _progress(row_count, f"{'looking at' if dry_run else 'redriving'} dead letters of {group}") as advance,
             pq.ParquetWriter(results, schema) as writer,
         ):
             pause_s = 0.0
             left = limit
-            for rows, chunk in _chunks(keys, rate_per_second):
+            for rows, chunk in _chunks(keys, rate_per_second, place):
                 if left == 0:
                     break
                 if dry_run:
-                    answer = store.dead_letters.plan(group, chunk, limit=left, **limits)
+                    answer = letters.plan(group, chunk, limit=left, **limits)
                 else:
                     if pause_s:
                         sleep(pause_s)
-                    answer = store.dead_letters.redrive(group, chunk, limit=left, **limits)
+                    answer = letters.redrive(group, chunk, limit=left, **limits)
                     pause_s = _moved(answer) / rate_per_second if rate_per_second is not None else 0.0
                 if left is not None:
                     left -= pc.sum(pc.is_valid(answer.column("target"))).as_py() or 0
@@ -121,17 +122,17 @@ def redrive(
         return read.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
 
 
-def _columns(df: DataFrame) -> list[str]:
+def _columns(df: DataFrame, names: Sequence[str]) -> list[str]:
     """The columns to read: those that locate a message, the topic that holds it, and its id if the column exists."""
     if df.isStreaming:
         refuse("redrive: a stream has no end; call it in foreachBatch, or read the dead letters with spark.read")
     said_by = "storeTopic" if "storeTopic" in df.columns else "topic"
-    if not {*_NEEDED, said_by} <= set(df.columns):
+    if not {*names, said_by} <= set(df.columns):
         refuse(
-            "redrive: keep the columns queueId, queueOffset and storeTopic in the query that chooses the dead letters; "
+            f"redrive: keep the columns {', '.join(names)} and storeTopic in the query that chooses the dead letters; "
             f"given: {', '.join(df.columns)}"
         )
-    return [*_NEEDED, said_by, *(["msgId"] if "msgId" in df.columns else [])]
+    return [*names, said_by, *(["msgId"] if "msgId" in df.columns else [])]
 
 
 def _batches(keys: Path, rows: int) -> Iterator[pa.RecordBatch]:
@@ -140,13 +141,13 @@ def _batches(keys: Path, rows: int) -> Iterator[pa.RecordBatch]:
             yield from parquet.iter_batches(rows)
 
 
-def _check(keys: Path, group: str) -> int:
+def _check(keys: Path, group: str, names: Sequence[str]) -> int:
     """The number of rows. Raises UsageError unless all of them are dead letters of the group."""
     count = 0
     for batch in _batches(keys, _CHUNK_ROWS):
-        if batch.column(0).null_count or batch.column(1).null_count:
-            refuse("redrive: queueId or queueOffset is NULL in some row")
-        wrong = [topic for topic in pc.unique(batch.column(2)).to_pylist() if topic != DLQ_PREFIX + group]
+        if any(batch.column(name).null_count for name in names):
+            refuse(f"redrive: {' or '.join(names)} is NULL in some row")
+        wrong = [topic for topic in pc.unique(batch.column(len(names))).to_pylist() if topic != DLQ_PREFIX + group]
         if wrong:
             refuse(
                 f"redrive: rows of {wrong[0]!r} are no dead letters of group {group!r}; read them with "
@@ -156,22 +157,22 @@ def _check(keys: Path, group: str) -> int:
     return count
 
 
-def _chunks(keys: Path, rate_per_second: float | None) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _chunks(keys: Path, rate_per_second: float | None, place: RedrivenFrom) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(rows read, chunk): the keys in order, each once, though a join may have made several rows of one message."""
     rows = _CHUNK_ROWS if rate_per_second is None else max(1, int(min(_CHUNK_ROWS, rate_per_second)))
-    last: tuple[int, int] | None = None
+    last: list[object] | None = None
     for batch in _batches(keys, rows):
-        queues, offsets = batch.column("queueId"), batch.column("queueOffset")
-        again = pc.and_(pc.equal(queues[1:], queues[:-1]), pc.equal(offsets[1:], offsets[:-1]))
-        is_first = last != (queues[0].as_py(), offsets[0].as_py())
-        last = queues[-1].as_py(), offsets[-1].as_py()
+        columns = [batch.column(name) for name in place.names]
+        again = reduce(pc.and_, (pc.equal(column[1:], column[:-1]) for column in columns))
+        is_first = last != [column[0].as_py() for column in columns]
+        last = [column[-1].as_py() for column in columns]
         first_rows = batch.filter(pa.concat_arrays([pa.array([is_first]), pc.invert(again)]))
-        yield batch.num_rows, first_rows.select([name for name in _KEYS.names if name in first_rows.schema.names])
+        kept = [name for name in place.schema.names if name in first_rows.schema.names]
+        yield batch.num_rows, first_rows.select(kept)
 
 
 def _moved(answer: pa.RecordBatch) -> int:
-    log_offsets = answer.column("newCommitLogOffset")
-    return len(log_offsets) - int(log_offsets.null_count)
+    return pc.sum(pc.is_in(answer.column("outcome"), pa.array(["REDRIVEN", "PARKED"]))).as_py() or 0
 
 
 def _with_ids(answer: pa.RecordBatch, chunk: pa.RecordBatch) -> pa.RecordBatch:

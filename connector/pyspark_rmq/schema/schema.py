@@ -138,6 +138,9 @@ _SEND_BACK_FIELDS = (
     StructField("lastFailureTime", TimestampType()),
 )
 
+# A commit-log offset is one of a broker.
+_OF_CLUSTER = (StructField("brokerName", StringType(), nullable=False),)
+
 # What the sink uses; the first type of each is the one that errors name.
 _SINK_TYPES: dict[str, tuple[DataType, ...]] = {
     "topic": (StringType(),),
@@ -324,24 +327,26 @@ def sink_columns(schema: StructType, *, topic_given: bool, use_queue_id: bool) -
     return SinkColumns(bodies[0], tuple(name for name in names if name in _SINK_TYPES and name not in skipped))
 
 
-def send_back_columns(schema: StructType) -> tuple[str, ...]:
+def send_back_columns(schema: StructType, *, of_cluster: bool = False) -> tuple[str, ...]:
     """Check the schema of rows that are to be sent back, and return the columns that the sink uses, in a fixed order.
+    Rows `of_cluster` also name the broker that holds the message.
 
     Raises:
-        UsageError: commitLogOffset or msgId is missing, an unknown column, a wrong type, or a name twice.
+        UsageError: a column that names the message is missing, an unknown column, a wrong type, or a name twice.
     """
     names = schema.fieldNames()
     _refuse_twice(names)
-    known = dict.fromkeys([*(field.name for field in _SEND_BACK_FIELDS), *_SINK_TYPES, *READABLE.fieldNames()])
+    fields = (*_OF_CLUSTER, *_SEND_BACK_FIELDS) if of_cluster else _SEND_BACK_FIELDS
+    known = dict.fromkeys([*(field.name for field in fields), *_SINK_TYPES, *READABLE.fieldNames()])
     given = {field.name: field.dataType for field in schema if field.dataType.typeName() != "void"}
     for name in names:
         if name not in known:
             refuse(
                 f"the sink has no column {name!r}{_nearest(name, known)}; with sendBack it takes "
-                f"{', '.join(field.name for field in _SEND_BACK_FIELDS)}, and ignores the other columns of the source"
+                f"{', '.join(field.name for field in fields)}, and ignores the other columns of the source"
             )
     used = []
-    for field in _SEND_BACK_FIELDS:
+    for field in fields:
         if field.name in given:
             if _plain(given[field.name]) != _plain(field.dataType):
                 refuse(

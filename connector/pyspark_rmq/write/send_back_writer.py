@@ -29,6 +29,7 @@ from pyspark_rmq.write.writer import RmqStreamWriter, RmqWriter, Staged, refuse_
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import TaskContext
 
     from rmq_store import StagedFile
 
@@ -98,36 +99,41 @@ def _stage(
     """Encode the copies of a task into a file of its own. If that fails, the file is removed."""
     from pyspark import TaskContext
 
-    from rmq_store import failure
-
     context = TaskContext.get()
     assert context is not None  # Spark calls write() in tasks only
-    query_reasons = {
-        failure.QUERY_ID: context.getLocalProperty("sql.streaming.queryId"),
-        failure.BATCH_ID: context.getLocalProperty("streaming.sql.batchId"),
-    }
+    given = query_reasons(context)
     clock = StoreDirectory(options.path).clock()
     with stage_send_backs(options, write_id, context.partitionId(), context.taskAttemptId()) as area:
         for batch in batches:
             if batch.num_rows:
-                area.write(send_back_rows(batch, names, query_reasons, clock()))
+                area.write(send_back_rows(batch, names, given, clock()))
         staged: StagedFile | None = area.finish()
     return staged
 
 
+def query_reasons(context: TaskContext) -> dict[str, str | None]:
+    """The reasons that Spark knows of a task: its query and batch; None where it runs in none."""
+    from rmq_store import failure
+
+    return {
+        failure.QUERY_ID: context.getLocalProperty("sql.streaming.queryId"),
+        failure.BATCH_ID: context.getLocalProperty("streaming.sql.batchId"),
+    }
+
+
 def send_back_rows(
-    batch: pa.RecordBatch, names: Sequence[str], query_reasons: Mapping[str, str | None], now_ms: int
+    batch: pa.RecordBatch, names: Sequence[str], of_query: Mapping[str, str | None], now_ms: int
 ) -> pa.RecordBatch:
-    """Return rows of the sink as `rmq_store.SEND_BACK_SCHEMA`. All rows get `query_reasons`, without None values."""
+    """Return rows of the sink as `rmq_store.SEND_BACK_SCHEMA`. All rows get `of_query`, without None values."""
     import pyarrow as pa
 
     columns = {name: batch.column(name) for name in _FIXED if name in names}
-    columns["properties"] = _reasons(batch, names, query_reasons, now_ms)
+    columns["properties"] = _reasons(batch, names, of_query, now_ms)
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
 def _reasons(
-    batch: pa.RecordBatch, names: Sequence[str], query_reasons: Mapping[str, str | None], now_ms: int
+    batch: pa.RecordBatch, names: Sequence[str], of_query: Mapping[str, str | None], now_ms: int
 ) -> pa.MapArray:
     """The reasons of each row by property; null for rows without a reason."""
     import pyarrow as pa
@@ -147,7 +153,7 @@ def _reasons(
         given_ms = pc.divide(batch.column("lastFailureTime").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()), 1000)
         failed_ms = pc.coalesce(given_ms, failed_ms)
     given[failure.FIRST_FAILURE_MS] = given[failure.LAST_FAILURE_MS] = failed_ms.cast(pa.string())
-    given |= {name: pa.repeat(pa.scalar(value, pa.string()), count) for name, value in query_reasons.items()}
+    given |= {name: pa.repeat(pa.scalar(value, pa.string()), count) for name, value in of_query.items()}
     # Row by row: the i-th of `width` values belongs to the i-th name. A null value is no property. A null row has no
     # values at all: Arrow would give them to the row before it.
     width, rows = len(given), np.flatnonzero(says_why)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import pyspark_rmq
+from pyspark_rmq.access.store_location import StoreDirectory
 from pyspark_rmq.retry.failure_reason import reason_of
 from pyspark_rmq.retry.handler_runner import HandlerRunner
 from rmq_store import ClockFile, UsageError
@@ -38,7 +39,7 @@ def batch(count: int, reconsume_times: int = 0) -> pa.RecordBatch:
 
 
 def handled(handler: Handler, rows: pa.RecordBatch, mode: Any = "row", most: int = 16) -> list[dict[str, Any]]:
-    runner = HandlerRunner(handler, mode, "/no/store", ("msgId",), most)
+    runner = HandlerRunner(handler, mode, StoreDirectory("/no/store"), ("msgId",), most)
     return [row for answer in runner(iter([rows])) for row in answer.to_pylist()]
 
 
@@ -245,7 +246,8 @@ def test_rows_are_sparks_own_and_maps_are_dicts() -> None:
 def test_the_time_of_a_failure_is_the_stores(tmp_path: Path) -> None:
     (tmp_path / "pyrmq").mkdir()
     ClockFile.create(tmp_path / "pyrmq" / "clock", 1_700_000_000_123)
-    (answer,) = HandlerRunner(lambda row: None, "row", str(tmp_path), (), 16)(iter([batch(1), batch(0)]))
+    runner = HandlerRunner(lambda row: None, "row", StoreDirectory(str(tmp_path)), (), 16)
+    (answer,) = runner(iter([batch(1), batch(0)]))
     assert answer.schema.names == [
         "result", "delayLevel", "errorClass", "errorMessage", "stackHash", "lastFailureTime",
     ]  # fmt: skip

@@ -15,6 +15,7 @@ from pyspark.serializers import CPickleSerializer
 
 from helpers import servers
 from pyspark_rmq import DLQ, RECONSUME_LATER, SUCCESS, SparkIdempotency
+from pyspark_rmq.access.store_location import StoreDirectory
 from pyspark_rmq.retry.handler_runner import HandlerRunner
 from pyspark_rmq.retry.idempotency import TaskIdempotency
 from rmq_store import UsageError
@@ -66,7 +67,7 @@ def batch(*numbers: int, has_id: Callable[[int], bool] = lambda number: True) ->
 
 
 def handled(task: TaskIdempotency, handler: Callable[..., Any], rows: pa.RecordBatch, mode: Any = "arrow") -> list[Any]:
-    runner = HandlerRunner(handler, mode, "/no/store", ("body",), 16, task)
+    runner = HandlerRunner(handler, mode, StoreDirectory("/no/store"), ("body",), 16, task)
     return [row for answer in runner(iter([rows])) for row in answer.to_pylist()]
 
 
@@ -259,7 +260,7 @@ def test_effects_elsewhere_are_done_once_unless_something_dies(engine: sa.Engine
 
 
 def test_no_secret_is_pickled(task: TaskIdempotency, database_url: str, engine: sa.Engine) -> None:
-    runner = HandlerRunner(write, "arrow", "/no/store", ("body",), 16, task)
+    runner = HandlerRunner(write, "arrow", StoreDirectory("/no/store"), ("body",), 16, task)
     task.in_this_process()
     pickled = CPickleSerializer().dumps(runner)
     assert task.settings.database.encode() in pickled

@@ -34,7 +34,7 @@ from rmq_store.format.frames.frame_check import COMPRESSION_MASK, SysFlag
 from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.format.text.names import retry_topic
 from rmq_store.protocol.bodies.groups import ConsumerConnection, SubscriptionGroupConfig
-from rmq_store.protocol.errors import ResponseCode, WeakSendError
+from rmq_store.protocol.errors import MQBrokerError, ResponseCode, WeakSendError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.admin_headers import GetConsumerConnectionListRequestHeader
 from rmq_store.protocol.wire.command import RemotingCommand
@@ -217,7 +217,7 @@ class SendBackTask:
         if broker_name not in self._configs:
             name = self._cluster.wire_group(self._settings.group)
             default = SubscriptionGroup(name)
-            self._configs[broker_name] = group_configs(self._cluster, broker_name).get(name) or SubscriptionGroupConfig(
+            self._configs[broker_name] = self._known_configs(broker_name).get(name) or SubscriptionGroupConfig(
                 group_name=name, retry_queue_nums=default.retry_queue_nums, retry_max_times=default.retry_max_times
             )
             if self._configs[broker_name].retry_queue_nums < 1:
@@ -227,6 +227,18 @@ class SendBackTask:
                     "neither come back nor become dead letters", self._settings.group, broker_name,
                 )  # fmt: skip
         return self._configs[broker_name]
+
+    def _known_configs(self, broker_name: str) -> Mapping[str, SubscriptionGroupConfig]:
+        try:
+            return group_configs(self._cluster, broker_name)
+        except MQBrokerError as error:
+            if error.response_code != ResponseCode.NO_PERMISSION:
+                raise
+            _log.warning(
+                "the settings of group %r are not known, because broker %r refuses to tell them (%s): those of a new "
+                "group count", self._settings.group, broker_name, error,
+            )  # fmt: skip
+            return {}
 
     def _must_leave_reasons_out(self, broker_name: str) -> bool:
         if broker_name not in self._has_push_consumers:

@@ -146,6 +146,16 @@ def test_the_maximum_of_the_group_is_that_of_the_broker(
     assert len(retries[0].messages("%DLQ%g")) == 1
 
 
+def test_without_the_right_to_see_the_settings_of_groups_those_of_a_new_group_count(
+    cluster: Cluster, retries: list[SimulatedRetries], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    retries[0].broker.refuse(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, 16)
+    messages = [failed(retries[0], number, reconsume_times=15 + number) for number in range(2)]
+    run(cluster, rows(*((retries[0], message) for message in messages), reasons=REASONS), tmp_path)
+    assert [message.body for message in retries[0].messages("%DLQ%g")] == [b"bill 1"]
+    assert "the settings of group 'g' are not known" in caplog.text
+
+
 def test_with_live_push_consumers_reasons_are_left_out_because_of_their_locks(
     cluster: Cluster, retries: list[SimulatedRetries], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
