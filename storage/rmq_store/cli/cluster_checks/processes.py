@@ -1,4 +1,4 @@
-"""What each registered process of a cluster says about itself, asked at once: settings (26) and figures (28).
+"""All registered processes of a cluster with their settings (26) and figures (28), asked for at once.
 
 Each answer has the version of its sender, also a refusal.
 """

@@ -26,7 +26,7 @@ _ACL_4X: Final = "AclException"
 
 
 def checks(cluster: Cluster, topic: str, group: str, pull_group: str, now_ms: int) -> list[Finding]:
-    """What a source, a sink and a member of the group may do at each broker that has the topic."""
+    """Check the rights of a source, a sink and a member of the group at each broker that has the topic."""
     route = cluster.route(topic)
     if route is None:
         fix = "check the name; rmq -n ... topics lists all, rmq -n ... updateTopic makes one"
