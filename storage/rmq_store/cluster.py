@@ -3,6 +3,7 @@
 The parts are `rmq_store.remoting` (calls), `rmq_store.protocol` (values) and `rmq_store.client.cluster_sink` (writing).
 """
 
+from rmq_store.broker.filter.sql92 import compile_selector
 from rmq_store.broker.filter.tags import TagFilter
 from rmq_store.client.backend.remote import RemoteBackend
 from rmq_store.client.cluster_retry.letters import CLUSTER_RESULT_SCHEMA, CLUSTER_ROWS_SCHEMA
@@ -14,7 +15,7 @@ from rmq_store.client.cluster_sink.row_encoder import EncoderSettings
 from rmq_store.client.cluster_sink.task import SinkReport, SinkSettings, SinkTask
 from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batches
 from rmq_store.format.batches.frame_decoder import frame_columns
-from rmq_store.format.frames.frame_walk import frames_of_answer
+from rmq_store.format.frames.frame_walk import WalkedFrames, frames_of_answer
 from rmq_store.memory import BatchMemory
 from rmq_store.protocol.bodies.clients import ConsumerData, HeartbeatData
 from rmq_store.protocol.bodies.groups import SubscriptionData
@@ -35,7 +36,7 @@ from rmq_store.remoting.cluster.offsets import (
     try_update_consumer_offsets,
     update_consumer_offsets,
 )
-from rmq_store.remoting.cluster.pull_request import PullFilter, pull
+from rmq_store.remoting.cluster.pull_request import SQL92, PullFilter, evaluates_no_sql92, pull
 from rmq_store.remoting.cluster.pull_source import PullSource
 from rmq_store.remoting.cluster.pulling import walk_range
 from rmq_store.remoting.cluster.queries import Found, query_by_key, query_by_unique_key, view_message
@@ -46,6 +47,7 @@ from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings
 __all__ = [
     "CLUSTER_RESULT_SCHEMA",
     "CLUSTER_ROWS_SCHEMA",
+    "SQL92",
     "AnswerRequest",
     "BatchMemory",
     "Cluster",
@@ -77,10 +79,13 @@ __all__ = [
     "TlsSettings",
     "TopicRoute",
     "TopicStatsTable",
+    "WalkedFrames",
     "WritePart",
     "answer_batches",
     "checked",
+    "compile_selector",
     "consume_stats",
+    "evaluates_no_sql92",
     "frame_columns",
     "frames_of_answer",
     "group_configs",

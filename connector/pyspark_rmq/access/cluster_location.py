@@ -37,9 +37,12 @@ class SameCluster:
 
 @dataclass(frozen=True, slots=True)
 class ClusterLocation:
-    """The cluster that options name. All tasks of a process share its connections."""
+    """The cluster that options name. All tasks of a process share its connections. `sql92` is a condition that brokers
+    may evaluate.
+    """
 
     options: ClusterOptions
+    sql92: str | None = None
 
     def __str__(self) -> str:
         return f"the cluster of {self.options.name_server}"
@@ -50,7 +53,9 @@ class ClusterLocation:
 
         options = self.options
         cluster = take(options)
-        return ClusterReader(cluster, pull_group=options.pull_group, on_close=lambda: give_back(options))
+        return ClusterReader(
+            cluster, pull_group=options.pull_group, sql92=self.sql92, on_close=lambda: give_back(options)
+        )
 
     def open_to_commit(self, group: str) -> ClusterReader:
         """As `StoreLocation.open_to_commit`."""

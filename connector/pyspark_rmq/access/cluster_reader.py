@@ -18,8 +18,10 @@ import numpy as np
 from pyspark_rmq.access.cluster_ends import BrokerRange, TopicEnds, ends_of_topics, unknown_topic
 from pyspark_rmq.access.cluster_group import ClusterGroup
 from pyspark_rmq.access.cluster_lookup import ClusterQuery
+from pyspark_rmq.options.options import RETRY_PREFIX
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store.cluster import (
+    SQL92,
     AnswerRequest,
     BatchMemory,
     Cluster,
@@ -31,7 +33,9 @@ from rmq_store.cluster import (
     RemotingError,
     ResponseCode,
     TagFilter,
+    WalkedFrames,
     answer_batches,
+    evaluates_no_sql92,
     pull,
     search_offsets,
     walk_range,
@@ -85,7 +89,8 @@ class NoPin:
 
 
 class ClusterReader:
-    """The cluster as a store to read, for one thread. `on_close` is called once, by `close`.
+    """The cluster as a store to read, for one thread. `on_close` is called once, by `close`. Of a condition `sql92`
+    brokers may send messages that do not fulfil it.
 
     Offsets are queue offsets; queue ids are `BrokerQueueId`. Methods raise MQBrokerError if a broker refuses, and
     RemotingError if no process of it answers.
@@ -96,12 +101,14 @@ class ClusterReader:
         cluster: Cluster,
         *,
         pull_group: str = "",
+        sql92: str | None = None,
         on_close: Callable[[], None] = lambda: None,
         timer_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
         self._cluster = cluster
         self._pull_group = pull_group
         self._filter = PullFilter(group=pull_group) if pull_group else PullFilter()
+        self._sql92 = sql92
         self._on_close: Callable[[], None] | None = on_close
         self._timer_ms = timer_ms
         self._identity = ""
@@ -382,9 +389,37 @@ class ClusterReader:
             None if tag_filter is None else tag_filter.matches,
         )
         wanted = PullFilter(group=self._filter.group, subscription=tags or "*")
+        # What came back to a group has passed the filter before.
+        if self._sql92 is not None and not topic.startswith(RETRY_PREFIX):
+            wanted = PullFilter(group=self._filter.group, subscription=self._sql92, expression_type=SQL92)
         for first, last in [(start, end)] if only is None else _runs(only, start, end):
-            frames = walk_range(self._cluster, queue, first, last, wanted)
+            frames = self._walked(queue, first, last, wanted)
             yield from answer_batches(frames, request, only=only, memory=_memory)
+
+    def _walked(self, queue: MessageQueue, start: int, end: int, wanted: PullFilter) -> Iterator[WalkedFrames]:
+        """As `walk_range`; a broker that does not evaluate SQL92 sends all messages."""
+        without, name = self._cluster.without_sql92, queue.broker_name
+        is_sql92 = wanted.expression_type == SQL92
+        if is_sql92 and name not in without:
+            frames = walk_range(self._cluster, queue, start, end, wanted)
+            try:
+                some = next(frames, None)
+            except MQBrokerError as error:
+                if not evaluates_no_sql92(error):
+                    raise
+                without.add(name)
+                _log.warning(
+                    "broker %s does not evaluate SQL92 (enablePropertyFilter=false): it sends all messages, and the "
+                    "condition is evaluated here", name,
+                )  # fmt: skip
+            else:
+                if some is not None:
+                    yield some
+                    yield from frames
+                return
+        yield from walk_range(
+            self._cluster, queue, start, end, PullFilter(group=wanted.group) if is_sql92 else wanted
+        )
 
     def redriven(self, group: str) -> Mapping[BrokerQueueId, Redriven]:
         """The dead letters that `redrive` has moved, as their brokers have recorded it. Raises as `read`."""

@@ -207,5 +207,5 @@ class StoreDirectory:
 def location_of(options: SourceOptions) -> StoreLocation:
     """The location that the options of a read name."""
     if options.cluster is not None:
-        return ClusterLocation(options.cluster)
+        return ClusterLocation(options.cluster, options.sql92)
     return StoreDirectory(options.path, options.broker_name, options.commit_log_paths, options.enable_lmq)

@@ -153,6 +153,18 @@ _WHAT = (
         cluster="differs: the broker compares hashes of tags, and the task compares the texts",
     ),
     Option(
+        "sqlFilter",
+        READ,
+        values.sql92_condition,
+        "string",
+        "none",
+        "Only messages whose properties fulfil this SQL92 condition, `region = 'eu' AND price > 10`, with RocketMQ's "
+        "rules ([clients.md](clients.md)); `TAGS` and `KEYS` are properties, too. Not together with `tags`. Offsets "
+        "advance over the others. Messages that come back to a `group` by its retry topic are not filtered again.",
+        cluster="differs: the broker evaluates it if its enablePropertyFilter is true, and the task evaluates it in "
+        "any case",
+    ),
+    Option(
         "rawBody",
         READ,
         values.boolean,

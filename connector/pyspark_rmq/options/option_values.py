@@ -157,6 +157,19 @@ def tag_expression(text: str, name: str) -> str | None:
     return value
 
 
+def sql92_condition(text: str, name: str) -> str:
+    """A condition on properties. Brokers take one that they cannot parse for one that all messages fulfil."""
+    value = plain_text(text, name)
+    from rmq_store.cluster import compile_selector
+    from rmq_store.errors import UsageError
+
+    try:
+        compile_selector(value)
+    except UsageError as error:
+        refuse(f"option {name}: {error}")
+    return value
+
+
 def consume_from_where(text: str, name: str) -> str:
     """One of RocketMQ's three words (ConsumeFromWhere.java)."""
     value = text.strip().upper()

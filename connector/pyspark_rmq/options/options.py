@@ -111,6 +111,7 @@ class SourceOptions:
     lookup: Lookup | None = None
     filter_pushdown: bool = False
     tags: str | None = None
+    sql92: str | None = None
     raw_body: bool = False
     fail_on_data_loss: bool = True
     skip_corruption: bool = False
@@ -220,6 +221,8 @@ def source_options(options: Mapping[str, str], use: Use, now_ms: int) -> SourceO
     _check_group_options(values, starting)
     if use == "stream read" and "group" in values and values.get("commitOffsets", True) and _LOG_PATHS in values:
         refuse(f"option {_LOG_PATHS}: such a store is only read, and no group can commit; set commitOffsets=false")
+    if values.get("tags") is not None and "sqlFilter" in values:
+        refuse("the options tags and sqlFilter exclude each other; in the condition of sqlFilter the tag is TAGS")
     if values.get("onCorruption") == SKIP and values.get("failOnDataLoss", True):
         refuse("option onCorruption=skip leaves messages out: it needs failOnDataLoss=false")
     return SourceOptions(
@@ -239,6 +242,7 @@ def source_options(options: Mapping[str, str], use: Use, now_ms: int) -> SourceO
         lookup=_lookup(values),
         filter_pushdown=values.get("filterPushdown", False),
         tags=values.get("tags"),
+        sql92=values.get("sqlFilter"),
         raw_body=values.get("rawBody", False),
         fail_on_data_loss=values.get("failOnDataLoss", True),
         skip_corruption=values.get("onCorruption") == SKIP,

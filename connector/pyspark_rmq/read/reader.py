@@ -126,7 +126,11 @@ def _read_columns(
     own = part.topic == options.subscription.of_group
     if own and options.group is not None:
         # DefaultMQPushConsumerImpl.copySubscription: all of it. It has passed the filter before.
-        options = replace(options, tags=None)
+        options = replace(options, tags=None, sql92=None)
+    if options.sql92 is not None:
+        from pyspark_rmq.schema.row_filters import MatchesSql92
+
+        conditions = [MatchesSql92(options.sql92), *conditions]
     stored = origin_columns.stored_columns(names, restore_topic=own)
     redriven = _redriven(store, part) if "redriven" in names else None
     for batch in read_matching(store, options, part, stored, conditions, partition.rows):
@@ -169,7 +173,8 @@ def read_matching(
     from pyspark_rmq.schema.row_filters import where_all_hold
 
     filter_columns = dict.fromkeys(["queueOffset", *(name for condition in conditions for name in condition.columns)])
-    if not _HEAVY.intersection(columns):
+    # Brokers are asked once: what they send costs more than what is decoded.
+    if options.cluster is not None or not _HEAVY.intersection(columns):
         filter_columns |= dict.fromkeys(columns)
     for batch in read_slice(store, options, part, list(filter_columns), rows):
         batch = where_all_hold(conditions, batch)

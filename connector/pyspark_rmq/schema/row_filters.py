@@ -43,6 +43,26 @@ def where_all_hold(conditions: Sequence[Condition], batch: pa.RecordBatch) -> pa
 
 
 @dataclass(frozen=True)
+class MatchesSql92:
+    """True for the messages whose properties fulfil an SQL92 condition; it makes a dict for each message."""
+
+    condition: str
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The properties, with TAGS and KEYS."""
+        return ("properties",)
+
+    def holds(self, batch: pa.RecordBatch) -> Mask:
+        """As `Condition.holds`."""
+        from rmq_store.cluster import compile_selector
+
+        matches = compile_selector(self.condition).matches
+        rows = batch.column("properties").to_pylist()
+        return np.array([pairs is not None and matches(dict(pairs)) for pairs in rows], np.bool_)
+
+
+@dataclass(frozen=True)
 class MatchesLookup:
     """True for the messages that a lookup asks for: the same answer as the store's `query.rows`."""
 

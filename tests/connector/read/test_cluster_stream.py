@@ -332,6 +332,66 @@ def test_a_checkpoint_is_of_the_clusters_that_have_its_topics(net: FakeNet, stre
         stream().latestOffset({**end, "store": "cluster:Other"}, LIMIT)
 
 
+@pytest.mark.parametrize("filters", ["none", "broker-a", "both"])
+def test_a_condition_on_properties_is_evaluated_where_brokers_do_so_and_always_here(
+    net: FakeNet, filters: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number, broker in enumerate(net.brokers.values()):
+        broker.property_filter = filters == "both" or broker.name == filters
+        broker.create_topic("S", 1)
+        for _ in range(50):
+            broker.put("S", 0, 1, tags=f"Tag{number}")
+            broker.put("S", 0, 1, tags="Other")
+    net.brokers["broker-a"].put("S", 0, 1)
+    sent: list[int] = []
+    inner = net.call
+
+    def call(address: str, command: Any, timeout_ms: int) -> Any:
+        answer = inner(address, command, timeout_ms)
+        if command.code == 11 and answer.code == 0:
+            sent.append(len(answer.body))
+        return answer
+
+    net.call = call  # type: ignore[method-assign]
+    schema = StructType([READABLE[name] for name in ("queueOffset", "brokerName", "tags", "body")])
+    given = {"nameServer": "ns:9876", "subscribe": "S", "sqlFilter": "TAGS IN ('Tag0', 'Tag1') AND UNIQ_KEY <> ''"}
+    reader = RmqReader(source_options(given, "batch read", 0), schema)
+    found = rows(reader, reader.partitions())
+    assert [(row["brokerName"], row["queueOffset"], row["tags"]) for row in found] == [
+        (name, offset, f"Tag{number}")
+        for number, name in enumerate(net.brokers) for offset in range(0, 100, 2)
+    ]  # fmt: skip
+    size = len(net.brokers["broker-a"].queues["S", 0].frames[0])
+    halves = {"none": 0, "broker-a": 1, "both": 2}[filters]
+    assert abs(sum(sent) - (201 - 50 * halves - (halves > 0)) * size) < 1000, "each message is sent once at most"
+    said = [record.message for record in caplog.records if "does not evaluate SQL92" in record.message]
+    assert len(said) == 2 - halves
+
+
+def test_a_condition_is_looked_at_here_before_any_broker_sees_it(net: FakeNet) -> None:
+    """A broker takes a condition that it cannot parse for one that all messages fulfil."""
+    for wrong, said in {"a >": "sqlFilter", "": "sqlFilter is empty", "a > 1 a": "sqlFilter"}.items():
+        with pytest.raises(UsageError, match=said):
+            batch(sqlFilter=wrong)
+    with pytest.raises(UsageError, match="tags and sqlFilter exclude each other"):
+        batch(sqlFilter="a > 1", tags="TagA")
+
+
+def test_what_comes_back_to_a_group_has_passed_its_condition_before(net: FakeNet, stream: Make, more: Make) -> None:
+    for broker in net.brokers.values():
+        broker.property_filter = True
+    reader = stream(group="g", startingOffsets="latest", sqlFilter="TAGS = 'TagA'")
+    _, end = first_batch(reader)
+    net.brokers["broker-b"].put("%RETRY%g", 0, 2)
+    net.brokers["broker-a"].put("T", 0, 2, tags="TagA")
+    net.brokers["broker-a"].put("T", 0, 2, tags="TagB")
+    later = more(reader, end)
+    found = rows(reader, reader.partitions(end, later))
+    assert sorted((row["topic"], row["queueOffset"]) for row in found) == [
+        ("%RETRY%g", 0), ("%RETRY%g", 1), ("T", 10), ("T", 11),
+    ]  # fmt: skip
+
+
 def test_a_look_up_compares_the_keys_that_brokers_found_by_hash(net: FakeNet) -> None:
     # The broker in memory finds by a part of the bytes: more than what was asked for.
     reader = RmqReader(

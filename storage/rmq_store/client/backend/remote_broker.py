@@ -136,7 +136,8 @@ class RemoteBroker:
         reset = self._members.take_reset(group, queue)
         if reset is not None and reset != offset:
             return PullBatchResult(PullStatus.OFFSET_ILLEGAL, reset, reset, reset)
-        return self._pulls.pull(group, queue, offset, max_count, tags)
+        condition = self._members.condition(group, queue.topic)
+        return self._pulls.pull(group, queue, offset, max_count, tags, condition)
 
     def min_offset(self, queue: MessageQueue) -> int:
         """See `Broker.min_offset`."""

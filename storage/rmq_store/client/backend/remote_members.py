@@ -26,6 +26,7 @@ from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.group_headers import NotifyConsumerIdsChangedRequestHeader, ResetOffsetRequestHeader
 from rmq_store.remoting.cluster import groups
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.pull_request import SQL92
 
 LITE_PULL_SUFFIX: Final = "@STREAM"
 """The end of the client ids of lite pull consumers, in Java, too."""
@@ -88,6 +89,14 @@ class RemoteMembers:
             if not self._another_answers(broker_name, group):
                 raise
             _log.warning("group %s: no heartbeat to %s: %s", group, broker_name, error)
+
+    def condition(self, group: str, topic: str) -> str | None:
+        """The SQL92 condition of this process's member for a topic; None if it has none."""
+        member = self._members.get(group)
+        subscription = None if member is None else member.subscriptions.get(topic)
+        if subscription is None or subscription.selector.expression_type != SQL92:
+            return None
+        return subscription.selector.expression
 
     def unregister(self, broker_name: str, group: str, client_id: str) -> None:
         """Leave a group at one broker; does nothing if this process has no such member."""

@@ -6,6 +6,7 @@ wait for it: it asks again, and gets the answer when it is there. Sources: PullA
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYetError
@@ -21,9 +22,18 @@ from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue, PullBatchResult, PullStatus
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.pull_request import PullAnswer, PullFilter, PullRequests, answer_of
+from rmq_store.remoting.cluster.pull_request import (
+    SQL92,
+    PullAnswer,
+    PullFilter,
+    PullRequests,
+    answer_of,
+    evaluates_no_sql92,
+)
 from rmq_store.remoting.cluster.pull_source import PullSource
 from rmq_store.remoting.cluster.routes import MASTER_ID
+
+_log = logging.getLogger(__name__)
 
 HOLD_MS: Final = 15_000
 PULL_TIMEOUT_MS: Final = 30_000
@@ -57,12 +67,22 @@ class RemotePulls:
         self._held: dict[tuple[str, MessageQueue], _Held] = {}
         self._ranges: dict[MessageQueue, tuple[int, int]] = {}
 
-    def pull(self, group: str, queue: MessageQueue, offset: int, max_count: int, tags: str | None) -> PullBatchResult:
-        """See `Broker.pull_batch`. NO_NEW_MSG at the same offset while the broker holds the pull."""
+    def pull(
+        self,
+        group: str,
+        queue: MessageQueue,
+        offset: int,
+        max_count: int,
+        tags: str | None,
+        condition: str | None = None,
+    ) -> PullBatchResult:
+        """See `Broker.pull_batch`. NO_NEW_MSG at the same offset while the broker holds the pull. A broker may evaluate
+        an SQL92 `condition`, and may send more than what fulfils it: the consumer evaluates it in any case.
+        """
         key = (group, queue)
         held = self._held.get(key)
         if held is None or not held.asks(offset, max_count, tags):
-            held = self._held[key] = self._ask(group, queue, offset, max_count, tags)
+            held = self._held[key] = self._ask(group, queue, offset, max_count, tags, condition)
         # A pull is waited for once; later rounds only look whether the answer is there.
         wait_s = 0 if held.is_waited_for else AT_ONCE_S
         held.is_waited_for = True
@@ -83,8 +103,12 @@ class RemotePulls:
         for key in [key for key in self._held if key[0] == group]:
             self._held.pop(key, None)
 
-    def _ask(self, group: str, queue: MessageQueue, offset: int, max_count: int, tags: str | None) -> _Held:
+    def _ask(
+        self, group: str, queue: MessageQueue, offset: int, max_count: int, tags: str | None, condition: str | None
+    ) -> _Held:
         wanted = PullFilter(group=group, subscription=tags or "*")
+        if condition is not None and self._name not in self._cluster.without_sql92:
+            wanted = PullFilter(group=group, subscription=condition, expression_type=SQL92)
         requests = PullRequests(self._cluster, queue, wanted, hold_ms=HOLD_MS)
         broker_id = self._source.broker_id
         try:
@@ -98,6 +122,13 @@ class RemotePulls:
         try:
             answer = answer_of(command, self._name)
         except MQBrokerError as error:
+            if evaluates_no_sql92(error) and self._name not in self._cluster.without_sql92:
+                self._cluster.without_sql92.add(self._name)
+                _log.warning(
+                    "broker %s does not evaluate SQL92 (enablePropertyFilter=false): it sends all messages, and the "
+                    "condition is evaluated here", self._name,
+                )  # fmt: skip
+                return self._nothing(queue, held.offset)
             if held.broker_id != MASTER_ID and error.response_code in (
                 ResponseCode.TOPIC_NOT_EXIST,
                 ResponseCode.SYSTEM_BUSY,

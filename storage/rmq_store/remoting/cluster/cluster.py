@@ -50,6 +50,8 @@ class Cluster:
         self.held_off: dict[tuple[str, int], float] = {}
         self.messages_per_pull: dict[str, int] = {}
         self.with_timers: set[str] = set()
+        # The brokers that do not evaluate conditions on properties (enablePropertyFilter).
+        self.without_sql92: set[str] = set()
 
     def close(self) -> None:
         """Close the connections. Does nothing the second time."""

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final
 
-from rmq_store.protocol.errors import ResponseCode
+from rmq_store.protocol.errors import MQBrokerError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
@@ -21,6 +21,7 @@ from rmq_store.remoting.cluster.cluster import Cluster, checked
 from rmq_store.remoting.cluster.names import TOOLS_CONSUMER
 from rmq_store.remoting.cluster.routes import MASTER_ID
 
+SQL92: Final = "SQL92"
 SUSPEND_FLAG: Final = 2
 SUBSCRIPTION_FLAG: Final = 4
 PULL_CODES: Final = (
@@ -69,6 +70,12 @@ class PullFilter:
 
 
 EVERYTHING: Final = PullFilter()
+
+
+def evaluates_no_sql92(error: MQBrokerError) -> bool:
+    """Whether a broker has refused a pull because its enablePropertyFilter is false (PullMessageProcessor.java)."""
+    said = "does not support consumer to filter message by SQL92"
+    return error.response_code == ResponseCode.SYSTEM_ERROR and said in error.remark
 
 
 class PullRequests:

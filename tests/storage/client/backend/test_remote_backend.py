@@ -17,6 +17,7 @@ from rmq_store.client import (
     InvalidReceiptHandleError,
     LitePullConsumer,
     MessageListenerConcurrently,
+    MessageSelector,
     Producer,
     PushConsumer,
     PushConsumerConfig,
@@ -205,6 +206,24 @@ def test_tags_are_compared_as_texts(net: FakeNet, backend: RemoteBackend) -> Non
     net.brokers["broker-a"].processes[0].answers.append(same_hash)
     result = broker(backend).pull("cg", A0, 0, 32, "BB")
     assert (result.status, result.messages, result.next_begin_offset) == (PullStatus.NO_MATCHED_MSG, [], 1)
+
+
+@pytest.mark.parametrize("filters", [True, False])
+def test_a_condition_is_sent_to_a_broker_that_evaluates_it(
+    net: FakeNet, backend: RemoteBackend, filters: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    net.brokers["broker-a"].property_filter = filters
+    for tag in ("TagA", "TagB", "TagA"):
+        net.brokers["broker-a"].put("Orders", 0, 1, tags=tag)
+    told = {"Orders": Subscription.of("Orders", MessageSelector.by_sql("TAGS = 'TagA'"))}
+    broker(backend).heartbeat("cg", "me", topics=told)
+    found = [broker(backend).pull("cg", A0, 0, 32) for _ in range(2)][-1]
+    assert (found.status, found.next_begin_offset) == (PullStatus.FOUND, 3)
+    assert [message.queue_offset for message in found.messages] == ([0, 2] if filters else [0, 1, 2])
+    assert caplog.text.count("broker-a does not evaluate SQL92") == (not filters)
+    asked = [command.ext_fields["expressionType"] for _, command in net.calls if command.code == 11]
+    assert asked == (["SQL92"] * 2 if filters else ["SQL92", "TAG"]), "a refusal is remembered"
+    assert broker(backend).pull("other", A0, 0, 32).messages[1].queue_offset == 1
 
 
 def test_a_pull_that_the_broker_holds_is_asked_once_and_answered_later(net: FakeNet, backend: RemoteBackend) -> None:

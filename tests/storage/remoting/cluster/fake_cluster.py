@@ -12,7 +12,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from rmq_store.broker.filter.sql92 import compile_selector
+from rmq_store.format.batches.batch_bodies import MessageParts
 from rmq_store.format.frames.stored_message import encode_frame
+from rmq_store.format.properties.property_string import parse_properties
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import offset_message_id
 from rmq_store.protocol.errors import RemotingConnectError, RemotingError, RemotingTimeoutError
@@ -83,6 +86,7 @@ class FakeBroker:
     pull_bytes: int = 256 << 10
     acting: bool = False
     cluster: str = "DefaultCluster"
+    property_filter: bool = False
     refused: dict[int, tuple[int, str]] = field(default_factory=dict)
     sent: list[RemotingCommand] = field(default_factory=list)
     sent_back: list[dict[str, str]] = field(default_factory=list)
@@ -377,7 +381,10 @@ def _pull(process: FakeProcess, command: RemotingCommand) -> RemotingCommand:
             "nextBeginOffset": str(moved), "minOffset": str(queue.min_offset), "maxOffset": str(end),
             "suggestWhichBrokerId": "0",
         })  # fmt: skip
-    tags = {tag.strip() for tag in ext["subscription"].split("||")} - {"*"}
+    if ext.get("expressionType") == "SQL92" and not broker.property_filter:
+        return response_to(command, 1, "The broker does not support consumer to filter message by SQL92")
+    selector = compile_selector(ext["subscription"]) if ext.get("expressionType") == "SQL92" else None
+    tags = set() if selector else {tag.strip() for tag in ext["subscription"].split("||")} - {"*"}
     found, next_offset, size = [], offset, 0
     code, remark = 0, "FOUND"
     if offset < queue.min_offset:
@@ -390,6 +397,8 @@ def _pull(process: FakeProcess, command: RemotingCommand) -> RemotingCommand:
         most = min(int(ext["maxMsgNums"]), broker.per_pull)
         while next_offset < end and len(found) < most and next_offset - offset < 800:
             raw = queue.frames.get(next_offset)
+            if raw is not None and selector and not selector.matches(parse_properties(MessageParts(raw).properties)):
+                raw = None
             if raw is not None and (not tags or any(f"TAGS\x01{tag}\x02".encode() in raw for tag in tags)):
                 if found and size + len(raw) > broker.pull_bytes:
                     break
