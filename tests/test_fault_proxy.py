@@ -66,6 +66,23 @@ def test_all_answers_of_a_code_are_lost_until_they_are_kept_again(proxy: FaultPr
     assert proxy.lost == 3
 
 
+def test_requests_are_held_back_until_their_connection_ends(server: StubServer, proxy: FaultProxy) -> None:
+    proxy.hold_requests(SEND, after=1)
+    with Connection(proxy.address, timeout_s=0.3) as client:
+        assert client.ask(SEND).code == 0
+        assert proxy.held == 0
+        with pytest.raises(TimeoutError):
+            client.ask(SEND)
+        assert proxy.held == 1
+        proxy.hold_no_requests()
+        with pytest.raises(TimeoutError):
+            client.ask(PULL)
+    proxy.reset()
+    with Connection(proxy.address) as client:
+        assert client.ask(SEND).code == 0
+    assert [request.code for request in server.requests] == [SEND, SEND]
+
+
 def test_answers_come_late(proxy: FaultProxy) -> None:
     with Connection(proxy.address) as client:
         client.ask(PULL)

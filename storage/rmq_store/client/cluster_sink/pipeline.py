@@ -8,8 +8,8 @@
                      verifier it is sent again at once, which is at least once
     refused          the task fails
 
-A chunk has a total budget for all its tries. It begins with the first one, and stands still while the queue of another
-chunk is read. Chunks of one queue go in their order: of several send threads of a broker two requests for one queue
+A chunk has a total budget for all its tries. It begins with the first one, and stands still while a queue is read, which
+has a limit of its own. Chunks of one queue go in their order: of several send threads of a broker two requests for one queue
 would change places. `queue_choice` says where the others go.
 """
 
@@ -261,7 +261,7 @@ class Pipeline:
     def _verified(
         self, verifier: Verifier, chunk: Chunk, queue: MessageQueue, reason: str
     ) -> npt.NDArray[np.bool_]:
-        """(n,): which rows of a chunk in doubt are stored. All other chunks get the time back that this takes."""
+        """(n,): which rows of a chunk in doubt are stored. All chunks get the time back that this takes."""
         began_ms = self._timer()
         self.counts.doubts += 1
         found = verifier.stored(chunk, queue, self.counts.last_offsets.get(queue), reason)
@@ -269,8 +269,9 @@ class Pipeline:
         if found.any():
             self._choice.note_stored(chunk, queue)
         spent_ms = self._timer() - began_ms
-        for other in itertools.chain((one.chunk for one in self._flights.values()), *self._waiting.values()):
-            other.deadline_ms += spent_ms
+        in_flight = (one.chunk for one in self._flights.values())
+        for one in itertools.chain([chunk], in_flight, *self._waiting.values()):
+            one.deadline_ms += spent_ms
         return found
 
     def _give_up(self, chunk: Chunk, broker_name: str, reason: str, code: int | None = None) -> None:

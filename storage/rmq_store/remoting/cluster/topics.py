@@ -13,7 +13,7 @@ from rmq_store.kinds.table import STATIC_TOPICS, Kind
 from rmq_store.kinds.topics import kind_by_attributes
 from rmq_store.protocol.bodies.groups import GroupList
 from rmq_store.protocol.bodies.topics import TopicConfig, TopicConfigTable, TopicStatsTable
-from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
+from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.admin_headers import (
@@ -130,8 +130,11 @@ def create_topic(
 
     Raises:
         MQBrokerError: a broker refuses. RemotingError: a master does not answer; others may have the topic already.
+        RemotingConnectError: the name servers show no broker.
     """
     names = sorted(cluster.broker_names() if broker_names is None else broker_names)
+    if not names:
+        raise RemotingConnectError(f"topic {topic!r} cannot be made: no broker is registered at the name servers now")
     header = CreateTopicRequestHeader(
         topic=cluster.wire_topic(topic),
         default_topic=_DEFAULT_TOPIC,

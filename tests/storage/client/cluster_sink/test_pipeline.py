@@ -366,3 +366,19 @@ def test_an_answer_that_waits_for_a_verification_makes_no_slow_broker() -> None:
     answer_in_turn(fake)
     sender.finish()
     assert latencies == {"a": [0.0, 0.0], "b": [0.0, 0.0]}
+
+
+def test_a_chunk_whose_queue_could_be_read_late_is_tried_again() -> None:
+    # The broker was away for longer than the budget, and is back.
+    fake = Fake(RemotingTimeoutError("late"))
+    verifier = Verifier()
+
+    def takes_long(chunk: Chunk, queue: MessageQueue, start: int | None, reason: str) -> npt.NDArray[np.bool_]:
+        fake.now += 120_000
+        return np.arange(chunk.row_count) < 1
+
+    verifier.stored = takes_long  # type: ignore[method-assign]
+    sender = pipeline(fake, verifier, send_timeout_ms=60_000)
+    sender.send(chunk(b"xyz"))
+    assert sender.finish().rows == 2
+    assert [body for _, body in fake.sent] == [b"xyz", b"yz"]

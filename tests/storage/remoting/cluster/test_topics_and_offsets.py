@@ -235,6 +235,14 @@ def test_a_topic_is_created_at_every_master_and_deleted_everywhere(net: FakeNet)
     assert 216 in net.codes(name_servers=True)
 
 
+def test_no_topic_is_created_while_the_name_servers_show_no_broker(net: FakeNet) -> None:
+    cluster = two_brokers(net)
+    for broker in net.brokers.values():
+        broker.processes.clear()
+    with pytest.raises(RemotingConnectError, match="'Bills' cannot be made: no broker is registered"):
+        topics.create_topic(cluster, "Bills", 3)
+
+
 def test_names_on_the_wire_have_the_namespace(net: FakeNet) -> None:
     net.add_broker().put("ns1%Orders", 0, 5)
     cluster = net.cluster("ns1")
