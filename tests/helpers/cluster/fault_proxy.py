@@ -40,7 +40,7 @@ class FaultProxy:
     """Listens on a port of loopback and passes everything on to `target` (`host:port`), as long as no fault is set.
 
     `delay_ms`: before each piece of an answer. `bytewise`: answers come byte by byte. `requests` counts what clients
-    have sent, by code; `lost` counts answers that were lost on purpose.
+    have sent, by code; `lost` counts answers that were lost on purpose, `held` requests that were held back.
     """
 
     def __init__(self, target: str, *, loop: StubLoop | None = None) -> None:
@@ -49,10 +49,12 @@ class FaultProxy:
         self.bytewise = False
         self.requests: Counter[int] = Counter()
         self.lost = 0
+        self.held = 0
         self.port = 0
         self._owns_loop = loop is None
         self._loop = loop or StubLoop()
         self._losses: dict[int, tuple[Loss, int | None]] = {}
+        self._passes: dict[int, int] = {}
         self._links: set[_Link] = set()
         self._flow = asyncio.Event()
         self._flow.set()
@@ -71,6 +73,16 @@ class FaultProxy:
     def keep_answers(self) -> None:
         """Lose no more answers."""
         self._losses.clear()
+
+    def hold_requests(self, code: int, *, after: int = 0) -> None:
+        """Let `after` more requests of a code through; the next ones, and what follows them on their connections, stay
+        here until these connections end.
+        """
+        self._passes[code] = after
+
+    def hold_no_requests(self) -> None:
+        """End of `hold_requests` for requests that are still to come."""
+        self._passes.clear()
 
     def half_open(self) -> None:
         """From now on nothing passes, in no direction; connections stay, and new ones are accepted."""
@@ -120,6 +132,17 @@ class FaultProxy:
             self._losses[code] = (loss, left - 1)
         self.lost += 1
         return loss
+
+    def is_held(self, code: int) -> bool:
+        """Whether a request of this code stays here; it counts as held then."""
+        left = self._passes.get(code)
+        if left is None:
+            return False
+        if left:
+            self._passes[code] = left - 1
+            return False
+        self.held += 1
+        return True
 
     async def passable(self) -> None:
         """Wait while the proxy is half-open."""
@@ -198,6 +221,8 @@ class _Link:
                 if not command.is_response:
                     self._proxy.requests[command.code] += 1
                     self._codes[command.opaque] = command.code
+                    if self._proxy.is_held(command.code):
+                        await asyncio.Event().wait()
                 await self._proxy.passable()
                 self._to_server.write(frame)
                 await self._to_server.drain()

@@ -1,0 +1,83 @@
+"""A file of JSON for each kill, below build/: a run goes on where it stopped, and tables are made of them.
+
+Only kills of the sink as it is now count: a file names the state of its sources.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from helpers.cluster.kills.plan import FOUND_POINTS, Kill
+
+ROOT = Path(__file__).resolve().parents[4]
+DIRECTORY = ROOT / "build" / "kills"
+SINK = ("storage/rmq_store/client/cluster_sink", "storage/rmq_store/remoting", "tests/helpers/cluster/kills")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a kill and the repetition of its batch led to. `found`: rows of the batch that were stored already.
+    `redelivered`: delayed rows that a killed broker delivered once more, though it holds them once.
+    """
+
+    version: str
+    victim: str
+    point: str
+    query: str
+    rows: int
+    found: int
+    lost: int
+    duplicated: int
+    late: int
+    redelivered: int
+    seconds: float
+    sources: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Whether the kill met what it was meant for."""
+        return self.point not in FOUND_POINTS or self.found > 0
+
+
+class Results:
+    """The results of a run in a directory."""
+
+    def __init__(self, directory: Path = DIRECTORY) -> None:
+        self._directory = directory
+        self._sources = sources_now()
+
+    def of(self, kill: Kill) -> Result | None:
+        """The result of a kill that counts; None: it is still to be made."""
+        file = self._directory / f"{kill.name}.json"
+        found = Result(**json.loads(file.read_text())) if file.exists() else None
+        return found if found is not None and found.sources == self._sources else None
+
+    def add(self, kill: Kill, result: Result) -> None:
+        """Write a result down; one that does not count, beside the others."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        name = kill.name if result.counts else f"uncounted-{kill.name}"
+        file = self._directory / f"{name}.json"
+        file.with_suffix(".new").write_text(json.dumps(asdict(result) | {"sources": self._sources}, indent=1))
+        file.with_suffix(".new").rename(file)
+
+    def all(self) -> list[Result]:
+        """All results of the sink as it is now, also those that do not count."""
+        found = [Result(**json.loads(file.read_text())) for file in sorted(self._directory.glob("*.json"))]
+        return [one for one in found if one.sources == self._sources]
+
+    def counted(self) -> Counter[tuple[str, str]]:
+        """How many kills count, by victim and point."""
+        return Counter((one.victim, one.point) for one in self.all() if one.counts)
+
+
+def sources_now() -> str:
+    """A digest of what is tested."""
+    digest = hashlib.sha256()
+    for directory in SINK:
+        for file in sorted((ROOT / directory).rglob("*.py")):
+            digest.update(file.relative_to(ROOT).as_posix().encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:10]
