@@ -8,9 +8,9 @@
                      verifier it is sent again at once, which is at least once
     refused          the task fails
 
-A chunk has a total budget for all its tries. It begins with the first one, and stands still while a queue is read, which
-has a limit of its own. Chunks of one queue go in their order: of several send threads of a broker two requests for one queue
-would change places. `queue_choice` says where the others go.
+A chunk has a total budget for all its tries. It begins with the first one, and stands still while a queue is read: that
+has a limit of its own. Chunks of one queue go in their order: of several send threads of a broker two requests for one
+queue would change places. `queue_choice` says where the others go.
 """
 
 from __future__ import annotations
