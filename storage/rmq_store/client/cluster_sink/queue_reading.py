@@ -134,6 +134,21 @@ class QueueReading:
                         ranges[part[0]] = QueueRange(0, 0)
         return ranges
 
+    def await_brokers(self) -> None:
+        """Wait until the name servers show a broker: they drop one that is killed at once, and its topics with it.
+
+        Raises:
+            SendInDoubtError: there is none within the patience.
+        """
+        until_ms = self._cluster.timer() + self.patience_ms
+        while not self._cluster.routes.clusters(refresh=True).broker_addr_table:
+            if self._cluster.timer() >= until_ms:
+                raise SendInDoubtError(
+                    "whether rows are stored is unknown, because no broker is registered at the name servers. The "
+                    "batch can be repeated"
+                )
+            self._sleep(_PAUSE_S)
+
     def keys(self, parts: Mapping[MessageQueue, tuple[int, int]], tag: bytes, into: FoundKeys) -> None:
         """Add the keys with this tag among the messages [start, end) of queues.
 

@@ -178,6 +178,9 @@ class RecordTopic:
         """All queues of the topic, those that this part of a write prefers first."""
         route = self._cluster.route(self._topic)
         if route is None:
+            self._reading.await_brokers()
+            route = self._cluster.refresh_route(self._topic)
+        if route is None:
             _log.warning("made the topic %r at all masters: sinks keep there where queues ended", self._topic)
             route = create_topic(self._cluster, self._topic, 1)
 

@@ -84,7 +84,7 @@ class SinkTask:
         self._queues: dict[str, Sequence[MessageQueue]] = {}
         self._rows = 0
         keys = self._keys = KeyMaker(seed_of([part.write, str(part.batch), str(part.partition)]))
-        reading = QueueReading(cluster, settings.patience_ms, settings.pull_group)
+        reading = self._reading = QueueReading(cluster, settings.patience_ms, settings.pull_group)
         self._check: ReplayCheck | None = None
         if settings.replay_check:
             records = (
@@ -156,11 +156,15 @@ class SinkTask:
 
         Raises:
             UnknownTopicError: there is none, and it must not be made. UsageError: it cannot be written.
+            SendInDoubtError: no broker is there.
         """
         known = self._queues.get(topic)
         if known is not None:
             return known
         route = self._cluster.route(topic)
+        if route is None:
+            self._reading.await_brokers()
+            route = self._cluster.refresh_route(topic)
         if route is None:
             validate_topic(topic)
             if not self._settings.new_topic_queues:
