@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 from helpers.cluster.brokers import RocketmqCluster
 from helpers.cluster.fault_proxy import FaultProxy, Loss
-from helpers.cluster.kills.plan import BEFORE, DROPPED, MIDDLE, Kill
+from helpers.cluster.kills.plan import BEFORE, COMMITTED, DROPPED, MIDDLE, SENT, Kill
 from helpers.cluster.kills.results import Result
 from helpers.cluster.kills.session import Session
 from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batches
@@ -104,7 +104,7 @@ class Chain:
         """Let the next batch meet a kill, and wait until it has come again and is committed."""
         began = time.monotonic()
         self._batch += 1
-        self._arm(kill.point)
+        self._arm(kill)
         self._give_rows()
         self._await(self._is_reached(kill.point), f"{kill}: the point is not reached")
         self._strike(kill)
@@ -117,7 +117,9 @@ class Chain:
             sum(one["late"] for one in reports), redelivered, round(time.monotonic() - began, 1),
         )  # fmt: skip
 
-    def _arm(self, point: str) -> None:
+    def _arm(self, kill: Kill) -> None:
+        point = kill.point
+        (self._shared / "reached").unlink(missing_ok=True)
         self._lost_before, self._held_before = self._proxy.lost, self._proxy.held
         if point == BEFORE:
             self._proxy.hold_requests(RequestCode.SEND_BATCH_MESSAGE)
@@ -125,6 +127,9 @@ class Chain:
             self._proxy.lose_answers(RequestCode.SEND_BATCH_MESSAGE, count=1, as_=Loss.SILENCE)
         elif point == MIDDLE:
             self._proxy.hold_requests(RequestCode.SEND_BATCH_MESSAGE, after=SENDS_BEFORE_THE_MIDDLE)
+            if kill.victim == "broker":  # the tasks live on, so their commit fails for the batch to come again
+                _write(self._shared / "arm", f"{self._batch} {SENT}")
+                (self._shared / "go").touch()
         else:
             _write(self._shared / "arm", f"{self._batch} {point}")
 
@@ -148,8 +153,7 @@ class Chain:
         self._cluster.heal()
         self._add_queue()
         self._proxy.restore()
-        if (self._shared / "reached").exists():
-            (self._shared / "reached").unlink()
+        if kill.point in (SENT, COMMITTED):
             (self._shared / "go").touch()
 
     def _calm(self) -> None:
