@@ -12,10 +12,13 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Collections;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.TreeMap;
+import java.util.TreeSet;
 import org.apache.rocketmq.acl.common.AclClientRPCHook;
 import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.AllocateMessageQueueStrategy;
@@ -23,7 +26,11 @@ import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMachineRoomNearby;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragelyByCircle;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueByMachineRoom;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueConsistentHash;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -44,21 +51,27 @@ import org.apache.rocketmq.remoting.RPCHook;
  *   batch      {topic, messages, brokerName, queueId}    one request for all of them
  *   begin      {topic, everyMs}                          sends 0, 1, 2 ... in the background, until
  *   end        {}                                        {acknowledged, failed, brokers}: numbers, errors, counts by broker
- *   push       {group, topic}                            joins a group from the first offset on
+ *   push       {group, topic, strategy?, pop?}           joins a group from the first offset on: its client id
+ *   poll       {group, topic, strategy?}                 the same with a lite pull consumer, which polls in the background
  *   received   {count, timeoutMs}                        what the member has got, as soon as there are so many
+ *   assigned   {topic}                                   the queues that the member has now: [broker name, queue id] of each
  *   leave      {}                                        the member leaves its group
+ *   allocate   {strategy, topic, queues, members, rooms?}  the division that a strategy makes: queues of each member
  *   lite       {group, topic, count, timeoutMs}          a lite pull consumer, until it has so many
  * </pre>
  */
 public final class Witness {
     private static final Gson GSON = new GsonBuilder().disableHtmlEscaping().serializeNulls().create();
     private static final int SEND_TIMEOUT_MS = 10_000;
+    /** Of questions to name servers and brokers: a machine with few processors may be slow. */
+    private static final int ASK_TIMEOUT_MS = 20_000;
 
     private final String nameServers;
     private final RPCHook credentials;
     private final List<Map<String, Object>> received = Collections.synchronizedList(new ArrayList<>());
     private DefaultMQProducer producer;
     private DefaultMQPushConsumer member;
+    private Poller poller;
     private Sender sender;
 
     private Witness(String nameServers, RPCHook credentials) {
@@ -98,11 +111,20 @@ public final class Witness {
                 return sender.end();
             case "push":
                 return push(what);
+            case "poll":
+                received.clear();
+                poller = new Poller(litePull(what), received);
+                poller.start();
+                return null;
             case "received":
                 return received(what);
+            case "assigned":
+                return assigned(text(what, "topic"));
             case "leave":
-                member.shutdown();
+                leave();
                 return null;
+            case "allocate":
+                return allocate(what);
             case "lite":
                 return lite(what);
             default:
@@ -114,6 +136,7 @@ public final class Witness {
         if (producer == null) {
             producer = new DefaultMQProducer("witness", credentials);
             producer.setNamesrvAddr(nameServers);
+            producer.setMqClientApiTimeout(ASK_TIMEOUT_MS);
             producer.setSendMsgTimeout(SEND_TIMEOUT_MS);
             producer.start();
         }
@@ -172,18 +195,106 @@ public final class Witness {
     }
 
     private Object push(JsonObject what) throws Exception {
-        AllocateMessageQueueStrategy strategy = new AllocateMessageQueueAveragely();
-        member = new DefaultMQPushConsumer(text(what, "group"), credentials, strategy);
+        member = new DefaultMQPushConsumer(text(what, "group"), credentials, strategy(what));
         member.setNamesrvAddr(nameServers);
+        member.setMqClientApiTimeout(ASK_TIMEOUT_MS);
         member.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         member.subscribe(text(what, "topic"), "*");
         member.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             messages.forEach(message -> received.add(seen(message)));
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
+        if (what.has("pop")) {
+            // Brokers of 5.x divide the queues, and say that the group consumes by POP; 4.9 has no such method.
+            DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class).invoke(member, false);
+        }
         received.clear();
         member.start();
         return member.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId();
+    }
+
+    private DefaultLitePullConsumer litePull(JsonObject what) throws Exception {
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(text(what, "group"), credentials);
+        consumer.setNamesrvAddr(nameServers);
+        consumer.setMqClientApiTimeout(ASK_TIMEOUT_MS);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setAllocateMessageQueueStrategy(strategy(what));
+        consumer.subscribe(text(what, "topic"), "*");
+        consumer.start();
+        return consumer;
+    }
+
+    private void leave() throws Exception {
+        if (poller != null) {
+            poller.end();
+            poller = null;
+        } else {
+            member.shutdown();
+        }
+    }
+
+    private Object assigned(String topic) throws Exception {
+        Set<MessageQueue> queues = poller == null
+            ? member.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().keySet()
+            : poller.consumer.assignment();
+        return places(new TreeSet<>(queues), topic);
+    }
+
+    private static List<Object> places(Iterable<MessageQueue> queues, String topic) {
+        List<Object> places = new ArrayList<>();
+        for (MessageQueue queue : queues) {
+            if (queue.getTopic().equals(topic)) {
+                places.add(List.of(queue.getBrokerName(), queue.getQueueId()));
+            }
+        }
+        return places;
+    }
+
+    private static Object allocate(JsonObject what) {
+        List<MessageQueue> queues = new ArrayList<>();
+        what.getAsJsonArray("queues").forEach(one -> queues.add(new MessageQueue(
+            text(what, "topic"), one.getAsJsonArray().get(0).getAsString(), one.getAsJsonArray().get(1).getAsInt())));
+        List<String> members = new ArrayList<>();
+        what.getAsJsonArray("members").forEach(one -> members.add(one.getAsString()));
+        AllocateMessageQueueStrategy strategy = strategy(what);
+        Map<String, Object> division = new LinkedHashMap<>();
+        for (String own : members) {
+            division.put(own, places(strategy.allocate("group", own, queues, members), text(what, "topic")));
+        }
+        return division;
+    }
+
+    private static AllocateMessageQueueStrategy strategy(JsonObject what) {
+        switch (what.has("strategy") ? text(what, "strategy") : "AVG") {
+            case "AVG":
+                return new AllocateMessageQueueAveragely();
+            case "AVG_BY_CIRCLE":
+                return new AllocateMessageQueueAveragelyByCircle();
+            case "CONSISTENT_HASH":
+                return new AllocateMessageQueueConsistentHash();
+            case "MACHINE_ROOM":
+                AllocateMessageQueueByMachineRoom byRoom = new AllocateMessageQueueByMachineRoom();
+                Set<String> rooms = new HashSet<>();
+                what.getAsJsonArray("rooms").forEach(one -> rooms.add(one.getAsString()));
+                byRoom.setConsumeridcs(rooms);
+                return byRoom;
+            case "MACHINE_ROOM_NEARBY-AVG":
+                // Names are room@name.
+                return new AllocateMachineRoomNearby(new AllocateMessageQueueAveragely(),
+                    new AllocateMachineRoomNearby.MachineRoomResolver() {
+                        @Override
+                        public String brokerDeployIn(MessageQueue queue) {
+                            return queue.getBrokerName().split("@")[0];
+                        }
+
+                        @Override
+                        public String consumerDeployIn(String clientId) {
+                            return clientId.split("@")[0];
+                        }
+                    });
+            default:
+                throw new IllegalArgumentException("unknown strategy " + what);
+        }
     }
 
     private Object received(JsonObject what) throws Exception {
@@ -198,11 +309,7 @@ public final class Witness {
 
     private Object lite(JsonObject what) throws Exception {
         List<Object> found = new ArrayList<>();
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(text(what, "group"), credentials);
-        consumer.setNamesrvAddr(nameServers);
-        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.subscribe(text(what, "topic"), "*");
-        consumer.start();
+        DefaultLitePullConsumer consumer = litePull(what);
         try {
             long deadline = System.currentTimeMillis() + what.get("timeoutMs").getAsLong();
             while (found.size() < what.get("count").getAsInt() && System.currentTimeMillis() < deadline) {
@@ -236,6 +343,33 @@ public final class Witness {
 
     private static String text(JsonObject what, String name) {
         return what.get(name).getAsString();
+    }
+
+    /** Polls in the background until it is told to end; the consumer commits what it has got. */
+    private static final class Poller extends Thread {
+        private final DefaultLitePullConsumer consumer;
+        private final List<Map<String, Object>> received;
+        private volatile boolean isOver;
+
+        Poller(DefaultLitePullConsumer consumer, List<Map<String, Object>> received) {
+            this.consumer = consumer;
+            this.received = received;
+            setDaemon(true);
+        }
+
+        @Override
+        public void run() {
+            while (!isOver) {
+                consumer.poll(200).forEach(message -> received.add(seen(message)));
+            }
+        }
+
+        void end() throws InterruptedException {
+            isOver = true;
+            join();
+            consumer.commitSync();
+            consumer.shutdown();
+        }
     }
 
     /** Sends the numbers from 0 on, each until it is acknowledged or the client gives up. */

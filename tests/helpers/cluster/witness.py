@@ -25,13 +25,18 @@ class WitnessError(Exception):
 
 
 class Witness:
-    """A JVM with a client of `version` (the cluster's without it), for a `with` block. It ends with its input."""
+    """A JVM with a client of `version` (the cluster's without it), for a `with` block. It ends with its input.
 
-    def __init__(self, cluster: RocketmqCluster, version: str = "") -> None:
+    `has_binary_headers`: the client writes the headers of its requests in the form ROCKETMQ.
+    """
+
+    def __init__(self, cluster: RocketmqCluster, version: str = "", *, has_binary_headers: bool = False) -> None:
         self.version = version or cluster.version
         self._log = tempfile.TemporaryFile("w+")
         self._home = tempfile.TemporaryDirectory(prefix="rmq-witness-", dir=os.environ.get("RMQ_TEST_SERVER_DIRECTORY"))
         options = [f"-Duser.home={self._home.name}", "-Drocketmq.client.logUseSlf4j=true", "-Xmx192m", *released.JVM]
+        if has_binary_headers:
+            options.append("-Drocketmq.serialize.type=ROCKETMQ")
         if cluster.tls is not None:
             options += cluster.tls.client_options()
         acl = cluster.acl
@@ -56,6 +61,11 @@ class Witness:
             said = "\n".join(self._log.read().splitlines()[-LOG_LINES:])
             raise WitnessError(f"the client of {self.version} failed at {do} {fields}:\n{said}")
         return json.loads(answer)
+
+    def kill(self) -> None:
+        """End the JVM with kill -9: its members do not leave their groups."""
+        self._process.kill()
+        self._process.wait()
 
     def close(self) -> None:
         """End the JVM."""
