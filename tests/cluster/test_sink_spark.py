@@ -131,3 +131,36 @@ def test_a_stream_repeats_a_batch_behind_a_shuffle_and_stores_each_row_once(
             path.unlink()
     run(rows)
     assert numbers_of(cluster, spark, topic, ROWS) == EXPECTED
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("is_once", [True, False])
+def test_a_batch_of_foreach_batch_that_comes_again_is_stored_once_with_txn_version(
+    spark: Any, cluster: RocketmqCluster, new_name: NewName, tmp_path: Path, is_once: bool
+) -> None:
+    topic = new_name("ForeachBatch")
+    for part in range(3):
+        spark.range(part * ROWS // 3, (part + 1) * ROWS // 3, 1, 2).write.mode("append").parquet(str(tmp_path / "in"))
+
+    def bills(batch: Any, number: int) -> None:
+        given = {"txnAppId": str(tmp_path), "txnVersion": number} if is_once else {"settleTime": None}
+        # Another order of rows, and other tasks for them, in each attempt: the number of partitions is the same.
+        write(with_bodies(batch.repartition(2, "id")).sortWithinPartitions("body"), cluster, topic, **given)
+        if number == 1 and not (tmp_path / "failed").exists():
+            (tmp_path / "failed").touch()
+            raise RuntimeError("all is stored, and Spark does not know")
+
+    def run() -> Any:
+        source = spark.readStream.schema("id long").option("maxFilesPerTrigger", 2).parquet(str(tmp_path / "in"))
+        writer = source.writeStream.foreachBatch(bills).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return writer.trigger(availableNow=True).start()
+
+    with pytest.raises(Exception, match="all is stored"):
+        run().awaitTermination(300)
+    run().awaitTermination(300)
+    found = numbers_of(cluster, spark, topic, ROWS)
+    if is_once:
+        assert found == EXPECTED
+    else:
+        assert found.total() == ROWS + ROWS // 3
