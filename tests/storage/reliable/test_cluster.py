@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from click.testing import CliRunner
 
 from helpers.cluster.simulated import SimulatedCluster
 from helpers.cluster.simulated.queues import SentMessage
 from helpers.reliable_cluster import Business, Killed, kill_between_send_and_mark, received
+from rmq_store.cli import commands
 from rmq_store.client import Producer, ProducerConfig, RemoteBackend
 from rmq_store.reliable import DeadLetters, Relay
 
@@ -108,6 +111,15 @@ def test_dead_letters_of_every_broker_come_to_the_manual_list(
     assert letters.collect("cg_stock").read == 0
     with business.engine.connect() as connection:
         assert set(connection.scalars(sa.select(business.tables.manual.c.message_id))) == set(ids)
+
+
+def test_the_command_of_the_relay_takes_a_cluster(cluster: SimulatedCluster, business: Business) -> None:
+    business.promise(Producer("pg_orders", business.place), b"a", b"b")
+    arguments = ["-n", cluster.name_server, "resend", "run", "--database", business.url, "--once", "--json"]
+    result = CliRunner().invoke(commands, arguments, env={"RMQ_STORE": None}, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["sent"] == 2
+    assert len(sent(cluster)) == 2
 
 
 def test_while_a_broker_is_away_its_messages_go_to_another_one(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ from rmq_store.cli.shared.stop_signal import StopEvent, StopSignal, stopped_by_s
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
+    from rmq_store.client import Backend
     from rmq_store.reliable.relay.notifier import Notifier
     from rmq_store.reliable.relay.relay_service import RelayService, ServiceReport
 
@@ -49,6 +51,28 @@ def _mail_options(command: Command) -> Command:
     return command
 
 
+def relay_options(command: Command) -> Command:
+    """Add all options of the relay but those of its brokers; the command gives what it gets to `relay_with`."""
+    options: tuple[Callable[[Any], Any], ...] = (
+        database_options,
+        click.option("--once", is_flag=True, help="Run one round, then end."),
+        click.option("--interval", "interval_s", type=FiniteRange(0.01, _INTERVAL_MAX_S), default=1.0,
+                     show_default=True, metavar="SECONDS", help="Time between two rounds."),
+        click.option("--max-send-count", type=click.IntRange(min=1), default=16, show_default=True, metavar="N",
+                     help="A message that was sent N times and not confirmed goes to the manual list."),
+        click.option("--resend-out-of-order", is_flag=True,
+                     help="Also resend messages with a sharding key, although they then come after later ones of "
+                          "their key."),
+        click.option("--dry-run", is_flag=True,
+                     help="Run one round that only shows what it would do; change nothing."),
+        _mail_options,
+    )  # fmt: skip
+    made: Any = command
+    for option in reversed(options):
+        made = option(made)
+    return made  # type: ignore[no-any-return]
+
+
 @click.command(
     short_help="Run the relay: send and resend messages, until stopped.",
     epilog="\b\nExamples:\n  rmq resend run --store /data/rocketmq/store --database env:ORDERS_DB\n"
@@ -57,19 +81,28 @@ def _mail_options(command: Command) -> Command:
     "--mail-to ops@example.org",
 )
 @common_options
-@database_options
-@click.option("--once", is_flag=True, help="Run one round, then end.")
-@click.option("--interval", "interval_s", type=FiniteRange(0.01, _INTERVAL_MAX_S), default=1.0, show_default=True,
-              metavar="SECONDS", help="Time between two rounds.")  # fmt: skip
-@click.option("--max-send-count", type=click.IntRange(min=1), default=16, show_default=True, metavar="N",
-              help="A message that was sent N times and not confirmed goes to the manual list.")  # fmt: skip
-@click.option("--resend-out-of-order", is_flag=True,
-              help="Also resend messages with a sharding key, although they then come after later ones of their "
-                   "key.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Run one round that only shows what it would do; change nothing.")
-@_mail_options
-def run(
-    root: Path,
+@relay_options
+def run(root: Path, **given: Any) -> None:
+    """Run the relay: send messages that no broker has, send lost messages again, add dead letters to the manual list,
+    and notify operators of new entries.
+
+    Several instances may run in parallel, on one database and one store. Ctrl-C and SIGTERM stop it after the current
+    page of messages. On a terminal it reports every few seconds; with --json it prints a line for each round in which
+    it did something. Opens the store for writing: no RocketMQ broker may run on it.
+    """
+
+    def open_brokers(stack: contextlib.ExitStack) -> Backend:
+        from rmq_store import Store
+        from rmq_store.client import LocalBackend
+
+        return stack.enter_context(LocalBackend(stack.enter_context(Store.open(root))))
+
+    relay_with(open_brokers, **given)
+
+
+def relay_with(
+    open_brokers: Callable[[contextlib.ExitStack], Backend],
+    *,
     as_json: bool,
     database: str,
     inbox: tuple[str, ...],
@@ -81,23 +114,21 @@ def run(
     dry_run: bool,
     **mail: Any,
 ) -> None:
-    """Run the relay: send messages that no broker has, send lost messages again, add dead letters to the manual list,
-    and notify operators of new entries.
-
-    Several instances may run in parallel, on one database and one store. Ctrl-C and SIGTERM stop it after the current
-    page of messages. On a terminal it reports every few seconds; with --json it prints a line for each round in which
-    it did something. Opens the store for writing: no RocketMQ broker may run on it.
-    """
-    from rmq_store import Store
-
+    """Run the relay of these options. `open_brokers` opens the brokers, which the stack closes."""
     notifier_of = _checked_mail(**mail)
-    with open_databases(database, inbox, prefix) as databases, stopped_by_signals() as stop, Store.open(root) as store:
-        from rmq_store.client import LocalBackend, Producer
+    with (
+        open_databases(database, inbox, prefix) as databases,
+        stopped_by_signals() as stop,
+        contextlib.ExitStack() as stack,
+    ):
+        backend = open_brokers(stack)
+
+        from rmq_store.client import Producer
         from rmq_store.reliable.relay.relay import Relay
         from rmq_store.reliable.relay.relay_service import RelayService
 
         notifier = notifier_of()
-        with LocalBackend(store) as backend, Producer(PRODUCER_GROUP, backend) as producer:
+        with Producer(PRODUCER_GROUP, backend) as producer:
             relay = Relay(
                 producer,
                 databases.inboxes.stubs,

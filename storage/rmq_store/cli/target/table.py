@@ -57,6 +57,10 @@ _ORDER: Final = "the order is that of store times, because brokers have no commo
 _RESET: Final = "refused while members of the group are online; a reset that is pending at a broker stays"
 _FILES: Final = "The files of a broker are on its host, and the broker owns them"
 _NO_TARGET: Final = "It reads neither a store nor a cluster"
+_LETTERS: Final = (
+    "It works on a store, where records and marks are one append, which brokers do not have; mirror into a store, or "
+    "consume and send with clients"
+)
 _NOT_YET: Final = "Not over a cluster yet"
 
 COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
@@ -87,16 +91,22 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     "resend clear": same(sentence=_NO_TARGET),
     "resend list": same(sentence=_NO_TARGET),
     "resend retry": same(sentence=_NO_TARGET),
-    "resend run": refused("The relay sends to a store"),
+    "resend run": same("outbox.resend_run_cluster:run"),
     "resend schema": same(sentence=_NO_TARGET),
     "resend show": same(sentence=_NO_TARGET),
     "resend void": same(sentence=_NO_TARGET),
-    "mirror dead-letters": refused("Mirrors of Kafka have a store on their other side"),
-    "mirror kafka-to-rmq": refused("Mirrors of Kafka have a store on their other side"),
-    "mirror offsets": refused("Mirrors of Kafka have a store on their other side"),
-    "mirror redrive": refused("Mirrors of Kafka have a store on their other side"),
-    "mirror retry": refused("Mirrors of Kafka have a store on their other side"),
-    "mirror rmq-to-kafka": refused("Mirrors of Kafka have a store on their other side"),
+    "mirror dead-letters": refused(_LETTERS),
+    "mirror kafka-to-rmq": refused(
+        "A mirror into RocketMQ writes records and their position by one append, which brokers do not have; let Spark "
+        "copy: format(\"kafka\") into format(\"rmq\") with nameServer, effectively once by the replay check"
+    ),
+    "mirror offsets": refused("It works on the offsets of a store; `rmq resetOffsetByTime` moves a group of a cluster"),
+    "mirror redrive": refused(_LETTERS),
+    "mirror retry": refused(_LETTERS),
+    "mirror rmq-to-kafka": differs(
+        "mirror.mirror_from_cluster:rmq_to_kafka",
+        "It copies the queues of one broker (--broker), because queue q goes to partition q; nothing is flushed",
+    ),
     # -- care
     "init": refused("A cluster is started with its brokers; `rmq updateTopic` makes topics"),
     "verify": refused(f"{_FILES}; copy its store, and check the copy"),

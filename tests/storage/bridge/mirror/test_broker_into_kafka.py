@@ -5,12 +5,13 @@ The cluster is simulated; tests/cluster/test_bridge.py has brokers of released v
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 
 from helpers.cluster.simulated import SimulatedBroker, SimulatedCluster
 from helpers.cluster.simulated.queues import SentMessage
@@ -21,6 +22,7 @@ from rmq_store import OffsetOutOfRangeError, UnknownTopicError, UsageError
 from rmq_store.bridge.kafka.writer import KafkaPythonWriter
 from rmq_store.bridge.mirror.kafka_side import CopyRules
 from rmq_store.bridge.source.broker_source import BrokerSource
+from rmq_store.cli import commands
 from rmq_store.protocol.errors import RemotingError
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.transport.settings import ClusterSettings
@@ -163,18 +165,18 @@ def test_a_topic_that_was_made_again_at_the_broker_is_noticed(
 def test_messages_that_retention_deleted_first_stop_the_topic_or_are_counted(
     kafka: KafkaServer, cluster: SimulatedCluster, broker: SimulatedBroker, topic: str
 ) -> None:
-    broker.queues.topics[topic][0] = replace(broker.queues.topics[topic][0], generated=100)
+    put(broker, topic, 0, *numbers(0, 100))
     rules = CopyRules(on_data_loss="count")
     copy_from_broker(kafka, cluster.name_server, "gone", topic, rules=rules)
-    queue = replace(broker.queues.topics[topic][0], generated=300, first=200)
-    broker.queues.topics[topic][0] = queue
+    put(broker, topic, 0, *numbers(100, 300))
+    broker.queues.topics[topic][0].first = 200
     with (
         broker_mirror(kafka, cluster.name_server, "gone", topic) as mirror,
         pytest.raises(Exception, match="retention deleted them"),
     ):
         mirror.run(until_caught_up=True)
     assert copy_from_broker(kafka, cluster.name_server, "gone", topic, rules=rules).lost == 100
-    assert values(kafka, topic, 0)[100:] == [b"message %d" % number for number in range(200, 300)]
+    assert values(kafka, topic, 0) == numbers(0, 100) + numbers(200, 300)
 
 
 def test_queues_of_two_brokers_are_not_mixed_in_a_partition(kafka: KafkaServer) -> None:
@@ -192,6 +194,20 @@ def test_queues_of_two_brokers_are_not_mixed_in_a_partition(kafka: KafkaServer) 
         copy_from_broker(kafka, cluster.name_server, "first", topic, broker_name="broker-000")
         copy_from_broker(kafka, cluster.name_server, "second", topic, broker_name="broker-001", target=other)
         assert values(kafka, topic) == [b"broker-000"] and values(kafka, other) == [b"broker-001"]
+
+
+def test_the_command_takes_a_cluster(
+    kafka: KafkaServer, cluster: SimulatedCluster, broker: SimulatedBroker, topic: str
+) -> None:
+    put(broker, topic, 0, *numbers(0, 20))
+    arguments = [
+        "-n", cluster.name_server, "mirror", "rmq-to-kafka", "--name", "by-command", "--cluster-id", RMQ_CLUSTER,
+        "--bootstrap-servers", kafka.address, "--topics", topic, "--broker", broker.name, "--once", "--json",
+    ]  # fmt: skip
+    result = CliRunner().invoke(commands, arguments, env={"RMQ_STORE": None}, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout.splitlines()[-1])["copied"] == 20
+    assert values(kafka, topic, 0) == numbers(0, 20)
 
 
 # -- the source alone --------------------------------------------------------------------------------------------------

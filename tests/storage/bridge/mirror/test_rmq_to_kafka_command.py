@@ -62,4 +62,4 @@ def test_a_cluster_of_brokers_is_refused_by_name(root: Path) -> None:
         "--topics", TOPIC, "--namesrv", "127.0.0.1:9876",
     )  # fmt: skip
     assert ended.returncode == 2
-    assert "--namesrv" in ended.stderr and "cannot be mirrored" in ended.stderr
+    assert "--namesrv" in ended.stderr and "rmq -n ADDRESSES mirror rmq-to-kafka" in ended.stderr
