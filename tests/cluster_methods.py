@@ -82,7 +82,7 @@ METHODS: Final[dict[str, str]] = {
     # -- the rest
     "rmq_store.Store": "refused: a store is a directory; the clients take both",
     "rmq_store.reliable": _SAME,
-    "rmq_store.bridge": "refused: a mirror of Kafka has a store on its other side",
+    "rmq_store.bridge": "differs: a broker is mirrored into Kafka; mirrors into RocketMQ need a store",
 }
 
 
