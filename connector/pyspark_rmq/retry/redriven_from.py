@@ -1,4 +1,4 @@
-"""Where the dead letters of `redrive` are: a store or a cluster. Control plane."""
+"""The place of the dead letters of `redrive`: a store or a cluster. Control plane."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of one dead letter of a cluster, and the message that is sent in its place. Pure.
+"""The outcome of one dead letter of a cluster, and the message that is sent in its place. Pure.
 
 The rules are those of a store (`broker.dlq.redrive_batch`). PYRMQ_DEAD_LETTER says which letter a message is a copy of,
 with group and broker, because one topic may get letters of several of them.

@@ -107,7 +107,7 @@ class ClusterDeadLetters:
         parking_topic: str | None = None,
         limit: int | None = None,
     ) -> pa.RecordBatch:
-        """What `redrive` with these arguments would do (CLUSTER_RESULT_SCHEMA); sends nothing. Raises as `redrive`."""
+        """The outcomes of a `redrive` with these arguments (CLUSTER_RESULT_SCHEMA); sends nothing. Raises as it."""
         return self._run(
             group, rows, writes=False, to_topic=to_topic, max_replays=max_replays, parking_topic=parking_topic,
             limit=limit,
@@ -131,8 +131,8 @@ class ClusterDeadLetters:
             UsageError: a row is no dead letter of the group; a target that cannot be written or would be a loop; the
                 group holds locks of queues, so a broker of 5.x moves what it gets straight to the dead letters.
             LeaseHeldError: another process moves letters of this group.
-            MQBrokerError, MQClientError, SendInDoubtError, RemotingError: a broker refuses or does not answer. What was
-                moved before stays moved, and is known as such to the next call.
+            MQBrokerError, MQClientError, SendInDoubtError, RemotingError: a broker refuses or does not answer. Letters
+                that were moved before stay moved, and the next call knows them.
         """
         return self._run(
             group, rows, writes=True, to_topic=to_topic, max_replays=max_replays, parking_topic=parking_topic,

@@ -1,7 +1,7 @@
 """The redrive ledger of a cluster: which dead letters were moved on, at the brokers that hold them. Control plane.
 
-The topic has one queue at every master. What is moved from a broker is recorded at this broker, behind the dead letters
-in its log: so retention deletes a record later than the dead letters that it names. A record is one message, in JSON:
+The topic has one queue at every master. A record is at the broker from which letters were moved, behind them in its
+log: so retention deletes a record later than the dead letters that it names. A record is one message, in JSON:
 
     {"version": 1, "group": "g", "attempt": "5f...", "state": "sending", "letters": {"0": [[3, 9]]},
      "ends": {"%RETRY%g": {"broker-a:0": 23}}}
@@ -95,7 +95,7 @@ class LedgerRecord:
 
 @dataclass
 class BrokerLedger:
-    """What the records of one broker say of one group. `open`: attempts that have not said what they moved."""
+    """The content of the records of one broker for one group. `open`: attempts that have not said what they moved."""
 
     moved: dict[int, list[OffsetRanges]] = field(default_factory=dict)
     open: dict[str, LedgerRecord] = field(default_factory=dict)

@@ -91,7 +91,7 @@ class SingleSends:
 
         Raises:
             MQBrokerError: a broker refuses one. MQClientError: the time is over, and some are not stored.
-            SendInDoubtError: some may be stored. What was sent before stays stored in any case.
+            SendInDoubtError: some may be stored. Messages before them stay stored in any case.
         """
         until_ms = self._cluster.timer() + self._send_timeout_ms
         stored: dict[int, Stored] = {}
