@@ -47,11 +47,11 @@ class Memory:
 class Task:
     """A check, the waits that it made, and what it read."""
 
-    def __init__(self, cluster: Cluster, records: Memory) -> None:
+    def __init__(self, cluster: Cluster, records: Memory, patience_ms: int = 10_000) -> None:
         self.waits_s: list[float] = []
         self.read: dict[MessageQueue, tuple[int, int]] = {}
         self.reading_waits_s: list[float] = []
-        reading = QueueReading(cluster, 300, sleep=self._wait)
+        reading = QueueReading(cluster, patience_ms, sleep=self._wait)
         reading.keys = self._read  # type: ignore[method-assign]
         # Keys by the queue in which they are.
         self.keys: dict[MessageQueue, list[bytes]] = {}
@@ -241,7 +241,7 @@ def test_a_broker_that_cannot_tell_an_end_now_is_asked_again(
 def test_a_broker_that_never_tells_an_end_leaves_the_batch_in_doubt(
     brokers: SimulatedCluster, cluster: Cluster
 ) -> None:
-    task = Task(cluster, Memory())
+    task = Task(cluster, Memory(), patience_ms=300)
     task.check.prepare("Orders", ORDERS, delayed=False)
     brokers.brokers["broker-000"].refuse(RequestCode.GET_MAX_OFFSET, 2)
     with pytest.raises(SendInDoubtError, match=r"queues of broker-000.*does not answer: CODE: 2"):
