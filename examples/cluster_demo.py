@@ -1,5 +1,7 @@
 """A cluster of released RocketMQ brokers on this machine, and a Spark stream through the death of a master.
 
+The stream reads the topic Orders and writes the topic Bills, one bill for each order.
+
 Run it with `make cluster-demo` in a checkout: it takes about three minutes. Maven fetches RocketMQ's jars once. The
 demo needs 3 GB of memory, listens on loopback only, and removes everything at the end. `python examples/cluster_demo.py
 4.9.7` takes the other version.
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 HERE = Path(__file__).resolve().parent
 # What starts real brokers for the tests starts them here, too.
@@ -29,6 +32,7 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 try:
     from pyspark.errors import PySparkException
 
+    from helpers.cluster import requests
     from helpers.cluster.brokers import RocketmqCluster
     from helpers.cluster.witness import Witness
     from helpers.server_process import ServerError
@@ -36,7 +40,9 @@ except ImportError as error:
     sys.exit(f"{error.name} is not here: run `make cluster-demo` in a checkout of the project.")
 
 VERSION = "5.5.0"
-MASTER_THAT_DIES = "broker-a"
+GROUPS = ("broker-a", "broker-b")
+MASTER_THAT_DIES = GROUPS[0]
+QUEUES = 2
 PATIENCE_S = 180
 WIDTH = 100
 
@@ -52,86 +58,121 @@ def read_orders(spark: SparkSession, name_servers: str) -> DataFrame:
     )
 
 
-class Bills:
-    """What the stream has delivered: how often each order came, and from which broker."""
+def write_bills(orders: DataFrame, name_servers: str, work: Path) -> StreamingQuery:
+    return (
+        orders.selectExpr("concat('bill for ', string(body)) AS body", "keys")
+        .writeStream.format("rmq")
+        .option("nameServer", name_servers)
+        .option("topic", "Bills")
+        .option("markerPath", str(work / "records"))
+        .option("checkpointLocation", str(work / "checkpoint"))
+        .trigger(processingTime="1 second")
+        .start()
+    )
 
-    def __init__(self) -> None:
-        self.times: Counter[int] = Counter()
-        self.brokers: Counter[str] = Counter()
 
-    def take(self, batch: DataFrame, _: int) -> None:
-        """Keep the rows of a batch."""
-        for row in batch.selectExpr("int(string(body)) AS number", "brokerName").collect():
-            self.times[row.number] += 1
-            self.brokers[row.brokerName] += 1
+class Account:
+    """How many messages each broker has, and how many bills there are for each order."""
+
+    def __init__(self, spark: SparkSession, cluster: RocketmqCluster) -> None:
+        self._spark = spark
+        self._cluster = cluster
+
+    def counts(self, topic: str) -> Counter[str]:
+        """Messages by group of brokers, as the running masters count them."""
+        found: Counter[str] = Counter()
+        for name in self._cluster.broker_names:
+            if self._cluster.broker(name).runs():
+                with self._cluster.connect(name) as broker:
+                    found[name] = sum(requests.max_offset(broker, topic, queue_id) for queue_id in range(QUEUES))
+        return found
+
+    def numbers(self, topic: str, broker_name: str = "") -> Counter[int]:
+        """How often each order is in a topic, or at one group of brokers."""
+        reader = self._spark.read.format("rmq").option("nameServer", self._cluster.name_server)
+        frame = reader.option("subscribe", topic).load()
+        if broker_name:
+            frame = frame.where(frame.brokerName == broker_name)
+        rows = frame.selectExpr("int(substring_index(string(body), ' ', -1)) AS number")
+        return Counter(row.number for row in rows.collect())
+
+    def has_bills(self, broker_name: str) -> bool:
+        """Whether there is a bill for each order that a group of brokers has now."""
+        return not self.numbers("Orders", broker_name) - self.numbers("Bills")
 
 
 def tell(spark: SparkSession, cluster: RocketmqCluster, work: Path) -> bool:
-    """Run all steps; whether nothing was lost and nothing came twice."""
+    """Run all steps; whether nothing was lost and nothing is there twice."""
     say(
         f"Two name servers ({' and '.join(cluster.name_servers)}) and two broker groups of RocketMQ {cluster.version} "
         "run, each with a master and a slave. A master acknowledges a message when its slave has it, too."
     )
     for (name, broker_id), process in sorted(cluster.brokers.items()):
         say(f"    {name}  {'slave ' if broker_id else 'master'}  {process.address}  process {process.pid}")
-    say("The topic Orders has two queues at each group.")
-    cluster.create_topic("Orders", 2, on_slaves=True)
+    say("The topics Orders and Bills have two queues at each group.")
+    for topic in ("Orders", "Bills"):
+        cluster.create_topic(topic, QUEUES, on_slaves=True)
 
-    bills = Bills()
+    account = Account(spark, cluster)
     with Witness(cluster) as java:
         java.ask("begin", topic="Orders", everyMs=20)
-        say("A Java program with RocketMQ's own client sends the orders 0, 1, 2 ... A Spark stream reads them:")
-        say("    format('rmq').option('nameServer', ...).option('subscribe', 'Orders').option('group', 'cg_bills')")
-        checkpoint = str(work / "checkpoint")
-        stream = read_orders(spark, cluster.name_server).writeStream.foreachBatch(bills.take)
-        query = stream.option("checkpointLocation", checkpoint).trigger(processingTime="1 second").start()
+        say("A Java program with RocketMQ's own client sends the orders 0, 1, 2 ... A Spark stream writes their bills:")
+        say("    spark.readStream.format('rmq').option('nameServer', ...).option('subscribe', 'Orders')")
+        say("    orders.writeStream.format('rmq').option('nameServer', ...).option('topic', 'Bills')")
+        query = write_bills(read_orders(spark, cluster.name_server), cluster.name_server, work)
         try:
-            wait_for(query, lambda: bills.brokers.total() >= 200, "the first 200 orders")
-            say(f"{describe(bills)}.")
+            wait_for(query, lambda: min(account.counts("Bills")[name] for name in GROUPS) >= 100, "the first bills")
+            say(f"Bills so far: {describe(account.counts('Bills'))}.")
 
             heading(f"The master of {MASTER_THAT_DIES} is killed (kill -9)")
-            at_slave = bills.brokers[MASTER_THAT_DIES]
-            other = bills.brokers["broker-b"]
             cluster.broker(MASTER_THAT_DIES).kill()
-            wait_for(query, lambda: bills.brokers["broker-b"] >= other + 300, "300 more orders from broker-b")
-            from_slave = bills.brokers[MASTER_THAT_DIES] - at_slave
+            with cluster.connect(MASTER_THAT_DIES, 1) as slave:
+                left = sum(requests.max_offset(slave, "Orders", queue_id) for queue_id in range(QUEUES))
+            bills = account.counts("Bills")["broker-b"]
+            wait_for(query, lambda: account.counts("Bills")["broker-b"] >= bills + 200, "200 more bills at broker-b")
+            wait_for(
+                query, lambda: account.has_bills(MASTER_THAT_DIES), f"bills for orders of {MASTER_THAT_DIES}'s slave"
+            )
             say(
-                f"The stream went on. Java's client now sends to broker-b alone. {from_slave} orders of "
-                f"{MASTER_THAT_DIES} that the stream had not read yet came from its slave. {describe(bills)}."
+                f"The stream went on. It has read all {left} orders of {MASTER_THAT_DIES}: what was left came from the "
+                f"slave. Java's client and Spark's sink now send to broker-b alone: it has "
+                f"{account.counts('Bills')['broker-b'] - bills} bills more than before."
             )
 
             heading("The master comes back")
-            before = bills.brokers[MASTER_THAT_DIES]
             cluster.broker(MASTER_THAT_DIES).start()
             cluster.await_registered()
-            wait_for(query, lambda: bills.brokers[MASTER_THAT_DIES] >= before + 100, "orders from the master again")
+            before = account.counts("Bills")[MASTER_THAT_DIES]
+            wait_for(query, lambda: account.counts("Orders")[MASTER_THAT_DIES] >= left + 50, "orders at the master")
+            wait_for(query, lambda: account.counts("Bills")[MASTER_THAT_DIES] >= before + 50, "bills at the master")
+            wait_for(query, lambda: account.has_bills(MASTER_THAT_DIES), "bills for orders at the master")
             say(
-                "It has registered at the name servers, Java's client has seen that at its next look (every 30 s), and "
-                f"sends to both groups again. {describe(bills)}."
+                "It has registered at the name servers. Clients have seen that at their next look (every 30 s), and "
+                f"read from it and send to both groups again. Bills so far: {describe(account.counts('Bills'))}."
             )
 
             heading("The account")
             sent: dict[str, Any] = java.ask("end")
-            acknowledged = set(sent["acknowledged"])
-            wait_for(query, lambda: acknowledged <= bills.times.keys(), "the last orders")
+            query.processAllAvailable()
         finally:
             query.stop()
-    twice = sum(times > 1 for times in bills.times.values())
-    say(f"Acknowledged to the Java program: {len(acknowledged)}, by broker and status: {sent['brokers']}.")
+    acknowledged = set(sent["acknowledged"])
+    orders, bills_of = account.numbers("Orders"), account.numbers("Bills")
+    missing = len(acknowledged - bills_of.keys())
+    more = sum((bills_of - orders).values())
+    say(f"Acknowledged to the Java program: {len(acknowledged)} orders, by broker and status: {sent['brokers']}.")
     say(f"Sends for which its client gave up: {len(sent['failed'])}.")
-    say(f"Acknowledged orders that the stream has not delivered: {len(acknowledged - bills.times.keys())}.")
-    say(
-        f"Orders that the stream has delivered twice: {twice}. (A client that sends again after an error can store a "
-        "message twice; here none did, or this number says how many.)"
-        if twice
-        else "Orders that the stream has delivered twice: 0."
-    )
-    return acknowledged <= bills.times.keys()
+    if twice := sum(times > 1 for times in orders.values()):
+        say(f"Orders that Java's client has stored twice, because it sent them again after an error: {twice}.")
+    say(f"Bills: {describe(account.counts('Bills'))}.")
+    say(f"Acknowledged orders without a bill: {missing}.")
+    say(f"Bills that are there twice: {more}.")
+    return not missing and not more and bills_of == orders
 
 
-def describe(bills: Bills) -> str:
-    """How many orders came from which group."""
-    return "Delivered so far: " + ", ".join(f"{count} of {name}" for name, count in sorted(bills.brokers.items()))
+def describe(counts: Counter[str]) -> str:
+    """How many messages each group has."""
+    return ", ".join(f"{count} at {name}" for name, count in sorted(counts.items()))
 
 
 def wait_for(query: Any, fulfilled: Callable[[], bool], what: str) -> None:
