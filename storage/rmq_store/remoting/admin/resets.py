@@ -22,7 +22,7 @@ from rmq_store.protocol.wire.header_fields import request
 from rmq_store.remoting.admin.groups import connections
 from rmq_store.remoting.admin.scope import BrokerProcess, ask
 from rmq_store.remoting.cluster import offsets
-from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.cluster import Cluster, checked
 
 ALL_QUEUES: Final = -1
 
@@ -77,9 +77,15 @@ def reset_at(
         queue_id=queue_id,
         offset=offset,
     )
-    answer = ask(cluster, process, request(header), ok=(ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE))
-    if answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
+    refusals = ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR
+    answer = ask(cluster, process, request(header), ok=(ResponseCode.SUCCESS, *refusals))
+    is_offline = answer.code == ResponseCode.CONSUMER_NOT_ONLINE
+    if answer.code == ResponseCode.SYSTEM_ERROR and answer.version < offsets.V5_0_0:
+        # A broker of 4.x knows no offset of the group in some queue ("not exist"), and looks for members afterwards.
+        is_offline = connections(cluster, process, group) is None
+    if is_offline:
         return _written(cluster, group, wanted)
+    checked(answer, process.broker_name)
     told = ResetOffsetBody.decode(answer.body).offset_table if answer.body else {}
     plain = {MessageQueue(topic, queue.broker_name, queue.queue_id): value for queue, value in told.items()}
     return ResetDone(Way.BY_BROKER, plain)
