@@ -1,4 +1,4 @@
-"""What a mirror into Kafka asks of its RocketMQ side. A store is one; `BrokerSource` is one over the network."""
+"""The questions of a mirror into Kafka to its RocketMQ side. A store is one; `BrokerSource` is one over the network."""
 
 from __future__ import annotations
 

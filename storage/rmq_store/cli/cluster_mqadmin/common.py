@@ -97,7 +97,7 @@ def masters_of(route: TopicRoute, cluster_name: str | None = None) -> list[Broke
 
 
 class Brokers:
-    """What one command asks of brokers, one after the other, and who refused or did not answer.
+    """The questions of one command to brokers, one after the other, and the brokers that refused or did not answer.
 
     mqadmin passes over such brokers, or ends with the first. Here the others are asked nevertheless, stderr names those
     that failed, and the exit code is 1.

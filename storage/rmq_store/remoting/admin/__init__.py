@@ -1,1 +1,1 @@
-"""What administrators ask of a cluster's brokers: `mqadmin`'s requests, in calls (DefaultMQAdminExtImpl.java)."""
+"""Questions and orders of administrators to brokers: `mqadmin`'s requests, in calls (DefaultMQAdminExtImpl.java)."""

@@ -72,7 +72,7 @@ def connections(cluster: Cluster, process: BrokerProcess, group: str) -> Consume
 
 
 def running_info(cluster: Cluster, process: BrokerProcess, group: str, client_id: str) -> ConsumerRunningInfo:
-    """What a member says of itself, by way of a broker that it is connected with (307). Raises as `scope.ask`."""
+    """A member's description of itself, by way of a broker that it is connected with (307). Raises as `scope.ask`."""
     header = GetConsumerRunningInfoRequestHeader(
         consumer_group=cluster.wire_group(group), client_id=client_id, jstack_enable=False
     )

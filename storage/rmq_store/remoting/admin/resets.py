@@ -35,7 +35,7 @@ class Way(StrEnum):
 
 
 class ResetDone(NamedTuple):
-    """What one broker did: the offsets that it told, or that were written, by queue."""
+    """The work of one broker: the offsets that it told, or that were written, by queue."""
 
     way: Way
     offsets: Mapping[MessageQueue, int]

@@ -1,4 +1,4 @@
-"""Which brokers a request of an administrator is for: one process, or the masters of a cluster (CommandUtil.java).
+"""The brokers that a request of an administrator is for: one process, or the masters of a cluster (CommandUtil.java).
 
 Only addresses that brokers have registered are dialled: mqadmin connects to whatever address is written behind `-b`.
 """
