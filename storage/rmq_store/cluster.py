@@ -20,7 +20,7 @@ from rmq_store.memory import BatchMemory
 from rmq_store.protocol.bodies.clients import ConsumerData, HeartbeatData
 from rmq_store.protocol.bodies.groups import SubscriptionData
 from rmq_store.protocol.bodies.topics import TopicStatsTable
-from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
+from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode, SlaveBehindError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.admin_headers import GetTopicStatsInfoRequestHeader
@@ -74,6 +74,7 @@ __all__ = [
     "SinkReport",
     "SinkSettings",
     "SinkTask",
+    "SlaveBehindError",
     "SubscriptionData",
     "TagFilter",
     "TlsSettings",

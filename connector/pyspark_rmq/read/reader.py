@@ -142,12 +142,12 @@ def _read_columns(
 
 def _redriven(store: StoreReader, part: QueueSlice) -> Redriven | None:
     """Which messages of a dead-letter topic's queue were moved on; None for other topics, or if that is damaged."""
-    from pyspark_rmq.schema import origin_columns
-    from rmq_store.errors import CorruptionError
-    from rmq_store.protocol.errors import MQBrokerError, RemotingError, SlaveBehindError
-
     if not part.topic.startswith(DLQ_PREFIX):
         return None
+    from pyspark_rmq.schema import origin_columns
+    from rmq_store.cluster import MQBrokerError, RemotingError, SlaveBehindError
+    from rmq_store.errors import CorruptionError
+
     try:
         return store.redriven(part.topic.removeprefix(DLQ_PREFIX)).get(part.queue_id, origin_columns.NothingRedriven())
     except (CorruptionError, RemotingError, MQBrokerError, SlaveBehindError) as error:

@@ -173,10 +173,10 @@ def test_groups_and_lag_show_what_waits_also_of_a_group_that_has_committed_nothi
 
 
 def test_rate_and_eta_come_from_two_looks(store: Store) -> None:
-    rates, lags = Rates(), Rates()
+    gauge = lag_module.LagGauge()
 
     def look() -> list[tuple[object, ...]]:
-        return [line[2:] for line in lag_module._lines(store, ["cg"], True, rates, lags)]
+        return [line[2:] for line in lag_module._lines(store, ["cg"], True, gauge)]
 
     assert look() == [(0, 3, 5, 2, 0, None, None, 0), (1, 1, 5, 4, 0, None, None, None)]
     store.now[0] += 2000  # type: ignore[attr-defined]
