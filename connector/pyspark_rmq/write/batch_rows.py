@@ -12,9 +12,8 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -63,6 +62,13 @@ def _halved(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     yield from _halved(rows.slice(half))
 
 
+class _Place(NamedTuple):
+    """Where the message of a row is stored; no broker name if the rows have none."""
+
+    broker_name: str | None
+    log_offset: int
+
+
 class BatchRows:
     """The rows of a data frame, which Spark runs once. A context manager: it deletes its file at the end. `batch` names
     the query and batch; `marks` has the highest queue offset of each queue, if the rows have the columns for it.
@@ -86,7 +92,7 @@ class BatchRows:
 
     def _fill(self, frame: DataFrame) -> None:
         writer = None
-        last: int | None = None
+        last: _Place | None = None
         pieces = foreach_batch.map_in_arrow(frame, Cutter(self._chunk_rows).__call__, "piece binary")
         for row in pieces.toLocalIterator():
             for piece in pa.ipc.open_stream(row[0]):
@@ -143,21 +149,27 @@ class BatchRows:
         self._file.close()
 
 
-def _check_single(rows: pa.RecordBatch, before: int | None) -> int | None:
+def _check_single(rows: pa.RecordBatch, before: _Place | None) -> _Place | None:
     """Refuse several rows of one message: all but the first would be left out as done. They are neighbours unless they
-    were shuffled. `before` is the commit-log offset of the row before these rows. Returns that of the last row.
+    were shuffled. `before` is the place of the row before these rows. Returns that of the last row.
+
+    Without a column brokerName, rows of different brokers with the same commitLogOffset count as one message.
     """
-    if "commitLogOffset" not in rows.schema.names or not rows.num_rows:
+    names = rows.schema.names
+    if "commitLogOffset" not in names or not rows.num_rows:
         return None
-    log_offsets = rows.column("commitLogOffset").to_numpy(zero_copy_only=False)
-    found, counts = np.unique(log_offsets, return_counts=True)
-    if len(found) < len(log_offsets) or log_offsets[0] == before:
-        log_offset = found[counts.argmax()] if len(found) < len(log_offsets) else before
+    brokers = rows.column("brokerName") if "brokerName" in names else pa.nulls(rows.num_rows, pa.string())
+    places = pa.table([brokers, rows.column("commitLogOffset")], names=["brokerName", "commitLogOffset"])
+    first, last = (_Place(*(column[at].as_py() for column in places.columns)) for at in (0, rows.num_rows - 1))
+    counted = places.group_by(places.column_names).aggregate([([], "count_all")])
+    several = counted.filter(pc.field("count_all") > 1)
+    log_offset = several["commitLogOffset"][0].as_py() if several.num_rows else first.log_offset
+    if several.num_rows or first == before:
         refuse(
             f"write_once: several rows have the commitLogOffset {log_offset}: a message is written as a whole. Take it "
             "apart (explode, a join) in the function write"
         )
-    return int(log_offsets[-1])
+    return last
 
 
 def _joined(pieces: list[pa.RecordBatch]) -> tuple[list[str], pa.RecordBatch]:

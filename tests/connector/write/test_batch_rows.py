@@ -86,6 +86,18 @@ def test_a_message_with_several_rows_is_refused(chunk_rows: int) -> None:
         assert found.batch.row_count == 4
 
 
+@pytest.mark.parametrize("chunk_rows", [1, 2, 1_000])
+def test_messages_of_two_brokers_may_have_one_log_offset(chunk_rows: int) -> None:
+    places = pa.array([10, 10, 20, 20], pa.int64())
+    both = rows(0, 4).append_column("commitLogOffset", places)
+    brokers = pa.array(["broker-a", "broker-b"] * 2)
+    with taken(both.append_column("brokerName", brokers), chunk_rows=chunk_rows) as found:
+        assert found.batch.row_count == 4
+    with pytest.raises(UsageError, match="the commitLogOffset 20"):
+        one = pa.array(["broker-a", "broker-b", "broker-a", "broker-a"])
+        taken(both.append_column("brokerName", one), chunk_rows=chunk_rows)
+
+
 def test_an_empty_batch_has_no_chunks() -> None:
     with taken() as found:
         assert (found.batch.row_count, list(found.chunks()), found.marks) == (0, [], {})
