@@ -17,6 +17,8 @@ from rmq_store.server.requests.request import Request, refusal
 
 # BrokerConfig.java: defaultQueryMaxNum, for unique keys.
 _UNIQUE_KEY_MAX: Final = 32
+# Half a frame.
+ANSWER_BYTES_MAX: Final = 8 << 20
 
 
 class QueryProcessor:
@@ -26,7 +28,7 @@ class QueryProcessor:
         self._served = served
 
     def query(self, request: Request) -> RemotingCommand:
-        """12: frames, oldest first."""
+        """12: frames, oldest first; of those that are too many for ANSWER_BYTES_MAX the newest, and one at least."""
         header = request.header(QueryMessageRequestHeader)
         query, window = self._served.store.query, {"begin_ms": header.begin_timestamp, "end_ms": header.end_timestamp}
         if header.max_num < 1:
@@ -38,13 +40,18 @@ class QueryProcessor:
             found = query.by_key(header.topic, header.key, max_num=header.max_num, **window)
         if not found:
             raise refusal(ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct")
-        frames = [self._served.store.frame_at(one.commit_log_offset) for one in reversed(found)]
-        newest = found[0]
+        newest, frames, room = found[0], [], ANSWER_BYTES_MAX
+        for one in found:
+            frame = self._served.store.frame_at(one.commit_log_offset)
+            room -= len(frame)
+            if frames and room < 0:
+                break
+            frames.append(frame)
         index = QueryMessageResponseHeader(
             index_last_update_timestamp=newest.store_timestamp_ms,
             index_last_update_phyoffset=newest.commit_log_offset,
         )
-        return request.answer(header=index, body=b"".join(frames))
+        return request.answer(header=index, body=b"".join(reversed(frames)))
 
     def view(self, request: Request) -> RemotingCommand:
         """33: one frame."""

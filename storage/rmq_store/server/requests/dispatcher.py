@@ -70,7 +70,20 @@ class Dispatcher:
             _log.exception("request %s of %s", request.command.code, request.peer.address)
             answer = request.answer(ResponseCode.SYSTEM_ERROR, "an error inside the broker; its log has it")
         if answer is not None:
-            request.reply(answer)
+            _reply(request, answer)
+
+
+def _reply(request: Request, answer: RemotingCommand) -> None:
+    """Send an answer; in place of one that fits no frame, an error. Never raises."""
+    try:
+        request.reply(answer)
+        return
+    except Exception as error:
+        _log.warning("the answer to request %s of %s: %s", request.command.code, request.peer.address, error)
+    try:
+        request.reply(request.answer(ResponseCode.SYSTEM_ERROR, "the answer fits no frame; the broker's log has it"))
+    except Exception:
+        _log.exception("request %s of %s has no answer", request.command.code, request.peer.address)
 
 
 def _busy(request: Request, remark: str) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from rmq_store.protocol.errors import MQBrokerError
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
 from rmq_store.protocol.wire.header_fields import RequestHeader, ResponseHeader
 
 H = TypeVar("H", bound=RequestHeader)
+
+# An error may repeat a field of its request, which has up to 16 MiB; a header has room for little.
+_REMARK_CHARACTERS_MAX: Final = 1024
 
 
 class Peer(Protocol):
@@ -43,7 +46,9 @@ class Request:
     def answer(
         self, code: int = 0, remark: str | None = None, *, header: ResponseHeader | None = None, body: bytes = b""
     ) -> RemotingCommand:
-        """The answer with this code, typed fields and body."""
+        """The answer with this code, typed fields and body. A long remark is cut."""
+        if remark is not None and len(remark) > _REMARK_CHARACTERS_MAX:
+            remark = f"{remark[:_REMARK_CHARACTERS_MAX]}..."
         return response_to(self.command, code, remark, header.to_ext() if header is not None else None, body)
 
     def reply(self, command: RemotingCommand) -> None:

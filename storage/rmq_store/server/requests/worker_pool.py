@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final, NamedTuple
 
+_log: Final = logging.getLogger(__name__)
+
 _STOP_S: Final = 10.0
 
 
 class Work(NamedTuple):
-    """`run` is called in a thread of the pool; `give_up` instead if it waited for too long. Neither raises."""
+    """`run` is called in a thread of the pool; `give_up` instead if it waited for too long. An error is logged."""
 
     arrived_s: float
     run: Callable[[], None]
@@ -55,7 +58,8 @@ class WorkerPool:
 
     def _work(self) -> None:
         while (work := self._queue.get()) is not None:
-            if time.monotonic() - work.arrived_s > self._wait_s:
-                work.give_up()
-            else:
-                work.run()
+            late = time.monotonic() - work.arrived_s > self._wait_s
+            try:
+                (work.give_up if late else work.run)()
+            except Exception:  # the thread goes on: a pool may have no other one
+                _log.exception("work of the pool %s", self.name)
