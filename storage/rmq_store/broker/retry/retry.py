@@ -38,6 +38,7 @@ from rmq_store.broker.write.single_copy import CopiedMessage, record_of
 from rmq_store.broker.write.staged_files import StagedFile, content_sum_of
 from rmq_store.broker.write.writer import Writer
 from rmq_store.errors import ResponseError, UsageError
+from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS
 from rmq_store.format.frames.message import Message
 from rmq_store.format.properties import property_string as keys
 from rmq_store.format.text import names
@@ -189,9 +190,12 @@ class Retry:
         max_reconsume_times: int | None = None,
         *,
         n_plus_one: bool = True,
+        sys_flag: int = 0,
+        born_host: Host | None = None,
     ) -> SentBack:
         """Send a message to `%RETRY%group` (SEND_MESSAGE). Clients do this after a failed send-back, or for an ordered
         message that was tried too often. `message` is the one that the listener got: its topic is the original one.
+        `sys_flag`: the compression of its body, which is stored unchanged. `born_host` None: the store's own.
 
         `reconsume_times`: with `n_plus_one` the number of the reported failure, as clients from 5.1.1 on send it; above
         the maximum the message becomes a dead letter. Otherwise the number of retries so far; at the maximum the
@@ -200,8 +204,11 @@ class Retry:
         Raises:
             ResponseError: 26, no such group and none is made; 16, the topic may not be written; 13, the body or the
                 properties are too large. Nothing was written.
-            UsageError: the message breaks another rule.
+            UsageError: the message breaks another rule, or `sys_flag` has other bits.
         """
+        if sys_flag & ~COMPRESSION_FLAGS:
+            bits = f"{COMPRESSION_FLAGS:#x}"
+            raise UsageError(f"sys_flag={sys_flag:#x}: only the bits {bits} of compression can be given")
         settings = self._group_topics.group(group)
         maximum = settings.retry_max_times if max_reconsume_times is None else max_reconsume_times
         if not isinstance(message.body, bytes) or len(message.body) > self._config.max_message_size:
@@ -219,9 +226,9 @@ class Retry:
         properties = resent_properties(own, message.topic, hop, group, queue_id, max_reconsume_times)
         if size_bytes(properties) > self._properties_bytes_max:
             raise ResponseError(MESSAGE_ILLEGAL, "PROPERTIES_SIZE_EXCEEDED")
-        host = Host.parse(self._config.broker_host)
+        born = born_host or Host(Host.parse(self._config.broker_host).address, 0)
         born_ms = self._log.clock() if message.born_timestamp_ms is None else message.born_timestamp_ms
-        copy = CopiedMessage(message.body, message.flag, 0, born_ms, Host(host.address, 0), properties)
+        copy = CopiedMessage(message.body, message.flag, sys_flag, born_ms, born, properties)
         return self._put(group, copy, hop, queue_id)
 
     def set_max_reconsume_times(self, group: str, times: int) -> None:

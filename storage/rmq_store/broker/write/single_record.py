@@ -8,17 +8,13 @@ import random
 from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.rules.delay import DelayRules, Destination, destination_of
 from rmq_store.errors import UsageError
-from rmq_store.format.frames.frame_check import COMPRESSION_MASK, SysFlag
+from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS
 from rmq_store.format.frames.message import Message
 from rmq_store.format.frames.one_frame import Hosts, encode_one
 from rmq_store.format.properties.property_string import UNIQUE_KEY
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import UniqueIdGenerator, month_start_ms
 from rmq_store.log.append.append import OneRecord
-
-# All else in a sysFlag says what the store itself knows, or makes a record that no queue may hold. A plain int: the
-# operators of an IntFlag take longer than a whole frame.
-_CALLERS_FLAGS = int(SysFlag.COMPRESSED) | COMPRESSION_MASK
 
 
 class OneMessageEncoder:
@@ -46,8 +42,10 @@ class OneMessageEncoder:
             UsageError: body or properties too large, a separator or empty text in a property, an impossible delay level
             or time, a `sys_flag` with other bits.
         """
-        if sys_flag & ~_CALLERS_FLAGS:
-            raise UsageError(f"sys_flag={sys_flag:#x}: only the bits {_CALLERS_FLAGS:#x} of compression can be given")
+        # All else says what the store itself knows, or makes a record that no queue may hold.
+        if sys_flag & ~COMPRESSION_FLAGS:
+            bits = f"{COMPRESSION_FLAGS:#x}"
+            raise UsageError(f"sys_flag={sys_flag:#x}: only the bits {bits} of compression can be given")
         if len(message.body) > self._config.max_message_size:
             limit = self._config.max_message_size
             raise UsageError(f"the body has {len(message.body)} bytes, more than maxMessageSize={limit}")

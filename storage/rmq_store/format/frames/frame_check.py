@@ -79,6 +79,8 @@ class SysFlag(IntFlag):
 TRANSACTION_MASK = 0x00C
 HOSTS_V6_MASK = 0x030
 COMPRESSION_MASK = 0x700
+# That a body is compressed, and how: the bits that a sender may give. A plain int: operators of an IntFlag are slow.
+COMPRESSION_FLAGS = int(SysFlag.COMPRESSED) | COMPRESSION_MASK
 
 
 class FrameCheck(NamedTuple):

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
-from rmq_store.format.frames.frame_check import COMPRESSION_MASK, TRANSACTION_MASK, SysFlag
+from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS, TRANSACTION_MASK
 from rmq_store.format.frames.message import Message
 from rmq_store.format.properties.property_string import RETRY_TOPIC, UNIQUE_KEY, parse_properties
 from rmq_store.format.text.host import Host
@@ -27,7 +27,7 @@ from rmq_store.server.requests.request import Request, refusal
 
 OnStored: TypeAlias = Callable[[str, int], None]
 
-_SENDERS_FLAGS: Final = int(SysFlag.COMPRESSED) | COMPRESSION_MASK | TRANSACTION_MASK
+_SENDERS_FLAGS: Final = COMPRESSION_FLAGS | TRANSACTION_MASK
 _REGION: Final = "DefaultRegion"
 # The version from which on a client reports the number of the failure, not of the retries so far (V5_1_1).
 _N_PLUS_ONE_VERSION: Final = 435
@@ -98,6 +98,8 @@ class SendProcessor:
             header.reconsume_times or 0,
             header.max_reconsume_times,
             n_plus_one=request.command.version >= _N_PLUS_ONE_VERSION,
+            sys_flag=header.sys_flag & COMPRESSION_FLAGS,
+            born_host=Host.parse(request.peer.address),
         )
         stored = self._served.store.message_at(sent.commit_log_offset)
         self._on_stored(stored.topic, stored.queue_id)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -440,6 +441,15 @@ def test_a_resent_message_that_is_too_large_is_illegal(parking: Any, store: Stor
         with pytest.raises(ResponseError) as caught:
             store.retry.send_to_retry(GROUP, message, 1)
         assert caught.value.response_code == 13
+
+
+def test_a_resent_message_keeps_the_compression_of_its_body_and_its_host(store: Store) -> None:
+    body, host = zlib.compress(b"tea" * 1000), Host.parse("192.0.2.1:4711")
+    answer = store.retry.send_to_retry(GROUP, Message("TopicJ", body), 1, sys_flag=0x301, born_host=host)
+    stored = store.message_at(answer.commit_log_offset)
+    assert (stored.body, stored.sys_flag, stored.born_host) == (body, 0x301, host)
+    with pytest.raises(UsageError, match="0x4: only the bits 0x701"):
+        store.retry.send_to_retry(GROUP, Message("TopicJ", body), 1, sys_flag=4)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,34 @@
+"""Sends as the wire has them: flags of bodies, and the topics that take some."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from rmq_store.client import ResponseCode
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.request_codes import RequestCode
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.server.broker_server import BrokerServer
+
+
+def send(cluster: Cluster, server: BrokerServer, topic: str, body: bytes, **fields: str) -> RemotingCommand:
+    """The answer to 310. `fields` by their letters."""
+    known = {"a": "pg", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0"}
+    command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, known | fields, body)
+    return cluster.client.call(server.address, command, 20_000)
+
+
+@pytest.mark.parametrize("topic", ["Orders", "%RETRY%cg"])
+def test_a_compressed_body_stays_readable_and_names_its_sender(
+    cluster: Cluster, server: BrokerServer, topic: str
+) -> None:
+    """Producers compress from 4 KiB on, those of consumers too."""
+    answer = send(cluster, server, topic, zlib.compress(b"tea" * 2000), f=str(0x301))
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    offset = int((answer.ext_fields["msgId"])[16:], 16)
+    stored = server.store.message_at(offset)
+    assert stored.sys_flag == 0x301
+    assert zlib.decompress(stored.body) == b"tea" * 2000
+    assert stored.born_host.address == bytes((127, 0, 0, 1)) and stored.born_host.port > 0
