@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,11 +16,12 @@ from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.metadata.topics import PERM_INHERIT, PERM_READ, PERM_WRITE
 from rmq_store.broker.processor.local_broker import LocalBroker
 from rmq_store.broker.store.store import Store
-from rmq_store.errors import StoreError, UsageError
+from rmq_store.errors import UsageError
 from rmq_store.files.locks.lock import OfdLock
 from rmq_store.protocol.bodies.routes import MASTER_ID, BrokerData
 from rmq_store.protocol.bodies.topics import TopicConfig
 from rmq_store.protocol.wire.request_codes import RequestCode
+from rmq_store.server.housekeeping import Housekeeping, Step
 from rmq_store.server.name_server.route_processor import RouteProcessor
 from rmq_store.server.name_server.route_table import RouteTable
 from rmq_store.server.processors.administration import AdministrationProcessor, topic_config_of
@@ -31,6 +31,7 @@ from rmq_store.server.processors.members import Members
 from rmq_store.server.processors.pulling import PullProcessor
 from rmq_store.server.processors.queries import QueryProcessor
 from rmq_store.server.processors.queue_ends import QueueEndsProcessor
+from rmq_store.server.processors.queue_locks import QueueLocks
 from rmq_store.server.processors.sending import SendProcessor
 from rmq_store.server.processors.served_store import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, ServedStore
 from rmq_store.server.requests.dispatcher import Dispatcher, Service
@@ -40,8 +41,6 @@ from rmq_store.server.transport.connection import Connection
 from rmq_store.server.transport.limits import ListenerLimits
 from rmq_store.server.transport.listener import Listener
 
-_log: Final = logging.getLogger(__name__)
-
 CLUSTER_NAME: Final = "DefaultCluster"
 
 # BrokerConfig.java: threads (two processors), queue capacities, and how long a request may wait in its queue.
@@ -49,10 +48,10 @@ _SEND: Final = (1, 10_000, 200)
 _PULL: Final = (2, 100_000, 5_000)
 _ADMIN: Final = (2, 20_000, 5_000)
 _CLIENTS: Final = (1, 50_000, 31_000)
-# Between two rounds of housekeeping: offsets that wait, due messages, members of other processes.
-_ROUND_S: Final = 0.1
-_OFFSETS_EVERY: Final = 5
-_MEMBERS_EVERY: Final = 10
+# Between two deliveries of due messages, writes of offsets that wait, and looks at members of other processes.
+_DELIVERY_S: Final = 0.1
+_OFFSETS_S: Final = 0.5
+_MEMBERS_S: Final = 1.0
 
 
 class BrokerServer:
@@ -94,7 +93,8 @@ class BrokerServer:
         }
         broker = LocalBroker(self.store.broker_name, self.store)
         served = self._served = ServedStore(self.store, broker, cluster_name, self.address)
-        self._members = Members(served)
+        self._locks = QueueLocks(served)
+        self._members = Members(served, self._locks.release)
         self._offsets = CommittedOffsets(served)
         self._holds = HeldPulls(self.store)
         self._pulls = PullProcessor(served, self._members, self._offsets, self._holds)
@@ -104,7 +104,7 @@ class BrokerServer:
         self.routes.add_own(own, self._topics)
         self._holds.start(self._wake)
         self._dispatcher = Dispatcher(self._services())
-        self._housekeeping = threading.Thread(target=self._keep_house, name="rmq-broker-housekeeping", daemon=True)
+        self._housekeeping = Housekeeping(str(self.store.path), self._steps())
         self._housekeeping.start()
         self._listener.start()
         # pyarrow loads pandas when it first makes an array of a list: not while the first batch of a client waits.
@@ -118,7 +118,7 @@ class BrokerServer:
             return
         self._stop.set()
         self._listener.stop_listening()
-        self._housekeeping.join()
+        self._housekeeping.close()
         self._holds.close()
         for pool in self._pools.values():
             pool.close()
@@ -160,7 +160,7 @@ class BrokerServer:
     def _disconnected(self, peer: Peer) -> None:
         self.routes.disconnected(peer)
         work = partial(self._members.disconnected, peer)
-        self._pools["client"].submit(Work(float("inf"), work, work))
+        self._pools["client"].submit(Work(float("inf"), work, work), force=True)
 
     def _services(self) -> dict[int, Service]:
         send, pull, admin, client = (self._pools[name] for name in ("send", "pull", "admin", "client"))
@@ -185,8 +185,8 @@ class BrokerServer:
             RequestCode.HEART_BEAT: Service(members.heartbeat, client),
             RequestCode.UNREGISTER_CLIENT: Service(members.unregister, client),
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: Service(members.consumer_list, client),
-            RequestCode.LOCK_BATCH_MQ: Service(members.lock, client),
-            RequestCode.UNLOCK_BATCH_MQ: Service(members.unlock, client),
+            RequestCode.LOCK_BATCH_MQ: Service(self._locks.lock, client),
+            RequestCode.UNLOCK_BATCH_MQ: Service(self._locks.unlock, client),
             RequestCode.CHECK_CLIENT_CONFIG: Service(members.check_client, client),
             RequestCode.QUERY_MESSAGE: Service(queries.query, admin),
             RequestCode.VIEW_MESSAGE_BY_ID: Service(queries.view, admin),
@@ -219,17 +219,12 @@ class BrokerServer:
     def _wake(self, held: HeldPull, is_last: bool) -> None:
         assert self._dispatcher is not None
         work = partial(self._dispatcher.run, lambda _: self._pulls.pull_again(held, is_last=is_last), held.request)
-        self._pools["pull"].submit(Work(float("inf"), work, work))
+        self._pools["pull"].submit(Work(float("inf"), work, work), force=True)
 
-    def _keep_house(self) -> None:
-        turn = 0
-        while not self._stop.wait(_ROUND_S):
-            turn += 1
-            try:
-                self.store.schedule.deliver_due()
-                if turn % _OFFSETS_EVERY == 0:
-                    self._offsets.write()
-                if turn % _MEMBERS_EVERY == 0:
-                    self._members.notify_changes()
-            except StoreError as error:
-                _log.warning("%s: %s", self.store.path, error)
+    def _steps(self) -> tuple[Step, ...]:
+        return (
+            Step("delivery of due messages", _DELIVERY_S, self.store.schedule.deliver_due),
+            Step("offsets that wait", _OFFSETS_S, self._offsets.write),
+            Step("expired locks of queues", _MEMBERS_S, self._locks.end_expired),
+            Step("changed groups", _MEMBERS_S, self._members.notify_changes),
+        )

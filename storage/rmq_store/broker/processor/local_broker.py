@@ -233,10 +233,10 @@ class LocalBroker:
         with self._answers.trying():
             self._groups.share_topics(group, client_id, topics)
 
-    def unregister(self, group: str, client_id: str) -> None:
-        """See `Broker.unregister`."""
+    def unregister(self, group: str, client_id: str, *, keeps_locks: bool = False) -> None:
+        """See `Broker.unregister`; with `keeps_locks` the client's locks stay until `unlock_queues`."""
         with self._answers.trying():
-            self._groups.unregister(group, client_id)
+            self._groups.unregister(group, client_id, keeps_locks=keeps_locks)
 
     def consumer_ids(self, group: str) -> list[str]:
         """See `Broker.consumer_ids`."""

@@ -80,10 +80,11 @@ class LocalGroups:
             self._share_or_release(lease, client_id, topics, shares=True)
             self._receivers[group, client_id] = lease
 
-    def unregister(self, group: str, client_id: str) -> None:
-        """See `Broker.unregister`."""
+    def unregister(self, group: str, client_id: str, *, keeps_locks: bool = False) -> None:
+        """See `Broker.unregister`. With `keeps_locks` its locks stay until they are unlocked."""
         with self._turn.entered():
-            for key in [key for key, (owner, _) in self._locks.items() if (key[0], owner) == (group, client_id)]:
+            locks = [] if keeps_locks else self._locks.items()
+            for key in [key for key, (owner, _) in locks if (key[0], owner) == (group, client_id)]:
                 self._locks[key][1].release()
                 del self._locks[key]
             uses = self._uses.get((group, client_id), {})

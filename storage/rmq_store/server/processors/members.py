@@ -1,24 +1,23 @@
-"""34, 35, 38, 41, 42 and 46: the clients of groups (ClientManageProcessor.java, ConsumerManager.java).
+"""34, 35, 38 and 46: the clients of groups (ClientManageProcessor.java, ConsumerManager.java).
 
-The store's own list of members and locks counts, so that clients of other processes are on it, too. Here is added what
-only connections know: through which one a client can be reached, and its subscriptions.
+The store's own list of members counts, so that clients of other processes are on it, too. Here is added what only
+connections know: through which one a client can be reached, and its subscriptions.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from rmq_store.broker.filter.subscription import MessageSelector, Subscription
-from rmq_store.errors import StoreError, UsageError
+from rmq_store.errors import UsageError
 from rmq_store.protocol.bodies.clients import (
     CheckClientRequestBody,
     ConsumerData,
     HeartbeatData,
-    LockBatchRequestBody,
-    LockBatchResponseBody,
 )
 from rmq_store.protocol.bodies.groups import Connection, ConsumerConnection, ConsumerList, SubscriptionData
 from rmq_store.protocol.errors import ResponseCode
@@ -33,10 +32,15 @@ from rmq_store.protocol.wire.header_fields import request as request_of
 from rmq_store.server.processors.served_store import ServedStore
 from rmq_store.server.requests.request import Peer, Request, refusal
 
+T = TypeVar("T")
+
 _log: Final = logging.getLogger(__name__)
 
 _ONEWAY: Final = 2
 _BROADCASTING: Final = "BROADCASTING"
+
+HEARTBEAT_NAMES_MAX: Final = 1000
+"""Groups of a heartbeat, and topics: each one of a consumer is a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +55,14 @@ class Member:
 
 
 class Members:
-    """The consumers and producers that are connected. Safe for threads."""
+    """The consumers and producers that are connected. Safe for threads.
 
-    def __init__(self, served: ServedStore) -> None:
+    `on_left(group, client id)` is told of a consumer that has left its group by 35.
+    """
+
+    def __init__(self, served: ServedStore, on_left: Callable[[str, str], None]) -> None:
         self._served = served
+        self._on_left = on_left
         self._turn = threading.RLock()
         self._consumers: dict[str, dict[str, Member]] = {}
         self._producers: dict[str, dict[str, Peer]] = {}
@@ -63,13 +71,20 @@ class Members:
     # -- requests ---------------------------------------------------------------------------------------------------
 
     def heartbeat(self, request: Request) -> RemotingCommand:
-        """34."""
+        """34. A group that is refused does not keep the client out of its other groups; its error is the answer."""
         beat = HeartbeatData.decode(request.command.body)
-        for consumer in beat.consumer_data_set:
-            self._beat(request, beat.client_id, consumer)
+        _check_size(beat)
         with self._turn:
             for producer in beat.producer_data_set:
                 self._producers.setdefault(producer.group_name, {})[beat.client_id] = request.peer
+        errors: list[Exception] = []
+        for consumer in beat.consumer_data_set:
+            try:
+                self._beat(request, beat.client_id, consumer)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
         return request.answer(header=HeartbeatResponseHeader())
 
     def unregister(self, request: Request) -> RemotingCommand:
@@ -77,8 +92,9 @@ class Members:
         header = request.header(UnregisterClientRequestHeader)
         if header.producer_group is not None:
             with self._turn:
-                self._producers.get(header.producer_group, {}).pop(header.client_id, None)
+                _forget(self._producers, header.producer_group, header.client_id)
         if header.consumer_group is not None:
+            self._on_left(header.consumer_group, header.client_id)
             self._leave(header.consumer_group, header.client_id)
         return request.answer()
 
@@ -89,19 +105,6 @@ class Members:
         if not ids:
             raise refusal(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
         return request.answer(body=ConsumerList(consumer_id_list=tuple(ids)).encode())
-
-    def lock(self, request: Request) -> RemotingCommand:
-        """41."""
-        asked = LockBatchRequestBody.decode(request.command.body)
-        held = self._served.broker.lock_queues(asked.consumer_group, asked.client_id, asked.mq_set)
-        mine = tuple(queue for queue in asked.mq_set if queue in held)
-        return request.answer(body=LockBatchResponseBody(lock_ok_mq_set=mine).encode())
-
-    def unlock(self, request: Request) -> RemotingCommand:
-        """42."""
-        asked = LockBatchRequestBody.decode(request.command.body)
-        self._served.broker.unlock_queues(asked.consumer_group, asked.client_id, asked.mq_set)
-        return request.answer()
 
     def check_client(self, request: Request) -> RemotingCommand:
         """46: whether a condition can be evaluated."""
@@ -160,7 +163,7 @@ class Members:
             return [member.peer for member in self._consumers.get(group, {}).values()]
 
     def disconnected(self, peer: Peer) -> None:
-        """A connection has ended: its clients leave their groups (ClientHousekeepingService)."""
+        """A connection has ended: its clients leave their groups, and keep their locks (ClientHousekeepingService)."""
         with self._turn:
             gone = [
                 (group, client_id)
@@ -168,9 +171,9 @@ class Members:
                 for client_id, member in members.items()
                 if member.peer is peer
             ]
-            for producers in self._producers.values():
+            for group, producers in list(self._producers.items()):
                 for client_id in [one for one, known in producers.items() if known is peer]:
-                    del producers[client_id]
+                    _forget(self._producers, group, client_id)
         for group, client_id in gone:
             self._leave(group, client_id)
 
@@ -197,24 +200,45 @@ class Members:
 
     def _leave(self, group: str, client_id: str) -> None:
         with self._turn:
-            self._consumers.get(group, {}).pop(client_id, None)
+            _forget(self._consumers, group, client_id)
         try:
-            self._served.broker.unregister(group, client_id)
-        except StoreError as error:
+            self._served.broker.unregister(group, client_id, keeps_locks=True)
+        except Exception as error:
             _log.warning("client %s could not leave group %s: %s", client_id, group, error)
         self._notify_if_changed(group)
 
     def _notify_if_changed(self, group: str) -> None:
-        ids = self._served.broker.consumer_ids(group)
-        with self._turn:
-            if self._known_ids.get(group, []) == ids:
-                return
-            self._known_ids[group] = ids
-            peers = self.consumer_peers(group)
-        notice = request_of(NotifyConsumerIdsChangedRequestHeader(consumer_group=group))
-        notice.flag = _ONEWAY
-        for peer in peers:
-            peer.send(notice)
+        """Never raises: clients look for themselves every 20 s."""
+        try:
+            ids = self._served.broker.consumer_ids(group)
+            with self._turn:
+                if self._known_ids.get(group, []) == ids:
+                    return
+                self._known_ids[group] = ids
+                if not ids:
+                    del self._known_ids[group]
+                peers = self.consumer_peers(group)
+            notice = request_of(NotifyConsumerIdsChangedRequestHeader(consumer_group=group))
+            notice.flag = _ONEWAY
+            for peer in peers:
+                peer.send(notice)
+        except Exception as error:
+            _log.warning("members of group %s are not told of a change: %s", group, error)
+
+
+def _check_size(beat: HeartbeatData) -> None:
+    groups = len(beat.consumer_data_set) + len(beat.producer_data_set)
+    topics = sum(len(one.subscription_data_set) for one in beat.consumer_data_set)
+    if max(groups, topics) > HEARTBEAT_NAMES_MAX:
+        remark = f"a heartbeat of {groups} groups and {topics} topics; at most {HEARTBEAT_NAMES_MAX} of each are taken"
+        raise refusal(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def _forget(clients: dict[str, dict[str, T]], group: str, client_id: str) -> None:
+    known = clients.get(group, {})
+    known.pop(client_id, None)
+    if not known:
+        clients.pop(group, None)
 
 
 def subscription_of(data: SubscriptionData) -> Subscription:

@@ -40,7 +40,8 @@ class QueryProcessor:
             found = query.by_key(header.topic, header.key, max_num=header.max_num, **window)
         if not found:
             raise refusal(ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct")
-        newest, frames, room = found[0], [], ANSWER_BYTES_MAX
+        newest, room = found[0], ANSWER_BYTES_MAX
+        frames: list[bytes] = []
         for one in found:
             frame = self._served.store.frame_at(one.commit_log_offset)
             room -= len(frame)

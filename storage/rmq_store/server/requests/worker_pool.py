@@ -41,9 +41,9 @@ class WorkerPool:
         """How many pieces of work wait now."""
         return self._queue.qsize()
 
-    def submit(self, work: Work) -> bool:
-        """Take a piece of work; False if too many wait."""
-        if self._queue.qsize() >= self._waiting_max:
+    def submit(self, work: Work, *, force: bool = False) -> bool:
+        """Take a piece of work; False if too many wait. `force`: take it all the same."""
+        if not force and self._queue.qsize() >= self._waiting_max:
             return False
         self._queue.put(work)
         return True

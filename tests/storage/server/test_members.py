@@ -1,0 +1,161 @@
+"""Clients that join, leave and break off: their groups, and the locks of their queues."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from rmq_store.client import ResponseCode
+from rmq_store.protocol.bodies.clients import (
+    ConsumerData,
+    HeartbeatData,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    ProducerData,
+)
+from rmq_store.protocol.bodies.groups import SubscriptionData
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.request_codes import RequestCode
+from rmq_store.remoting.cluster import groups
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.transport.settings import ClusterSettings
+from rmq_store.server.broker_server import BrokerServer
+from rmq_store.server.processors.queue_locks import EXPIRES_S
+
+PATIENCE_S = 60.0
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    end_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end_s, "it did not happen"
+        time.sleep(0.005)
+
+
+def queues(count: int) -> tuple[MessageQueue, ...]:
+    return tuple(MessageQueue("Orders", "rmq-embedded", number) for number in range(count))
+
+
+def call(cluster: Cluster, server: BrokerServer, code: int, body: bytes = b"", **fields: str) -> RemotingCommand:
+    return cluster.client.call(server.address, RemotingCommand(code, fields, body), 20_000)
+
+
+def lock(cluster: Cluster, server: BrokerServer, client_id: str, count: int = 1) -> set[int]:
+    """The queue ids of Orders that the client has got."""
+    asked = LockBatchRequestBody(consumer_group="cg", client_id=client_id, mq_set=queues(count))
+    answer = call(cluster, server, RequestCode.LOCK_BATCH_MQ, asked.encode())
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return {queue.queue_id for queue in LockBatchResponseBody.decode(answer.body).lock_ok_mq_set}
+
+
+def ids(server: BrokerServer, group: str = "cg") -> list[str]:
+    return server._served.broker.consumer_ids(group)
+
+
+def beat(client_id: str, *names: str) -> HeartbeatData:
+    return HeartbeatData(client_id=client_id, consumer_data_set=tuple(ConsumerData(group_name=one) for one in names))
+
+
+def test_a_lock_of_a_client_that_does_not_ask_again_ends_after_a_minute(
+    server: BrokerServer, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who only asks for locks is no member, and nobody misses it."""
+    now_s = 1000.0
+    monkeypatch.setattr(server._locks, "_clock", lambda: now_s)
+    assert lock(cluster, server, "one") == {0}
+    now_s += EXPIRES_S - 1
+    assert lock(cluster, server, "two") == set()  # to be asked for by another one does not prolong it
+    now_s += 2
+    assert lock(cluster, server, "two") == {0}
+    now_s += EXPIRES_S - 1
+    assert lock(cluster, server, "two") == {0}
+    now_s += EXPIRES_S - 1
+    assert lock(cluster, server, "one") == set()
+
+
+def test_a_lock_that_has_ended_is_free_for_other_processes(
+    server: BrokerServer, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rmq_store.broker.processor.local_broker import LocalBroker
+
+    assert lock(cluster, server, "far") == {0}
+    other = LocalBroker("rmq-embedded", server.store)
+    try:
+        assert other.lock_queues("cg", "near", queues(1)) == set()
+        later_s = time.monotonic() + EXPIRES_S + 1
+        monkeypatch.setattr(server._locks, "_clock", lambda: later_s)
+        eventually(lambda: other.lock_queues("cg", "near", queues(1)) == set(queues(1)))
+    finally:
+        other.close()
+
+
+def test_a_connection_that_breaks_ends_the_membership_and_no_lock(server: BrokerServer, cluster: Cluster) -> None:
+    broken = Cluster(ClusterSettings.of_text(server.address))
+    groups.heartbeat(broken, beat("one", "cg"))
+    assert lock(broken, server, "one") == {0}
+    assert ids(server) == ["one"]
+    broken.close()
+    eventually(lambda: ids(server) == [])
+    assert lock(cluster, server, "two") == set()
+    assert lock(cluster, server, "one") == {0}  # it has come back
+
+
+def test_who_unregisters_or_unlocks_gives_its_locks_at_once(server: BrokerServer, cluster: Cluster) -> None:
+    assert lock(cluster, server, "one", 2) == {0, 1}
+    assert call(cluster, server, RequestCode.UNREGISTER_CLIENT, clientID="one", consumerGroup="cg").code == 0
+    assert lock(cluster, server, "two", 2) == {0, 1}
+    asked = LockBatchRequestBody(consumer_group="cg", client_id="two", mq_set=queues(1))
+    assert call(cluster, server, RequestCode.UNLOCK_BATCH_MQ, asked.encode()).code == 0
+    assert lock(cluster, server, "one", 2) == {0}
+
+
+def test_a_group_that_is_refused_does_not_keep_a_client_out_of_its_others(
+    server: BrokerServer, cluster: Cluster
+) -> None:
+    data = HeartbeatData(
+        client_id="one",
+        consumer_data_set=(ConsumerData(group_name="no name"), ConsumerData(group_name="cg")),
+        producer_data_set=(ProducerData(group_name="pg"),),
+    )
+    answer = call(cluster, server, RequestCode.HEART_BEAT, data.encode())
+    assert answer.code == ResponseCode.SYSTEM_ERROR and "no name" in (answer.remark or "")
+    assert ids(server) == ["one"]
+    assert len(server._members.producer_peers("pg")) == 1
+
+
+def test_a_heartbeat_and_a_lock_of_too_many_names_are_refused(server: BrokerServer, cluster: Cluster) -> None:
+    topics = tuple(SubscriptionData(topic=f"T{number}", sub_string="*") for number in range(1001))
+    many = ConsumerData(group_name="cg", subscription_data_set=topics)
+    for data in (beat("one", *(f"g{n}" for n in range(1001))), HeartbeatData(client_id="c", consumer_data_set=(many,))):
+        answer = call(cluster, server, RequestCode.HEART_BEAT, data.encode())
+        assert answer.code == ResponseCode.SYSTEM_ERROR and "at most 1000" in (answer.remark or "")
+    asked = LockBatchRequestBody(consumer_group="cg", client_id="one", mq_set=queues(1001))
+    answer = call(cluster, server, RequestCode.LOCK_BATCH_MQ, asked.encode())
+    assert answer.code == ResponseCode.SYSTEM_ERROR and "1001 queues" in (answer.remark or "")
+    assert ids(server) == []
+
+
+@pytest.mark.parametrize("failing", ["unregister", "consumer_ids"])
+def test_an_error_while_clients_leave_keeps_none_of_them(
+    server: BrokerServer, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    broken = Cluster(ClusterSettings.of_text(server.address))
+    groups.heartbeat(broken, beat("one", "cg1", "cg2"))
+    broker = type(server._served.broker)
+    real = getattr(broker, failing)
+
+    def fail_for_one(self: object, group: str, *args: object, **named: object) -> object:
+        if group == "cg1":
+            raise OSError(24, "Too many open files")
+        return real(self, group, *args, **named)
+
+    monkeypatch.setattr(broker, failing, fail_for_one)
+    broken.close()
+    eventually(lambda: server._members.connection("cg1") is server._members.connection("cg2") is None)
+    monkeypatch.undo()
+    eventually(lambda: ids(server, "cg2") == [])
+    groups.heartbeat(cluster, beat("two", "cg2"))  # the thread of the clients lives
+    assert ids(server, "cg2") == ["two"]
