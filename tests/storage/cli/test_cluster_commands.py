@@ -14,8 +14,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from helpers.cluster.simulated import SimulatedCluster
+from helpers.cluster.simulated.queues import START_MS, SentMessage
+from helpers.cluster.waiting import until
 from rmq_store.cli import commands
+from rmq_store.cli.cluster.follow import ClusterFollower
+from rmq_store.cli.target.cluster_target import ClusterTarget
 from rmq_store.protocol.wire.request_codes import RequestCode
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.transport.settings import ClusterSettings
 
 Ask = Callable[..., Result]
 GROUP = "cg_bills"
@@ -118,6 +124,42 @@ def test_the_last_messages_come_in_the_order_of_their_times(ask: Ask) -> None:
     assert _plain(ask("tail", "Orders", "-n", "0")) == ""
     rows = [json.loads(row) for row in _plain(ask("tail", "Orders", "--from", "earliest", "--json")).splitlines()]
     assert [row["queueOffset"] for row in rows] == [offset for offset in range(10, 100) for _ in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("start", "later"),
+    [
+        (lambda follower: follower.start_last(1), []),
+        (lambda follower: follower.start_last(0), []),
+        (lambda follower: follower.start_at(START_MS + 98_000), [98, 98, 99, 99]),
+    ],
+)
+def test_a_broker_that_answers_later_begins_where_it_was_asked_for(
+    cluster: SimulatedCluster, start: Callable[[ClusterFollower], None], later: list[int]
+) -> None:
+    """Otherwise its whole history is printed behind the newest messages."""
+    late = cluster.brokers["broker-001"]
+    late.stop()
+    told: list[str] = []
+    settings = ClusterSettings.of_text(cluster.name_server, timeout_ms=20_000)
+    with Cluster(settings) as opened:
+        route = opened.known_route("Orders")
+        follower = ClusterFollower(
+            opened, ClusterTarget(settings), route.read_queues(), columns=["body"], tell=told.append
+        )
+        start(follower)
+        assert {row["brokerName"] for row in follower.take()} <= {"broker-000"}
+        late.start()
+        found: list[int] = []
+
+        def answers_again() -> bool:
+            found.extend(row["queueOffset"] for row in follower.take())
+            return "broker broker-001 answers again" in told
+
+        until(answers_again, "the broker is not asked again")
+        assert found == later
+        late.queues.topics["Orders"][1].append(SentMessage(b"new", store_ms=START_MS + 200_000))
+        assert [(row["brokerName"], row["queueOffset"]) for row in follower.take()] == [("broker-001", 100)]
 
 
 def test_what_is_sent_is_where_it_was_said_and_can_be_filtered(ask: Ask, tmp_path: Path) -> None:

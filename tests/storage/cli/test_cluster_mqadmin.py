@@ -244,6 +244,45 @@ def test_a_clone_copies_the_offsets_of_one_topic(ask: Ask, cluster: Administered
     assert ("cg_new", "Orders", 1) not in cluster.brokers[A].offsets
 
 
+def test_a_clone_says_which_queues_keep_a_pending_reset(ask: Ask, cluster: AdministeredCluster) -> None:
+    """A broker of 5.x answers SUCCESS with a remark, and stores nothing."""
+    cluster.administration[A].commit("cg_bills", "Orders", 0, 3)
+    cluster.administration[A].commit("cg_new", "Orders", 0, 1)
+    cluster.brokers[A].answer(RequestCode.UPDATE_CONSUMER_OFFSET, lambda _: (0, {}, b""))
+    cluster.brokers[A].remarks[RequestCode.UPDATE_CONSUMER_OFFSET] = "Offset has been previously reset"
+    line = ("cloneGroupOffset", "-s", "cg_bills", "-d", "cg_new", "-t", "Orders", "--yes")
+    result = ask(*line)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.splitlines()[-1] == f"Orders {A} queue 0: stays at 1: another reset is pending"
+    result = ask(*line, "--json")
+    found = json.loads(result.stdout)
+    assert (result.exit_code, found["reset"], found["queues"][0]["resetOffset"]) == (1, False, 1)
+
+
+def test_a_clone_is_refused_where_members_are_not_known(ask: Ask, cluster: AdministeredCluster) -> None:
+    """Members that run would write their own offsets again."""
+    cluster.administration[A].commit("cg_bills", "Orders", 0, 3)
+    cluster.brokers[B].refuse(RequestCode.GET_CONSUMER_CONNECTION_LIST, NO_RIGHTS)
+    result = ask("cloneGroupOffset", "-s", "cg_bills", "-d", "cg_new", "-t", "Orders", "--yes")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "CODE: 16" in result.stderr
+    assert ("cg_new", "Orders", 0) not in cluster.brokers[A].offsets
+    assert cluster.changes == []
+
+
+def test_a_clone_names_queues_that_perhaps_have_no_offset(ask: Ask, cluster: AdministeredCluster) -> None:
+    cluster.administration[A].commit("cg_bills", "Orders", 0, 3)
+    cluster.administration[B].commit("cg_bills", "Orders", 1, 0)
+    result = ask("cloneGroupOffset", "-s", "cg_bills", "-d", "cg_new", "-t", "Orders", "--yes")
+    passed(result)
+    assert result.stderr.splitlines() == [
+        f"Orders {B} queue 1: left out: the broker is older than 5.0, and answers 0 whether or not cg_bills has an "
+        "offset",
+        f"Orders {A} queue 0: no offset -> 3",
+    ]
+    assert ("cg_new", "Orders", 1) not in cluster.brokers[B].offsets
+
+
 def test_a_setting_that_a_broker_does_not_have_is_refused(ask: Ask, cluster: AdministeredCluster) -> None:
     """A broker answers "success" for any name."""
     result = ask("updateBrokerConfig", "-k", "fileReservedTimes", "-v", "48")

@@ -19,7 +19,7 @@ from rmq_store.errors import OffsetOutOfRangeError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.offsets import search_offset
+from rmq_store.remoting.cluster.offsets import search_offsets
 
 _STEP_ROWS: Final = 512
 # With many queues each gets fewer rows, so that all together are bounded.
@@ -53,23 +53,27 @@ class ClusterFollower:
         self._columns = tuple(dict.fromkeys([*columns, "queueId", "queueOffset", "storeTimestamp", "brokerName"]))
         self._tell = tell
         self._next: dict[MessageQueue, int] = {}
+        self._beginnings: Callable[[Mapping[MessageQueue, QueueRange]], Mapping[MessageQueue, int]] = _first_offsets
         self._step_rows = max(min(_STEP_ROWS, _ROWS_TOGETHER // max(len(queues), 1)), 1)
         self.answers = Answers(cluster)
         self._silent: set[str] = set()
 
-    # -- where to begin: at the first message, unless one of these is called ----------------------------------------
+    # -- where to begin: at the first message, unless one of these is called. A queue whose broker does not answer yet
+    # -- begins by the same choice when it does.
 
     def start_at(self, timestamp_ms: int) -> None:
         """Begin with the first message of each queue that was stored at that time (ms) or later."""
-        for queue in self.ranges():
-            self._next[queue] = search_offset(self._cluster, queue, timestamp_ms)
+        self._beginnings = lambda unseen: search_offsets(self._cluster, unseen, timestamp_ms)
 
     def start_from(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Begin at these queue offsets; other queues begin at their first message."""
         self._next.update(offsets)
 
     def start_last(self, count: int) -> None:
-        """Begin so that `take` yields the last `count` wanted messages; with 0, only new ones."""
+        """Begin so that `take` yields the last `count` wanted messages of the brokers that answer now; with 0, only
+        new ones. Of a broker that answers later, only messages that are stored after its first answer are yielded.
+        """
+        self._beginnings = _ends
         found: list[tuple[int, MessageQueue, int]] = []
         for queue, present in self.ranges().items():
             self._next[queue] = stop = present.max_offset
@@ -98,10 +102,14 @@ class ClusterFollower:
 
     def take(self) -> Iterator[dict[str, Any]]:
         """Yield the messages that exist and were not yielded yet, by their store times."""
+        ranges = self.ranges()
+        unseen = {queue: present for queue, present in ranges.items() if queue not in self._next}
+        if unseen:
+            self._next.update(self._beginnings(unseen))
         parts = [
             self._queue(queue, present)
-            for queue, present in sorted(self.ranges().items())
-            if self._next.get(queue) != present.max_offset
+            for queue, present in sorted(ranges.items())
+            if self._next[queue] != present.max_offset
         ]
         yield from heapq.merge(*parts, key=lambda row: int(row["storeTimestamp"]))
 
@@ -121,7 +129,7 @@ class ClusterFollower:
 
     def _queue(self, queue: MessageQueue, present: QueueRange) -> Iterator[dict[str, Any]]:
         first, end = present
-        start = self._next.setdefault(queue, first)
+        start = self._next[queue]
         if start > end:
             # A slave that stands in for its master may not have these messages yet.
             if self._cluster.known_route(queue.topic).brokers[queue.broker_name].master is not None:
@@ -154,3 +162,11 @@ class ClusterFollower:
         for row in rows_between(self._cluster, self._target, queue, start, stop, names, tags=self._tags, lanes=1):
             if self._selector is None or self._selector.matches(row["properties"]):
                 yield row
+
+
+def _first_offsets(ranges: Mapping[MessageQueue, QueueRange]) -> Mapping[MessageQueue, int]:
+    return {queue: one.min_offset for queue, one in ranges.items()}
+
+
+def _ends(ranges: Mapping[MessageQueue, QueueRange]) -> Mapping[MessageQueue, int]:
+    return {queue: one.max_offset for queue, one in ranges.items()}

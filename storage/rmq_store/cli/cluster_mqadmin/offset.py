@@ -1,8 +1,6 @@
-"""Offsets of groups at the brokers of a cluster: reset by time, skipped to the end, cloned.
+"""Offsets of groups at the brokers of a cluster: reset by time, and skipped to the end.
 
-Source: ResetOffsetByTimeCommand.java, SkipAccumulationSubCommand.java, CloneGroupOffsetCommand.java. mqadmin's clone
-writes the ends of the queues, not the offsets of the source, and it does so for all topics of the source: here the
-offsets of one topic are copied.
+Source: ResetOffsetByTimeCommand.java, SkipAccumulationSubCommand.java.
 """
 
 from __future__ import annotations
@@ -16,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store.cli.cluster_mqadmin.common import BROKER, CLUSTER, Brokers, like, masters_of, require_route
+from rmq_store.cli.cluster_mqadmin.offset_clone import queue_json
 from rmq_store.cli.mqadmin import offset as store_commands
 from rmq_store.cli.mqadmin.offset import timestamp_ms
-from rmq_store.cli.mqadmin_print.lines import write_line
 from rmq_store.cli.mqadmin_print.offsets import OffsetRow, reset_head, write_offsets
 from rmq_store.cli.shared.confirm import confirm
 from rmq_store.cli.shared.output import printable, write_json
@@ -62,56 +60,6 @@ def skip_accumulated_message(
     """Move a group to the end of each queue of a topic, at all of its masters: it skips all messages before."""
     reset = _Reset(group, topic, _BEHIND_THE_NEWEST, force, None, cluster_name)
     reset.run(target, as_json, dry_run, yes, "", "#rollbackOffset")
-
-
-@like(store_commands.clone_group_offset)
-def clone_group_offset(
-    target: ClusterTarget, as_json: bool, source: str, target_group: str, topic: str, dry_run: bool, yes: bool
-) -> None:
-    """Set a group's offsets on a topic to those of another group. The group that gets them must have no members: they
-    would write their own offsets again."""
-    from rmq_store.remoting.admin.groups import connections
-    from rmq_store.remoting.cluster import offsets
-
-    with target.open() as cluster:
-        route = require_route(cluster, topic)
-        ends = offsets.queue_ranges(cluster, route.read_queues())
-        # A 4.x broker answers 0 for a young queue, whether or not the group has an offset.
-        found = offsets.query_consumer_offsets(cluster, source, route.read_queues())
-        given = {queue: one.offset for queue, one in sorted(found.items()) if not one.may_be_none}
-        if not given:
-            raise UsageError(f"group {source!r} has no offsets on topic {topic!r}: nothing to clone")
-        now = offsets.query_consumer_offsets(cluster, target_group, given)
-        for queue, then in given.items():
-            before = str(now[queue].offset) if queue in now else "no offset"
-            text = f"{topic} {queue.broker_name} queue {queue.queue_id}: {before} -> {then}"
-            click.echo(printable(text), err=True)
-        members = Brokers().ask_each(masters_of(route), lambda one: connections(cluster, one, target_group))
-        names = sorted({one.client_id for _, online in members for one in online.connection_set})
-        if names and not dry_run:
-            raise UsageError(f"group {target_group!r} has running members, stop them first: {', '.join(names)}")
-        if not dry_run:
-            confirm(f"Set {len(given)} offsets of group {printable(target_group)}?", yes=yes)
-            _require_group(cluster, masters_of(route), target_group)
-            offsets.update_consumer_offsets(cluster, target_group, given)
-    if as_json:
-        rows = [
-            _json(queue, ends[queue].max_offset, now[queue].offset if queue in now else None, then)
-            for queue, then in given.items()
-        ]
-        write_json({"reset": not dry_run, "queues": rows})
-    elif not dry_run:
-        write_line("clone group offset success. srcGroup[%s], destGroup=[%s], topic[%s]", source, target_group, topic)
-
-
-def _require_group(cluster: Cluster, brokers: list[BrokerProcess], group: str) -> None:
-    """Make the group where it is not: brokers of 5.x take offsets of groups that they know only."""
-    from rmq_store.protocol.bodies.groups import SubscriptionGroupConfig
-    from rmq_store.remoting.admin.groups import group_config, update_group
-
-    for process in brokers:
-        if group_config(cluster, process, group) is None:
-            update_group(cluster, process, SubscriptionGroupConfig(group_name=cluster.wire_group(group)))
 
 
 @dataclass(frozen=True)
@@ -220,19 +168,8 @@ class _Reset:
             if one is None and not dry_run:
                 continue
             then = planned if one is None else one.offsets.get(queue, planned)
-            queues.append(_json(queue, rows[queue].broker_offset, rows[queue].consumer_offset, then))
+            queues.append(queue_json(queue, rows[queue].broker_offset, rows[queue].consumer_offset, then))
         return {"reset": bool(done), "queues": queues, "brokers": {name: str(one.way) for name, one in done.items()}}
 
 
-def _json(queue: MessageQueue, end: int, now: int | None, then: int) -> dict[str, Any]:
-    return {
-        "topic": queue.topic,
-        "brokerName": queue.broker_name,
-        "queueId": queue.queue_id,
-        "brokerOffset": end,
-        "consumerOffset": now,
-        "resetOffset": then,
-    }
-
-
-COMMANDS = (reset_offset_by_time, skip_accumulated_message, clone_group_offset)
+COMMANDS = (reset_offset_by_time, skip_accumulated_message)

@@ -202,7 +202,11 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
         "offsets (15). -q needs -b",
     ),
     "skipAccumulatedMessage": differs("cluster_mqadmin.offset:skip_accumulated_message", "As `resetOffsetByTime`"),
-    "cloneGroupOffset": same("cluster_mqadmin.offset:clone_group_offset"),
+    "cloneGroupOffset": differs(
+        "cluster_mqadmin.offset_clone:clone_group_offset",
+        "A reset that is pending at a broker stays: stderr names the queue, exit code 1; queues in which a 4.x broker "
+        "perhaps has no offset are left out, and named",
+    ),
     # -- mqadmin: broker
     "clusterList": differs(
         "cluster_mqadmin.broker:cluster_list",

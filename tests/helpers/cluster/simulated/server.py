@@ -19,12 +19,13 @@ Answerer = Callable[[RemotingCommand], Reply]
 
 
 class CountingServer:
-    """A server that counts requests and bytes, and refuses as told."""
+    """A server that counts requests and bytes, and refuses as told. `remarks`: of the answers, by request code."""
 
     def __init__(self, loop: StubLoop) -> None:
         self.calls: Counter[int] = Counter()
         self.received_bytes = 0
         self.sent_bytes = 0
+        self.remarks: dict[int, str] = {}
         self._refusals: dict[int, tuple[int, int | None]] = {}
         self._answerers: dict[int, Answerer] = {}
         self.server = StubServer(self._answer, loop=loop)
@@ -45,7 +46,8 @@ class CountingServer:
         self.calls[request.code] += 1
         self.received_bytes += len(encode_command(request))
         code, fields, body = self._reply(request)
-        answer = b"" if request.is_oneway else encode_command(response_to(request, code, None, fields, body))
+        response = response_to(request, code, self.remarks.get(request.code), fields, body)
+        answer = b"" if request.is_oneway else encode_command(response)
         self.sent_bytes += len(answer)
         return answer
 
