@@ -7,8 +7,11 @@ answer is named, and a command that only reads leaves no group behind.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
@@ -238,6 +241,62 @@ def test_a_broker_that_does_not_answer_is_named(ask: Ask, cluster: SimulatedClus
     assert (result.exit_code, result.stdout) == (1, "")
     result = ask("offsets", "reset", GROUP, "--to-earliest", "--yes")
     assert (result.exit_code, cluster.brokers["broker-000"].offsets[GROUP, "Orders", 0]) == (1, 90)
+
+
+def test_a_group_of_a_broker_that_does_not_answer_is_not_called_unknown(ask: Ask, cluster: SimulatedCluster) -> None:
+    cluster.brokers["broker-001"].groups.add("cg_there")
+    cluster.brokers["broker-001"].stop()
+    for arguments in (["lag", "cg_there"], ["groups", "cg_there"], ["offsets", "show", "cg_there"]):
+        result = ask(*arguments)
+        assert (result.exit_code, result.stdout) == (1, ""), arguments
+        assert result.stderr.startswith("rmq: broker broker-001"), arguments
+
+
+def _polls(monkeypatch: pytest.MonkeyPatch, module: str, steps: list[Callable[[], None]]) -> None:
+    """A step is made after each poll; then Ctrl-C."""
+    left = iter(steps)
+
+    def sleep(_: float) -> None:
+        step = next(left, None)
+        if step is None:
+            raise KeyboardInterrupt
+        step()
+
+    monkeypatch.setattr(import_module(module), "time", SimpleNamespace(sleep=sleep, time_ns=time.time_ns))
+
+
+@pytest.mark.parametrize("names", [[], [GROUP]])
+def test_watching_names_a_broker_when_it_stops_answering(
+    ask: Ask, cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch, names: list[str]
+) -> None:
+    late = cluster.brokers["broker-001"]
+    _polls(monkeypatch, "rmq_store.cli.groups.lag", [lambda: None, late.stop, lambda: None])
+    result = ask("lag", *names, "--watch", "--json")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (1, 4)
+    assert result.stderr.startswith("rmq: without broker broker-001: ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("names", [[], [GROUP]])
+def test_watching_ends_when_no_broker_answers(
+    ask: Ask, cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch, names: list[str]
+) -> None:
+    """Otherwise a group that was there is "no group", or each poll is an empty table."""
+
+    def stop() -> None:
+        for broker in cluster.brokers.values():
+            broker.stop()
+
+    _polls(monkeypatch, "rmq_store.cli.groups.lag", [stop] * 9)
+    result = ask("lag", *names, "--watch", "--json")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (1, 1)
+    assert result.stderr.startswith("rmq: broker broker-00")
+    for broker in cluster.brokers.values():
+        broker.start()
+    _polls(monkeypatch, "rmq_store.cli.monitoring.top", [stop])
+    result = ask("top", "--json")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("rmq: broker broker-00")
 
 
 def test_no_broker_that_answers_is_an_error_without_a_table(ask: Ask, cluster: SimulatedCluster) -> None:

@@ -6,7 +6,9 @@ tests/cluster/test_mqadmin.py compares them with the released mqadmin on real br
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
@@ -75,6 +77,38 @@ def test_an_unknown_topic_is_answered_with_the_nearest(ask: Ask, cluster: Admini
     result = ask(name, "-t", "orderz")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "rmq: no broker of the cluster has a topic 'orderz'; did you mean 'Orders'?\n"
+    assert cluster.changes == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("resetOffsetByTime", "-g", "cg_bills", "-s", "now", "--yes"),
+        ("skipAccumulatedMessage", "-g", "cg_bills", "--yes"),
+        ("topicStatus",),
+    ],
+)
+def test_a_cluster_that_does_not_have_the_topic_is_a_mistake(
+    ask: Ask, cluster: AdministeredCluster, arguments: tuple[str, ...]
+) -> None:
+    """Not a success that has done nothing."""
+    result = ask(*arguments, "-t", "Orders", "-c", "simulatde")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        "rmq: no broker of a cluster 'simulatde' has the topic 'Orders'; clusters: simulated\n"
+    )
+    assert cluster.changes == []
+
+
+def test_a_broker_that_does_not_have_the_topic_is_a_mistake(ask: Ask, cluster: AdministeredCluster) -> None:
+    cluster.brokers[A].queues.create("Bills", 2)
+    address = cluster.brokers[B].address
+    result = ask("updateTopicPerm", "-t", "Bills", "-p", "4", "-b", address)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"rmq: no broker of '{address}' has the topic 'Bills'; brokers that have it: {A}\n"
+    result = ask("consumeMessage", "-t", "Bills", "-b", "broker-00")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"rmq: broker 'broker-00' does not have the topic 'Bills'; brokers: {A}\n"
     assert cluster.changes == []
 
 
@@ -304,6 +338,26 @@ def test_a_cluster_is_listed_with_its_rates(ask: Ask, cluster: AdministeredClust
     assert totals == [["simulated", name, "3", "2", "5", "3"] for name in (A, B)]
     rates = passed(ask("statsAll", "-t", "Orders")).splitlines()
     assert rates[1].split() == ["Orders", "0", "2.00", "400", "NO_CONSUMER"]
+
+
+def test_a_list_that_is_repeated_names_a_broker_once(
+    ask: Ask, cluster: AdministeredCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = iter([cluster.brokers[B].stop, lambda: None])
+
+    def sleep(_: float) -> None:
+        step = next(steps, None)
+        if step is None:
+            raise KeyboardInterrupt
+        step()
+
+    monkeypatch.setattr("rmq_store.cli.cluster_mqadmin.broker.time", SimpleNamespace(sleep=sleep, time=time.time))
+    result = ask("clusterList", "-i", "1", "--json")
+    assert result.exit_code == 1
+    assert result.stdout.count(A) == 3
+    assert result.stdout.count(B) == 1
+    assert result.stderr.startswith(f"rmq: broker {B} (")
+    assert result.stderr.count("\n") == 1
 
 
 def test_messages_are_printed_from_every_queue(ask: Ask) -> None:

@@ -39,20 +39,21 @@ def lag(target: ClusterTarget, as_json: bool, names: tuple[str, ...], per_queue:
     none: one message of each queue with a lag is read, as TOOLS_CONSUMER or --pull-group. With --watch: RATE is
     messages consumed per second since the previous poll, and ETA the time until the group has caught up at this rate.
     On a terminal the screen is redrawn until q or Ctrl-C. In a pipe every poll prints a table, with --json a line.
+    Stderr names a broker that does not answer, once; if no broker answers, the command ends.
     """
-    from rmq_store.cli.target.answers import Answers
+    from rmq_store.cli.target.answers import Polls
 
     gauge = LagGauge()
     with target.open() as cluster:
-        answers = Answers(cluster)
+        polls = Polls(cluster)
 
         def poll() -> list[LagLine]:
-            lines = _lines(cluster, target, answers, names, per_queue or bool(names), gauge)
-            answers.require_any()
+            lines = _lines(cluster, target, polls.begin(), names, per_queue or bool(names), gauge)
+            polls.finish()
             return lines
 
         show_lag(poll, as_json=as_json, every_s=every_s)
-    answers.tell()
+    polls.end()
 
 
 def _lines(

@@ -77,11 +77,14 @@ def require_groups(cluster: Cluster, answers: Answers, wanted: Sequence[str]) ->
 
     Raises:
         UsageError: no broker knows a group; suggests the nearest.
+        RemotingError, MQBrokerError: a broker has not answered, which may have the only offsets of a group.
     """
     known = known_groups(cluster, answers)
     answers.require_any()
     for name in wanted:
         if name not in known:
+            for error in answers.missing.values():
+                raise error
             raise UsageError(f"no group {name[:255]!r} in the cluster{nearest(name, known)}")
     return known
 

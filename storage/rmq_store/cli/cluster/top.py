@@ -12,7 +12,7 @@ from rmq_store.cli.shared.formatting import Rates
 from rmq_store.cli.target.cluster_target import ClusterCommand, ClusterTarget, cluster_options
 
 if TYPE_CHECKING:
-    from rmq_store.cli.target.answers import Answers
+    from rmq_store.cli.target.answers import Answers, Polls
     from rmq_store.remoting.cluster.cluster import Cluster
 
 
@@ -27,23 +27,24 @@ def top(target: ClusterTarget, as_json: bool, every_s: float, limit: int) -> Non
     """Live view of a cluster: topics by messages per second, groups by lag, over all brokers.
 
     On a terminal the view is redrawn until q or Ctrl-C. In a pipe, and with --json, the command polls twice and prints
-    once. A poll is one request for each topic and broker, and one for each group and broker.
+    once. A poll is one request for each topic and broker, and one for each group and broker. Stderr names a broker that
+    does not answer, once; if no broker answers, the command ends.
     """
-    from rmq_store.cli.target.answers import Answers
+    from rmq_store.cli.target.answers import Polls
 
     with target.open() as cluster:
-        answers = Answers(cluster)
-        show_top(_Sampler(cluster, target, answers, limit).take, as_json=as_json, every_s=every_s)
-    answers.tell()
+        polls = Polls(cluster)
+        show_top(_Sampler(cluster, target, polls, limit).take, as_json=as_json, every_s=every_s)
+    polls.end()
 
 
 class _Sampler:
     """Samples a cluster; rates are those since the previous sample."""
 
-    def __init__(self, cluster: Cluster, target: ClusterTarget, answers: Answers, limit: int) -> None:
+    def __init__(self, cluster: Cluster, target: ClusterTarget, polls: Polls, limit: int) -> None:
         self._cluster = cluster
         self._target = target
-        self._answers = answers
+        self._polls = polls
         self._limit = limit
         self._in, self._out = Rates(), Rates()
 
@@ -55,8 +56,9 @@ class _Sampler:
         names = [
             name for name in self._cluster.topics() if not is_system_topic(name) and not name.startswith(LMQ_PREFIX)
         ]
-        topics = by_topic(topic_ends(self._cluster, self._answers, names))
-        self._answers.require_any()
+        answers = self._polls.begin()
+        topics = by_topic(topic_ends(self._cluster, answers, names))
+        answers.require_any()
         now_ms = time.time_ns() // 1_000_000
         grown = self._in.sample(
             now_ms, {name: sum(ends.max_offset for ends in queues.values()) for name, queues in topics.items()}
@@ -71,18 +73,20 @@ class _Sampler:
             for name, queues in topics.items()
         ]
         found.sort(key=lambda topic: (-(topic["inPerSecond"] or 0.0), -topic["messages"], topic["topic"]))
+        groups = self._groups(answers, now_ms)
+        self._polls.finish()
         return {
             "cluster": self._cluster.name,
             "brokers": len(self._cluster.broker_names()),
             "topics": found[: self._limit],
-            "groups": self._groups(now_ms),
+            "groups": groups,
         }
 
-    def _groups(self, now_ms: int) -> list[dict[str, Any]]:
+    def _groups(self, answers: Answers, now_ms: int) -> list[dict[str, Any]]:
         from rmq_store.cli.cluster.progress import known_groups, progress_of, with_ages
 
-        known = known_groups(self._cluster, self._answers)
-        groups = [one for one in progress_of(self._cluster, self._answers, known, with_dead=True) if one.queues]
+        known = known_groups(self._cluster, answers)
+        groups = [one for one in progress_of(self._cluster, answers, known, with_dead=True) if one.queues]
         gone = self._out.sample(now_ms, {one.group: sum(q.committed or 0 for q in one.queues) for one in groups})
         groups.sort(key=lambda one: (-sum(queue.lag for queue in one.queues), one.group))
         return [

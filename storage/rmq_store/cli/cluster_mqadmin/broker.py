@@ -119,8 +119,10 @@ def cluster_list(
 ) -> None:
     """Every process of a cluster: version, rates, the age of its oldest message (#Hour), and disk usage (#SPACE).
 
-    A process that does not answer has no line; stderr names it, and the exit code is 1.
+    A process that does not answer has no line; stderr names it, and the exit code is 1. With -i stderr names it when it
+    stops answering, and when it answers again.
     """
+    silent: set[BrokerProcess] = set()
     with target.open() as cluster, contextlib.suppress(KeyboardInterrupt):
         while True:
             brokers = Brokers()
@@ -133,10 +135,12 @@ def cluster_list(
                 write_cluster_head()
                 for process, state in answers:
                     _write_process(process, state)
+            silent = brokers.tell_changes(silent)
             if every_s is None:
                 break
             time.sleep(every_s)
-    brokers.tell()
+    if silent:
+        raise click.exceptions.Exit(1)
 
 
 def _answers(cluster: Cluster, brokers: Brokers, cluster_name: str | None) -> Answers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -85,15 +85,24 @@ def require_route(cluster: Cluster, topic: str) -> TopicRoute:
 
 
 def masters_of(route: TopicRoute, cluster_name: str | None = None) -> list[BrokerProcess]:
-    """The masters of a topic's brokers, sorted by name; those of one cluster only if it is named."""
+    """The masters of a topic's brokers, sorted by name; those of one cluster only if it is named.
+
+    Raises:
+        UsageError: no broker of this cluster has the topic.
+    """
     from rmq_store.remoting.admin.scope import BrokerProcess
     from rmq_store.remoting.cluster.routes import MASTER_ID
 
-    return [
+    known = [
         BrokerProcess(broker.cluster, name, MASTER_ID, broker.master or "")
         for name, broker in sorted(route.brokers.items())
-        if name in route.queues and cluster_name in (None, broker.cluster)
+        if name in route.queues
     ]
+    found = [one for one in known if cluster_name in (None, one.cluster_name)]
+    if known and not found:
+        names = ", ".join(sorted({one.cluster_name for one in known}))
+        raise UsageError(f"no broker of a cluster {cluster_name!r} has the topic {route.topic!r}; clusters: {names}")
+    return found
 
 
 class Brokers:
@@ -128,9 +137,21 @@ class Brokers:
 
     def tell(self) -> None:
         """Name those that failed on stderr, and end with exit code 1 if there are some."""
-        if not self.failed:
-            return
+        if self.tell_changes(frozenset()):
+            raise click.exceptions.Exit(1)
+
+    def tell_changes(self, before: Set[BrokerProcess]) -> set[BrokerProcess]:
+        """Name on stderr those that failed and are not in `before`, and those of `before` that did not fail. Returns
+        those that failed.
+        """
         for process, error in self.failed:
-            place = f"broker {process.broker_name}" + (f" ({process.address})" if process.address else "")
-            click.echo(f"rmq: {printable(place)}: {printable(str(error))}", err=True)
-        raise click.exceptions.Exit(1)
+            if process not in before:
+                click.echo(f"rmq: {printable(_shown(process))}: {printable(str(error))}", err=True)
+        failed = {process for process, _ in self.failed}
+        for process in sorted(before - failed):
+            click.echo(f"rmq: {printable(_shown(process))} answers again", err=True)
+        return failed
+
+
+def _shown(process: BrokerProcess) -> str:
+    return f"broker {process.broker_name}" + (f" ({process.address})" if process.address else "")

@@ -116,6 +116,9 @@ def consume_message(
         else:
             known = require_route(cluster, topic).read_queues()
             queues = [one for one in known if broker is None or one.broker_name == broker.strip()]
+            if known and not queues:
+                names = ", ".join(sorted({one.broker_name for one in known}))
+                raise UsageError(f"broker {broker!r} does not have the topic {topic!r}; brokers: {names}")
         for queue in queues:
             first, last = _between(cluster, queue, begin, end)
             first = max(first, offset or 0)

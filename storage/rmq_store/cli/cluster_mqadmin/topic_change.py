@@ -18,6 +18,7 @@ from rmq_store.cli.mqadmin_print.topics import topic_json, topic_text
 from rmq_store.cli.shared.confirm import confirm
 from rmq_store.cli.shared.output import printable, write_json
 from rmq_store.cli.target.cluster_target import ClusterTarget
+from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
     from rmq_store.protocol.bodies.topics import TopicConfig
@@ -100,6 +101,12 @@ def update_topic_perm(
         having = {one.broker_name for one in masters_of(require_route(cluster, topic))}
         wanted = [one for one in chosen(cluster, broker_address, cluster_name) if one.broker_name in having]
         answers = brokers.ask_each(wanted, change)
+    if not answers and not brokers.failed:
+        chosen_by = broker_address or cluster_name
+        raise UsageError(
+            f"no broker{f' of {chosen_by!r}' if chosen_by else ''} has the topic {topic!r}; brokers that have it: "
+            f"{', '.join(sorted(having))}"
+        )
     if as_json:
         write_json([_json(process, after) for process, (_, after) in answers])
         brokers.tell()

@@ -1,4 +1,6 @@
-"""Questions to several brokers. Stderr names those that did not answer, and the exit code is 1 then."""
+"""Questions to several brokers, asked once or in polls. Stderr names those that did not answer, and the exit code is 1
+then.
+"""
 
 from __future__ import annotations
 
@@ -55,3 +57,37 @@ class Answers:
         for broker, error in sorted(self.missing.items()):
             click.echo(f"rmq: without broker {printable(broker)}: {printable(str(error))}", err=True)
         raise click.exceptions.Exit(1)
+
+
+class Polls:
+    """The polls of one command, each with answers of its own. Stderr names a broker when it stops answering, and when
+    it answers again.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._answers = Answers(cluster)
+        self._silent: set[str] = set()
+
+    def begin(self) -> Answers:
+        """Answers of a new poll: none has come, and no broker is missing."""
+        self._answers = Answers(self._cluster)
+        return self._answers
+
+    def finish(self) -> None:
+        """Write to stderr for which brokers this poll differs from the one before.
+
+        Raises (RemotingError, MQBrokerError): brokers were asked, and none has answered.
+        """
+        self._answers.require_any()
+        missing = self._answers.missing
+        for broker in sorted(missing.keys() - self._silent):
+            click.echo(f"rmq: without broker {printable(broker)}: {printable(str(missing[broker]))}", err=True)
+        for broker in sorted(self._silent - missing.keys()):
+            click.echo(f"rmq: broker {printable(broker)} answers again", err=True)
+        self._silent = set(missing)
+
+    def end(self) -> None:
+        """End with exit code 1 if brokers are missing in the last poll."""
+        if self._silent:
+            raise click.exceptions.Exit(1)
