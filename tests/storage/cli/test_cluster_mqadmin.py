@@ -18,6 +18,7 @@ from helpers.cluster.simulated.queues import START_MS
 from rmq_store.cli import commands
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import offset_message_id
+from rmq_store.protocol.bodies.routes import BrokerData, ClusterInfo
 from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.remoting.admin.versions import version_name
 
@@ -321,11 +322,92 @@ def test_a_setting_that_a_broker_does_not_have_is_refused(ask: Ask, cluster: Adm
     """A broker answers "success" for any name."""
     result = ask("updateBrokerConfig", "-k", "fileReservedTimes", "-v", "48")
     assert result.exit_code == 2
-    assert result.stderr.endswith("has no setting 'fileReservedTimes': nothing is changed there\n")
+    assert result.stderr.endswith("has no setting 'fileReservedTimes': nothing is changed at any broker\n")
     assert cluster.changes == []
     lines = passed(ask("updateBrokerConfig", "-k", "fileReservedTime", "-v", "48")).splitlines()
     assert lines == [f"update broker config success, {one.address}" for one in cluster.brokers.values()]
     assert [each.settings["fileReservedTime"] for each in cluster.administration.values()] == ["48", "48"]
+
+
+def test_a_setting_is_changed_at_no_broker_if_one_does_not_have_it(ask: Ask, cluster: AdministeredCluster) -> None:
+    cluster.administration[A].settings["timerWheelEnable"] = "true"
+    result = ask("updateBrokerConfig", "-k", "timerWheelEnable", "-v", "false")
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"rmq: broker {B} ({cluster.brokers[B].address}) has no setting 'timerWheelEnable': nothing is changed at any "
+        "broker\n"
+    )
+    assert cluster.changes == []
+
+
+def test_a_setting_is_changed_where_brokers_answer(ask: Ask, cluster: AdministeredCluster) -> None:
+    cluster.brokers[A].stop()
+    result = ask("updateBrokerConfig", "-k", "fileReservedTime", "-v", "48")
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert result.stderr.startswith(f"rmq: broker {A} (")
+    assert result.stdout == f"update broker config success, {cluster.brokers[B].address}\n"
+
+
+def test_a_setting_is_changed_at_slaves_if_it_is_asked_for(ask: Ask, cluster: AdministeredCluster) -> None:
+    addresses = {number: broker.address for number, broker in enumerate(cluster.brokers.values())}
+    data = BrokerData(cluster="simulated", broker_name=A, broker_addrs=addresses)
+    info = ClusterInfo(broker_addr_table={A: data}, cluster_addr_table={"simulated": (A,)})
+    cluster.answer(RequestCode.GET_BROKER_CLUSTER_INFO, lambda _: (0, {}, info.encode()))
+    line = ("updateBrokerConfig", "-k", "fileReservedTime", "-v", "48")
+    assert passed(ask(*line, "-a", "false")) == f"update broker config success, {addresses[0]}\n"
+    assert passed(ask(*line, "-a", "true")) == "".join(
+        f"update broker config success, {address}\n" for address in addresses.values()
+    )
+    assert [each.settings["fileReservedTime"] for each in cluster.administration.values()] == ["48", "48"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("queryMsgById", "-g", "cg"), "-g (consumerGroup): hands the message to a running client"),
+        (("queryMsgById", "-d", "10.0.0.1@1"), "-d (clientId): hands the message to a running client"),
+        (("queryMsgById", "-s", "true"), "-s (sendMessage): sends the message again; `rmq sendMessage` sends one"),
+        (("queryMsgByUniqueKey", "-t", "Orders", "-g", "cg"), "-g (consumerGroup): hands"),
+        (("queryMsgByUniqueKey", "-t", "Orders", "-d", "c"), "-d (clientId): hands"),
+    ],
+)
+def test_flags_that_need_a_running_client_are_refused_with_the_reason(
+    ask: Ask, arguments: tuple[str, ...], reason: str
+) -> None:
+    result = ask(*arguments, "-i", "7F000001000051AF0000000000009E67")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert reason in result.stderr
+
+
+def test_flags_of_mqadmin_without_a_meaning_here_are_taken(ask: Ask, cluster: AdministeredCluster) -> None:
+    cluster.administration[A].commit("cg_bills", "Orders", 0, 3)
+    passed(ask("sendMessage", "-t", "Orders", "-p", "tea", "-b", A, "-i", "0", "-m", "true"))
+    passed(ask("cloneGroupOffset", "-s", "cg_bills", "-d", "cg_new", "-t", "Orders", "-o", "true", "--yes"))
+    for arguments in (
+        ("queryMsgById", "-i", offset_message_id(Host.parse(cluster.brokers[A].address), 4096), "-u", "u", "-c", "x"),
+        ("queryMsgByKey", "-t", "Orders", "-k", "key", "-c", "simulated"),
+        ("queryMsgByUniqueKey", "-t", "Orders", "-i", "7F000001000051AF0000000000009E67", "-c", "simulated"),
+        ("queryCq", "-t", "Orders", "-q", "0", "-i", "0", "-b", cluster.brokers[A].address, "-g", "cg_bills"),
+    ):
+        result = ask(*arguments)
+        assert (result.exit_code, "o such option" in result.stderr) == (1, False), result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("deleteTopic", "-t", "Orders", "--yes"),
+        ("skipAccumulatedMessage", "-g", "cg_bills", "-t", "Orders", "--yes"),
+        ("cloneGroupOffset", "-s", "cg_bills", "-d", "cg_new", "-t", "Orders", "--yes"),
+    ],
+)
+def test_a_broker_that_a_command_cannot_choose_is_not_ignored(
+    ask: Ask, cluster: AdministeredCluster, arguments: tuple[str, ...]
+) -> None:
+    cluster.administration[A].commit("cg_bills", "Orders", 0, 3)
+    result = ask(*arguments, "-b", cluster.brokers[A].address)
+    assert (result.exit_code, "No such option" in result.stderr) == (2, True)
+    assert cluster.changes == []
 
 
 def test_a_cluster_is_listed_with_its_rates(ask: Ask, cluster: AdministeredCluster) -> None:

@@ -15,7 +15,6 @@ from rmq_store.cli.mqadmin_print.brokers import write_cluster_head, write_cluste
 from rmq_store.cli.mqadmin_print.lines import write_line
 from rmq_store.cli.shared.output import write_json
 from rmq_store.cli.target.cluster_target import ClusterTarget
-from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,16 +59,10 @@ def get_broker_config(
 ) -> None:
     """Settings of one broker (-b), or of every master of a cluster and its slaves, under their names in broker.conf."""
     from rmq_store.remoting.admin.brokers import broker_config
-    from rmq_store.remoting.admin.scope import process_at, processes, the_cluster_name
 
     brokers = Brokers()
     with target.open() as cluster:
-        if broker_address is not None and cluster_name is not None:
-            raise UsageError("-b names one broker, -c the brokers of a cluster: give one of them")
-        if broker_address is not None:
-            asked = [process_at(cluster, broker_address)]
-        else:
-            asked = processes(cluster, cluster_name or the_cluster_name(cluster))
+        asked = _chosen(cluster, broker_address, cluster_name, with_slaves=True)
         answers = brokers.ask_each(asked, partial(broker_config, cluster))
     if as_json:
         write_json(
@@ -84,15 +77,32 @@ def get_broker_config(
     brokers.tell()
 
 
-@like(store_commands.update_broker_config, BROKER, CLUSTER)
+def _chosen(
+    cluster: Cluster, broker_address: str | None, cluster_name: str | None, *, with_slaves: bool
+) -> list[BrokerProcess]:
+    from rmq_store.remoting.admin.scope import processes
+
+    found = chosen(cluster, broker_address, cluster_name)
+    return processes(cluster, found[0].cluster_name) if with_slaves and broker_address is None and found else found
+
+
+_SLAVES_TOO = click.Option(
+    ["-a", "--updateAllBroker", "with_slaves"], type=bool, metavar="BOOLEAN", default=False,
+    help="With true, the slaves of the cluster, too.",
+)  # fmt: skip
+
+
+@like(store_commands.update_broker_config, BROKER, CLUSTER, _SLAVES_TOO)
 def update_broker_config(
-    target: ClusterTarget, as_json: bool, key: str, value: str, broker_address: str | None, cluster_name: str | None
-) -> None:
+    target: ClusterTarget, as_json: bool, key: str, value: str, broker_address: str | None, cluster_name: str | None,
+    with_slaves: bool,
+) -> None:  # fmt: skip
     """Change a setting of one broker (-b), or of every master of a cluster; the brokers write it into their files.
 
-    Most settings take effect at once, some at the next start. A name that a broker does not have is refused: a broker
-    itself would answer "success".
+    Most settings take effect at once, some at the next start. A name that one of the brokers does not have is refused
+    before the first change: a broker itself would answer "success".
     """
+    from rmq_store.remoting.admin.brokers import broker_config, require_setting
     from rmq_store.remoting.admin.brokers import update_broker_config as update
 
     brokers = Brokers()
@@ -102,7 +112,13 @@ def update_broker_config(
         return process.address
 
     with target.open() as cluster:
-        answers = brokers.ask_each(chosen(cluster, broker_address, cluster_name), change)
+        settings = dict(
+            brokers.ask_each(
+                _chosen(cluster, broker_address, cluster_name, with_slaves=with_slaves), partial(broker_config, cluster)
+            )
+        )
+        require_setting(settings, key)
+        answers = brokers.ask_each(settings, change)
     if as_json:
         write_json([{**_place(process), key: value} for process, _ in answers])
     for _, address in [] if as_json else answers:

@@ -27,20 +27,31 @@ CLUSTER = click.Option(
     ["-c", "--clusterName", "cluster_name"], metavar="NAME", help="Only the brokers of this cluster."
 )
 
+LMQ_CLUSTER = click.Option(["-c", "--clusterName"], hidden=True, expose_value=False)
+"""mqadmin finds the route of an LMQ by it: not needed here."""
+
 # Of a command for a store: what names the store, and what `cluster_options` adds.
 _OF_STORE = ("root", "as_json")
+# What chooses brokers must not be ignored: a command that cannot choose does not know these.
+_CHOICES = frozenset({"--brokerAddr", "--clusterName"})
 
 
 def like(store: click.Command, *more: click.Parameter) -> Callable[[Callable[..., Any]], click.Command]:
     """A command over a cluster with the name and the options of one for a store, and with `more`. It gets `target:
-    ClusterTarget`, and no root. Flags that a store does not need are those that `more` has.
+    ClusterTarget`, and no root. Flags of mqadmin that a store ignores or refuses are ignored or refused here, too, if
+    neither `more` nor the way to the cluster has them.
     """
-    own = [one for one in store.params if one.name not in _OF_STORE and not getattr(one, "hidden", False)]
 
     def add(function: Callable[..., Any]) -> click.Command:
         made = click.command(
             store.name, cls=ClusterCommand, short_help=store.short_help, epilog=_epilog(store.epilog or "")
         )(cluster_options()(function))
+        taken = _CHOICES.union(*(one.opts for one in (*made.params, *more)))
+        own = [
+            one
+            for one in store.params
+            if one.name not in _OF_STORE and not (getattr(one, "hidden", False) and taken.intersection(one.opts))
+        ]
         made.params[:0] = [*own, *more]
         return made
 

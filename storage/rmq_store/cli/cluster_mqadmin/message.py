@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.cluster_mqadmin.common import like, require_route
+from rmq_store.cli.cluster_mqadmin.common import LMQ_CLUSTER, like, require_route
 from rmq_store.cli.mqadmin import message as store_commands
 from rmq_store.cli.mqadmin import message_dump
 from rmq_store.cli.mqadmin.message import no_message, write_found, write_keys
@@ -33,7 +33,7 @@ BODY_BYTES_MAX = 64 << 20
 """A body that was compressed is shown as it is stored if it is larger: no broker's maxMessageSize is known here."""
 
 
-@like(store_commands.query_msg_by_key)
+@like(store_commands.query_msg_by_key, LMQ_CLUSTER)
 def query_msg_by_key(
     target: ClusterTarget, as_json: bool, topic: str, key: str, begin_ms: int, end_ms: int, max_num: int
 ) -> None:
@@ -54,7 +54,7 @@ def query_msg_by_key(
     write_keys(found, as_json=as_json)
 
 
-@like(store_commands.query_msg_by_id)
+@like(store_commands.query_msg_by_id, LMQ_CLUSTER)
 def query_msg_by_id(
     target: ClusterTarget, as_json: bool, msg_ids: str, topic: str | None, encoding: str | None, body_dir: Path | None
 ) -> None:
@@ -88,7 +88,7 @@ def _by_any_id(cluster: Cluster, msg_id: str, topic: str | None) -> tuple[str, S
     return _by_unique_key(cluster, topic, msg_id)[0]
 
 
-@like(store_commands.query_msg_by_unique_key)
+@like(store_commands.query_msg_by_unique_key, LMQ_CLUSTER)
 def query_msg_by_unique_key(
     target: ClusterTarget,
     as_json: bool,

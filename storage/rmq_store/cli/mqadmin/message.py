@@ -37,7 +37,7 @@ _KEY_LINE = "%-50s %4s %40s"
 _to_client = refused_options(
     ("-g", "--consumerGroup"),
     ("-d", "--clientId"),
-    reason="hands the message to a running client, to which a directory has no connection; it is shown without",
+    reason="hands the message to a running client, which `rmq` does not do; it is shown without",
 )
 
 

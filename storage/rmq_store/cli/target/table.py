@@ -123,7 +123,7 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     "queryMsgById": differs(
         "cluster_mqadmin.message:query_msg_by_id",
         "Only an address that a broker of the cluster has registered is asked; -g, -d and -s of mqadmin "
-        "are refused",
+        "are refused, -u is ignored",
     ),
     "queryMsgByKey": differs(
         "cluster_mqadmin.message:query_msg_by_key",
@@ -145,7 +145,7 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     ),
     "sendMessage": differs(
         "cluster_mqadmin.message_flow:send_message",
-        "-i needs -b; the broker makes a missing topic, if brokers allow that",
+        "-i needs -b; the broker makes a missing topic, if brokers allow that; -m of mqadmin is ignored",
     ),
     "consumeMessage": differs("cluster_mqadmin.message_flow:consume_message", "-i needs -b, as with mqadmin"),
     "queryMsgTraceById": same("cluster_mqadmin.message:query_msg_trace_by_id"),
@@ -205,7 +205,7 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     "cloneGroupOffset": differs(
         "cluster_mqadmin.offset_clone:clone_group_offset",
         "A reset that is pending at a broker stays: stderr names the queue, exit code 1; queues in which a 4.x broker "
-        "perhaps has no offset are left out, and named",
+        "perhaps has no offset are left out, and named; -o of mqadmin is ignored",
     ),
     # -- mqadmin: broker
     "clusterList": differs(
@@ -222,8 +222,8 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     ),
     "updateBrokerConfig": differs(
         "cluster_mqadmin.broker:update_broker_config",
-        "Any setting that the process of -b, or each master of -c, has; brokers themselves answer success "
-        "for unknown names",
+        "Any setting that the process of -b, or each master of -c (-a: slaves, too), has: looked up at all of them "
+        "before the first change, because brokers answer success for unknown names",
     ),
     "statsAll": differs(
         "cluster_mqadmin.stats:stats_all",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from rmq_store.errors import UsageError
@@ -40,18 +41,21 @@ def broker_config(cluster: Cluster, process: BrokerProcess) -> dict[str, str]:
     return {name: value for name, equals, value in pairs if equals}
 
 
+def require_setting(settings: Mapping[BrokerProcess, Mapping[str, str]], name: str) -> None:
+    """Raise UsageError if the settings of a process lack a name; it names all of these processes."""
+    without = [process for process, known in settings.items() if name not in known]
+    if without:
+        places = ", ".join(f"{process.broker_name} ({process.address})" for process in without)
+        raise UsageError(f"broker {places} has no setting {name!r}: nothing is changed at any broker")
+
+
 def update_broker_config(cluster: Cluster, process: BrokerProcess, name: str, value: str) -> None:
     """Change one setting of a process (25); it is in the broker's file on return.
 
-    A broker answers "success" for a name that it does not know: the name is looked up before.
+    A broker answers "success" for a name that it does not know: `require_setting` looks it up before.
 
-    Raises:
-        UsageError: the broker has no such setting. Else as `scope.ask`.
+    Raises as `scope.ask`.
     """
-    if name not in broker_config(cluster, process):
-        raise UsageError(
-            f"broker {process.broker_name} ({process.address}) has no setting {name!r}: nothing is changed there"
-        )
     # java.util.Properties: what would end the name or the line is escaped.
     line = f"{name}={value.translate(_SPECIAL)}\n"
     ask(cluster, process, request(UpdateBrokerConfigRequestHeader(), line.encode()))
