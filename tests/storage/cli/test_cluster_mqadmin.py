@@ -200,6 +200,32 @@ def test_a_topic_is_deleted_at_the_masters_and_then_at_the_name_servers(
     assert cluster.deleted_routes == ["Orders"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "what"),
+    [
+        (
+            ("deleteTopic", "-t", "Orders"),
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+            "groups with members or offsets",
+        ),
+        (("deleteSubGroup", "-g", "cg_bills"), RequestCode.GET_CONSUMER_CONNECTION_LIST, "running members"),
+    ],
+)
+def test_a_deletion_says_at_which_brokers_users_are_not_known(
+    ask: Ask, cluster: AdministeredCluster, arguments: tuple[str, ...], code: int, what: str
+) -> None:
+    """Nobody must take a refusal for "none": the line comes before the question."""
+    cluster.brokers[B].refuse(code, NO_RIGHTS)
+    line = f"{what} at broker {B} ({cluster.brokers[B].address}) are not known: CODE: 16"
+    result = ask(*arguments)
+    assert result.exit_code == 2
+    assert line in result.stderr
+    assert result.stderr.index(line) < result.stderr.index("There is no terminal to ask")
+    assert cluster.changes == []
+    dry = ask(*arguments, "--dry-run")
+    assert (dry.exit_code, line in dry.stderr) == (0, True)
+
+
 def test_groups_are_made_shown_and_deleted_at_every_master(ask: Ask, cluster: AdministeredCluster) -> None:
     lines = passed(ask("updateSubGroup", "-g", "cg_bills", "-r", "5")).splitlines()
     assert lines[:2] == [f"create subscription group to {one.address} success." for one in cluster.brokers.values()]

@@ -151,6 +151,12 @@ class Brokers:
         if self.tell_changes(frozenset()):
             raise click.exceptions.Exit(1)
 
+    def tell_unknown(self, what: str) -> None:
+        """Say on stderr, before a question, of which brokers `what` (in the plural) is not known."""
+        for process, error in self.failed:
+            text = f"{what} at {_shown(process)} are not known: {error}"
+            click.echo(printable(text), err=True)
+
     def tell_changes(self, before: Set[BrokerProcess]) -> set[BrokerProcess]:
         """Name on stderr those that failed and are not in `before`, and those of `before` that did not fail. Returns
         those that failed.

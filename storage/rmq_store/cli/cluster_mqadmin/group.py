@@ -91,7 +91,8 @@ def delete_sub_group(
     it continues at its offsets.
 
     With `-r true` the brokers also delete the group's offsets, and with -c its %RETRY% and %DLQ% topics with all dead
-    letters. (mqadmin deletes these two topics always.) Members that run are named on stderr.
+    letters. (mqadmin deletes these two topics always.) Stderr names members that run, and brokers that do not
+    tell theirs.
     """
     from rmq_store.format.text.names import dlq_topic, retry_topic
     from rmq_store.remoting.admin import groups as at_brokers
@@ -108,7 +109,9 @@ def delete_sub_group(
             click.echo(printable(text), err=True)
         for topic in own:
             click.echo(printable(f"delete topic {topic} with its messages at these brokers"), err=True)
-        online = Brokers().ask_each(processes, lambda one: at_brokers.connections(cluster, one, group))
+        asked = Brokers()
+        online = asked.ask_each(processes, lambda one: at_brokers.connections(cluster, one, group))
+        asked.tell_unknown("running members")
         members = sorted({one.client_id for _, found in online for one in found.connection_set})
         if members:
             click.echo(printable(f"running members: {', '.join(members)}"), err=True)

@@ -126,8 +126,9 @@ def delete_topic(
 ) -> None:
     """Delete a topic with its messages at every master of a cluster, and then its route at the name servers.
 
-    Brokers delete at once, whoever is sending or consuming: stderr names the groups that have members or offsets. If a
-    broker refuses or does not answer, the route stays, so that the command can be repeated.
+    Brokers delete at once, whoever is sending or consuming: stderr names the groups that have members or offsets, and
+    brokers that do not tell theirs. If a broker refuses or does not answer, the route stays, so that the command can be
+    repeated.
     """
     from rmq_store.remoting.admin.scope import the_cluster_name
     from rmq_store.remoting.admin.topics import delete_route
@@ -172,7 +173,9 @@ def _holders(cluster: Cluster, topic: str, cluster_name: str) -> list[BrokerProc
 def _groups(cluster: Cluster, masters: list[BrokerProcess], topic: str) -> list[str]:
     from rmq_store.remoting.admin.groups import topic_groups
 
-    answers = Brokers().ask_each(masters, lambda one: topic_groups(cluster, [one], topic))
+    asked = Brokers()
+    answers = asked.ask_each(masters, lambda one: topic_groups(cluster, [one], topic))
+    asked.tell_unknown("groups with members or offsets")
     return sorted({group for _, found in answers for group in found})
 
 
