@@ -72,12 +72,16 @@ METHODS: Final[dict[str, str]] = {
     "SimpleConsumer.close": _SAME,
     # -- pyspark_rmq
     "pyspark_rmq.register": _SAME,
-    "pyspark_rmq.consume": "refused: it sends back in the units of a store; a push consumer sends back by itself",
-    "pyspark_rmq.redrive": "refused: the ledger of redriven dead letters is in a store",
-    "pyspark_rmq.write_once": "refused: it writes the units of a store; `txnAppId` and `txnVersion` do the same here",
+    "pyspark_rmq.consume": "differs: `options` name the cluster, in place of `path`. No marker says that a batch is "
+    "done: a repetition runs the handler for all rows, and leaves out what is sent back. Brokers are told the maximum "
+    "of retries with each message",
+    "pyspark_rmq.redrive": "differs: `options` name the cluster, in place of `path`, and `brokerName` names a letter, "
+    "too. Effectively once, by records in the topic `PYRMQ_REDRIVEN`",
+    "pyspark_rmq.write_once": "differs: keep the column `brokerName`, as logs of two brokers have the same offsets",
     "pyspark_rmq.failure": _SAME,
-    "pyspark_rmq.FloodBreaker": "refused: it belongs to `consume`",
-    "pyspark_rmq.SparkIdempotency": "refused: it belongs to `consume`",
+    "pyspark_rmq.FloodBreaker": _SAME,
+    "pyspark_rmq.SparkIdempotency": "differs: waits between tries count as with the default delay levels, whatever "
+    "the brokers have configured",
     "pyspark_rmq.LagListener": "differs: lag comes from the progress of the query, in messages and not in seconds",
     # -- the rest
     "rmq_store.Store": "refused: a store is a directory; the clients take both",

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
+
 import pytest
 
+import pyspark_rmq
+import rmq_store
 from cluster_methods import METHODS, public_methods
 from cluster_page import PAGE, command_paths, page_with_tables
 from pyspark_rmq.options.option_table import OPTIONS, Option
+from pyspark_rmq.retry.consumed_from import consumed_from
 from rmq_store.cli.target.table import COMMANDS, Row, Verdict
 
 
@@ -29,6 +35,35 @@ def test_each_row_of_a_method_says_how_it_differs(text: str) -> None:
     verdict, _, sentence = text.partition(": ")
     assert verdict in ("same", "differs", "refused", "only")
     assert bool(sentence) is (verdict != "same")
+
+
+REFUSALS: Mapping[str, Callable[[], object]] = {
+    "rmq_store.Store": lambda: rmq_store.Store.open("rmq://127.0.0.1:9876"),
+}
+
+
+def test_each_method_that_is_called_refused_is_refused() -> None:
+    refused = {name for name, text in METHODS.items() if text.startswith("refused")}
+    assert refused == set(REFUSALS), "a call in REFUSALS for each row of a refused method"
+    for name, call in REFUSALS.items():
+        with pytest.raises(rmq_store.StoreError):
+            call()
+            pytest.fail(name)
+
+
+def test_a_function_that_takes_options_of_a_cluster_is_not_called_refused() -> None:
+    taking = {
+        name
+        for name in METHODS
+        if name.startswith("pyspark_rmq.")
+        and inspect.isfunction(function := getattr(pyspark_rmq, name.partition(".")[2]))
+        and "options" in inspect.signature(function).parameters
+    }
+    assert taking == {"pyspark_rmq.consume", "pyspark_rmq.redrive"}
+    for name in taking:
+        assert METHODS[name].startswith("differs: `options` name the cluster, in place of `path`")
+        place = consumed_from(None, {"nameServer": "127.0.0.1:9876"}, name)
+        assert place.cluster is not None
 
 
 @pytest.mark.parametrize("path", COMMANDS)
