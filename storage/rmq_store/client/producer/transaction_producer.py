@@ -21,6 +21,7 @@ from rmq_store.client.backend.local import StorePlaces
 from rmq_store.client.backend.transactions import Transactions
 from rmq_store.client.group.client_id import make_client_id
 from rmq_store.client.producer.message_rules import check_half
+from rmq_store.client.producer.open_transactions import OpenTransactions
 from rmq_store.client.producer.producer import Producer
 from rmq_store.client.producer.producer_config import ProducerConfig
 from rmq_store.client.producer.transaction_checks import CheckExecutor
@@ -51,6 +52,10 @@ class TransactionProducer(Producer):
     `check_thread_pool_max_size` threads answer brokers. Of more than `check_request_hold_max` questions the newest are
     dropped, and the broker asks again. The other arguments are those of Producer.
 
+    A broker that asks for a transaction stores its half message again. So the end of a transaction that has outlasted a
+    question goes to the newest copy. An end that crosses such a question on the way can still meet an older copy, and
+    the message is seen twice: keep local transactions shorter than the broker's `transactionTimeOut`.
+
     `start` registers the group at the brokers. UsageError: the backend is a store, which has no transactions yet.
     """
 
@@ -77,10 +82,7 @@ class TransactionProducer(Producer):
         self._listener = listener
         self._checks = CheckExecutor(check_thread_pool_max_size, check_request_hold_max)
         self._transactions: Transactions | None = None
-        # Transactions of this process that are not ended yet: of these the listener cannot know the outcome.
-        self._running: set[str] = set()
-        # Transaction -> the newest question for it that is not answered yet.
-        self._asked: dict[str, TransactionCheck] = {}
+        self._open = OpenTransactions()
 
     def start(self) -> None:
         """As `Producer.start`. The group is known to all brokers that answer."""
@@ -121,7 +123,7 @@ class TransactionProducer(Producer):
         message = self._with_unique_key(message)
         check_half(message)
         transaction_id = message.properties[UNIQUE_KEY]
-        self._running.add(transaction_id)
+        self._open.begin(transaction_id)
         try:
             half = replace(message, properties={**message.properties, TRANSACTION_PREPARED: "true"})
             result = self._send_half(half, timeout)
@@ -131,35 +133,31 @@ class TransactionProducer(Producer):
                 state, remark = state_of(
                     lambda: self._listener.execute_local_transaction(shown, arg), "the local transaction"
                 )
-            was_sent = self._end(_half_of(result), state, remark)
-        finally:
-            self._running.discard(transaction_id)
+        except BaseException:
+            self._open.given_up(transaction_id)
+            raise
+        was_sent = self._end(self._open.ended(transaction_id) or _half_of(result), state, remark)
         known = {field.name: getattr(result, field.name) for field in fields(SendResult)}
         return TransactionSendResult(
             **known, transaction_id=transaction_id, local_transaction_state=state, end_was_sent=was_sent
         )
 
     def _on_check(self, check: TransactionCheck) -> None:
-        """Take a question. With each question a broker stores the half message again, and each copy can be committed.
-        So of questions for one transaction that come close together only the newest is answered.
-        """
+        """Take a question. Of questions for one transaction that come close together only the newest is answered."""
         transaction_id = check.half.transaction_id
-        is_waiting = transaction_id in self._asked
-        self._asked[transaction_id] = check
         due_s = time.monotonic() + GATHER_S
-        if not is_waiting and not self._checks.submit(lambda: self._answer_newest(transaction_id, due_s)):
-            self._asked.pop(transaction_id, None)
+        if not self._open.ask(check, lambda: self._checks.submit(lambda: self._answer_newest(transaction_id, due_s))):
             _log.warning("transaction %s: not checked, too many checks wait", transaction_id)
 
     def _answer_newest(self, transaction_id: str, due_s: float) -> None:
         time.sleep(max(0.0, due_s - time.monotonic()))
-        check = self._asked.pop(transaction_id, None)
-        if check is not None:
-            self._answer(check)
+        taken = self._open.take(transaction_id)
+        if taken is not None:
+            self._answer(*taken)
 
-    def _answer(self, check: TransactionCheck) -> None:
+    def _answer(self, check: TransactionCheck, is_running: bool) -> None:
         state, remark = LocalTransactionState.UNKNOW, "the local transaction is under way"
-        if check.half.transaction_id not in self._running:
+        if not is_running:
             state, remark = state_of(
                 lambda: self._listener.check_local_transaction(check.message), "the check of the transaction"
             )

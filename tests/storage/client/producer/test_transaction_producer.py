@@ -40,18 +40,23 @@ class HalfBroker:
         self.halves: list[RemotingCommand] = []
         self.ends: list[RemotingCommand] = []
         self.send_code = 0
+        self._half_at: dict[int, RemotingCommand] = {}
         broker.queues.create(HALF_TOPIC, 1, 0, 0)
         self._send = broker._answerers[310]
         broker._answerers[310] = self._half
         broker._answerers[37] = self._end
 
     def _half(self, request: RemotingCommand) -> Any:
-        fields = dict(request.ext_fields)
-        if int(fields["f"]) & 12 == 4:
+        is_half = int(request.ext_fields["f"]) & 12 == 4
+        if is_half:
             self.halves.append(request)
-            fields |= {"b": HALF_TOPIC, "e": "0"}
-        code, answer, body = self._send(RemotingCommand(310, fields, request.body))
+        code, answer, body = self._stored(request) if is_half else self._send(request)
         return self.send_code or code, answer, body
+
+    def _stored(self, half: RemotingCommand) -> Any:
+        answer = self._send(RemotingCommand(310, {**half.ext_fields, "b": HALF_TOPIC, "e": "0"}, half.body))
+        self._half_at[int(answer[1]["queueOffset"])] = half
+        return answer
 
     def _end(self, request: RemotingCommand) -> Any:
         self.ends.append(request)
@@ -63,14 +68,19 @@ class HalfBroker:
         names = ("commitOrRollback", "fromTransactionCheck", "tranStateTableOffset")
         return [tuple(end.ext_fields[name] for name in names) for end in self.ends]  # type: ignore[misc]
 
-    def ask(self, connection: StubConnection, offset: int = 0, **fields: str) -> None:
-        """Ask for the outcome of a half message."""
+    def ask(self, connection: StubConnection, offset: int = 0, **fields: str) -> int:
+        """Ask for the outcome of a half message, which is stored again first: the question names the new place. Returns
+        its offset in the queue of half messages.
+        """
+        _, answer, _ = self._stored(self._half_at[offset])
         queue = self.broker.queues.get(HALF_TOPIC, 0)
         assert queue is not None
-        (record,), _ = queue.pull(offset, 1)
+        new_offset = int(answer["queueOffset"])
+        (record,), _ = queue.pull(new_offset, 1)
         log_offset = int.from_bytes(record[28:36], "big")
-        ext = {"tranStateTableOffset": str(offset), "commitLogOffset": str(log_offset), **fields}
+        ext = {"tranStateTableOffset": str(new_offset), "commitLogOffset": str(log_offset), **fields}
         connection.send(RemotingCommand(39, ext, record, flag=ONEWAY_FLAG))
+        return new_offset
 
     def connection_of(self, group: str) -> StubConnection:
         """The connection whose heartbeat has named a producer group."""
@@ -216,7 +226,7 @@ def test_a_half_message_whose_answer_is_lost_is_not_sent_again(
         asker.ask(asker.second_connection())
         until(lambda: asker.ends)
     assert sum(len(half.halves) for half in halves) == 1
-    assert asker.states == [("12", "true", "0")]
+    assert asker.states == [("12", "true", "1")]
 
 
 def test_a_half_message_goes_to_the_other_broker_if_one_is_down(
@@ -267,13 +277,12 @@ def test_a_question_is_answered_at_the_process_that_has_asked(
         result = producer.send_message_in_transaction(Message("Orders", b"tea" * 4000, keys="k7"))
         (asker,) = [half for half in halves if half.halves]
         until(lambda: asker.ends)
-        asker.ask(asker.connection_of("pg"), result.queue_offset, transactionId=result.msg_id)
+        asked_for = asker.ask(asker.connection_of("pg"), result.queue_offset, transactionId=result.msg_id)
         until(lambda: len(asker.ends) == 2)
     end = asker.ends[1]
-    assert asker.states[1] == (code, "true", str(result.queue_offset))
-    assert (end.ext_fields["msgId"], end.ext_fields["commitLogOffset"]) == (
-        result.msg_id, str(result.commit_log_offset),
-    )  # fmt: skip
+    assert asker.states[1] == (code, "true", str(asked_for))
+    assert end.ext_fields["msgId"] == result.msg_id
+    assert int(end.ext_fields["commitLogOffset"]) > result.commit_log_offset, "the place of the newer copy"
     (message,) = asked
     assert (message.body, message.keys, message.msg_id) == (b"tea" * 4000, "k7", result.msg_id)
     assert message.properties["__transactionId__"] == result.msg_id
@@ -292,28 +301,86 @@ def test_a_commit_that_was_lost_is_told_when_the_broker_asks(
         (asker,) = [half for half in halves if half.halves]
         assert (result.local_transaction_state, result.end_was_sent, asker.ends) == (COMMIT, False, [])
         asker.broker.start()
-        asker.ask(asker.second_connection(), result.queue_offset)
+        asked_for = asker.ask(asker.second_connection(), result.queue_offset)
         until(lambda: asker.ends)
-    assert asker.states == [("8", "true", str(result.queue_offset))]
+    assert asker.states == [("8", "true", str(asked_for))]
 
 
-def test_a_transaction_under_way_is_unknown_whatever_the_listener_would_say(
-    cluster: SimulatedCluster, halves: list[HalfBroker]
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_a_transaction_under_way_is_unknown_and_its_end_goes_to_the_newest_copy(
+    cluster: SimulatedCluster, halves: list[HalfBroker], is_answered: bool
 ) -> None:
-    """The listener finds no trace yet, and would roll back what is about to be committed."""
+    """The listener finds no trace yet, and would roll back what is about to be committed. An end of the first copy
+    would leave the second one open: the broker would ask for it, and its commit would be the message once more.
+    """
+    asked_for: list[int] = []
 
     def execute(message: Message, arg: object) -> Any:
         (asker,) = [half for half in halves if half.halves]
-        asker.ask(asker.connection_of("pg"))
-        until(lambda: asker.ends)
+        for _ in range(2):
+            asked_for.append(asker.ask(asker.connection_of("pg"), asked_for[-1] if asked_for else 0))
+            until(lambda: len(asker.ends) == len(asked_for) if is_answered else is_noted(message))
         return COMMIT
+
+    def is_noted(message: Message) -> bool:
+        half = producer._open._running[message.properties["UNIQ_KEY"]]
+        return half is not None and half.queue_offset == asked_for[-1]
 
     with producer_of(cluster, execute, lambda _: ROLLBACK) as producer:
         result = producer.send_message_in_transaction(Message("Orders", b"tea"))
         (asker,) = [half for half in halves if half.halves]
-        until(lambda: len(asker.ends) == 2)
-    assert [state[:2] for state in asker.states] == [("0", "true"), ("8", "false")]
+        until(lambda: asker.states[-1:] == [("8", "true", str(asked_for[-1]))])
+        time.sleep(0.3)
+    unknown = [("0", "true", str(offset)) for offset in asked_for] if is_answered else []
+    assert asker.states == [*unknown, ("8", "true", str(asked_for[-1]))]
     assert result.local_transaction_state is COMMIT
+
+
+def test_a_transaction_that_ends_by_an_exception_leaves_its_question_to_the_listener(
+    cluster: SimulatedCluster, halves: list[HalfBroker]
+) -> None:
+    asked_for: list[int] = []
+
+    def execute(message: Message, arg: object) -> Any:
+        (asker,) = [half for half in halves if half.halves]
+        asked_for.append(asker.ask(asker.connection_of("pg")))
+        until(lambda: producer._open._asked)
+        raise KeyboardInterrupt
+
+    with producer_of(cluster, execute, lambda _: ROLLBACK) as producer:
+        with pytest.raises(KeyboardInterrupt):
+            producer.send_message_in_transaction(Message("Orders", b"tea"))
+        (asker,) = [half for half in halves if half.halves]
+        until(lambda: asker.ends)
+    assert asker.states == [("12", "true", str(asked_for[0]))]
+
+
+def test_a_question_that_comes_while_an_older_one_is_taken_is_answered(
+    cluster: SimulatedCluster, halves: list[HalfBroker]
+) -> None:
+    """Without the lock the newer one would wait for an answer that the thread has just given to the older one."""
+    has_popped = threading.Event()
+
+    class Slow(dict[str, Any]):
+        def __contains__(self, key: object) -> bool:
+            found = super().__contains__(key)
+            if found:
+                has_popped.wait(0.5)
+            return found
+
+        def pop(self, *given: Any) -> Any:
+            has_popped.set()
+            return super().pop(*given)
+
+    with producer_of(cluster, lambda *_: UNKNOW, lambda _: COMMIT) as producer:
+        result = producer.send_message_in_transaction(Message("Orders", b"tea"))
+        producer._open._asked = Slow()
+        has_popped.clear()
+        (asker,) = [half for half in halves if half.halves]
+        connection = asker.connection_of("pg")
+        asker.ask(connection, result.queue_offset)
+        newest = asker.ask(connection, result.queue_offset)
+        until(lambda: ("8", "true", str(newest)) in asker.states)
 
 
 def test_a_listener_that_fails_answers_unknown_and_another_group_is_not_answered_for(
@@ -375,14 +442,12 @@ def test_of_questions_that_pile_up_only_the_newest_is_answered(
     with producer_of(cluster, lambda *_: UNKNOW, lambda _: COMMIT) as producer:
         result = producer.send_message_in_transaction(Message("Orders", b"tea"))
         (asker,) = [half for half in halves if half.halves]
-        for _ in range(4):  # the copies of a broker whose questions were not answered
-            asker.broker._answerers[310](asker.halves[0])
         connection = asker.connection_of("pg")
-        for offset in range(5):
-            asker.ask(connection, offset)
+        for _ in range(5):
+            newest = asker.ask(connection, result.queue_offset)
         until(lambda: len(asker.ends) == 2)
         time.sleep(0.3)
-    assert asker.states == [("0", "false", str(result.queue_offset)), ("8", "true", "4")]
+    assert asker.states == [("0", "false", str(result.queue_offset)), ("8", "true", str(newest))]
 
 
 def test_questions_beyond_the_bound_are_dropped_and_a_stuck_one_ends_the_wait() -> None:
