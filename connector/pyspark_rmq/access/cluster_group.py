@@ -1,8 +1,7 @@
 """A consumer group at the brokers: its offsets, and the lease of a stream that commits for it. Control plane.
 
-The lease of a topic is a lock of queue 0 at each master, under a group of its own (LOCK_BATCH_MQ): brokers of 5.x send
-what comes back to a group with locked queues straight to its dead letters. A broker forgets a lock after 60 s. A holder
-is also a member of the group, so that others see its name, and it takes no lease while others are alive.
+The lease of a topic is a lock at each master, which forgets it after 60 s (`cluster_lease_locks`). A holder is also a
+member of the group, so that others see its name, and it takes no lease while others are alive.
 
     lock, ask for members, heartbeat, ask for members again      by whoever takes the lease
     watch for 22 s, before that                                   if a master is away: it may be the one with the lock
@@ -14,7 +13,7 @@ sends them every 20 s to each master that answers. Two queries may hold leases o
 the other one reaches, or for up to 20 s after the last master with the lock went and another one came back; with slaves
 the name servers still show a broker whose master is away.
 
-Sources: RebalanceLockManager.java, ConsumerManager.java, ConsumerManageProcessor.java.
+Sources: ConsumerManager.java, ConsumerManageProcessor.java.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
+from pyspark_rmq.access.cluster_lease_locks import LOCK_LASTS_S, LeaseLocks
 from pyspark_rmq.access.cluster_offsets import GroupOffsets
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store.cluster import (
@@ -38,16 +38,13 @@ from rmq_store.cluster import (
     SubscriptionData,
     heartbeat,
     live_members,
-    locks,
     unregister,
 )
 from rmq_store.errors import LeaseHeldError, StoreError
 
 _log = logging.getLogger(__name__)
 
-LEASE_SUFFIX: Final = "_rmq_lease"
 RENEW_EVERY_S: Final = 20.0
-LOCK_LASTS_S: Final = 60.0
 WATCH_S: Final = RENEW_EVERY_S + 2.0
 _LOOK_EVERY_S: Final = 1.0
 
@@ -67,11 +64,9 @@ class ClusterGroup:
         self._cluster = cluster
         self._sleep = sleep
         self._timer_s = timer_s
-        self._client_id = ""
+        self._locks = LeaseLocks(cluster, name, timer_s)
         self._has_joined = False
         self._topics: set[str] = set()
-        # Broker -> when the oldest of its locks was asked for. It has all topics, or is not here.
-        self._granted_s: dict[str, float] = {}
         self._is_lost = False
         self._others_seen: set[str] = set()
         self._stopped = threading.Event()
@@ -106,8 +101,8 @@ class ClusterGroup:
             LeaseHeldError: another query holds it, or the group has other live members; it names them.
             RemotingError: no master answers. MQBrokerError: a broker refuses.
         """
-        if not self._client_id:
-            self._client_id = f"{owner}#{secrets.token_hex(4)}".replace(" ", "_")
+        if not self._locks.client_id:
+            self._locks.client_id = f"{owner}#{secrets.token_hex(4)}".replace(" ", "_")
         try:
             self._take(topic)
         except BaseException:
@@ -123,30 +118,24 @@ class ClusterGroup:
         began_s = self._timer_s()
         watches = not self._topics
         while True:
-            asked_s = self._timer_s()
-            granted, away, is_others = self._locked([topic], self._cluster.broker_names())
-            if is_others:
+            asked = self._locks.ask([topic], self._cluster.broker_names())
+            if asked.is_others:
                 others = self._others()
                 if others or self._timer_s() - began_s > LOCK_LASTS_S + _LOOK_EVERY_S:
                     holder = ", ".join(others) or "unknown"
                     raise LeaseHeldError(f"group {self.name!r}: topic {topic!r} is consumed by {holder}", holder)
                 self._sleep(_LOOK_EVERY_S)
-            elif not granted and away:
-                raise next(iter(away.values()))
-            elif away and watches:
-                self._unlock([topic])
-                self._watch(topic, away)
+            elif not asked.granted and asked.away:
+                raise next(iter(asked.away.values()))
+            elif asked.away and watches:
+                self._locks.unlock([topic])
+                self._watch(topic, asked.away)
                 watches, began_s = False, self._timer_s()
             else:
                 break
         self._refuse_others(topic)
         with self._lock:
-            # The locks of other topics are as old as before, and brokers count from the request. Where only some topics
-            # are locked, the next commit or renewal locks all of them.
-            before = self._granted_s
-            self._granted_s = {
-                name: min(before.get(name, asked_s), asked_s) for name in granted if name in before or not self._topics
-            }
+            self._locks.added(asked.granted, asked.at_s, is_first=not self._topics)
             self._topics.add(topic)
             self._has_joined = True
             self._beat()
@@ -166,11 +155,7 @@ class ClusterGroup:
 
     def holds(self, topic: str) -> bool:
         """Whether the lease is still this process's: at one broker at least, and nobody else has it at another one."""
-        return topic in self._topics and not self._is_lost and any(map(self._holds_at, list(self._granted_s)))
-
-    def _holds_at(self, broker_name: str) -> bool:
-        granted_s = self._granted_s.get(broker_name)
-        return granted_s is not None and self._timer_s() - granted_s < LOCK_LASTS_S
+        return topic in self._topics and not self._is_lost and self._locks.are_held()
 
     def hold_at(self, broker_names: Collection[str]) -> set[str]:
         """Take the locks at those of these brokers at which they are not held, and join the group there: a broker that
@@ -181,25 +166,24 @@ class ClusterGroup:
         """
         if not self._topics:
             return set(broker_names)
-        missing = {name for name in broker_names if not self._holds_at(name)}
+        missing = {name for name in broker_names if not self._locks.are_held_at(name)}
         if missing and not self._is_lost:
             with self._lock, contextlib.suppress(RemotingError):
                 self._lock_at(missing)
-                self._beat({name for name in missing if self._holds_at(name)})
+                self._beat({name for name in missing if self._locks.are_held_at(name)})
         if self._is_lost:
             raise self._lost()
-        return {name for name in broker_names if self._holds_at(name)}
+        return {name for name in broker_names if self._locks.are_held_at(name)}
 
     def _lock_at(self, broker_names: Collection[str]) -> dict[str, RemotingError]:
         """Lock all topics at brokers, or renew the locks. Returns the brokers that do not answer."""
-        began_s = self._timer_s()
-        granted, away, is_others = self._locked(sorted(self._topics), broker_names)
-        if is_others:
+        asked = self._locks.ask(self._topics, broker_names)
+        if asked.is_others:
             self._is_lost = True
             _log.error("%s", self._lost())
         else:
-            self._granted_s |= dict.fromkeys(granted, began_s)
-        return away
+            self._locks.renewed(asked.granted, asked.at_s)
+        return asked.away
 
     def _lost(self) -> LeaseHeldError:
         topics = ", ".join(sorted(self._topics))
@@ -227,32 +211,13 @@ class ClusterGroup:
                 self._give_back(topic)
             if self._has_joined:
                 with contextlib.suppress(StoreError):
-                    unregister(self._cluster, self._client_id, consumer_group=self.name)
-            self._granted_s, self._is_lost, self._has_joined = {}, False, False
+                    unregister(self._cluster, self._locks.client_id, consumer_group=self.name)
+            self._locks.forget()
+            self._is_lost = self._has_joined = False
 
     def _give_back(self, topic: str) -> None:
         self._topics.discard(topic)
-        self._unlock([topic])
-
-    def _unlock(self, topics: Collection[str]) -> None:
-        with contextlib.suppress(StoreError):
-            queues = _lease_queues(topics, self._cluster.broker_names())
-            locks.unlock(self._cluster, self.name + LEASE_SUFFIX, self._client_id, queues)
-
-    def _locked(
-        self, topics: Collection[str], broker_names: Collection[str]
-    ) -> tuple[list[str], dict[str, RemotingError], bool]:
-        """Lock these topics at brokers, or renew the locks: the brokers that granted them, those that do not answer,
-        and whether another client has one. Then none of them is kept.
-        """
-        queues = _lease_queues(topics, broker_names)
-        outcomes = locks.try_lock(self._cluster, self.name + LEASE_SUFFIX, self._client_id, queues)
-        away = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, RemotingError)}
-        granted = [name for name in outcomes if name not in away]
-        is_others = any(len(outcomes[name]) < len(topics) for name in granted)  # type: ignore[arg-type]
-        if is_others:
-            self._unlock(topics)
-        return granted, away, is_others
+        self._locks.unlock([topic])
 
     def _refuse_others(self, topic: str) -> None:
         others = self._others()
@@ -266,7 +231,7 @@ class ClusterGroup:
 
     def _others(self) -> list[str]:
         """The other live members of the group, as all masters that answer know them (203)."""
-        return sorted(live_members(self._cluster, self.name) - {self._client_id})
+        return sorted(live_members(self._cluster, self.name) - {self._locks.client_id})
 
     def _beat(self, broker_names: Collection[str] | None = None) -> None:
         """Be a member of the group at brokers, or at all."""
@@ -279,7 +244,7 @@ class ClusterGroup:
             ),
         )
         if broker_names is None or broker_names:
-            beat = HeartbeatData(client_id=self._client_id, consumer_data_set=(data,))
+            beat = HeartbeatData(client_id=self._locks.client_id, consumer_data_set=(data,))
             heartbeat(self._cluster, beat, broker_names)
 
     def _keep(self, stopped: threading.Event) -> None:
@@ -310,10 +275,6 @@ class ClusterGroup:
                 )  # fmt: skip
         except StoreError as error:
             _log.warning("group %r: lease and membership cannot be renewed now: %s", self.name, error)
-
-
-def _lease_queues(topics: Collection[str], broker_names: Collection[str]) -> list[MessageQueue]:
-    return [MessageQueue(topic, name, 0) for topic in sorted(topics) for name in sorted(broker_names)]
 
 
 class ClusterLease:

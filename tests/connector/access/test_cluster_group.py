@@ -143,7 +143,7 @@ def test_offsets_are_not_committed_at_the_end_where_another_client_has_the_lease
     owed_at_the_end(net, group)
     b.locks["cg_rmq_lease", "Orders", 0] = "thief#1"
     b.processes[0].down = False
-    group._granted_s.pop("b")
+    group._locks._since_s.pop("b")
     group.leave()
     assert b.offsets == {}
     assert "another client has taken the lease" in caplog.text and f"{B0} at 4" in caplog.text
@@ -381,7 +381,7 @@ def test_who_takes_a_lease_while_a_master_is_away_watches_for_its_holder_first(
     second._sleep = sleep
     with pytest.raises(LeaseHeldError, match=r"other live members.*first#"):
         second.lease("Orders", "second")
-    assert held.held() and net.brokers["b"].locks == {("cg_rmq_lease", "Orders", 0): first._client_id}
+    assert held.held() and net.brokers["b"].locks == {("cg_rmq_lease", "Orders", 0): first._locks.client_id}
     assert "no master of a answers" in caplog.text and "members are watched 22 s" in caplog.text
 
 
@@ -526,7 +526,7 @@ def test_members_that_join_a_running_query_are_logged_once(
     group.renew()
     group.renew()
     assert caplog.text.count("10.0.0.9@java joined while this query reads all queues") == 1
-    assert live_members(net.cluster(), "cg") == {"10.0.0.9@java", group._client_id}
+    assert live_members(net.cluster(), "cg") == {"10.0.0.9@java", group._locks.client_id}
 
 
 def test_the_lease_is_renewed_by_a_thread(net: FakeNet, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -212,7 +212,7 @@ def test_a_broker_whose_master_comes_back_to_another_query_ends_this_one_before_
     later = more(reader, end)
     assert {topic for _, topic, _ in b.locks} == {"T", "%RETRY%g"}
     b.processes[0].down = True
-    reader._store.reader._group._granted_s.pop("broker-b")
+    reader._store.reader._group._locks._since_s.pop("broker-b")
     b.locks["g_rmq_lease", "T", 0] = "another"
     more(reader, later)
     b.processes[0].down = False
