@@ -34,6 +34,7 @@ from rmq_store.cluster import (
     ConsumerData,
     HeartbeatData,
     MessageQueue,
+    MQBrokerError,
     RemotingError,
     SubscriptionData,
     heartbeat,
@@ -119,6 +120,8 @@ class ClusterGroup:
         watches = not self._topics
         while True:
             asked = self._locks.ask([topic], self._cluster.broker_names())
+            if asked.refused:
+                raise next(iter(asked.refused.values()))
             if asked.is_others:
                 others = self._others()
                 if others or self._timer_s() - began_s > LOCK_LASTS_S + _LOOK_EVERY_S:
@@ -166,24 +169,36 @@ class ClusterGroup:
         """
         if not self._topics:
             return set(broker_names)
-        missing = {name for name in broker_names if not self._locks.are_held_at(name)}
+        missing = {
+            name
+            for name in broker_names
+            if not self._locks.are_held_at(name) and self._locks.may_be_asked_for_at(name)
+        }
         if missing and not self._is_lost:
-            with self._lock, contextlib.suppress(RemotingError):
+            with self._lock:
                 self._lock_at(missing)
-                self._beat({name for name in missing if self._locks.are_held_at(name)})
+                self._beat_at({name for name in missing if self._locks.are_held_at(name)})
         if self._is_lost:
             raise self._lost()
         return {name for name in broker_names if self._locks.are_held_at(name)}
 
-    def _lock_at(self, broker_names: Collection[str]) -> dict[str, RemotingError]:
-        """Lock all topics at brokers, or renew the locks. Returns the brokers that do not answer."""
+    def _lock_at(self, broker_names: Collection[str]) -> Mapping[str, MQBrokerError | RemotingError]:
+        """Lock all topics at brokers, or renew the locks. Returns the brokers that do not answer, or refuse."""
         asked = self._locks.ask(self._topics, broker_names)
         if asked.is_others:
             self._is_lost = True
             _log.error("%s", self._lost())
         else:
             self._locks.renewed(asked.granted, asked.at_s)
-        return asked.away
+        return asked.away | asked.refused
+
+    def _beat_at(self, broker_names: Collection[str]) -> None:
+        """Join the group at brokers. Where that fails the next renewal does it."""
+        if broker_names:
+            try:
+                self._beat(broker_names)
+            except (MQBrokerError, RemotingError) as error:
+                _log.warning("group %r: it is not joined now: %s", self.name, error)
 
     def _lost(self) -> LeaseHeldError:
         topics = ", ".join(sorted(self._topics))
@@ -191,18 +206,25 @@ class ClusterGroup:
 
     def release(self, topic: str) -> None:
         """Give the lease back, and with the last one leave the group. Brokers that do not answer forget by themselves.
-        Offsets that are owed are committed before, see `GroupOffsets.settle`.
+        Offsets that are owed are committed before, see `GroupOffsets.settle`; whatever comes of that.
         """
-        self._offsets.settle()
-        with self._lock:
-            if topic in self._topics:
-                self._give_back(topic)
-        if not self._topics:
-            self.leave()
+        try:
+            self._offsets.settle()
+        finally:
+            with self._lock:
+                if topic in self._topics:
+                    self._give_back(topic)
+            if not self._topics:
+                self._leave()
 
     def leave(self) -> None:
         """Give all leases back, and leave the group; may be called again, and a lease may be taken again."""
-        self._offsets.settle()
+        try:
+            self._offsets.settle()
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
         self._stopped.set()
         # A renewal on its way would join again what is left here. Its calls have time limits.
         with self._lock:
@@ -243,9 +265,8 @@ class ClusterGroup:
                 for topic in sorted(self._topics)
             ),
         )
-        if broker_names is None or broker_names:
-            beat = HeartbeatData(client_id=self._locks.client_id, consumer_data_set=(data,))
-            heartbeat(self._cluster, beat, broker_names)
+        beat = HeartbeatData(client_id=self._locks.client_id, consumer_data_set=(data,))
+        heartbeat(self._cluster, beat, broker_names)
 
     def _keep(self, stopped: threading.Event) -> None:
         while not stopped.wait(RENEW_EVERY_S):

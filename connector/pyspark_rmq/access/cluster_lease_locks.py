@@ -12,21 +12,23 @@ import contextlib
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
-from rmq_store.cluster import Cluster, MessageQueue, RemotingError, locks
+from rmq_store.cluster import Cluster, MessageQueue, MQBrokerError, RemotingError, locks
 from rmq_store.errors import StoreError
 
 LEASE_SUFFIX: Final = "_rmq_lease"
 LOCK_LASTS_S: Final = 60.0
+ASK_AGAIN_S: Final = 1.0
 
 
 class Asked(NamedTuple):
-    """The answers to a request for locks, made at `at_s`: the brokers that granted all of them, those that do not
-    answer, and whether another client has one. Then none of them is kept.
+    """The answers to a request for locks, made at `at_s`: the brokers that granted all of them, those whose masters do
+    not answer, those that refuse (no right, busy), and whether another client has one. Then none of them is kept.
     """
 
     at_s: float
     granted: list[str]
     away: dict[str, RemotingError]
+    refused: dict[str, MQBrokerError]
     is_others: bool
 
 
@@ -40,18 +42,21 @@ class LeaseLocks:
         self._timer_s = timer_s
         # Broker -> when the oldest of its locks was asked for. It has all topics, or is not here.
         self._since_s: dict[str, float] = {}
+        self._refused_s: dict[str, float] = {}
 
     def ask(self, topics: Collection[str], broker_names: Collection[str]) -> Asked:
-        """Lock these topics at brokers, or renew the locks. Nothing is noted. Raises MQBrokerError."""
+        """Lock these topics at brokers, or renew the locks. It is not noted where they are held."""
         at_s = self._timer_s()
         queues = _lease_queues(topics, broker_names)
         outcomes = locks.try_lock(self._cluster, self._group, self.client_id, queues)
         away = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, RemotingError)}
-        granted = [name for name in outcomes if name not in away]
+        refused = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, MQBrokerError)}
+        self._refused_s |= dict.fromkeys(refused, at_s)
+        granted = [name for name in outcomes if name not in away and name not in refused]
         is_others = any(len(outcomes[name]) < len(topics) for name in granted)  # type: ignore[arg-type]
         if is_others:
             self.unlock(topics)
-        return Asked(at_s, granted, away, is_others)
+        return Asked(at_s, granted, away, refused, is_others)
 
     def renewed(self, broker_names: Collection[str], at_s: float) -> None:
         """Note that all topics are locked at these brokers."""
@@ -70,6 +75,11 @@ class LeaseLocks:
         """Whether the broker cannot have forgotten the locks."""
         since_s = self._since_s.get(broker_name)
         return since_s is not None and self._timer_s() - since_s < LOCK_LASTS_S
+
+    def may_be_asked_for_at(self, broker_name: str) -> bool:
+        """Whether the broker has not just refused: the ends of queues are looked at many times a second."""
+        refused_s = self._refused_s.get(broker_name)
+        return refused_s is None or self._timer_s() - refused_s >= ASK_AGAIN_S
 
     def are_held(self) -> bool:
         """Whether they are held at any broker."""

@@ -122,8 +122,9 @@ class GroupOffsets:
         if self._owed.keys() - owed_before.keys():
             brokers = ", ".join(sorted({queue.broker_name for queue in self._owed}))
             _log.warning(
-                "group %r: no master of %s answers; its offsets are committed when it is back", self._group, brokers
-            )
+                "group %r: no master of %s answers and grants the lease; its offsets are committed when one does",
+                self._group, brokers,
+            )  # fmt: skip
         if failure is not None:
             raise failure
 

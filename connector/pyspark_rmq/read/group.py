@@ -7,6 +7,7 @@ completed. A repeated report costs nothing.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -135,7 +136,8 @@ class GroupMember:
             lease.heartbeat()
 
     def leave(self) -> None:
-        """Release the leases."""
-        for lease in self._leases.values():
-            lease.release()
-        self._leases.clear()
+        """Release the leases, each of them whatever became of the others."""
+        leases, self._leases = self._leases, {}
+        with contextlib.ExitStack() as stack:
+            for lease in reversed(leases.values()):
+                stack.callback(lease.release)

@@ -86,7 +86,7 @@ def test_offsets_of_a_dead_master_are_committed_when_it_is_back(
         group.commit({A0: 5, B0: 6})
     assert (a.offsets, b.offsets) == ({("cg", "Orders", 0): 5}, {})
     assert [record.message for record in caplog.records] == [
-        "group 'cg': no master of b answers; its offsets are committed when it is back"
+        "group 'cg': no master of b answers and grants the lease; its offsets are committed when one does"
     ]
     b.processes[0].down = False
     group.commit({A0: 7})
@@ -147,6 +147,55 @@ def test_offsets_are_not_committed_at_the_end_where_another_client_has_the_lease
     group.leave()
     assert b.offsets == {}
     assert "another client has taken the lease" in caplog.text and f"{B0} at 4" in caplog.text
+
+
+@pytest.mark.parametrize("ends_by", ["leave", "release"])
+@pytest.mark.parametrize("refused", [(2, "[OVERLOAD]"), (16, "no permission")])
+def test_a_broker_that_refuses_its_locks_keeps_no_query_from_leaving(
+    net: FakeNet, make: Any, ends_by: str, refused: tuple[int, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    group, a, b = make(), net.brokers["a"], net.brokers["b"]
+    owed_at_the_end(net, group)
+    group._locks._since_s.pop("b")
+    b.processes[0].down, b.refused[41] = False, refused
+    group.leave() if ends_by == "leave" else group.release("Orders")
+    assert group._stopped.is_set() and not a.locks and not a.members["cg"] and not b.members["cg"]
+    assert b.offsets == {} and f"no master has taken these offsets: {B0} at 4" in caplog.text
+
+
+def test_the_end_of_the_process_may_come_while_offsets_are_owed(net: FakeNet, make: Any, now: Time) -> None:
+    group, a = make(), net.brokers["a"]
+    owed_at_the_end(net, group)
+
+    def sleep(duration_s: float) -> None:
+        raise SystemExit
+
+    group._offsets._sleep = sleep
+    with pytest.raises(SystemExit):
+        group.leave()
+    group._offsets._sleep = now.sleep
+    assert group._stopped.is_set() and not a.locks and not a.members["cg"]
+
+
+@pytest.mark.parametrize("code", [41, 34])
+def test_a_broker_that_refuses_its_locks_or_a_member_keeps_no_other_from_a_commit(
+    net: FakeNet, make: Any, now: Time, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, a, b = make(), net.brokers["a"], net.brokers["b"]
+    owed_at_the_end(net, group)
+    group._locks._since_s.pop("b")
+    b.processes[0].down, b.refused[code] = False, (2, "[OVERLOAD]")
+    group.commit({A0: 5})
+    assert a.offsets == {("cg", "Orders", 0): 5}
+    net.calls.clear()
+    group.hold_at(["a", "b"])
+    assert net.codes() == [], "not at each look at the brokers"
+    group.renew()
+    assert "OVERLOAD" in caplog.text
+    b.refused.clear()
+    now.now_s += 1
+    group.commit({A0: 6})
+    assert (a.offsets, b.offsets) == ({("cg", "Orders", 0): 6}, {("cg", "Orders", 0): 4})
 
 
 @pytest.mark.parametrize("gone_at", [11, 14, 15])

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection
 
 from rmq_store.protocol.bodies.clients import LockBatchRequestBody, LockBatchResponseBody
-from rmq_store.protocol.errors import RemotingError
+from rmq_store.protocol.errors import MQBrokerError, RemotingError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.group_headers import LockBatchMqRequestHeader, UnlockBatchMqRequestHeader
 from rmq_store.protocol.wire.header_fields import request
@@ -25,7 +25,7 @@ def lock(cluster: Cluster, group: str, client_id: str, queues: Collection[Messag
     """
     granted: set[MessageQueue] = set()
     for outcome in try_lock(cluster, group, client_id, queues).values():
-        if isinstance(outcome, RemotingError):
+        if isinstance(outcome, (MQBrokerError, RemotingError)):
             raise outcome
         granted |= outcome
     return granted
@@ -33,24 +33,21 @@ def lock(cluster: Cluster, group: str, client_id: str, queues: Collection[Messag
 
 def try_lock(
     cluster: Cluster, group: str, client_id: str, queues: Collection[MessageQueue]
-) -> dict[str, set[MessageQueue] | RemotingError]:
-    """As `lock`, for each broker by itself: the queues that the client holds there now, or why its master is silent.
-
-    Raises:
-        MQBrokerError: a broker refuses.
-    """
+) -> dict[str, set[MessageQueue] | MQBrokerError | RemotingError]:
+    """As `lock`, but raises nothing: for each broker the queues that the client holds there now, or the error."""
     of_brokers = _by_broker(queues)
     commands = [
         (broker_name, request(LockBatchMqRequestHeader(), _body(cluster, group, client_id, of_broker)))
         for broker_name, of_broker in of_brokers.items()
     ]
-    outcomes: dict[str, set[MessageQueue] | RemotingError] = {}
+    outcomes: dict[str, set[MessageQueue] | MQBrokerError | RemotingError] = {}
     for (broker_name, of_broker), given in zip(of_brokers.items(), cluster.call_all(commands), strict=True):
-        if isinstance(given, RemotingError):
-            outcomes[broker_name] = given
-            continue
-        held = set(LockBatchResponseBody.decode(checked(given, broker_name).body).lock_ok_mq_set)
-        outcomes[broker_name] = {queue for queue in of_broker if _on_wire(cluster, queue) in held}
+        try:
+            held = set(LockBatchResponseBody.decode(checked(given, broker_name).body).lock_ok_mq_set)
+        except (MQBrokerError, RemotingError) as error:
+            outcomes[broker_name] = error
+        else:
+            outcomes[broker_name] = {queue for queue in of_broker if _on_wire(cluster, queue) in held}
     return outcomes
 
 

@@ -7,7 +7,7 @@ import pytest
 from rmq_store import UsageError
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import offset_message_id
-from rmq_store.protocol.errors import RemotingConnectError
+from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster import groups, locks, queries
 from rmq_store.remoting.cluster.cluster import Cluster
@@ -34,6 +34,17 @@ def test_a_lock_has_one_holder_and_is_asked_for_at_masters(net: FakeNet) -> None
     net.brokers["broker-b"].processes[0].down = True
     with pytest.raises(RemotingConnectError):
         locks.lock(cluster, "cg_lease", "two", [A0, B0])
+
+
+def test_a_broker_that_refuses_locks_takes_nothing_from_the_others(net: FakeNet) -> None:
+    cluster = two_brokers(net)
+    net.brokers["broker-b"].refused[41] = 2, "[OVERLOAD]"
+    outcomes = locks.try_lock(cluster, "cg_lease", "one", [A0, B0])
+    assert outcomes["broker-a"] == {A0}
+    refusal = outcomes["broker-b"]
+    assert isinstance(refusal, MQBrokerError) and (refusal.response_code, refusal.broker_name) == (2, "broker-b")
+    with pytest.raises(MQBrokerError, match="OVERLOAD"):
+        locks.lock(cluster, "cg_lease", "one", [A0, B0])
 
 
 def test_locks_of_a_namespace_are_apart(net: FakeNet) -> None:
