@@ -107,7 +107,10 @@ class ClusterGroup:
         try:
             self._take(topic)
         except BaseException:
-            self._give_back(topic)
+            with self._lock:
+                self._give_back(topic)
+                if not self._topics:
+                    self._unregister()
             raise
         if self._thread is None:
             self._stopped = threading.Event()
@@ -231,11 +234,15 @@ class ClusterGroup:
             self._thread = None
             for topic in sorted(self._topics):
                 self._give_back(topic)
-            if self._has_joined:
-                with contextlib.suppress(StoreError):
-                    unregister(self._cluster, self._locks.client_id, consumer_group=self.name)
-            self._locks.forget()
-            self._is_lost = self._has_joined = False
+            self._unregister()
+
+    def _unregister(self) -> None:
+        """Be no member any more, and hold nothing."""
+        if self._has_joined:
+            with contextlib.suppress(StoreError):
+                unregister(self._cluster, self._locks.client_id, consumer_group=self.name)
+        self._locks.forget()
+        self._is_lost = self._has_joined = False
 
     def _give_back(self, topic: str) -> None:
         self._topics.discard(topic)

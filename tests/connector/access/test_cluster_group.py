@@ -348,8 +348,22 @@ def test_a_member_that_comes_while_the_lease_is_taken_is_seen(net: FakeNet, make
     with pytest.raises(LeaseHeldError, match=r"10\.0\.0\.9@java"):
         group.lease("Orders", "reports")
     assert not net.brokers["a"].locks
-    group.leave()
-    assert list(net.brokers["a"].members["cg"]) == ["10.0.0.9@java"]
+    assert list(net.brokers["a"].members["cg"]) == ["10.0.0.9@java"], "Java's consumer would leave queues to a ghost"
+    assert not net.brokers["b"].members["cg"]
+    # The next try is one from the beginning.
+    net.call = inner  # type: ignore[method-assign]
+    net.brokers["a"].members["cg"].clear()
+    assert group.lease("Orders", "reports").held()
+
+
+def test_a_member_that_is_refused_another_topic_stays_a_member(net: FakeNet, make: Any) -> None:
+    group = make()
+    lease = group.lease("Orders", "reports")
+    net.brokers["b"].members["cg"]["10.0.0.9@java"] = {}
+    with pytest.raises(LeaseHeldError, match=r"10\.0\.0\.9@java"):
+        group.lease("%RETRY%cg", "reports")
+    assert lease.held() and list(net.brokers["a"].members["cg"]) == [group._locks.client_id]
+    assert set(net.brokers["a"].locks) == {("cg_rmq_lease", "Orders", 0)}
 
 
 def test_the_lock_of_a_dead_holder_is_waited_for(net: FakeNet, make: Any, now: Time) -> None:
