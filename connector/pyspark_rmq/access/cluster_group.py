@@ -7,6 +7,7 @@ member of the group, so that others see its name, and it takes no lease while ot
     watch for 22 s, before that                                   if a master is away: it may be the one with the lock
     lock and heartbeat every 20 s                                 in a thread: a batch may take longer than a lock lasts
     lock and heartbeat at a broker that came (back)               before its queues are planned, and before a commit
+    nothing; what is read is owed to the group                    while no master answers
 
 So a lock at each broker protects the queues of that broker. A holder that lives is seen by its heartbeats, because it
 sends them every 20 s to each master that answers. Two queries may hold leases only while neither reaches a master that
@@ -96,11 +97,11 @@ class ClusterGroup:
     def lease(self, topic: str, owner: str) -> ClusterLease:
         """Take the lease of a topic for `owner`, which is shown to others, and be a member of the group from now on.
 
-        A lock whose holder is no living member is waited for, 60 s at most.
+        A lock whose holder is no living member is waited for, 60 s at most; as long for any master.
 
         Raises:
             LeaseHeldError: another query holds it, or the group has other live members; it names them.
-            RemotingError: no master answers. MQBrokerError: a broker refuses.
+            RemotingError: no master answers, and slaves grant no locks. MQBrokerError: a broker refuses.
         """
         if not self._locks.client_id:
             self._locks.client_id = f"{owner}#{secrets.token_hex(4)}".replace(" ", "_")
@@ -119,7 +120,8 @@ class ClusterGroup:
         return ClusterLease(self, topic)
 
     def _take(self, topic: str) -> None:
-        began_s = self._timer_s()
+        silent_until_s = self._timer_s() + LOCK_LASTS_S
+        held_until_s = silent_until_s + _LOOK_EVERY_S
         watches = not self._topics
         while True:
             asked = self._locks.ask([topic], self._cluster.broker_names())
@@ -127,16 +129,17 @@ class ClusterGroup:
                 raise next(iter(asked.refused.values()))
             if asked.is_others:
                 others = self._others()
-                if others or self._timer_s() - began_s > LOCK_LASTS_S + _LOOK_EVERY_S:
+                if others or self._timer_s() > held_until_s:
                     holder = ", ".join(others) or "unknown"
                     raise LeaseHeldError(f"group {self.name!r}: topic {topic!r} is consumed by {holder}", holder)
                 self._sleep(_LOOK_EVERY_S)
-            elif not asked.granted and asked.away:
-                raise next(iter(asked.away.values()))
+            elif not asked.granted:
+                self._wait_for_masters(topic, silent_until_s, asked.away)
+                held_until_s = self._timer_s() + LOCK_LASTS_S + _LOOK_EVERY_S
             elif asked.away and watches:
                 self._locks.unlock([topic])
                 self._watch(topic, asked.away)
-                watches, began_s = False, self._timer_s()
+                watches, held_until_s = False, self._timer_s() + LOCK_LASTS_S + _LOOK_EVERY_S
             else:
                 break
         self._refuse_others(topic)
@@ -146,6 +149,18 @@ class ClusterGroup:
             self._has_joined = True
             self._beat()
         self._refuse_others(topic)
+
+    def _wait_for_masters(self, topic: str, until_s: float, away: Mapping[str, RemotingError]) -> None:
+        """Let a moment pass, or raise RemotingError if the time is over."""
+        if self._timer_s() >= until_s:
+            last = next(iter(away.values()), None)
+            names = ", ".join(sorted(away)) or "the cluster"
+            raise RemotingError(
+                f"group {self.name!r}: no master of {names} has answered for {LOCK_LASTS_S:.0f} s, so the lease of topic "
+                f"{topic!r} cannot be taken: slaves grant no locks. Start a master, or set commitOffsets=false to read "
+                f"from slaves without committing for the group. Last answer: {last or 'no broker has a process'}"
+            ) from last
+        self._sleep(_LOOK_EVERY_S)
 
     def _watch(self, topic: str, away: Collection[str]) -> None:
         """Wait for one round of heartbeats: a holder whose locks are at masters that are away shows itself at others.
@@ -160,8 +175,8 @@ class ClusterGroup:
             self._sleep(_LOOK_EVERY_S)
 
     def holds(self, topic: str) -> bool:
-        """Whether the lease is still this process's: at one broker at least, and nobody else has it at another one."""
-        return topic in self._topics and not self._is_lost and self._locks.are_held()
+        """Whether nobody else was found to have the lease. Brokers may have forgotten it: `hold_at` takes it again."""
+        return topic in self._topics and not self._is_lost
 
     def hold_at(self, broker_names: Collection[str]) -> set[str]:
         """Take the locks at those of these brokers at which they are not held, and join the group there: a broker that
@@ -306,18 +321,20 @@ class ClusterGroup:
 
 
 class ClusterLease:
-    """The right of one process to consume a topic for a group; it ends 60 s after the process."""
+    """The right of one process to consume a topic for a group. It ends 60 s after the process, or when another client
+    is found to have it; masters that are away take it from nobody.
+    """
 
     def __init__(self, group: ClusterGroup, topic: str) -> None:
         self._group = group
         self._topic = topic
 
     def heartbeat(self) -> bool:
-        """Whether the lease is still held: a thread shows that the holder lives."""
+        """As `held`: a thread shows that the holder lives."""
         return self.held()
 
     def held(self) -> bool:
-        """True if this process still holds the lease."""
+        """True until another client is found to have the lease. See `GroupOffsets.commit` for masters that are away."""
         return self._group.holds(self._topic)
 
     def release(self) -> None:

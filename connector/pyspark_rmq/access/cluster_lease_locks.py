@@ -81,10 +81,6 @@ class LeaseLocks:
         refused_s = self._refused_s.get(broker_name)
         return refused_s is None or self._timer_s() - refused_s >= ASK_AGAIN_S
 
-    def are_held(self) -> bool:
-        """Whether they are held at any broker."""
-        return any(map(self.are_held_at, list(self._since_s)))
-
     def unlock(self, topics: Collection[str]) -> None:
         """Release the locks of these topics at all brokers. One that does not answer forgets them by itself."""
         with contextlib.suppress(StoreError):

@@ -384,18 +384,26 @@ def test_the_lock_of_a_dead_holder_is_waited_for(net: FakeNet, make: Any, now: T
         make("x").lease("Orders", "reports")
 
 
-def test_a_lease_is_lost_when_another_client_has_the_lock_or_nobody_renews(
+def asked_at(net: FakeNet, group: ClusterGroup, broker_names: list[str]) -> list[int]:
+    """Codes of the requests that a commit at these brokers makes before it, because their locks may be forgotten."""
+    net.calls.clear()
+    assert group.hold_at(broker_names) == set(broker_names)
+    return net.codes()
+
+
+def test_a_lease_is_lost_when_another_client_has_the_lock(
     net: FakeNet, make: Any, now: Time, caplog: pytest.LogCaptureFixture
 ) -> None:
     group = make()
     lease = group.lease("Orders", "reports")
     now.now_s += 59
-    assert lease.held()
+    assert asked_at(net, group, ["a"]) == []
     group.renew()
     now.now_s += 59
-    assert lease.held()
+    assert asked_at(net, group, ["a"]) == []
     now.now_s += 2
-    assert not lease.held(), "nobody renewed it"
+    assert lease.held(), "nobody renewed it, and nobody took it"
+    assert asked_at(net, group, ["a"]) == [41, 34]
     group.renew()
     assert lease.held()
     net.brokers["b"].locks["cg_rmq_lease", "Orders", 0] = "thief#1"
@@ -404,24 +412,64 @@ def test_a_lease_is_lost_when_another_client_has_the_lock_or_nobody_renews(
     assert "another client has taken the lease of Orders" in caplog.text
 
 
-def test_a_lease_lives_as_long_as_any_master_answers(
+def test_a_lease_outlives_masters_that_are_away(
     net: FakeNet, make: Any, now: Time, caplog: pytest.LogCaptureFixture
 ) -> None:
-    group = make()
+    """Nobody else can take it meanwhile: slaves grant no locks. Their offsets are owed."""
+    group, a, b = make(), net.brokers["a"], net.brokers["b"]
     lease = group.lease("Orders", "reports")
-    net.brokers["a"].processes[0].down = True
-    for _ in range(3):
+    group.commit({A0: 1, B0: 1})
+    for broker in (a, b):
+        broker.processes[0].down = True
+        broker.locks.clear()
+    for offset in range(2, 6):
         now.now_s += 40
         group.renew()
-        assert lease.held()
-    net.brokers["b"].processes[0].down = True
-    now.now_s += 40
-    group.renew()
-    assert lease.held() and "cannot be renewed now" in caplog.text
-    now.now_s += 40
-    assert not lease.held()
-    with pytest.raises(RemotingError):
-        make("x").lease("Orders", "reports")
+        assert lease.held() and "cannot be renewed now" in caplog.text
+        group.commit({A0: offset, B0: offset})
+    assert a.offsets == {("cg", "Orders", 0): 1}
+    a.processes[0].down = False
+    group.commit({A0: 6, B0: 6})
+    assert (a.offsets, b.offsets) == ({("cg", "Orders", 0): 6}, {("cg", "Orders", 0): 1})
+    assert a.locks == {("cg_rmq_lease", "Orders", 0): group._locks.client_id}
+    b.processes[0].down = False
+    b.locks["cg_rmq_lease", "Orders", 0] = "thief#1"
+    with pytest.raises(LeaseHeldError, match="another client has taken the lease"):
+        group.commit({A0: 7, B0: 7})
+    assert (a.offsets, b.offsets) == ({("cg", "Orders", 0): 6}, {("cg", "Orders", 0): 1}) and not lease.held()
+
+
+def test_who_takes_a_lease_waits_for_any_master_within_a_bound(net: FakeNet, make: Any, now: Time) -> None:
+    a, b = (net.brokers[name].processes for name in "ab")
+    a[0].down = b[0].down = True
+    began_s = now.now_s
+    with pytest.raises(RemotingError, match=r"no master of a, b has answered for 60 s.*commitOffsets=false"):
+        make().lease("Orders", "reports")
+    assert 60 <= now.now_s - began_s < 62
+
+    def sleep(duration_s: float) -> None:
+        now.now_s += duration_s
+        a[0].down = b[0].down = now.now_s < began_s + 30
+
+    group, began_s = make(), now.now_s
+    group._sleep = sleep
+    assert group.lease("Orders", "reports").held()
+    assert 30 <= now.now_s - began_s < 32, "and nobody is watched for: both answer"
+
+
+def test_a_lease_needs_a_lock_also_if_the_name_servers_know_no_broker(net: FakeNet, make: Any, now: Time) -> None:
+    """They forget a killed broker that has no slave, and then an empty list has refused nothing."""
+    processes, net.brokers["a"].processes, net.brokers["b"].processes = net.brokers["a"].processes, {}, {}
+    with pytest.raises(RemotingError, match=r"no master of the cluster has answered.*no broker has a process"):
+        make().lease("Orders", "reports")
+
+    def sleep(duration_s: float) -> None:
+        now.now_s += duration_s
+        net.brokers["a"].processes = processes
+
+    group = make()
+    group._sleep = sleep
+    assert group.lease("Orders", "reports").held() and net.brokers["a"].locks
 
 
 def test_who_takes_a_lease_while_a_master_is_away_watches_for_its_holder_first(
@@ -523,20 +571,19 @@ def test_the_end_of_the_process_may_come_while_a_lease_is_taken(net: FakeNet, ma
     assert not net.brokers["a"].members["cg"] and not net.brokers["b"].members["cg"]
 
 
-def test_a_lease_of_another_topic_makes_no_older_lease_younger(make: Any, now: Time) -> None:
+def test_a_lease_of_another_topic_makes_no_older_lease_younger(net: FakeNet, make: Any, now: Time) -> None:
     """Brokers forget each lock 60 s after the request that asked for it, and then another query may have it."""
     group = make()
     old = group.lease("Orders", "reports")
     now.now_s += 50
     young = group.lease("%RETRY%cg", "reports")
     now.now_s += 11
-    assert not old.held() and not young.held()
-    group.renew()
+    assert asked_at(net, group, ["a"]) == [41, 34]
     assert old.held() and young.held()
 
 
 def test_a_lease_counts_from_the_request_for_its_locks(
-    make: Any, now: Time, monkeypatch: pytest.MonkeyPatch
+    net: FakeNet, make: Any, now: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = make()
     others = group._others
@@ -546,9 +593,9 @@ def test_a_lease_counts_from_the_request_for_its_locks(
         return others()  # type: ignore[no-any-return]
 
     monkeypatch.setattr(group, "_others", slow)
-    lease = group.lease("Orders", "reports")
+    group.lease("Orders", "reports")
     now.now_s += 21
-    assert not lease.held()
+    assert asked_at(net, group, ["a"]) == [41, 34]
 
 
 def test_who_leaves_during_a_renewal_is_no_member_afterwards(

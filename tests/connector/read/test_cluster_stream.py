@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -218,6 +219,32 @@ def test_a_broker_whose_master_comes_back_to_another_query_ends_this_one_before_
     b.processes[0].down = False
     with pytest.raises(LeaseHeldError, match="another client has taken the lease"):
         more(reader, later)
+
+
+def test_a_stream_goes_on_from_slaves_while_no_master_lives_and_commits_when_one_is_back(
+    net: FakeNet, stream: Make, more: Make
+) -> None:
+    """Brokers forget locks after 60 s, and slaves grant none: nobody has taken the lease."""
+    brokers = net.brokers["broker-a"], net.brokers["broker-b"]
+    reader = stream(group="g", startingOffsets="earliest")
+    _, end = first_batch(reader)
+    end = more(reader, end)
+    assert [broker.offsets["g", "T", 0] for broker in brokers] == [10, 10]
+    for broker in brokers:
+        broker.put("T", 0, 3)
+        broker.processes[0].down = True
+        broker.locks.clear()
+    reader._store.reader._group._locks._timer_s = lambda: time.monotonic() + 61
+    later = more(reader, end)
+    assert planned(reader, end, later) == [("T", A0, 10, 13), ("T", B0, 10, 13)]
+    assert more(reader, later) == later
+    assert [broker.offsets["g", "T", 0] for broker in brokers] == [10, 10]
+    for broker in brokers:
+        broker.processes[0].down = False
+        broker.put("T", 0, 1)
+    last = more(reader, later)
+    assert more(reader, last) == last
+    assert [broker.offsets["g", "T", 0] for broker in brokers] == [14, 14]
 
 
 def test_the_retry_topic_of_every_broker_is_read_also_when_it_appears_later(
