@@ -14,12 +14,11 @@ sends them every 20 s to each master that answers. Two queries may hold leases o
 the other one reaches, or for up to 20 s after the last master with the lock went and another one came back; with slaves
 the name servers still show a broker whose master is away.
 
-Sources: ConsumerManager.java, ConsumerManageProcessor.java.
+Sources: RebalanceLockManager.java, ConsumerManager.java.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import secrets
 import threading
@@ -28,20 +27,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from pyspark_rmq.access.cluster_lease_locks import LOCK_LASTS_S, LeaseLocks
+from pyspark_rmq.access.cluster_membership import Membership
 from pyspark_rmq.access.cluster_offsets import GroupOffsets
 from pyspark_rmq.position.queue_ids import BrokerQueueId
-from rmq_store.cluster import (
-    Cluster,
-    ConsumerData,
-    HeartbeatData,
-    MessageQueue,
-    MQBrokerError,
-    RemotingError,
-    SubscriptionData,
-    heartbeat,
-    live_members,
-    unregister,
-)
+from rmq_store.cluster import Cluster, MessageQueue, MQBrokerError, RemotingError
 from rmq_store.errors import LeaseHeldError, StoreError
 
 _log = logging.getLogger(__name__)
@@ -67,10 +56,9 @@ class ClusterGroup:
         self._sleep = sleep
         self._timer_s = timer_s
         self._locks = LeaseLocks(cluster, name, timer_s)
-        self._has_joined = False
+        self._member = Membership(cluster, name)
         self._topics: set[str] = set()
         self._is_lost = False
-        self._others_seen: set[str] = set()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         # Held while topics, locks and membership change: two threads do that. The end of the process may come in the
@@ -103,15 +91,16 @@ class ClusterGroup:
             LeaseHeldError: another query holds it, or the group has other live members; it names them.
             RemotingError: no master answers, and slaves grant no locks. MQBrokerError: a broker refuses.
         """
-        if not self._locks.client_id:
-            self._locks.client_id = f"{owner}#{secrets.token_hex(4)}".replace(" ", "_")
+        if not self._member.client_id:
+            self._member.client_id = f"{owner}#{secrets.token_hex(4)}".replace(" ", "_")
+            self._locks.client_id = self._member.client_id
         try:
             self._take(topic)
         except BaseException:
             with self._lock:
                 self._give_back(topic)
                 if not self._topics:
-                    self._unregister()
+                    self._end()
             raise
         if self._thread is None:
             self._stopped = threading.Event()
@@ -128,7 +117,7 @@ class ClusterGroup:
             if asked.refused:
                 raise next(iter(asked.refused.values()))
             if asked.is_others:
-                others = self._others()
+                others = self._member.others()
                 if others or self._timer_s() > held_until_s:
                     holder = ", ".join(others) or "unknown"
                     raise LeaseHeldError(f"group {self.name!r}: topic {topic!r} is consumed by {holder}", holder)
@@ -142,13 +131,12 @@ class ClusterGroup:
                 watches, held_until_s = False, self._timer_s() + LOCK_LASTS_S + _LOOK_EVERY_S
             else:
                 break
-        self._refuse_others(topic)
+        self._member.refuse_others(topic)
         with self._lock:
             self._locks.added(asked.granted, asked.at_s, is_first=not self._topics)
             self._topics.add(topic)
-            self._has_joined = True
-            self._beat()
-        self._refuse_others(topic)
+            self._member.beat(self._topics)
+        self._member.refuse_others(topic)
 
     def _wait_for_masters(self, topic: str, until_s: float, away: Mapping[str, RemotingError]) -> None:
         """Let a moment pass, or raise RemotingError if the time is over."""
@@ -156,9 +144,9 @@ class ClusterGroup:
             last = next(iter(away.values()), None)
             names = ", ".join(sorted(away)) or "the cluster"
             raise RemotingError(
-                f"group {self.name!r}: no master of {names} has answered for {LOCK_LASTS_S:.0f} s, so the lease of topic "
-                f"{topic!r} cannot be taken: slaves grant no locks. Start a master, or set commitOffsets=false to read "
-                f"from slaves without committing for the group. Last answer: {last or 'no broker has a process'}"
+                f"group {self.name!r}: no master of {names} has answered for {LOCK_LASTS_S:.0f} s, so the lease of "
+                f"topic {topic!r} cannot be taken: slaves grant no locks. Start a master, or set commitOffsets=false "
+                f"to read from slaves, which commits nothing. Last answer: {last or 'no broker has a process'}"
             ) from last
         self._sleep(_LOOK_EVERY_S)
 
@@ -171,7 +159,7 @@ class ClusterGroup:
         )  # fmt: skip
         until_s = self._timer_s() + WATCH_S
         while self._timer_s() < until_s:
-            self._refuse_others(topic)
+            self._member.refuse_others(topic)
             self._sleep(_LOOK_EVERY_S)
 
     def holds(self, topic: str) -> bool:
@@ -214,7 +202,7 @@ class ClusterGroup:
         """Join the group at brokers. Where that fails the next renewal does it."""
         if broker_names:
             try:
-                self._beat(broker_names)
+                self._member.beat(self._topics, broker_names)
             except (MQBrokerError, RemotingError) as error:
                 _log.warning("group %r: it is not joined now: %s", self.name, error)
 
@@ -249,46 +237,17 @@ class ClusterGroup:
             self._thread = None
             for topic in sorted(self._topics):
                 self._give_back(topic)
-            self._unregister()
+            self._end()
 
-    def _unregister(self) -> None:
+    def _end(self) -> None:
         """Be no member any more, and hold nothing."""
-        if self._has_joined:
-            with contextlib.suppress(StoreError):
-                unregister(self._cluster, self._locks.client_id, consumer_group=self.name)
+        self._member.leave()
         self._locks.forget()
-        self._is_lost = self._has_joined = False
+        self._is_lost = False
 
     def _give_back(self, topic: str) -> None:
         self._topics.discard(topic)
         self._locks.unlock([topic])
-
-    def _refuse_others(self, topic: str) -> None:
-        others = self._others()
-        if others:
-            holder = ", ".join(others)
-            raise LeaseHeldError(
-                f"group {self.name!r} has other live members, which read topic {topic!r} or would lose their queues: "
-                f"{holder}. Stop them, or set commitOffsets=false to read beside them",
-                holder,
-            )
-
-    def _others(self) -> list[str]:
-        """The other live members of the group, as all masters that answer know them (203)."""
-        return sorted(live_members(self._cluster, self.name) - {self._locks.client_id})
-
-    def _beat(self, broker_names: Collection[str] | None = None) -> None:
-        """Be a member of the group at brokers, or at all."""
-        data = ConsumerData(
-            group_name=self._cluster.wire_group(self.name),
-            consume_type="CONSUME_ACTIVELY",
-            subscription_data_set=tuple(
-                SubscriptionData(topic=self._cluster.wire_topic(topic), sub_string="*")
-                for topic in sorted(self._topics)
-            ),
-        )
-        beat = HeartbeatData(client_id=self._locks.client_id, consumer_data_set=(data,))
-        heartbeat(self._cluster, beat, broker_names)
 
     def _keep(self, stopped: threading.Event) -> None:
         while not stopped.wait(RENEW_EVERY_S):
@@ -308,13 +267,12 @@ class ClusterGroup:
                     "group %r: the lease cannot be renewed now at %s: %s",
                     self.name, ", ".join(sorted(away)), next(iter(away.values())),
                 )  # fmt: skip
-            self._beat()
-            came = set(self._others()) - self._others_seen
+            self._member.beat(self._topics)
+            came = self._member.came()
             if came:
-                self._others_seen |= came
                 _log.warning(
                     "group %r: %s joined while this query reads all queues; messages are consumed twice",
-                    self.name, ", ".join(sorted(came)),
+                    self.name, ", ".join(came),
                 )  # fmt: skip
         except StoreError as error:
             _log.warning("group %r: lease and membership cannot be renewed now: %s", self.name, error)

@@ -362,7 +362,7 @@ def test_a_member_that_is_refused_another_topic_stays_a_member(net: FakeNet, mak
     net.brokers["b"].members["cg"]["10.0.0.9@java"] = {}
     with pytest.raises(LeaseHeldError, match=r"10\.0\.0\.9@java"):
         group.lease("%RETRY%cg", "reports")
-    assert lease.held() and list(net.brokers["a"].members["cg"]) == [group._locks.client_id]
+    assert lease.held() and list(net.brokers["a"].members["cg"]) == [group._member.client_id]
     assert set(net.brokers["a"].locks) == {("cg_rmq_lease", "Orders", 0)}
 
 
@@ -431,7 +431,7 @@ def test_a_lease_outlives_masters_that_are_away(
     a.processes[0].down = False
     group.commit({A0: 6, B0: 6})
     assert (a.offsets, b.offsets) == ({("cg", "Orders", 0): 6}, {("cg", "Orders", 0): 1})
-    assert a.locks == {("cg_rmq_lease", "Orders", 0): group._locks.client_id}
+    assert a.locks == {("cg_rmq_lease", "Orders", 0): group._member.client_id}
     b.processes[0].down = False
     b.locks["cg_rmq_lease", "Orders", 0] = "thief#1"
     with pytest.raises(LeaseHeldError, match="another client has taken the lease"):
@@ -492,7 +492,7 @@ def test_who_takes_a_lease_while_a_master_is_away_watches_for_its_holder_first(
     second._sleep = sleep
     with pytest.raises(LeaseHeldError, match=r"other live members.*first#"):
         second.lease("Orders", "second")
-    assert held.held() and net.brokers["b"].locks == {("cg_rmq_lease", "Orders", 0): first._locks.client_id}
+    assert held.held() and net.brokers["b"].locks == {("cg_rmq_lease", "Orders", 0): first._member.client_id}
     assert "no master of a answers" in caplog.text and "members are watched 22 s" in caplog.text
 
 
@@ -586,13 +586,13 @@ def test_a_lease_counts_from_the_request_for_its_locks(
     net: FakeNet, make: Any, now: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = make()
-    others = group._others
+    others = group._member.others
 
     def slow() -> list[str]:
         now.now_s += 20
         return others()  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(group, "_others", slow)
+    monkeypatch.setattr(group._member, "others", slow)
     group.lease("Orders", "reports")
     now.now_s += 21
     assert asked_at(net, group, ["a"]) == [41, 34]
@@ -604,14 +604,14 @@ def test_who_leaves_during_a_renewal_is_no_member_afterwards(
     """The heartbeat of the renewal would join again, and the locks would stay for 60 s."""
     group = make()
     group.lease("Orders", "reports")
-    is_renewing, may_go_on, beat = threading.Event(), threading.Event(), group._beat
+    is_renewing, may_go_on, beat = threading.Event(), threading.Event(), group._member.beat
 
-    def slow() -> None:
+    def slow(topics: set[str]) -> None:
         is_renewing.set()
         assert may_go_on.wait(10)
-        beat()
+        beat(topics)
 
-    monkeypatch.setattr(group, "_beat", slow)
+    monkeypatch.setattr(group._member, "beat", slow)
     renewal = threading.Thread(target=group.renew)
     renewal.start()
     assert is_renewing.wait(10)
@@ -636,7 +636,7 @@ def test_members_that_join_a_running_query_are_logged_once(
     group.renew()
     group.renew()
     assert caplog.text.count("10.0.0.9@java joined while this query reads all queues") == 1
-    assert live_members(net.cluster(), "cg") == {"10.0.0.9@java", group._locks.client_id}
+    assert live_members(net.cluster(), "cg") == {"10.0.0.9@java", group._member.client_id}
 
 
 def test_the_lease_is_renewed_by_a_thread(net: FakeNet, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
