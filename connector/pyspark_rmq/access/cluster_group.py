@@ -7,6 +7,7 @@ member of the group, so that others see its name, and it takes no lease while ot
     watch for 22 s, before that                                   if a master is away: it may be the one with the lock
     lock and heartbeat every 20 s                                 in a thread: a batch may take longer than a lock lasts
     lock and heartbeat at a broker that came (back)               before its queues are planned, and before a commit
+    compare the group's offsets with our own                      where a lock had lapsed: another one may have had it
     nothing; what is read is owed to the group                    while no master answers
 
 So a lock at each broker protects the queues of that broker. A holder that lives is seen by its heartbeats, because it
@@ -58,7 +59,8 @@ class ClusterGroup:
         self._locks = LeaseLocks(cluster, name, timer_s)
         self._member = Membership(cluster, name)
         self._topics: set[str] = set()
-        self._is_lost = False
+        # Why the lease is lost, if it is.
+        self._loss = ""
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         # Held while topics, locks and membership change: two threads do that. The end of the process may come in the
@@ -164,14 +166,15 @@ class ClusterGroup:
 
     def holds(self, topic: str) -> bool:
         """Whether nobody else was found to have the lease. Brokers may have forgotten it: `hold_at` takes it again."""
-        return topic in self._topics and not self._is_lost
+        return topic in self._topics and not self._loss
 
     def hold_at(self, broker_names: Collection[str]) -> set[str]:
         """Take the locks at those of these brokers at which they are not held, and join the group there: a broker that
         came, or whose master came back. Returns the brokers at which they are held now; all without any lease.
 
         Raises:
-            LeaseHeldError: another client has a lock at one of them.
+            LeaseHeldError: another client has a lock at one of them, or had it while ours were forgotten, and has
+                moved the group on.
         """
         if not self._topics:
             return set(broker_names)
@@ -180,23 +183,36 @@ class ClusterGroup:
             for name in broker_names
             if not self._locks.are_held_at(name) and self._locks.may_be_asked_for_at(name)
         }
-        if missing and not self._is_lost:
+        if missing and not self._loss:
             with self._lock:
                 self._lock_at(missing)
                 self._beat_at({name for name in missing if self._locks.are_held_at(name)})
-        if self._is_lost:
-            raise self._lost()
+        if self._loss:
+            raise LeaseHeldError(self._loss, "unknown")
         return {name for name in broker_names if self._locks.are_held_at(name)}
 
     def _lock_at(self, broker_names: Collection[str]) -> Mapping[str, MQBrokerError | RemotingError]:
         """Lock all topics at brokers, or renew the locks. Returns the brokers that do not answer, or refuse."""
         asked = self._locks.ask(self._topics, broker_names)
         if asked.is_others:
-            self._is_lost = True
-            _log.error("%s", self._lost())
+            self._lose("another client has taken the lease of " + ", ".join(sorted(self._topics)))
+            return asked.away | asked.refused
+        lapsed = [name for name in asked.granted if not self._locks.are_held_at(name)]
+        overtaken, failed = self._offsets.overtaken_at(lapsed)
+        if overtaken:
+            self._locks.unlock(self._topics)
+            queue, (ours, theirs) = min(overtaken.items())
+            self._lose(
+                f"the lease had lapsed, and another client has moved the group on, in {queue} from {ours} to {theirs}: "
+                "this query commits nothing more. Start it again only if the group shall go back to where it stands"
+            )
         else:
-            self._locks.renewed(asked.granted, asked.at_s)
-        return asked.away | asked.refused
+            self._locks.renewed([name for name in asked.granted if name not in failed], asked.at_s)
+        return asked.away | asked.refused | failed
+
+    def _lose(self, why: str) -> None:
+        self._loss = f"group {self.name!r}: {why}"
+        _log.error("%s", self._loss)
 
     def _beat_at(self, broker_names: Collection[str]) -> None:
         """Join the group at brokers. Where that fails the next renewal does it."""
@@ -205,10 +221,6 @@ class ClusterGroup:
                 self._member.beat(self._topics, broker_names)
             except (MQBrokerError, RemotingError) as error:
                 _log.warning("group %r: it is not joined now: %s", self.name, error)
-
-    def _lost(self) -> LeaseHeldError:
-        topics = ", ".join(sorted(self._topics))
-        return LeaseHeldError(f"group {self.name!r}: another client has taken the lease of {topics}", "unknown")
 
     def release(self, topic: str) -> None:
         """Give the lease back, and with the last one leave the group. Brokers that do not answer forget by themselves.
@@ -243,7 +255,8 @@ class ClusterGroup:
         """Be no member any more, and hold nothing."""
         self._member.leave()
         self._locks.forget()
-        self._is_lost = False
+        self._offsets.forget()
+        self._loss = ""
 
     def _give_back(self, topic: str) -> None:
         self._topics.discard(topic)
@@ -256,7 +269,7 @@ class ClusterGroup:
     def renew(self) -> None:
         """Renew locks and membership, and log members that came since. Errors are logged: the next time comes."""
         with self._lock:
-            if self._topics and not self._is_lost:
+            if self._topics and not self._loss:
                 self._renew()
 
     def _renew(self) -> None:

@@ -4,6 +4,7 @@
     no master answers                it is owed, and goes with the next commit, or when the query ends
     a reset waits for the group      the reset is ended, and the offset is committed
     a broker refuses                 an error, behind all other brokers; an owed offset is dropped with a warning
+    a lock had lapsed                another client may have committed: the group's offset must not be ahead of ours
 
 Nothing is committed at a slave: its master never learns of that.
 Source: ConsumerManageProcessor.java.
@@ -61,6 +62,8 @@ class GroupOffsets:
         self._sleep = sleep
         self._timer_s = timer_s
         self._owed: dict[MessageQueue, int] = {}
+        # The last ones that masters have taken.
+        self._own: dict[MessageQueue, int] = {}
         self._asked: Sequence[MessageQueue] = ()
         self._young: dict[MessageQueue, bool] = {}
 
@@ -109,6 +112,7 @@ class GroupOffsets:
         failure: MQBrokerError | None = None
         for queue, outcome in self._tried().items():
             if isinstance(outcome, int):
+                self._own[queue] = self._owed[queue]
                 del self._owed[queue]
             elif isinstance(outcome, MQBrokerError):
                 offset = self._owed.pop(queue)
@@ -127,6 +131,33 @@ class GroupOffsets:
             )  # fmt: skip
         if failure is not None:
             raise failure
+
+    def overtaken_at(
+        self, broker_names: Collection[str]
+    ) -> tuple[dict[MessageQueue, tuple[int, int]], dict[str, MQBrokerError | RemotingError]]:
+        """The queues of these brokers in which the group's offset (14) is ahead of all that this process has committed,
+        or commits now: another client has moved it. Of each queue our offset and that one; beside them the brokers that
+        do not tell. It may be called while another thread commits.
+        """
+        overtaken: dict[MessageQueue, tuple[int, int]] = {}
+        failed: dict[str, MQBrokerError | RemotingError] = {}
+        for name in broker_names:
+            asked = [queue for queue in list(self._own) if queue.broker_name == name]
+            try:
+                found = query_consumer_offsets(self._cluster, self._group, asked)
+            except (MQBrokerError, RemotingError) as error:
+                failed[name] = error
+                continue
+            for queue, (offset, _) in found.items():
+                # In this order: an offset goes from the ones that are owed to our own.
+                ours = max(self._owed.get(queue, -1), self._own[queue])
+                if offset > ours:
+                    overtaken[queue] = ours, offset
+        return overtaken, failed
+
+    def forget(self) -> None:
+        """Another client may commit from now on."""
+        self._own = {}
 
     def settle(self) -> None:
         """Commit what is owed, for 3 s at most. A warning names what no master has taken by then; it is forgotten."""

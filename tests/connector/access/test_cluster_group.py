@@ -14,7 +14,7 @@ from pyspark_rmq.access.cluster_group import ClusterGroup
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store.cluster import live_members
 from rmq_store.errors import LeaseHeldError
-from rmq_store.protocol.errors import MQBrokerError, RemotingError
+from rmq_store.protocol.errors import MQBrokerError, RemotingError, RemotingTimeoutError
 from rmq_store.protocol.messages import MessageQueue
 
 from ...storage.remoting.cluster.fake_cluster import FakeNet
@@ -536,6 +536,118 @@ def test_a_broker_that_comes_back_to_another_holder_ends_the_lease(net: FakeNet,
     net.calls.clear()
     group.renew()
     assert net.codes() == [], "a lease that is lost is not taken again behind the other's back"
+
+
+def suspended(net: FakeNet, now: Time) -> None:
+    """The process stands still for so long that brokers forget its locks and its membership."""
+    now.now_s += 121
+    for broker in net.brokers.values():
+        broker.locks.clear()
+        broker.members.clear()
+
+
+@pytest.mark.parametrize("by", ["renewal", "commit"])
+def test_a_query_that_was_suspended_sets_no_offset_of_another_one_back(
+    net: FakeNet, make: Any, now: Time, by: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, other, a = make(), make(), net.brokers["a"]
+    lease = group.lease("Orders", "reports")
+    group.commit({A0: 5, A1: 5, B0: 5})
+    suspended(net, now)
+    other.lease("Orders", "another")
+    other.commit({A1: 9})
+    other.leave()
+    if by == "renewal":
+        group.renew()
+    with pytest.raises(LeaseHeldError, match=r"another client has moved the group on.* from . to 9"):
+        group.commit({A0: 6, A1: 6, B0: 6})
+    assert a.offsets == {("cg", "Orders", 0): 5, ("cg", "Orders", 1): 9} and not a.locks and not lease.held()
+    assert "Start it again only if the group shall go back" in caplog.text
+    group.leave()
+    assert a.offsets["cg", "Orders", 1] == 9, "nor when it ends"
+    # Whoever starts it again says that.
+    group.lease("Orders", "reports")
+    now.now_s += 61
+    group.commit({A1: 6})
+    assert a.offsets["cg", "Orders", 1] == 6
+
+
+def test_a_lease_that_had_lapsed_goes_on_if_the_group_was_not_moved_on(net: FakeNet, make: Any, now: Time) -> None:
+    """A broker that was killed also comes back with offsets that are up to 5 s old."""
+    group, a = make(), net.brokers["a"]
+    lease = group.lease("Orders", "reports")
+    group.commit({A0: 5, B0: 5})
+    suspended(net, now)
+    a.offsets["cg", "Orders", 0] = 3
+    net.calls.clear()
+    group.commit({A0: 6})
+    assert net.codes() == [41, 14, 34, 15] and lease.held() and a.offsets["cg", "Orders", 0] == 6
+
+
+def test_a_commit_whose_answer_was_lost_is_our_own(net: FakeNet, make: Any, now: Time) -> None:
+    group, a = make(), net.brokers["a"]
+    group.lease("Orders", "reports")
+    group.commit({A0: 5})
+    inner = net.call
+
+    def call(address: str, command: Any, timeout_ms: int) -> Any:
+        answer = inner(address, command, timeout_ms)
+        if command.code == 15:
+            raise RemotingTimeoutError("no answer")
+        return answer
+
+    net.call = call  # type: ignore[method-assign]
+    group.commit({A0: 8})
+    net.call = inner  # type: ignore[method-assign]
+    assert a.offsets["cg", "Orders", 0] == 8
+    suspended(net, now)
+    group.renew()
+    group.commit({A0: 9})
+    assert a.offsets["cg", "Orders", 0] == 9
+
+
+def test_a_renewal_during_a_commit_takes_its_offset_for_our_own(net: FakeNet, make: Any, now: Time) -> None:
+    group, inner = make(), net.call
+    lease = group.lease("Orders", "reports")
+    group.commit({A0: 5})
+
+    def call(address: str, command: Any, timeout_ms: int) -> Any:
+        answer = inner(address, command, timeout_ms)
+        if command.code == 15:
+            suspended(net, now)
+            group.renew()
+        return answer
+
+    net.call = call  # type: ignore[method-assign]
+    group.commit({A0: 8})
+    assert lease.held() and net.brokers["a"].offsets["cg", "Orders", 0] == 8
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_broker_that_does_not_tell_the_offsets_after_a_lapse_is_owed_them(
+    net: FakeNet, make: Any, now: Time, refused: bool
+) -> None:
+    group, a, b = make(), net.brokers["a"], net.brokers["b"]
+    group.lease("Orders", "reports")
+    group.commit({A0: 5, B0: 5})
+    suspended(net, now)
+    inner = net.call
+
+    def call(address: str, command: Any, timeout_ms: int) -> Any:
+        if command.code == 14 and address.startswith("b"):
+            raise RemotingTimeoutError("no answer")
+        return inner(address, command, timeout_ms)
+
+    if refused:
+        b.refused[14] = 2, "[OVERLOAD]"
+    else:
+        net.call = call  # type: ignore[method-assign]
+    group.commit({A0: 6, B0: 6})
+    assert (a.offsets, b.offsets) == ({("cg", "Orders", 0): 6}, {("cg", "Orders", 0): 5})
+    b.refused.clear()
+    net.call = inner  # type: ignore[method-assign]
+    group.commit({A0: 7})
+    assert (a.offsets, b.offsets) == ({("cg", "Orders", 0): 7}, {("cg", "Orders", 0): 6})
 
 
 @pytest.mark.parametrize("away_at", [1, 2])
