@@ -159,6 +159,7 @@ class BrokerServer:
 
     def _disconnected(self, peer: Peer) -> None:
         self.routes.disconnected(peer)
+        self._holds.disconnected(peer)
         work = partial(self._members.disconnected, peer)
         self._pools["client"].submit(Work(float("inf"), work, work), force=True)
 

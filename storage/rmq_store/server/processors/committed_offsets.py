@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
-from rmq_store.errors import StoreError
+from rmq_store.errors import StoreError, UsageError
+from rmq_store.format.text.names import validate_topic
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
@@ -25,6 +25,8 @@ from rmq_store.server.requests.request import Request, refusal
 
 _log: Final = logging.getLogger(__name__)
 
+_Queue: TypeAlias = tuple[str, int]
+
 
 class CommittedOffsets:
     """Committed offsets of one store. Safe for threads."""
@@ -32,7 +34,10 @@ class CommittedOffsets:
     def __init__(self, served: ServedStore) -> None:
         self._served = served
         self._turn = threading.Lock()
-        self._waiting: dict[str, dict[tuple[str, int], int]] = {}
+        self._waiting: dict[str, dict[_Queue, int]] = {}
+        # Held from taking what waits until it is in the store: a newer value does not overtake it, and a query does not
+        # miss it.
+        self._writing = threading.Lock()
 
     def query(self, request: Request) -> RemotingCommand:
         """14."""
@@ -49,25 +54,40 @@ class CommittedOffsets:
         """15."""
         header = request.header(UpdateConsumerOffsetRequestHeader)
         self._served.group(header.consumer_group)
-        offsets = {(header.topic, header.queue_id): header.commit_offset}
+        queue = header.topic, header.queue_id
         if request.command.is_oneway:
-            self.commit_later(header.consumer_group, offsets)
-        else:
-            self.write()
-            self._served.store.commit_offsets(header.consumer_group, offsets)
+            self.commit_later(header.consumer_group, queue, header.commit_offset)
+            return request.answer()
+        with self._writing:
+            self._write()
+            self._served.store.commit_offsets(header.consumer_group, {queue: header.commit_offset})
         return request.answer()
 
-    def commit_later(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
-        """Remember offsets for the next `write`."""
+    def commit_later(self, group: str, queue: _Queue, offset: int) -> None:
+        """Remember an offset for the next `write`. UsageError: no queue or no offset can be that."""
+        validate_topic(queue[0])
+        if not 0 <= queue[1] < 1 << 31 or not 0 <= offset < 1 << 63:
+            raise UsageError(f"no offset of a queue: {queue[0]}, queue {queue[1]}, offset {offset}")
         with self._turn:
-            self._waiting.setdefault(group, {}).update(offsets)
+            self._waiting.setdefault(group, {})[queue] = offset
 
     def write(self) -> None:
-        """Commit what waits."""
+        """Commit what waits. What the store refuses for a while waits for the next time."""
+        with self._writing:
+            self._write()
+
+    def _write(self) -> None:
         with self._turn:
             waiting, self._waiting = self._waiting, {}
         for group, offsets in waiting.items():
             try:
                 self._served.store.commit_offsets(group, offsets)
-            except StoreError as error:
-                _log.warning("offsets of group %s are not committed: %s", group, error)
+            except (StoreError, OSError) as error:
+                again = isinstance(error, OSError) or error.retryable
+                _log.warning("offsets of group %s are %s committed: %s", group, "not yet" if again else "not", error)
+                if again:
+                    self._put_back(group, offsets)
+
+    def _put_back(self, group: str, offsets: dict[_Queue, int]) -> None:
+        with self._turn:
+            self._waiting[group] = offsets | self._waiting.get(group, {})

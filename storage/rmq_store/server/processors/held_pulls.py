@@ -1,6 +1,7 @@
 """Pulls that wait for messages (PullRequestHoldService.java).
 
-A pull is held until its queue has a message at its offset, whichever process has stored it, or its time is over.
+A pull is held until its queue has a message at its offset, whichever process has stored it, or its time is over, or
+its client has gone.
 """
 
 from __future__ import annotations
@@ -10,32 +11,36 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, TypeAlias
 
 from rmq_store.broker.filter.subscription import Subscription
 from rmq_store.broker.store.store import Store
-from rmq_store.errors import StoreError
 from rmq_store.protocol.wire.headers import PullMessageRequestHeader
-from rmq_store.server.requests.request import Request
+from rmq_store.server.requests.request import Peer, Request
 
 _log: Final = logging.getLogger(__name__)
 
 # Between two looks at the end of the log for messages of other processes. Those of clients wake their pulls at once.
 _LOOK_S: Final = 0.002
 _OVERDUE_LOOK_S: Final = 0.1
+# Clients ask for 15 s to 30 s; more would only keep pulls whose clients have long forgotten them.
+PATIENCE_MS_MAX: Final = 60_000
 
 QueuePlace: TypeAlias = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldPull:
-    """A pull that found no message; it is answered `patience_ms` after it arrived at the latest."""
+    """A pull that found no message from `offset` on; it is answered `patience_ms` after it arrived at the latest, and
+    PATIENCE_MS_MAX at most. `skipped`: there were messages before `offset`, and none matched.
+    """
 
     request: Request
     header: PullMessageRequestHeader
     subscription: Subscription
     patience_ms: int
+    offset: int
+    skipped: bool = False
 
     @property
     def place(self) -> QueuePlace:
@@ -45,7 +50,7 @@ class HeldPull:
     @property
     def until_s(self) -> float:
         """The monotonic time at which its time is over."""
-        return self.request.arrived_s + self.patience_ms / 1000
+        return self.request.arrived_s + min(self.patience_ms, PATIENCE_MS_MAX) / 1000
 
 
 WakeUp: TypeAlias = Callable[[HeldPull, bool], None]
@@ -61,6 +66,7 @@ class HeldPulls:
         self._held: dict[QueuePlace, list[HeldPull]] = {}
         self._count = 0
         self._stored: set[QueuePlace] = set()
+        self._gone: set[Peer] = set()
         self._turn = threading.Condition()
         self._stopping = False
         self._seen_end = -1
@@ -92,6 +98,12 @@ class HeldPulls:
                 self._stored.add((topic, queue_id))
                 self._turn.notify()
 
+    def disconnected(self, peer: Peer) -> None:
+        """Forget the pulls of a connection that has ended; soon, and those of many in one pass."""
+        with self._turn:
+            if self._held:
+                self._gone.add(peer)
+
     def close(self) -> None:
         """Wake up all pulls for the last time, and end the thread."""
         with self._turn:
@@ -112,16 +124,21 @@ class HeldPulls:
                     self._let_go(list(self._held), lambda _: True, is_last=True)
                     return
                 places, self._stored = self._stored, set()
-            now_s = time.monotonic()
-            if now_s >= overdue_look_s:
-                overdue_look_s = now_s + _OVERDUE_LOOK_S
-                with self._turn:
-                    self._let_go(list(self._held), partial(_is_over, now_s=now_s), is_last=True)
             try:
+                now_s = time.monotonic()
+                if now_s >= overdue_look_s:
+                    overdue_look_s = now_s + _OVERDUE_LOOK_S
+                    self._end_overdue(now_s)
                 self._wake_up(places)
-            except StoreError as error:
-                _log.warning("held pulls are not woken up: %s", error)
-                time.sleep(_OVERDUE_LOOK_S)
+            except Exception as error:  # no file descriptors left, say
+                self._look_again(places, error)
+
+    def _end_overdue(self, now_s: float) -> None:
+        with self._turn:
+            if self._gone:
+                self._take(list(self._held), lambda one: one.request.peer in self._gone)
+                self._gone.clear()
+            self._let_go(list(self._held), lambda one: one.until_s <= now_s, is_last=True)
 
     def _wake_up(self, places: set[QueuePlace]) -> None:
         if not self._store.has_not_grown(self._seen_end):
@@ -130,28 +147,41 @@ class HeldPulls:
                 self._seen_end = end
                 with self._turn:
                     places = set(self._held)
+        bad: Exception | None = None
+        failed: set[QueuePlace] = set()
         for place in places:
-            last = self._store.queue_range(*place).max_offset
+            try:
+                last = self._store.queue_range(*place).max_offset
+            except Exception as error:  # one broken queue does not keep the pulls of the others
+                bad = error
+                failed.add(place)
+                continue
             with self._turn:
-                self._let_go([place], partial(_has_message, end=last), is_last=False)
+                self._let_go([place], lambda one, last=last: one.offset < last, is_last=False)  # type: ignore[misc]
+        if bad is not None:
+            self._look_again(failed, bad)
+
+    def _look_again(self, places: set[QueuePlace], error: Exception) -> None:
+        """After an error: at these queues, behind a pause."""
+        _log.warning("held pulls of %d queues are not woken up: %s", len(places), error)
+        time.sleep(_OVERDUE_LOOK_S)
+        with self._turn:
+            self._stored |= places & self._held.keys()
 
     def _let_go(self, places: list[QueuePlace], goes: Callable[[HeldPull], bool], *, is_last: bool) -> None:
         """Wake up the pulls of these queues that `goes` names; with the lock held."""
         assert self._wake is not None
+        for one in self._take(places, goes):
+            self._wake(one, is_last)
+
+    def _take(self, places: list[QueuePlace], goes: Callable[[HeldPull], bool]) -> list[HeldPull]:
+        """Forget the pulls of these queues that `goes` names, and return them; with the lock held."""
+        gone: list[HeldPull] = []
         for place in places:
-            held = self._held.pop(place, [])
-            stay = [one for one in held if not goes(one)]
+            stay: list[HeldPull] = []
+            for one in self._held.pop(place, ()):
+                (gone if goes(one) else stay).append(one)
             if stay:
                 self._held[place] = stay
-            self._count -= len(held) - len(stay)
-            for one in held:
-                if one not in stay:
-                    self._wake(one, is_last)
-
-
-def _is_over(held: HeldPull, *, now_s: float) -> bool:
-    return held.until_s <= now_s
-
-
-def _has_message(held: HeldPull, *, end: int) -> bool:
-    return held.header.queue_offset < end
+        self._count -= len(gone)
+        return gone

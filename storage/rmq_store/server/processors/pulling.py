@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from rmq_store import kinds
@@ -28,6 +29,7 @@ SUBSCRIPTION: Final = 4
 PULL_BYTES_MAX: Final = 256 << 10
 FILTERED_ENTRIES_MAX: Final = 16_000
 _STEP: Final = 1024
+_NO_MATCH: Final = "NO_MATCHED_MESSAGE"
 _SIZE: Final = struct.Struct(">i")
 
 
@@ -55,19 +57,25 @@ class PullProcessor:
         subscription = self._checked(header)
         if header.sys_flag & COMMIT_OFFSET and header.commit_offset > 0:
             place = header.topic, header.queue_id
-            self._offsets.commit_later(header.consumer_group, {place: header.commit_offset})
-        found = self._find(header, subscription)
+            self._offsets.commit_later(header.consumer_group, place, header.commit_offset)
+        found = self._find(header, subscription, header.queue_offset)
         if found.code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & SUSPEND:
-            held = HeldPull(request, header, subscription, header.suspend_timeout_millis)
+            held = HeldPull(request, header, subscription, header.suspend_timeout_millis, found.next_begin_offset)
             if self._holds.hold(held):
                 return None
         return self._answer(request, found)
 
     def pull_again(self, held: HeldPull, *, is_last: bool) -> RemotingCommand | None:
-        """The answer to a held pull that has woken up. None: it has found nothing, and is held again."""
-        found = self._find(held.header, held.subscription)
-        if not is_last and found.code == ResponseCode.PULL_NOT_FOUND and self._holds.hold(held):
-            return None
+        """The answer to a held pull that has woken up. None: it has found nothing, and is held again, behind messages
+        that do not match.
+        """
+        found = self._find(held.header, held.subscription, held.offset)
+        if found.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
+            skipped = held.skipped or found.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+            if not is_last and self._holds.hold(replace(held, offset=found.next_begin_offset, skipped=skipped)):
+                return None
+            if skipped:  # the client goes on behind them
+                found = found._replace(code=ResponseCode.PULL_RETRY_IMMEDIATELY, remark=_NO_MATCH)
         return self._answer(held.request, found)
 
     def _checked(self, header: PullMessageRequestHeader) -> Subscription:
@@ -99,8 +107,8 @@ class PullProcessor:
             raise refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
         return known
 
-    def _find(self, header: PullMessageRequestHeader, wanted: Subscription) -> _Found:
-        store, place, offset = self._served.store, (header.topic, header.queue_id), header.queue_offset
+    def _find(self, header: PullMessageRequestHeader, wanted: Subscription, offset: int) -> _Found:
+        store, place = self._served.store, (header.topic, header.queue_id)
         first, last = store.queue_range(*place)
         if first == last and offset == 0 == last:
             return _Found(ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", 0, first, last)
@@ -115,7 +123,7 @@ class PullProcessor:
             ends = error.minimum, error.maximum
             return _Found(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", error.minimum, *ends)
         if not frames:
-            return _Found(ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", at, first, last)
+            return _Found(ResponseCode.PULL_RETRY_IMMEDIATELY, _NO_MATCH, at, first, last)
         return _Found(ResponseCode.SUCCESS, "FOUND", at, first, last, frames)
 
     def _read(
