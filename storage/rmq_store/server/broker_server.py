@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -17,10 +17,10 @@ from rmq_store.broker.metadata.topics import PERM_INHERIT, PERM_READ, PERM_WRITE
 from rmq_store.broker.processor.local_broker import LocalBroker
 from rmq_store.broker.store.store import Store
 from rmq_store.errors import UsageError
-from rmq_store.files.locks.lock import OfdLock
 from rmq_store.protocol.bodies.routes import MASTER_ID, BrokerData
 from rmq_store.protocol.bodies.topics import TopicConfig
 from rmq_store.protocol.wire.request_codes import RequestCode
+from rmq_store.server.alone import open_alone, server_lock
 from rmq_store.server.housekeeping import Housekeeping, Step
 from rmq_store.server.name_server.route_processor import RouteProcessor
 from rmq_store.server.name_server.route_table import RouteTable
@@ -54,6 +54,13 @@ _OFFSETS_S: Final = 0.5
 _MEMBERS_S: Final = 1.0
 
 
+def address_of(host: str, port: int) -> str:
+    """The address that clients are told. UsageError: `host` is no address that one can dial."""
+    if host in ("", "0.0.0.0", "::"):
+        raise UsageError(f"cannot serve at {host!r}: clients are told this address; name one of this machine")
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 class BrokerServer:
     """Serves a store at `host:port` (0: a free port) until `close`. Clients are told this address.
 
@@ -76,58 +83,59 @@ class BrokerServer:
         cluster_name: str = CLUSTER_NAME,
         limits: ListenerLimits | None = None,
     ) -> None:
-        self._stop = threading.Event()
         self._dispatcher: Dispatcher | None = None
-        self._listener = Listener(host, port, self._receive, limits=limits)
-        self.address = f"{host}:{self._listener.port}"
-        try:
-            self._owns_store = not isinstance(store, Store)
-            self.store = store if isinstance(store, Store) else self._opened(store, config, create=create)
-            self._alone = self._alone_at(self.store)
-        except BaseException:
-            self._listener.close()
-            raise
+        with ExitStack() as parts:
+            self._listener = Listener(host, port, self._receive, limits=limits)
+            parts.callback(self._listener.close)
+            self.address = address_of(host, self._listener.port)
+            if isinstance(store, Store):
+                self.store, lock = store, server_lock(store.path)
+                parts.callback(lock.close)
+            else:
+                self.store, lock = open_alone(store, self.address, config, create=create)
+                parts.callback(lock.close)
+                parts.callback(self.store.close)
+            self._begin(parts, cluster_name)
+            self._closing = parts.pop_all()
+        # pyarrow loads pandas when it first makes an array of a list: not while the first batch of a client waits.
+        threading.Thread(target=lambda: pa.array([b""]), name="rmq-broker-warm-up", daemon=True).start()
+
+    def _begin(self, parts: ExitStack, cluster_name: str) -> None:
+        """Make all parts. `parts` ends them in the opposite order, each one whatever becomes of the others."""
+        broker = LocalBroker(self.store.broker_name, self.store)
+        parts.callback(broker.close)
+        served = self._served = ServedStore(self.store, broker, cluster_name, self.address)
+        self._offsets = CommittedOffsets(served)
+        parts.callback(self._offsets.write)
+        parts.callback(self._listener.close)
         self._pools = {
             name: WorkerPool(name, *figures)
             for name, figures in {"send": _SEND, "pull": _PULL, "admin": _ADMIN, "client": _CLIENTS}.items()
         }
-        broker = LocalBroker(self.store.broker_name, self.store)
-        served = self._served = ServedStore(self.store, broker, cluster_name, self.address)
+        for pool in self._pools.values():
+            parts.callback(pool.close)
         self._locks = QueueLocks(served)
         self._members = Members(served, self._locks.release)
-        self._offsets = CommittedOffsets(served)
         self._holds = HeldPulls(self.store)
         self._pulls = PullProcessor(served, self._members, self._offsets, self._holds)
         self.routes = RouteTable()
         addresses = {MASTER_ID: self.address}
         own = BrokerData(cluster=cluster_name, broker_name=served.name, broker_addrs=addresses)
         self.routes.add_own(own, self._topics)
-        self._holds.start(self._wake)
         self._dispatcher = Dispatcher(self._services())
-        self._housekeeping = Housekeeping(str(self.store.path), self._steps())
-        self._housekeeping.start()
+        self._holds.start(self._wake)
+        parts.callback(self._holds.close)
+        housekeeping = Housekeeping(str(self.store.path), self._steps())
+        housekeeping.start()
+        parts.callback(housekeeping.close)
         self._listener.start()
-        # pyarrow loads pandas when it first makes an array of a list: not while the first batch of a client waits.
-        threading.Thread(target=lambda: pa.array([b""]), name="rmq-broker-warm-up", daemon=True).start()
+        parts.callback(self._listener.stop_listening)
 
     def close(self) -> None:
         """Take no more requests, answer those that were taken, and commit offsets. The store is closed if it was given
-        by path. Does nothing the second time.
+        by path. An error in one of these steps keeps none of the others. Does nothing the second time.
         """
-        if self._stop.is_set():
-            return
-        self._stop.set()
-        self._listener.stop_listening()
-        self._housekeeping.close()
-        self._holds.close()
-        for pool in self._pools.values():
-            pool.close()
-        self._listener.close()
-        self._offsets.write()
-        self._served.broker.close()
-        self._alone.release()
-        if self._owns_store:
-            self.store.close()
+        self._closing.close()
 
     def __enter__(self) -> Self:
         return self
@@ -136,19 +144,6 @@ class BrokerServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _alone_at(self, store: Store) -> OfdLock:
-        """The lock of a store's one server. UsageError: another one serves it; the store is closed if it is ours."""
-        lock = OfdLock(store.path / "pyrmq" / "server.lock")
-        if not lock.try_exclusive():
-            if self._owns_store:
-                store.close()
-            raise UsageError(f"{store.path}: another `rmq broker run --listen` serves this store")
-        return lock
-
-    def _opened(self, path: str | Path, config: StoreConfig | None, *, create: bool) -> Store:
-        served = replace(config or StoreConfig(), broker_host=self.address)
-        return Store.open(path, create=create, config=served)
 
     def _receive(self, request: Request) -> None:
         assert self._dispatcher is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import resource
 import sys
 import time
 from pathlib import Path
@@ -89,6 +90,7 @@ def run(root: Path, conf: Path | None, no_retention: bool, listen: tuple[str, in
             _run(store, stop, cleans=not no_retention)
         return
     _refuse_open_address(listen[0], insecure=insecure)
+    _raise_file_limit()
     from rmq_store.server.broker_server import BrokerServer
 
     with stopped_by_signals() as stop, BrokerServer(root, host=listen[0], port=listen[1], config=config) as server:
@@ -98,12 +100,20 @@ def run(root: Path, conf: Path | None, no_retention: bool, listen: tuple[str, in
 
 
 def _refuse_open_address(host: str, *, insecure: bool) -> None:
-    """UsageError: other machines reach the address, and nobody has said that they may."""
+    """UsageError: no client can dial the address, or other machines reach it and nobody has said that they may."""
+    if ipaddress.ip_address(host).is_unspecified:
+        raise UsageError(f"--listen {host}: clients are told this address and dial it. Name one of this machine")
     if not insecure and not ipaddress.ip_address(host).is_loopback:
         raise UsageError(
             f"--listen {host}: other machines reach this address, and whoever does may read and write. Listen at "
             "127.0.0.1, or say --insecure"
         )
+
+
+def _raise_file_limit() -> None:
+    """Let this process open as many files as it may: each connection, member and lock is one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _run(store: Store, stop: StopSignal, *, cleans: bool) -> None:

@@ -38,6 +38,7 @@ class Listener:
         limits: ListenerLimits | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        self.host, self.port = host, port
         self.limits = limits or ListenerLimits()
         self.receive = receive
         self.connections: set[Connection] = set()
@@ -48,9 +49,8 @@ class Listener:
             self._server = self._run(self._listen(host, port, tls))
         except OSError as error:
             self._stop_loop()
-            raise UsageError(f"cannot listen at {host}:{port}: {error.strerror or error}") from error
-        self.host = host
-        self.port: int = self._server.sockets[0].getsockname()[1]
+            raise self._refused(error) from error
+        self.port = self._server.sockets[0].getsockname()[1]
         self._idle_look = self._run(self._start_idle_look())
 
     def opened(self, connection: Connection) -> bool:
@@ -65,8 +65,11 @@ class Listener:
         self.connections.discard(connection)
 
     def start(self) -> None:
-        """Take connections."""
-        self._run(self._server.start_serving())
+        """Take connections. UsageError: another one listens at the address since then."""
+        try:
+            self._run(self._server.start_serving())
+        except OSError as error:
+            raise self._refused(error) from error
 
     def stop_listening(self) -> None:
         """Refuse new connections; those that are there go on."""
@@ -120,6 +123,9 @@ class Listener:
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_S)
+
+    def _refused(self, error: OSError) -> UsageError:
+        return UsageError(f"cannot listen at {self.host}:{self.port}: {error.strerror or error}")
 
     def _stop_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
