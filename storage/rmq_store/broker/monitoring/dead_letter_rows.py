@@ -136,7 +136,7 @@ class DeadLetterRows:
         return first, last
 
     def _step(self, queue_id: int, start: int, end: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        read = [name for name in MESSAGE_SCHEMA.names if name in columns or name in _NEEDED]
+        read = columns_to_read(columns)
         while start < end:
             try:
                 stop = self._store.offset_after_bytes(self.topic, queue_id, start, end, _STEP_BYTES)
@@ -149,22 +149,8 @@ class DeadLetterRows:
                 start = error.minimum
 
     def _chosen(self, queue_id: int, batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        known = dict(zip(batch.schema.names, batch.columns, strict=True)) | columns_of_properties(batch)
-        if "redriven" in columns:
-            moved = self._redriven().get(queue_id, OffsetRanges.none())
-            known["redriven"] = pa.array(moved.contains(batch.column("queueOffset").to_numpy()))
-        schema = pa.schema([DEAD_LETTER_SCHEMA.field(name) for name in columns])
-        rows = pa.RecordBatch.from_arrays([known[name] for name in columns], schema=schema)
-        if (reason := self._wanted.reason) is not None:
-            kinds = known["errorClass"]
-            same = pc.or_(pc.equal(kinds, reason), pc.ends_with(kinds, f".{reason}"))
-            same = pc.or_(pc.fill_null(same, False), pc.fill_null(pc.equal(known["stackHash"], reason), False))
-        else:
-            same = pa.array(np.ones(batch.num_rows, np.bool_))
-        if (selector := self._wanted.selector) is not None:
-            matching = [selector.matches(dict(pairs or ())) for pairs in known["properties"].to_pylist()]
-            same = pc.and_(same, pa.array(matching, pa.bool_()))
-        rows = rows.filter(same)
+        moved = self._redriven().get(queue_id, OffsetRanges.none()) if "redriven" in columns else None
+        rows = chosen_rows(batch, columns, self._wanted, moved)
         if rows.num_rows:
             yield rows
 
@@ -172,3 +158,33 @@ class DeadLetterRows:
         if self._moved is None:
             self._moved = self._store.redriven(self.group)
         return self._moved
+
+
+def columns_to_read(columns: Sequence[str]) -> list[str]:
+    """The columns of MESSAGE_SCHEMA that `chosen_rows` needs for these of DEAD_LETTER_SCHEMA."""
+    return [name for name in MESSAGE_SCHEMA.names if name in columns or name in _NEEDED]
+
+
+def chosen_rows(
+    batch: pa.RecordBatch, columns: Sequence[str], wanted: Wanted, moved: OffsetRanges | None
+) -> pa.RecordBatch:
+    """The wanted dead letters of one queue; DEAD_LETTER_SCHEMA restricted to `columns`. `since_ms` is not looked at.
+    `moved`: the offsets that were redriven; None: not known, and the column is null.
+    """
+    known = dict(zip(batch.schema.names, batch.columns, strict=True)) | columns_of_properties(batch)
+    if moved is None:
+        known["redriven"] = pa.nulls(batch.num_rows, pa.bool_())
+    else:
+        known["redriven"] = pa.array(moved.contains(batch.column("queueOffset").to_numpy()))
+    schema = pa.schema([DEAD_LETTER_SCHEMA.field(name) for name in columns])
+    rows = pa.RecordBatch.from_arrays([known[name] for name in columns], schema=schema)
+    if (reason := wanted.reason) is not None:
+        kinds = known["errorClass"]
+        same = pc.or_(pc.equal(kinds, reason), pc.ends_with(kinds, f".{reason}"))
+        same = pc.or_(pc.fill_null(same, False), pc.fill_null(pc.equal(known["stackHash"], reason), False))
+    else:
+        same = pa.array(np.ones(batch.num_rows, np.bool_))
+    if (selector := wanted.selector) is not None:
+        matching = [selector.matches(dict(pairs or ())) for pairs in known["properties"].to_pylist()]
+        same = pc.and_(same, pa.array(matching, pa.bool_()))
+    return rows.filter(same)

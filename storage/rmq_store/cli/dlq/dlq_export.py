@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -57,34 +57,55 @@ def export(
     """
     from rmq_store.broker.monitoring.dead_letter_rows import DeadLetterRows, Wanted
 
-    kind = path.suffix.lower()
-    opened = _WRITERS.get(kind)
-    if opened is None:
-        raise UsageError(f"{path}: a name that ends with {', '.join(_WRITERS)} says what to write")
-    if raw and kind != ".csv":
-        raise UsageError(f"{path}: --raw goes with .csv; {kind} has every value as it is")
-    if path.exists() and not overwrite:
-        raise UsageError(f"{path} exists; --overwrite replaces it")
-    count = size_bytes = 0
+    file = LetterFile(path, raw=raw, overwrite=overwrite)
     with open_store(root) as store:
         since_ms = None if since is None else parse_time(since, store.clock())
         rows = DeadLetterRows(store, group, Wanted(since_ms=since_ms, reason=reason))
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        count = file.write(rows.batches())
+    file.tell(group, count, as_json=as_json)
+
+
+class LetterFile:
+    """The file of an export.
+
+    Raises (when constructed):
+        UsageError: its ending is none that says what to write, it exists, or `raw` has no meaning for it.
+    """
+
+    def __init__(self, path: Path, *, raw: bool, overwrite: bool) -> None:
+        kind = path.suffix.lower()
+        opened = _WRITERS.get(kind)
+        if opened is None:
+            raise UsageError(f"{path}: a name that ends with {', '.join(_WRITERS)} says what to write")
+        if raw and kind != ".csv":
+            raise UsageError(f"{path}: --raw goes with .csv; {kind} has every value as it is")
+        if path.exists() and not overwrite:
+            raise UsageError(f"{path} exists; --overwrite replaces it")
+        self._path, self._raw, self._opened = path, raw, opened
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> int:
+        """Write rows of DEAD_LETTER_SCHEMA, and return their number. The file appears when it is complete."""
+        count = size_bytes = 0
+        part = self._path.with_name(f".{self._path.name}.{os.getpid()}.part")
         try:
-            with opened(part, raw) as write, counting_bar("export") as tell:
-                for batch in rows.batches():
+            with self._opened(part, self._raw) as write, counting_bar("export") as tell:
+                for batch in batches:
                     write(batch)
                     count += batch.num_rows
                     size_bytes += batch.nbytes
                     if tell is not None:
                         tell(count, size_bytes)
-            part.replace(path)
+            part.replace(self._path)
         finally:
             part.unlink(missing_ok=True)
-    if as_json:
-        write_json({"group": group, "file": str(path), "deadLetters": count})
-    else:
-        click.echo(printable(f"{path}: {count} dead letters of {group}"))
+        return count
+
+    def tell(self, group: str, count: int, *, as_json: bool) -> None:
+        """Print what was written."""
+        if as_json:
+            write_json({"group": group, "file": str(self._path), "deadLetters": count})
+        else:
+            click.echo(printable(f"{self._path}: {count} dead letters of {group}"))
 
 
 def _new_file(path: Path, **how: Any) -> IO[Any]:

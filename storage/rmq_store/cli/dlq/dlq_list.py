@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,14 @@ from rmq_store.cli.shared.progress import counting_bar
 from rmq_store.cli.shared.times import parse_time
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from rmq_store import Store
     from rmq_store.broker.monitoring.dead_letter_rows import DeadLetterRows, Wanted
 
 TOP_REASONS = 3
 NO_REASON = "(unknown)"
+_REDRIVEN = {True: "yes", False: "no", None: "-"}
 
 
 @click.command(
@@ -45,13 +49,17 @@ def list_(root: Path, as_json: bool, groups: tuple[str, ...]) -> None:
             name.removeprefix(DLQ_PREFIX) for name in store.topics() if name.startswith(DLQ_PREFIX)
         )
         found = [_summary(store, name, tell) for name in names]
-    shown = [entry for entry in found if entry["deadLetters"] or groups]
+    write_groups([entry for entry in found if entry["deadLetters"] or groups], as_json=as_json)
+
+
+def write_groups(shown: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Print the summaries of groups, as `Tally.summary` gives them."""
     if as_json:
-        write_json(shown)
+        write_json(list(shown))
         return
     rows = [
         (
-            entry["group"], entry["deadLetters"], entry["redriven"], _or_dash(entry["archived"]),
+            entry["group"], entry["deadLetters"], _or_dash(entry["redriven"]), _or_dash(entry["archived"]),
             _or_dash(entry["oldest"]), _or_dash(entry["newest"]), _counted(entry["reasons"]), _counted(entry["topics"]),
         )
         for entry in shown
@@ -70,35 +78,56 @@ def _rows(store: Store, group: str, wanted: Wanted | None = None) -> DeadLetterR
     return DeadLetterRows(store, group, wanted)
 
 
-def _summary(store: Store, group: str, tell: Any) -> dict[str, Any]:
-    import pyarrow.compute as pc
+class Tally:
+    """Times, reasons and topics of the dead letters of a group. `tell` gets the rows and bytes that were looked at."""
 
-    rows = _rows(store, group)
-    reasons: Counter[str] = Counter()
-    topics: Counter[str] = Counter()
-    oldest = newest = None
-    done = size_bytes = 0
-    for batch in rows.batches(("storeTimestamp", "errorClass", "originTopic")) if rows else ():
+    COLUMNS = ("storeTimestamp", "errorClass", "originTopic")
+
+    def __init__(self, tell: Callable[[int, int], None] | None) -> None:
+        self._tell = tell
+        self._reasons: Counter[str] = Counter()
+        self._topics: Counter[str] = Counter()
+        self._oldest_us: int | None = None
+        self._newest_us: int | None = None
+        self._done = self._size_bytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Count the rows of a batch that has COLUMNS, and at least one row."""
+        import pyarrow.compute as pc
+
         times = pc.min_max(batch.column("storeTimestamp").cast("int64")).as_py()
-        oldest = times["min"] if oldest is None else min(oldest, times["min"])
-        newest = times["max"] if newest is None else max(newest, times["max"])
-        for column, counter in (("errorClass", reasons), ("originTopic", topics)):
+        self._oldest_us = times["min"] if self._oldest_us is None else min(self._oldest_us, times["min"])
+        self._newest_us = times["max"] if self._newest_us is None else max(self._newest_us, times["max"])
+        for column, counter in (("errorClass", self._reasons), ("originTopic", self._topics)):
             for entry in batch.column(column).value_counts().to_pylist():
                 counter[entry["values"] or NO_REASON] += entry["counts"]
-        done += batch.num_rows
-        size_bytes += batch.nbytes
-        if tell is not None:
-            tell(done, size_bytes)
-    return {
-        "group": group,
-        "deadLetters": rows.count() if rows else 0,
-        "redriven": rows.redriven_count() if rows else 0,
-        "archived": _archived(store, rows) if rows else None,
-        "oldest": None if oldest is None else time_text(oldest),
-        "newest": None if newest is None else time_text(newest),
-        "reasons": dict(reasons.most_common(TOP_REASONS)),
-        "topics": dict(topics.most_common()),
-    }
+        self._done += batch.num_rows
+        self._size_bytes += batch.nbytes
+        if self._tell is not None:
+            self._tell(self._done, self._size_bytes)
+
+    def summary(self, group: str, count: int, redriven: int | None, archived: int | None) -> dict[str, Any]:
+        """The entry of a group; None: not known."""
+        return {
+            "group": group,
+            "deadLetters": count,
+            "redriven": redriven,
+            "archived": archived,
+            "oldest": None if self._oldest_us is None else time_text(self._oldest_us),
+            "newest": None if self._newest_us is None else time_text(self._newest_us),
+            "reasons": dict(self._reasons.most_common(TOP_REASONS)),
+            "topics": dict(self._topics.most_common()),
+        }
+
+
+def _summary(store: Store, group: str, tell: Callable[[int, int], None] | None) -> dict[str, Any]:
+    rows = _rows(store, group)
+    tally = Tally(tell)
+    if rows is None:
+        return tally.summary(group, 0, 0, None)
+    for batch in rows.batches(Tally.COLUMNS):
+        tally.add(batch)
+    return tally.summary(group, rows.count(), rows.redriven_count(), _archived(store, rows))
 
 
 def _archived(store: Store, rows: DeadLetterRows) -> int | None:
@@ -145,6 +174,13 @@ def show(root: Path, as_json: bool, group: str, limit: int, reason: str | None, 
         since_ms = None if since is None else parse_time(since, store.clock())
         rows = _rows(store, group, Wanted(since_ms=since_ms, reason=reason))
         found = [row for batch in rows.newest(limit, columns) for row in rows_of(batch)] if rows else []
+    write_letters(found, body, as_json=as_json)
+
+
+def write_letters(
+    found: Sequence[dict[str, Any]], body: str, *, as_json: bool, of_cluster: bool = False
+) -> None:
+    """Print dead letters, rows of DEAD_LETTER_SCHEMA. `of_cluster`: a queue has its broker in front."""
     if as_json:
         for row in found:
             write_json(json_row(row, body), one_line=True)
@@ -152,16 +188,18 @@ def show(root: Path, as_json: bool, group: str, limit: int, reason: str | None, 
     titles = ["QUEUE", "OFFSET", "DIED", "ORIGIN", "TRIES", "REDRIVEN", "REASON"]
     if body != "none":
         titles.append("BODY")
-    write_table(titles, [_cells(row, body) for row in found], flexible=("ORIGIN", "REASON"), cut=("BODY",))
+    cells = [_cells(row, body, of_cluster=of_cluster) for row in found]
+    write_table(titles, cells, flexible=("ORIGIN", "REASON"), cut=("BODY",))
 
 
-def _cells(row: dict[str, Any], body: str) -> tuple[str | int, ...]:
+def _cells(row: dict[str, Any], body: str, *, of_cluster: bool) -> tuple[str | int, ...]:
     origin = [row["originTopic"], row["originQueueId"], row["originQueueOffset"]]
     reason = ": ".join(text for text in (row["errorClass"], row["errorMessage"]) if text)
     cells = (
-        row["queueId"], row["queueOffset"], time_text(row["storeTimestamp"]),
+        f"{row['brokerName']}:{row['queueId']}" if of_cluster else row["queueId"], row["queueOffset"],
+        time_text(row["storeTimestamp"]),
         ":".join(str(part) for part in origin if part is not None) or "-", row["reconsumeTimes"],
-        "yes" if row["redriven"] else "no", reason or NO_REASON,
+        _REDRIVEN[row["redriven"]], reason or NO_REASON,
     )  # fmt: skip
     return cells if body == "none" else (*cells, body_line(row["body"], body))
 

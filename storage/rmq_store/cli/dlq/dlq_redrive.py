@@ -34,7 +34,7 @@ _PLANNED = {"WOULD_REDRIVE": "REDRIVEN", "WOULD_PARK": "PARKED"}
 _REASONS_SHOWN = 5
 
 
-class _Totals:
+class Totals:
     """Outcomes of all calls together, and the reasons of refusals."""
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ def redrive(
         wanted = Wanted(since_ms=since_ms, reason=reason, selector=compile_selector(sql) if sql else None)
         rows = DeadLetterRows(store, group, wanted)
         target: dict[str, Any] = {"to_topic": to_topic, "max_replays": max_replays, "parking_topic": parking_topic}
-        totals = _Totals()
+        totals = Totals()
         for places in _calls(rows):
             left = None if limit is None else limit - totals.moving
             if left == 0:
@@ -145,19 +145,19 @@ def redrive(
         moving = totals.moving
         if not dry_run and moving:
             if not yes:
-                _show(group, totals, as_json=False, err=True)
+                show_totals(group, totals, as_json=False, err=True)
             goal = to_topic or f"the retry topic of {group}"
             confirm(printable(f"Move {moving} dead letters of {group} to {goal}?"), yes=yes)
             totals = _move(store, group, rows, limit, target, rate)
-    _show(group, totals, as_json, dry_run=dry_run)
+    show_totals(group, totals, as_json, dry_run=dry_run)
     if totals.outcomes["REFUSED"]:
         raise click.exceptions.Exit(1)
 
 
 def _move(
     store: Store, group: str, rows: DeadLetterRows, limit: int | None, target: dict[str, Any], rate: float | None
-) -> _Totals:
-    totals = _Totals()
+) -> Totals:
+    totals = Totals()
     moved = 0
     with counting_bar("redrive") as tell:
         sums = _Sums(tell)
@@ -192,7 +192,8 @@ def _calls(rows: DeadLetterRows) -> Iterator[pa.RecordBatch]:
         yield waiting
 
 
-def _show(group: str, totals: _Totals, as_json: bool, *, dry_run: bool = False, err: bool = False) -> None:
+def show_totals(group: str, totals: Totals, as_json: bool, *, dry_run: bool = False, err: bool = False) -> None:
+    """Print the outcomes; with `err` one line for the question."""
     if as_json:
         counts = {outcome: totals.outcomes[outcome] for outcome in OUTCOMES}
         write_json({"group": group, "dryRun": dry_run, **counts, "refusedBecause": dict(totals.reasons)})

@@ -61,7 +61,6 @@ _LETTERS: Final = (
     "It works on a store, where records and marks are one append, which brokers do not have; mirror into a store, or "
     "consume and send with clients"
 )
-_NOT_YET: Final = "Not over a cluster yet"
 
 COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     "topics": differs("cluster.topics:topics", _BROKERS),
@@ -81,12 +80,17 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     "checkpoint diff": refused("Not over a cluster yet; compare `rmq checkpoint show` with `rmq topics --queues`"),
     "checkpoint rewind": refused("Not over a cluster yet; start a new checkpoint with `startingOffsets`"),
     # -- dead letters
-    "dlq list": refused(_NOT_YET),
-    "dlq show": refused(_NOT_YET),
-    "dlq redrive": refused(_NOT_YET),
-    "dlq export": refused(_NOT_YET),
-    "dlq archive": refused(_NOT_YET),
-    "dlq restore": refused(_NOT_YET),
+    "dlq list": differs("cluster_dlq.commands:list_", "ARCHIVED is `-`, because brokers have no archive; `redriven` is "
+                        "known by records at the brokers of the dead letters"),
+    "dlq show": differs("cluster_dlq.commands:show", f"{_BROKERS}; {_ORDER}"),
+    "dlq redrive": differs("cluster_dlq.redrive:redrive", "Effectively once, by records in the topic PYRMQ_REDRIVEN; "
+                           "refused if a broker of the dead letters does not answer"),
+    "dlq export": differs("cluster_dlq.commands:export", "No file is written if a broker of the dead letters does not "
+                          "answer"),
+    "dlq archive": refused("An archive names its files by queue and offsets, which several brokers have alike; `rmq "
+                           "dlq export` writes dead letters to a file"),
+    "dlq restore": refused("It appends records to a store, with marks beside them, which brokers do not have; `rmq "
+                           "send --jsonl` sends the lines of `rmq dlq export` to a topic"),
     # -- outbox and Kafka
     "resend clear": same(sentence=_NO_TARGET),
     "resend list": same(sentence=_NO_TARGET),

@@ -1,0 +1,1 @@
+"""`rmq dlq` over a cluster: dead letters listed, exported, redriven."""
