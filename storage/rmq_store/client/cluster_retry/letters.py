@@ -28,7 +28,7 @@ new offsets.
 
 @dataclass(slots=True, eq=False)
 class Letter:
-    """A row, and what is known of it."""
+    """A row, and what is known of it. `msg_id`: the id that the caller expects, None: any."""
 
     row: int
     queue_offset: int
@@ -38,6 +38,14 @@ class Letter:
     target: MessageQueue | None = None
     new_queue_offset: int | None = None
     new_log_offset: int | None = None
+    found_msg_id: str | None = None
+
+    def forget_message(self) -> None:
+        """Keep the outcome, and not the message and its copy: all letters of a call wait for its result."""
+        if self.message is not None:
+            self.found_msg_id, self.message = self.message.msg_id, None
+        if self.judgement is not None:
+            self.judgement = self.judgement._replace(properties="")
 
 
 def ranges_of(letters: Sequence[Letter]) -> OffsetRanges:
@@ -66,7 +74,7 @@ def result_of(done: Mapping[int, tuple[str, int, Letter]], renamed: Mapping[str,
         found.append(
             {
                 "brokerName": broker_name, "queueId": queue_id, "queueOffset": one.queue_offset,
-                "msgId": one.message.msg_id if one.message is not None else None,
+                "msgId": one.found_msg_id,
                 "outcome": renamed.get(outcome, outcome), "reason": reason, "target": target,
                 "targetQueueId": one.target.queue_id if one.target is not None else None,
                 "newQueueOffset": one.new_queue_offset, "newCommitLogOffset": one.new_log_offset,

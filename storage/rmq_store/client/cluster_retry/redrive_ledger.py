@@ -1,7 +1,8 @@
 """The redrive ledger of a cluster: which dead letters were moved on, at the brokers that hold them. Control plane.
 
-The topic has one queue at every master. A record is at the broker from which letters were moved, behind them in its
-log: so retention deletes a record later than the dead letters that it names. A record is one message, in JSON:
+The topic has one queue at each master from which letters were moved. A record lies there, behind the letters in its
+log: so retention deletes a record later than the dead letters that it names. It is one message with a tag of the group,
+in JSON:
 
     {"version": 1, "group": "g", "attempt": "5f...", "state": "sending", "letters": {"0": [[3, 9]]},
      "ends": {"%RETRY%g": {"broker-a:0": 23}}}
@@ -13,6 +14,7 @@ names what was moved. Where it is missing the process has died, and the next one
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -29,11 +31,12 @@ from rmq_store.errors import OffsetOutOfRangeError
 from rmq_store.format.batches.batch_bodies import MessageParts
 from rmq_store.format.frames.frame_check import BODY_POSITIONS
 from rmq_store.format.frames.frame_walk import frames_of_answer
-from rmq_store.protocol.errors import MQClientError, RemotingError
+from rmq_store.protocol.errors import MQClientError, RemotingError, SendInDoubtError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.names import TOOLS_CONSUMER
 from rmq_store.remoting.cluster.offsets import queue_ranges
-from rmq_store.remoting.cluster.pull_request import EVERYTHING, PullFilter
+from rmq_store.remoting.cluster.pull_request import PullFilter
 from rmq_store.remoting.cluster.pulling import read_range
 from rmq_store.remoting.cluster.sending import single_request, stored_offset
 from rmq_store.remoting.cluster.topics import create_topic
@@ -95,23 +98,36 @@ class LedgerRecord:
 
 @dataclass
 class BrokerLedger:
-    """The content of the records of one broker for one group. `open`: attempts that have not said what they moved."""
+    """The content of the records of one broker for one group, as far as they are read: up to `read_until` of the queue.
+    `open`: attempts that have not said what they moved.
+    """
 
-    moved: dict[int, list[OffsetRanges]] = field(default_factory=dict)
+    group: str
+    broker_name: str
+    read_until: int = 0
     open: dict[str, LedgerRecord] = field(default_factory=dict)
+    _moved: dict[int, list[OffsetRanges]] = field(default_factory=dict)
 
     def add(self, record: LedgerRecord) -> None:
-        """Take the next record."""
+        """Take the next record. One that was taken before changes nothing, if those behind it follow."""
         if record.state == SENDING:
             self.open[record.attempt] = record
             return
         self.open.pop(record.attempt, None)
         for queue_id, ranges in record.letters.items():
-            self.moved.setdefault(queue_id, []).append(ranges)
+            self._moved.setdefault(queue_id, []).append(ranges)
+
+    def moved(self) -> dict[int, OffsetRanges]:
+        """The offsets that were moved, by queue of the dead-letter topic."""
+        return {queue_id: self.moved_of(queue_id) for queue_id in self._moved}
 
     def moved_of(self, queue_id: int) -> OffsetRanges:
         """The offsets of a queue that were moved."""
-        return OffsetRanges.union(self.moved.get(queue_id, [OffsetRanges.none()]))
+        if queue_id not in self._moved:
+            return OffsetRanges.none()
+        ranges = OffsetRanges.union(self._moved[queue_id])
+        self._moved[queue_id] = [ranges]
+        return ranges
 
 
 class RedriveLedger:
@@ -127,45 +143,50 @@ class RedriveLedger:
     ) -> None:
         self._cluster = cluster
         self._reading = QueueReading(cluster, patience_ms, pull_group, sleep)
-        self._wanted = PullFilter(group=pull_group) if pull_group else EVERYTHING
+        self._pull_group = pull_group or TOOLS_CONSUMER
         self._sleep = sleep
 
-    def read(self, group: str, broker_name: str, *, at_master: bool) -> BrokerLedger:
-        """All that a broker has recorded for a group. `at_master`: nothing may be missed, so no slave is asked.
+    def read_on(self, ledger: BrokerLedger, *, at_master: bool) -> None:
+        """Take all records that are behind those that a ledger has. `at_master`: nothing may be missed, so the master
+        is asked, and neither a slave nor the route: a name server that has just started does not know all topics.
 
         Raises:
             SendInDoubtError: the master does not answer.
             RemotingError, MQBrokerError, SlaveBehindError: the queue cannot be read.
         """
-        ledger = BrokerLedger()
-        if self._cluster.route(LEDGER_TOPIC) is None:
-            return ledger
-        queue = queue_of(broker_name)
-        for _ in range(2):  # retention may be faster once
-            limits = queue_ranges(self._cluster, [queue])[queue]
-            end = self._reading.ends([queue])[queue] if at_master else limits.max_offset
+        queue = queue_of(ledger.broker_name)
+        if not at_master and not self._is_routed(ledger.broker_name):
+            return
+        for is_last_try in (False, True):  # retention may be faster once
+            if at_master:
+                first, end = self._reading.ranges([queue])[queue].min_offset, self._reading.ends([queue])[queue]
+            else:
+                limits = queue_ranges(self._cluster, [queue])[queue]
+                first, end = limits.min_offset, limits.max_offset
+            # A queue that has become shorter has lost records, and others may be in their places.
+            start = max(first, ledger.read_until if ledger.read_until <= end else 0)
             try:
-                for record in self._records(queue, limits.min_offset, end):
-                    if record.group == group:
-                        ledger.add(record)
-                return ledger
+                for record in self._records(queue, start, end, ledger.group):
+                    ledger.add(record)
+                ledger.read_until = end
+                return
             except OffsetOutOfRangeError:
-                ledger = BrokerLedger()
-        return ledger
+                if is_last_try:
+                    raise
 
     def add(self, broker_name: str, record: LedgerRecord) -> None:
         """Make a record durable, as far as the broker's flush and replication settings do that.
 
         Raises:
-            MQClientError: the broker does not take it.
+            MQClientError: the broker does not take it. SendInDoubtError: it does not show it in its queue.
         """
-        if self._cluster.route(LEDGER_TOPIC) is None:
-            create_topic(self._cluster, LEDGER_TOPIC, 1)
+        if not self._is_routed(broker_name):
+            create_topic(self._cluster, LEDGER_TOPIC, 1, broker_names=[broker_name])
         wire = replace(queue_of(broker_name), topic=self._cluster.wire_topic(LEDGER_TOPIC))
+        properties = f"TAGS\x01{_tag_of(record.group)}\x02KEYS\x01{record.group}\x02WAIT\x01true\x02"
         command = single_request(
-            wire, record.to_json(), f"KEYS\x01{record.group}\x02WAIT\x01true\x02", group="pyspark_rmq",
-            born_ms=time.time_ns() // 1_000_000,
-        )  # fmt: skip
+            wire, record.to_json(), properties, group="pyspark_rmq", born_ms=time.time_ns() // 1_000_000
+        )
         reason = ""
         for number in range(_TRIES):
             try:
@@ -181,23 +202,41 @@ class RedriveLedger:
                 self._sleep(_PAUSE_S * 2**number)
         raise MQClientError(f"broker {broker_name!r} takes no record of a redrive into {LEDGER_TOPIC!r}: {reason}")
 
+    def _is_routed(self, broker_name: str) -> bool:
+        """Whether the name servers show the topic at a broker: one that came later does not have it."""
+        route = self._cluster.route(LEDGER_TOPIC)
+        if route is None or broker_name not in route.queues:
+            route = self._cluster.refresh_route(LEDGER_TOPIC)
+        return route is not None and broker_name in route.queues
+
     def _await_shown(self, broker_name: str, offset: int) -> None:
         """A broker shows a message in its queue a moment after its answer, and who comes next must see it."""
         queue = queue_of(broker_name)
+        until_ms = self._cluster.timer() + self._reading.patience_ms
         while self._reading.ends([queue])[queue] <= offset:
+            if self._cluster.timer() >= until_ms:
+                raise SendInDoubtError(
+                    f"broker {broker_name!r} has stored message {offset} of topic {LEDGER_TOPIC!r}, and does not show "
+                    "it in its queue"
+                )
             self._sleep(_DISPATCH_PAUSE_S)
 
-    def _records(self, queue: MessageQueue, start: int, end: int) -> Iterator[LedgerRecord]:
+    def _records(self, queue: MessageQueue, start: int, end: int, group: str) -> Iterator[LedgerRecord]:
         if start >= end:
             return
-        for frames in read_range(self._cluster, queue, start, end, self._wanted, sleep=self._sleep):
+        wanted = PullFilter(group=self._pull_group, subscription=_tag_of(group))
+        for frames in read_range(self._cluster, queue, start, end, wanted, sleep=self._sleep):
             positions, sizes = frames_of_answer(frames)
             for position, size in zip(positions.tolist(), sizes.tolist(), strict=True):
                 frame = frames[position : position + size]
                 header_bytes = BODY_POSITIONS[int.from_bytes(frame[36:40], "big") >> 4 & 3]
                 record = LedgerRecord.from_json(MessageParts(frame, header_bytes).body)
-                if record is not None:
+                if record is not None and record.group == group:  # a broker compares hashes of tags
                     yield record
+
+
+def _tag_of(group: str) -> str:
+    return hashlib.blake2b(group.encode(), digest_size=8).hexdigest()
 
 
 def queue_of(broker_name: str) -> MessageQueue:

@@ -44,14 +44,19 @@ class SentLetters:
 
 
 class LetterVerifier:
-    """A `Verifier` of copies. `starts`: where the queues ended before the first one was sent."""
+    """A `Verifier` of copies. `starts`: where the queues ended before the first one was sent. `renew` renews the
+    sender's lock after each look, before the other ones are sent again.
+    """
 
-    def __init__(self, letters: SentLetters, starts: Offsets) -> None:
+    def __init__(self, letters: SentLetters, starts: Offsets, renew: Callable[[], None]) -> None:
         self._letters = letters
         self._starts = starts
+        self._renew = renew
 
     def stored(self, broker_name: str, keys: Collection[Hashable], reason: str) -> set[Hashable]:
         """As `Verifier.stored`."""
         starts = {queue: start for queue, start in self._starts.items() if queue.broker_name == broker_name}
         self._letters.settle(list(starts))
-        return set(keys) & self._letters.copies(starts)
+        found = set(keys) & self._letters.copies(starts)
+        self._renew()
+        return found

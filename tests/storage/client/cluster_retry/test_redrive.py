@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -10,13 +11,14 @@ import pytest
 
 from helpers.cluster.simulated import SimulatedCluster
 from helpers.cluster.simulated.retries import SimulatedRetries
-from rmq_store.client.cluster_retry import redrive_lock
+from rmq_store.client.cluster_retry import letter_reading, redrive, redrive_ledger, redrive_lock
 from rmq_store.client.cluster_retry.letters import CLUSTER_ROWS_SCHEMA
 from rmq_store.client.cluster_retry.redrive import ClusterDeadLetters
 from rmq_store.client.cluster_retry.redrive_ledger import LEDGER_TOPIC, RedriveLedger
 from rmq_store.client.cluster_retry.single_sends import SingleSends
 from rmq_store.errors import LeaseHeldError, StoreError, UnknownTopicError, UsageError
 from rmq_store.format.frames.stored_message import StoredMessage
+from rmq_store.protocol.errors import SendInDoubtError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.remoting.cluster.cluster import Cluster
@@ -250,3 +252,225 @@ def test_a_refusal_ends_the_call_and_what_was_moved_stays_known(
         letters(cluster).redrive("g", all_rows())
     answer = letters(cluster).redrive("g", all_rows())
     assert outcomes(answer) == ["ALREADY_REDRIVEN", *["REDRIVEN"] * 11]
+
+
+# -- the lock ---------------------------------------------------------------------------------------------------------
+
+
+def lost_lock(retries: SimulatedRetries) -> Callable[..., None]:
+    """The broker has forgotten our lock, and another process has got it."""
+    key = ("g_rmq_redrive", MessageQueue(LEDGER_TOPIC, retries.broker.name, 0))
+
+    def lose(*_: Any) -> None:
+        retries.broker.locks[key] = "another one"
+
+    return lose
+
+
+def all_once(cluster: Cluster, retries: SimulatedRetries, places: pa.RecordBatch) -> None:
+    """The next call moves what is left, and nothing a second time."""
+    retries.broker.locks.clear()
+    assert set(outcomes(letters(cluster).redrive("g", places))) <= {"ALREADY_REDRIVEN", "REDRIVEN"}
+    assert bodies(retries, RETRY) == sorted(b"bill %d" % number for number in range(places.num_rows))
+
+
+def test_a_sender_whose_lock_is_lost_in_a_chunk_stops_before_the_next_letters(
+    cluster: Cluster, retries: list[SimulatedRetries]
+) -> None:
+    """Another process takes the open record for that of a dead one, and sends what is not there yet."""
+    ours = retries[0]
+    for number in range(6, 60):
+        letter(ours, number)
+    places = rows(*(("broker-000", offset) for offset in range(60)))
+    send = ours.broker._answerers[SEND]
+
+    def sent(request: Any) -> Any:
+        if len(ours.messages(RETRY)) == 10:
+            lost_lock(ours)()
+        return send(request)
+
+    ours.broker._answerers[SEND] = sent
+    with pytest.raises(LeaseHeldError):
+        letters(cluster).redrive("g", places)
+    assert len(ours.messages(RETRY)) == 33, "the first one alone, and 32 that were under way"
+    all_once(cluster, ours, places)
+
+
+def test_a_lock_that_is_lost_during_a_look_for_copies_stops_the_sender(
+    cluster: Cluster, retries: list[SimulatedRetries]
+) -> None:
+    places = rows(*(("broker-000", offset) for offset in range(6)))
+    send = retries[0].broker._answerers[SEND]
+    unknown = [RETRY]  # the first copy is not stored, and nobody says so
+
+    def sent(request: Any) -> Any:
+        if request.ext_fields["b"] in unknown:
+            unknown.clear()
+            return 1, {}, b""
+        return send(request)
+
+    retries[0].broker._answerers[SEND] = sent
+    with pytest.raises(LeaseHeldError):
+        letters(cluster, sleep=lost_lock(retries[0])).redrive("g", places)
+    assert unknown == []
+    assert retries[0].messages(RETRY) == []
+    all_once(cluster, retries[0], places)
+
+
+def test_a_lock_that_is_lost_while_a_dead_attempt_is_finished_stops_the_sender(
+    cluster: Cluster, retries: list[SimulatedRetries], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = rows(*(("broker-000", offset) for offset in range(6)))
+
+    def die(*_: Any) -> Any:
+        raise _Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SingleSends, "send_all", die)
+        with pytest.raises(_Died):
+            letters(cluster).redrive("g", places)
+    with pytest.raises(LeaseHeldError):
+        letters(cluster, sleep=lost_lock(retries[0])).redrive("g", places)
+    states = [b'"moved"' in message.body for message in retries[0].messages(LEDGER_TOPIC)]
+    assert states == [False, True], "no attempt was begun behind the finished one"
+    all_once(cluster, retries[0], places)
+
+
+# -- the ledger -------------------------------------------------------------------------------------------------------
+
+
+def test_a_master_that_came_later_gets_a_ledger_of_its_own(
+    cluster: Cluster, brokers: SimulatedCluster, retries: list[SimulatedRetries]
+) -> None:
+    del retries[1].broker.queues.topics[LEDGER_TOPIC]
+    assert outcomes(letters(cluster).redrive("g", all_rows())) == ["REDRIVEN"] * 12
+    assert len(retries[1].messages(LEDGER_TOPIC)) == 2
+    assert brokers.total_calls[RequestCode.UPDATE_AND_CREATE_TOPIC] == 1
+
+
+def test_a_name_server_that_has_just_started_hides_no_ledger(
+    brokers: SimulatedCluster, cluster: Cluster, retries: list[SimulatedRetries]
+) -> None:
+    letters(cluster).redrive("g", all_rows())
+    route = brokers._answerers[RequestCode.GET_ROUTEINFO_BY_TOPIC]
+    brokers._answerers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda request: (
+        (17, {}, b"") if request.ext_fields["topic"] == LEDGER_TOPIC else route(request)
+    )
+    with Cluster(ClusterSettings.of_text(brokers.name_server)) as another:
+        assert outcomes(letters(another).redrive("g", all_rows())) == ["ALREADY_REDRIVEN"] * 12
+    assert [bodies(one, RETRY) for one in retries] == [EXPECTED] * 2
+
+
+def test_a_broker_that_never_shows_a_record_ends_the_call(cluster: Cluster, retries: list[SimulatedRetries]) -> None:
+    code = RequestCode.GET_MAX_OFFSET
+    end = retries[0].broker._answerers[code]
+    retries[0].broker._answerers[code] = lambda request: (
+        (0, {"offset": "0"}, b"") if request.ext_fields["topic"] == LEDGER_TOPIC else end(request)
+    )
+    sleeps: list[float] = []
+
+    def sleep(duration_s: float) -> None:
+        sleeps.append(duration_s)
+        assert len(sleeps) < 10_000
+        time.sleep(0.001)
+
+    with pytest.raises(SendInDoubtError, match="has stored message 0 of topic 'PYRMQ_REDRIVEN', and does not show it"):
+        letters(cluster, send_timeout_ms=300, sleep=sleep).redrive("g", rows(("broker-000", 0)))
+    assert retries[0].messages(RETRY) == []
+
+
+def test_the_ledger_is_read_once_and_without_the_records_of_other_groups(
+    cluster: Cluster, retries: list[SimulatedRetries], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for group in ("g", "h"):
+        retries[0].broker.queues.create(f"%DLQ%{group}", 1)
+    for number in range(6):
+        retries[0].store("%DLQ%h", 0, b"bill %d" % number, {"UNIQ_KEY": f"{number:032X}"})
+    monkeypatch.setattr(redrive, "_CHUNK_LETTERS", 1)
+    places = rows(*(("broker-000", offset) for offset in range(6)))
+    letters(cluster).redrive("h", places)
+    parts: list[tuple[int, int]] = []
+    texts: list[bytes] = []
+    read_range, from_json = redrive_ledger.read_range, redrive_ledger.LedgerRecord.from_json
+
+    def noting(ours: Cluster, queue: MessageQueue, start: int, end: int, *given: Any, **named: Any) -> Any:
+        parts.append((start, end))
+        return read_range(ours, queue, start, end, *given, **named)
+
+    monkeypatch.setattr(redrive_ledger, "read_range", noting)
+    monkeypatch.setattr(
+        redrive_ledger.LedgerRecord, "from_json", lambda text: texts.append(text) or from_json(text)
+    )
+    letters(cluster).redrive("g", places)
+    assert parts == [(0, 12), *((start, start + 2) for start in range(12, 22, 2))]
+    assert len(texts) == 10
+    assert all(b'"group":"g"' in text for text in texts)
+
+
+# -- the first letter -------------------------------------------------------------------------------------------------
+
+
+def refused_after(cluster: Cluster, ours: ClusterDeadLetters, group: str, places: pa.RecordBatch, **given: Any) -> None:
+    with pytest.raises(UsageError, match=f"members of group '{group}' hold locks of queues"):
+        ours.redrive(group, places, **given)
+
+
+def test_a_letter_that_is_parked_shows_nothing_about_locks(
+    cluster: Cluster, brokers: SimulatedCluster, retries: list[SimulatedRetries]
+) -> None:
+    brokers.create_topic("Parked", 1)
+    letter(retries[0], 6, PYRMQ_REPLAYS="2")
+    letter(retries[0], 7)
+    letter(retries[0], 8)
+    retries[0].holds_lock = True
+    places = rows(("broker-000", 6), ("broker-000", 7), ("broker-000", 8))
+    refused_after(cluster, letters(cluster), "g", places, max_replays=2, parking_topic="Parked")
+    assert len(retries[0].messages(DLQ)) == 9 + 1
+
+
+def test_another_topic_or_another_group_shows_nothing_about_locks(
+    cluster: Cluster, brokers: SimulatedCluster, retries: list[SimulatedRetries]
+) -> None:
+    brokers.create_topic("Again", 1)
+    retries[0].store("%DLQ%h", 0, b"bill of h", {"UNIQ_KEY": "A" * 32})
+    ours = letters(cluster)
+    ours.redrive("g", rows(("broker-000", 0)), to_topic="Again")
+    ours.redrive("h", rows(("broker-000", 0)))
+    retries[0].holds_lock = True
+    refused_after(cluster, ours, "g", rows(*(("broker-000", offset) for offset in range(1, 6))))
+    assert len(retries[0].messages(DLQ)) == 6 + 1
+
+
+def test_a_letter_without_a_known_place_shows_nothing_about_locks(
+    cluster: Cluster, retries: list[SimulatedRetries]
+) -> None:
+    retries[0].holds_lock = True
+    retries[0].lose_answers(SEND, 1)
+    refused_after(cluster, letters(cluster), "g", rows(*(("broker-000", offset) for offset in range(6))))
+    assert len(retries[0].messages(DLQ)) == 6 + 2, "the next one was looked at"
+
+
+# -- bounds -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_chunk_ends_at_a_size_and_messages_are_not_kept(
+    cluster: Cluster, retries: list[SimulatedRetries], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(letter_reading, "PART_BYTES", 1)
+    result_of = redrive.result_of
+
+    def checked(done: Any, renamed: Any) -> pa.RecordBatch:
+        assert all(one.message is None and not one.judgement.properties for _, _, one in done.values())
+        return result_of(done, renamed)
+
+    monkeypatch.setattr(redrive, "result_of", checked)
+    answer = letters(cluster).redrive("g", all_rows())
+    assert outcomes(answer) == ["REDRIVEN"] * 12
+    assert answer.column("msgId").to_pylist() == [one.msg_id for each in retries for one in each.messages(DLQ)]
+    assert [bodies(one, RETRY) for one in retries] == [EXPECTED] * 2
+    assert [len(one.messages(LEDGER_TOPIC)) for one in retries] == [12, 12], "two records for each letter"
+
+
+def test_a_limit_that_is_reached_locks_no_other_broker(cluster: Cluster, retries: list[SimulatedRetries]) -> None:
+    retries[1].broker.refuse(RequestCode.LOCK_BATCH_MQ, 1)
+    assert outcomes(letters(cluster).redrive("g", all_rows(), limit=6)) == ["REDRIVEN"] * 6
