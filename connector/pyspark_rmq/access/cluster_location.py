@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from rmq_store import Loss
 
 _FIRST_RETRY_LEVEL = 3
+_log = logging.getLogger(__name__)
 
 
 class SameCluster:
@@ -91,15 +93,23 @@ class ClusterLocation:
         refuse(f"what only a broker delivers cannot be read with {NAME_SERVER}")
 
     def retry_max_times(self, group: str) -> int:
-        """As `StoreLocation.retry_max_times`, of the first broker that knows the group; 16 if none does."""
+        """As `StoreLocation.retry_max_times`, of the first broker that tells it; 16 if none does. Each broker has a
+        setting of its own.
+        """
         from rmq_store import SubscriptionGroup
-        from rmq_store.cluster import group_configs
+        from rmq_store.cluster import MQBrokerError, group_configs, lacks_rights
 
         with self.open_to_read() as reader:
             cluster = reader.cluster
             wire_name = cluster.wire_group(group)
             for broker_name in cluster.broker_names():
-                config = group_configs(cluster, broker_name).get(wire_name)
+                try:
+                    config = group_configs(cluster, broker_name).get(wire_name)
+                except MQBrokerError as error:
+                    if not lacks_rights(error):
+                        raise
+                    _log.info("group %r: its settings are not known at broker %r: %s", group, broker_name, error)
+                    continue
                 if config is not None:
                     return config.retry_max_times
         return SubscriptionGroup(group).retry_max_times

@@ -146,13 +146,13 @@ class BatchConsumer(BatchFunction):
             "the query then starts at the group's offsets"
         )
 
-    def _send_back(self, results: DataFrame, query_id: str, value: int, max_reconsume_times: int) -> None:
+    def _send_back(self, results: DataFrame, query_id: str, value: int, of_group: int) -> None:
         columns = [*self._place.columns, "delayLevel", *(REASON_COLUMNS if self._reasons else ())]
         writer = results.where(results["result"] != SUCCESS).select(*columns).write.format("rmq").mode("append")
         writer.options(
             **self._place.sink_options,
             sendBack=self._group,
-            maxReconsumeTimes=str(max_reconsume_times),
+            **self._place.maximum_option(self._max_reconsume_times, of_group),
             txnAppId=query_id,
             txnVersion=str(value),
         ).save()

@@ -78,9 +78,10 @@ def consume(
     dead letter.
 
     `max_reconsume_times` becomes the setting of the whole group; None leaves that as it is (16). Brokers of a cluster
-    are told it with each message instead. `on_results(rows, batch_id)` is called with all rows of each batch before any
-    is sent back; `rows` has the stream's columns and result ("SUCCESS", "RECONSUME_LATER", "DLQ"), delayLevel,
-    errorClass, errorMessage, stackHash, lastFailureTime.
+    are told it with each message instead; with None each broker's own setting decides, and the handler's results are
+    counted by that of the first broker that tells it. `on_results(rows, batch_id)` is called with all rows of each
+    batch before any is sent back; `rows` has the stream's columns and result ("SUCCESS", "RECONSUME_LATER", "DLQ"),
+    delayLevel, errorClass, errorMessage, stackHash, lastFailureTime.
     `reasons=False` leaves out why a message failed: what is stored then has the bytes that RocketMQ would store.
 
     Returns the writer of the query, to which `checkpointLocation` and a trigger are added; then `start()`.

@@ -3,7 +3,8 @@
                         store                                      cluster
     a batch's failures  one unit, with a marker of the batch       each task by itself; a repetition leaves out what is
                                                                    sent back
-    maximum of retries  becomes the setting of the group           is told to the brokers with each message
+    maximum of retries  becomes the setting of the group           is told to the brokers with each message; without
+                                                                   one each broker's setting of the group decides
     a message is named  by commitLogOffset                         by brokerName and commitLogOffset
 """
 
@@ -57,6 +58,14 @@ class ConsumedFrom:
     def sink_options(self) -> dict[str, str]:
         """The options with which the failures are written."""
         return {"path": self.path, "repeatable": "false"} if self.cluster is None else dict(self.given)
+
+    def maximum_option(self, given: int | None, of_group: int) -> dict[str, str]:
+        """The option with the maximum of retries: the one that `consume` was `given`, else that of the group. Each
+        broker of a cluster has a setting of its own, and none counts for the others.
+        """
+        if given is None and self.cluster is not None:
+            return {}
+        return {"maxReconsumeTimes": str(of_group if given is None else given)}
 
     def prepare(self, group: str, max_reconsume_times: int | None) -> None:
         """Make sure that the place can be written, and store the maximum where it is a setting of the group. Raises

@@ -302,10 +302,11 @@ def checked(
     return answer
 
 
-def lacks_rights(answer: RemotingCommand) -> bool:
+def lacks_rights(answer: RemotingCommand | MQBrokerError) -> bool:
     """Whether a broker refuses a request for want of rights: 16 from 5.x, 1 with an AclException from 4.9."""
-    of_old = answer.code == ResponseCode.SYSTEM_ERROR and "AclException" in (answer.remark or "")
-    return answer.code == ResponseCode.NO_PERMISSION or of_old
+    code = answer.response_code if isinstance(answer, MQBrokerError) else answer.code
+    of_old = code == ResponseCode.SYSTEM_ERROR and "AclException" in (answer.remark or "")
+    return code == ResponseCode.NO_PERMISSION or of_old
 
 
 def _address_of(broker: BrokerAddresses | None, broker_id: int) -> str | None:

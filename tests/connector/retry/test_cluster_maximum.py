@@ -1,0 +1,75 @@
+"""The maximum of retries of `consume` over a cluster: each broker has its own, and some do not tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from helpers.cluster.simulated import SimulatedCluster
+from helpers.cluster.simulated.retries import SimulatedRetries
+from pyspark_rmq.access import cluster_pool
+from pyspark_rmq.retry.batch_consumer import BatchConsumer
+from pyspark_rmq.retry.consumed_from import ConsumedFrom, consumed_from
+from rmq_store.cluster import lacks_rights
+from rmq_store.protocol.bodies.groups import SubscriptionGroupConfig
+from rmq_store.protocol.errors import MQBrokerError
+from rmq_store.protocol.wire.request_codes import RequestCode
+
+SETTINGS = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+
+
+@pytest.fixture
+def brokers() -> Iterator[SimulatedCluster]:
+    with SimulatedCluster(brokers=2) as brokers:
+        for broker, times in zip(brokers.brokers.values(), (1, 5), strict=True):
+            retries = SimulatedRetries(broker)
+            retries.configs["g"] = SubscriptionGroupConfig(group_name="g", retry_max_times=times)
+        yield brokers
+        cluster_pool.close_unused()
+
+
+def place_of(brokers: SimulatedCluster) -> ConsumedFrom:
+    return consumed_from(None, {"nameServer": brokers.name_server}, "consume")
+
+
+def sink_options(place: ConsumedFrom, most: int | None, of_group: int) -> dict[str, Any]:
+    """The options with which failures of a batch are written."""
+    results = MagicMock()
+    consumer = BatchConsumer(MagicMock(), "row", place, "g", most, None, True, (), MagicMock(), None, None)
+    consumer._send_back(results, "query", 7, of_group)
+    options = results.where.return_value.select.return_value.write.format.return_value.mode.return_value.options
+    found: dict[str, Any] = options.call_args.kwargs
+    return found
+
+
+def test_the_setting_of_one_broker_is_not_told_to_the_others(brokers: SimulatedCluster) -> None:
+    place = place_of(brokers)
+    assert place.location.retry_max_times("g") == 1
+    assert "maxReconsumeTimes" not in sink_options(place, None, 1)
+    assert sink_options(place, 3, 1)["maxReconsumeTimes"] == "3"
+
+
+def test_a_store_is_told_the_setting_of_its_group() -> None:
+    assert sink_options(ConsumedFrom("/data/store"), None, 5)["maxReconsumeTimes"] == "5"
+
+
+def test_a_broker_that_may_not_tell_its_settings_is_passed_over(brokers: SimulatedCluster) -> None:
+    location = place_of(brokers).location
+    for broker, expected in zip(brokers.brokers.values(), (5, 16), strict=True):
+        broker.refuse(SETTINGS, 16)
+        assert location.retry_max_times("g") == expected
+
+
+def test_another_refusal_is_an_error(brokers: SimulatedCluster) -> None:
+    brokers.brokers["broker-000"].refuse(SETTINGS, 1)
+    with pytest.raises(MQBrokerError):
+        place_of(brokers).location.retry_max_times("g")
+
+
+def test_brokers_of_both_versions_refuse_for_want_of_rights() -> None:
+    assert lacks_rights(MQBrokerError(16, "no right"))
+    assert lacks_rights(MQBrokerError(1, "org.apache.rocketmq.acl.common.AclException: no right"))
+    assert not lacks_rights(MQBrokerError(1, "no room"))
