@@ -14,10 +14,10 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Final
 
-from rmq_store.client.cluster_retry.stored_copies import CopyKey, CopyReading, keys_of_copy
+from rmq_store.client.cluster_retry.stored_copies import CopyKey, CopyKeys, CopyReading, keys_of_copy
 from rmq_store.client.cluster_sink.queue_reading import QueueReading
 from rmq_store.client.cluster_sink.records import Offsets, Record, WritePart, plan
 from rmq_store.client.cluster_sink.replay import Records
@@ -61,11 +61,11 @@ class SendBackCheck:
         self._earlier: Offsets | None = None
         self._starts: Offsets = {}
         self._brokers: set[str] = set()
-        self.found: set[CopyKey] = set()
+        self._found = CopyKeys()
         self.is_repetition = False
 
     def prepare(self, broker_names: Collection[str]) -> None:
-        """Before the first send-back to brokers: what earlier attempts have sent there is in `found` then.
+        """Before the first send-back to brokers: what earlier attempts have sent there is known to `were_sent` then.
 
         Raises:
             SendInDoubtError: a recorded queue cannot be read. MQClientError: the record cannot be stored.
@@ -127,11 +127,17 @@ class SendBackCheck:
             _log.info("%s was tried before: the queues of its send-backs are read", self._part.key)
             self._sleep(self._settle_ms / 1000)
         self.is_repetition = True
-        self.found |= self._keys(starts, self._reading.ends(list(starts)))
+        for keys in self._keys(starts, self._reading.ends(list(starts))):
+            self._found.add(keys)
 
-    def _keys(self, starts: Offsets, ends: Offsets) -> set[CopyKey]:
+    def were_sent(self, keys: Sequence[CopyKey]) -> list[bool]:
+        """Those of `keys` that earlier attempts have sent to brokers which were prepared."""
+        return self._found.contain(keys) if self.is_repetition else [False] * len(keys)
+
+    def _keys(self, starts: Offsets, ends: Offsets) -> Iterator[tuple[CopyKey, CopyKey]]:
+        """The keys of all copies there, of which the group may have millions: those of one at a time."""
         parts = {queue: (start, ends[queue]) for queue, start in starts.items()}
-        return {key for message in self._copies.messages(parts) for key in keys_of_copy(message)}
+        return map(keys_of_copy, self._copies.messages(parts))
 
     def stored(self, broker_name: str, keys: Collection[Hashable], reason: str) -> set[Hashable]:
         """As `Verifier.stored`. The question for the ends goes over the connection of the requests: when it is
@@ -141,8 +147,9 @@ class SendBackCheck:
         until_ms = self._cluster.timer() + self._settle_ms + self._reading.patience_ms
         self._reading.ends(list(starts), until_ms)
         self._sleep(self._settle_ms / 1000)
-        found = self._keys(starts, self._reading.ends(list(starts), until_ms))
-        is_stored: set[Hashable] = {key for key in keys if key in found}
+        wanted, is_stored = set(keys), set[Hashable]()
+        for found in self._keys(starts, self._reading.ends(list(starts), until_ms)):
+            is_stored |= wanted.intersection(found)
         _log.warning(
             "broker %r: its retry queues were read after send-backs of unknown outcome (%s): %d of %d are stored",
             broker_name, reason, len(is_stored), len(keys),

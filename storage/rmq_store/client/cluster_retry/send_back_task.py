@@ -147,13 +147,13 @@ class SendBackTask:
             if place.broker_name is None or place.commit_log_offset is None:
                 raise UsageError(f"row {self._rows + at} names no message: brokerName or commitLogOffset is NULL")
         messages = self._originals.read(places, self._rows)
-        found = set()
+        were_sent = [False] * len(messages)
         if self._check is not None:
             self._check.prepare({place.broker_name for place in places})
-            found = self._check.found
+            were_sent = self._check.were_sent([key_of_next_copy(message) for message in messages])
         sends = []
         for at, (message, (level, reasons)) in enumerate(zip(messages, _wishes(rows), strict=True)):
-            if key_of_next_copy(message) in found:
+            if were_sent[at]:
                 self._found += 1
                 continue
             sends.append(self._single(places[at], message, level, reasons, self._rows + at))

@@ -11,12 +11,17 @@ have different ORIGIN_MESSAGE_IDs, so they are told apart.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from rmq_store.errors import OffsetOutOfRangeError
+from rmq_store.format.batches.batch_bodies import KEY_BYTES
+from rmq_store.format.batches.content_keys import FoundKeys
 from rmq_store.format.frames.frame_walk import frames_of_answer
 from rmq_store.format.frames.stored_message import StoredMessage, decode_frame
 from rmq_store.format.properties.property_string import ORIGIN_MESSAGE_ID, REAL_TOPIC, UNIQUE_KEY
@@ -28,6 +33,8 @@ from rmq_store.remoting.cluster.pull_request import EVERYTHING, PullFilter
 from rmq_store.remoting.cluster.pulling import read_range
 
 _log = logging.getLogger(__name__)
+
+_PIECE_BYTES: Final = 1 << 16
 
 
 class CopyKey(NamedTuple):
@@ -50,6 +57,37 @@ def keys_of_copy(message: StoredMessage) -> tuple[CopyKey, CopyKey]:
     own = message.properties
     full = CopyKey(own.get(ORIGIN_MESSAGE_ID, ""), own.get(UNIQUE_KEY, ""), message.reconsume_times)
     return full, full._replace(unique_key="")
+
+
+class CopyKeys:
+    """The keys of copies that were found, as hashes of 16 bytes: there may be a million of them."""
+
+    def __init__(self) -> None:
+        self._found = FoundKeys()
+        self._hashes = bytearray()
+
+    def add(self, keys: Iterable[CopyKey]) -> None:
+        """Remember keys."""
+        for key in keys:
+            self._hashes += _hash_of(key)
+        if len(self._hashes) >= _PIECE_BYTES:
+            self._keep()
+
+    def contain(self, keys: Sequence[CopyKey]) -> list[bool]:
+        """Those of `keys` that were found."""
+        self._keep()
+        hashes = np.frombuffer(b"".join(map(_hash_of, keys)), np.uint8)
+        is_found: list[bool] = self._found.find(hashes)[0].tolist()
+        return is_found
+
+    def _keep(self) -> None:
+        hashes = np.frombuffer(bytes(self._hashes), np.uint8)
+        self._found.add(hashes, np.zeros(len(hashes) // KEY_BYTES, np.uint64))
+        self._hashes.clear()
+
+
+def _hash_of(key: CopyKey) -> bytes:
+    return hashlib.blake2b(repr(tuple(key)).encode(), digest_size=KEY_BYTES).digest()
 
 
 class CopyReading:

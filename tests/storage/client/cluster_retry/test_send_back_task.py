@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 
 from helpers.cluster.simulated import SimulatedCluster
 from helpers.cluster.simulated.retries import SCHEDULE, SimulatedRetries
+from rmq_store.client.cluster_retry import send_back_check
 from rmq_store.client.cluster_retry.send_back_task import SendBackReport, SendBackSettings, SendBackTask
+from rmq_store.client.cluster_retry.stored_copies import CopyKey, CopyKeys, keys_of_copy
 from rmq_store.client.cluster_sink.records import WritePart
 from rmq_store.errors import ResponseError, UsageError
 from rmq_store.format.frames.stored_message import StoredMessage
@@ -227,6 +230,47 @@ def test_records_of_a_cluster_do_the_same_as_those_in_a_directory(
         with SendBackTask(cluster, SendBackSettings("g", settle_ms=0, send_timeout_ms=2_000), PART) as task:
             task.write(rows((retries[0], message)))
             assert task.finish() == expected
+
+
+def test_the_keys_of_many_copies_take_little_memory() -> None:
+    """A group may have a million failures since the record of an attempt: as sets of tuples 500 MB in each task."""
+    count = 100_000
+    keys = CopyKeys()
+    tracemalloc.start()
+    try:
+        for number in range(count):
+            full = CopyKey(f"{number:032X}", f"{number:032X}", 1)
+            keys.add((full, full._replace(unique_key="")))
+        some = [CopyKey(f"{number:032X}", "", times) for number in (0, count - 1, count) for times in (1, 2)]
+        assert keys.contain(some) == [True, False, True, False, False, False]
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes / (2 * count) < 128
+
+
+def test_a_look_for_a_lost_answer_keeps_only_the_keys_that_are_wanted(
+    cluster: Cluster, retries: list[SimulatedRetries], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive = most = 0
+
+    class Key(tuple[Any, ...]):
+        def __del__(self) -> None:
+            nonlocal alive
+            alive -= 1
+
+    def counted(message: StoredMessage) -> tuple[Any, ...]:
+        nonlocal alive, most
+        alive += 2
+        most = max(most, alive)
+        return tuple(Key(key) for key in keys_of_copy(message))
+
+    monkeypatch.setattr(send_back_check, "keys_of_copy", counted)
+    messages = [failed(retries[0], number) for number in range(30)]
+    retries[0].lose_answers(BACK, 1)
+    report = run(cluster, rows(*((retries[0], message) for message in messages)), tmp_path)
+    assert report == SendBackReport(29, 1, 0, {})
+    assert 0 < most <= 6
 
 
 # -- outcomes ---------------------------------------------------------------------------------------------------------
