@@ -72,7 +72,7 @@ class CommittedOffsets:
             self._waiting.setdefault(group, {})[queue] = offset
 
     def write(self) -> None:
-        """Commit what waits. What the store refuses for a while waits for the next time."""
+        """Commit what waits. Offsets that the store refuses for a while wait for the next time."""
         with self._writing:
             self._write()
 
