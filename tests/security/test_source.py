@@ -21,9 +21,11 @@ MODULES |= {"multiprocessing", "runpy", "code", "codeop", "pty", "commands", "db
 CALLS = {"eval", "exec", "compile", "__import__", "breakpoint", "input"}
 ATTRIBUTES = {("os", "system"), ("os", "popen"), ("pickle", "loads"), ("os", "startfile"), ("importlib", "reload")}
 OS_PREFIXES = ("exec", "spawn", "posix_spawn")
-# The only import by name: of the attribute that somebody asked the package for, out of a table.
+# The only imports by name: of the attribute that somebody asked the package for, and of a command over a cluster; both
+# out of a table of the package.
 IMPORTS_BY_NAME = {
     "connector/pyspark_rmq/__init__.py", "storage/rmq_store/__init__.py", "storage/rmq_store/cli/plugin.py",
+    "storage/rmq_store/cli/target/commands.py",
 }  # fmt: skip
 
 # Other programs: the one that the caller of `rmq consume --exec` names, and the Python that Spark would start.
