@@ -39,7 +39,7 @@ class Dispatcher:
         if service is None:
             code = request.command.code
             remark = f"request type {code} is not supported"
-            request.reply(request.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
+            _reply(request, request.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
             return
         if service.pool is None:
             self.run(service.processor, request)
@@ -71,10 +71,19 @@ class Dispatcher:
             answer = request.answer(ResponseCode.SYSTEM_ERROR, "an error inside the broker; its log has it")
         if answer is not None:
             _reply(request, answer)
+        else:
+            request.done()
 
 
 def _reply(request: Request, answer: RemotingCommand) -> None:
     """Send an answer; in place of one that fits no frame, an error. Never raises."""
+    try:
+        _send(request, answer)
+    finally:
+        request.done()
+
+
+def _send(request: Request, answer: RemotingCommand) -> None:
     try:
         request.reply(answer)
         return
@@ -87,4 +96,4 @@ def _reply(request: Request, answer: RemotingCommand) -> None:
 
 
 def _busy(request: Request, remark: str) -> None:
-    request.reply(request.answer(ResponseCode.SYSTEM_BUSY, remark))
+    _reply(request, request.answer(ResponseCode.SYSTEM_BUSY, remark))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
@@ -14,6 +15,10 @@ H = TypeVar("H", bound=RequestHeader)
 
 # An error may repeat a field of its request, which has up to 16 MiB; a header has room for little.
 _REMARK_CHARACTERS_MAX: Final = 1024
+
+
+def _nothing() -> None:
+    """Nobody counts this request."""
 
 
 class Peer(Protocol):
@@ -29,11 +34,14 @@ class Peer(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """`arrived_s` is the monotonic time at which the frame was complete."""
+    """`arrived_s` is the monotonic time at which the frame was complete. `done` is called when it is answered or held;
+    it may be called again.
+    """
 
     command: RemotingCommand
     peer: Peer
     arrived_s: float = field(default_factory=time.monotonic)
+    done: Callable[[], None] = _nothing
 
     def header(self, kind: type[H]) -> H:
         """The typed fields.

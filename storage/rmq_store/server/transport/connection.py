@@ -8,21 +8,26 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from contextlib import suppress
+from typing import Final, Literal, Protocol, TypeAlias, cast
 
 from rmq_store.protocol.errors import RemotingCommandError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.frames import FrameDecoder, encode_command
 from rmq_store.server.requests.request import Request
 from rmq_store.server.transport.limits import ListenerLimits
+from rmq_store.server.transport.working_bytes import Charge, WorkingBytes
 
 _log: Final = logging.getLogger(__name__)
+
+_Pause: TypeAlias = Literal["unread answers", "requests in work", "server is full"]
 
 
 class ConnectionOwner(Protocol):
     """The listener, as its connections see it."""
 
     limits: ListenerLimits
+    working: WorkingBytes
 
     def opened(self, connection: Connection) -> bool:
         """Count a connection; False if there are too many."""
@@ -48,6 +53,10 @@ class Connection(asyncio.Protocol):
         self._outgoing: deque[bytes] = deque()
         self._turn = threading.Lock()
         self._is_flushing = False
+        self._outgoing_bytes = 0
+        self._incoming_bytes = 0
+        self._in_work = 0
+        self._pauses: set[_Pause] = set()
         self.address = ""
         self.heard_s = time.monotonic()
         self.on_closed: list[Callable[[Connection], None]] = []
@@ -63,6 +72,8 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=self._owner.limits.unsent_bytes_max)
         if not self._owner.opened(self):
             self._transport.abort()
+        elif self._owner.working.is_full:
+            self.pause(is_full=True)
 
     def data_received(self, data: bytes) -> None:
         """As asyncio calls it."""
@@ -71,27 +82,29 @@ class Connection(asyncio.Protocol):
         except RemotingCommandError as error:
             self._refuse(error)
             return
-        for command in commands:
+        self._incoming_bytes += len(data)
+        if commands:
+            size, self._incoming_bytes = self._incoming_bytes // len(commands), 0
             self.heard_s = time.monotonic()
-            if command.is_response:
-                continue  # of a request of ours that wants no answer
-            self._owner.receive(Request(command, self, self.heard_s))
+            for command in commands:
+                if not command.is_response:  # of a request of ours that wants no answer
+                    self._take(command, size)
         if self._decoder.failure is not None:
             self._refuse(self._decoder.failure)
 
     def pause_writing(self) -> None:
         """As asyncio calls it: the client does not read its answers, so that no more requests are read."""
-        if self._transport is not None:
-            self._transport.pause_reading()
+        self._pause("unread answers", True)
 
     def resume_writing(self) -> None:
         """As asyncio calls it."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._pause("unread answers", False)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """As asyncio calls it."""
         self._transport = None
+        with self._turn:
+            self._outgoing.clear()
         self._owner.closed(self)
         for call in self.on_closed:
             call(self)
@@ -103,6 +116,7 @@ class Connection(asyncio.Protocol):
         data = encode_command(command, self._owner.limits.frame_bytes_max)
         with self._turn:
             self._outgoing.append(data)
+            self._outgoing_bytes += len(data)
             if self._is_flushing:
                 return
             self._is_flushing = True
@@ -110,6 +124,10 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon_threadsafe(self._flush)
         except RuntimeError:  # the loop was closed
             self._outgoing.clear()
+
+    def pause(self, *, is_full: bool) -> None:
+        """Read no requests while the server is full of them; in the thread of the loop."""
+        self._pause("server is full", is_full)
 
     def abort(self) -> None:
         """End the connection at once; in the thread of the loop."""
@@ -127,8 +145,50 @@ class Connection(asyncio.Protocol):
             self._is_flushing = False
             pieces = list(self._outgoing)
             self._outgoing.clear()
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.writelines(pieces)
+            size, self._outgoing_bytes = self._outgoing_bytes, 0
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._transport.get_write_buffer_size() + size > self._owner.limits.unread_bytes_max:
+            _log.warning("%s: does not read its answers; the connection is closed", self.address)
+            self._transport.abort()
+            return
+        self._transport.writelines(pieces)
+
+    def _take(self, command: RemotingCommand, size: int) -> None:
+        """Give a request to the server, and count it until it is done."""
+        self._owner.working.add(size)
+        with self._turn:
+            self._in_work += 1
+            is_much = self._in_work >= self._owner.limits.requests_max
+        if is_much:
+            self._pause("requests in work", True)
+        charge = Charge(size, self._done)
+        self._owner.receive(Request(command, self, self.heard_s, charge.release))
+
+    def _done(self, size: int) -> None:
+        """In any thread: a request is answered or held."""
+        self._owner.working.add(-size)
+        with self._turn:
+            self._in_work -= 1
+            has_room = self._in_work == self._owner.limits.requests_max // 2
+        if has_room:
+            with suppress(RuntimeError):  # the loop was closed
+                self._loop.call_soon_threadsafe(self._look_at_work)
+
+    def _look_at_work(self) -> None:
+        with self._turn:
+            is_much = self._in_work >= self._owner.limits.requests_max
+        self._pause("requests in work", is_much)
+
+    def _pause(self, reason: _Pause, is_on: bool) -> None:
+        """Read the client's requests only while there is no reason against it; in the thread of the loop."""
+        (self._pauses.add if is_on else self._pauses.discard)(reason)
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._pauses:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
 
     def _refuse(self, error: RemotingCommandError) -> None:
         _log.warning("%s: %s; the connection is closed", self.address, error)

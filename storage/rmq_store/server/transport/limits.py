@@ -11,14 +11,17 @@ from rmq_store.protocol.wire.frames import FRAME_BYTES_MAX
 class ListenerLimits:
     """Defaults are those of RocketMQ where it has one (NettyServerConfig.java).
 
-    A client whose unread answers have `unsent_bytes_max` is not read until it has taken some. While requests of all
-    clients have `working_bytes_max` in processors, no client is read. `idle_ms`: a connection that sends no whole
-    request for so long is closed.
+    A client whose unread answers have `unsent_bytes_max` is not read until it has taken some. Requests that it has sent
+    before are answered all the same; at `unread_bytes_max` the connection is closed. A client is not read while
+    `requests_max` of its requests are in work, and no client while the requests of all have `working_bytes_max`. A pull
+    that is held is not in work. `idle_ms`: a connection that sends no whole request for so long is closed.
     """
 
     connections_max: int = 20_000
     frame_bytes_max: int = FRAME_BYTES_MAX
     unsent_bytes_max: int = 4 << 20
+    unread_bytes_max: int = 256 << 20
+    requests_max: int = 1024
     working_bytes_max: int = 256 << 20
     idle_ms: int = 120_000
     tls_handshake_ms: int = 10_000

@@ -7,12 +7,14 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from rmq_store.errors import UsageError
 from rmq_store.server.requests.request import Request
 from rmq_store.server.transport.connection import Connection
 from rmq_store.server.transport.limits import ListenerLimits
+from rmq_store.server.transport.working_bytes import WorkingBytes
 
 T = TypeVar("T")
 
@@ -41,6 +43,7 @@ class Listener:
         self.host, self.port = host, port
         self.limits = limits or ListenerLimits()
         self.receive = receive
+        self.working = WorkingBytes(self.limits.working_bytes_max, self._full)
         self.connections: set[Connection] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rmq-listener", daemon=True)
@@ -63,6 +66,14 @@ class Listener:
     def closed(self, connection: Connection) -> None:
         """As `ConnectionOwner.closed`."""
         self.connections.discard(connection)
+
+    def _full(self, is_full: bool) -> None:
+        with suppress(RuntimeError):  # the loop was closed
+            self._loop.call_soon_threadsafe(self._pause_all)
+
+    def _pause_all(self) -> None:
+        for connection in self.connections:
+            connection.pause(is_full=self.working.is_full)
 
     def start(self) -> None:
         """Take connections. UsageError: another one listens at the address since then."""

@@ -1,0 +1,152 @@
+"""What clients can make a server hold: requests in work, and answers that nobody reads."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.frames import encode_command
+from rmq_store.server.requests.dispatcher import Dispatcher, Service
+from rmq_store.server.requests.request import Request
+from rmq_store.server.transport.limits import ListenerLimits
+from rmq_store.server.transport.listener import Listener
+from rmq_store.server.transport.working_bytes import Charge, WorkingBytes
+
+PATIENCE_S = 60.0
+SILENCE_S = 0.2
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    end_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end_s, "it did not happen"
+        time.sleep(0.005)
+
+
+class Taking:
+    """A listener that takes requests, and answers none by itself."""
+
+    def __init__(self, limits: ListenerLimits) -> None:
+        self.requests: list[Request] = []
+        self.listener = Listener("127.0.0.1", 0, self.requests.append, limits=limits)
+        self.listener.start()
+        self.sockets: list[socket.socket] = []
+
+    def client(self) -> socket.socket:
+        """A connection that the listener knows."""
+        known = len(self.listener.connections)
+        found = socket.create_connection(("127.0.0.1", self.listener.port), 10)
+        self.sockets.append(found)
+        eventually(lambda: len(self.listener.connections) == known + 1)
+        return found
+
+    def close(self) -> None:
+        for one in self.sockets:
+            one.close()
+        self.listener.close()
+
+
+@pytest.fixture
+def taking() -> Iterator[Callable[..., Taking]]:
+    made: list[Taking] = []
+
+    def make(**limits: int) -> Taking:
+        made.append(Taking(ListenerLimits(**limits)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def frame(size: int = 0) -> bytes:
+    return encode_command(RemotingCommand(7, body=bytes(size)))
+
+
+def test_no_client_is_read_while_requests_of_all_are_too_large(taking: Callable[..., Taking]) -> None:
+    server = taking(working_bytes_max=100_000)
+    first, second = server.client(), server.client()
+    first.sendall(frame(60_000))
+    eventually(lambda: len(server.requests) == 1)
+    first.sendall(frame(60_000))
+    eventually(lambda: len(server.requests) == 2)
+    eventually(lambda: server.listener.working.is_full)
+    third = server.client()
+    for client in (second, third):
+        client.sendall(frame())
+    time.sleep(SILENCE_S)
+    assert len(server.requests) == 2
+    server.requests[0].done()
+    server.requests[0].done()  # counts once
+    eventually(lambda: len(server.requests) == 4)
+    for request in server.requests:
+        request.done()
+    assert server.listener.working.count == 0
+
+
+def test_a_client_has_a_number_of_requests_in_work(taking: Callable[..., Taking]) -> None:
+    server = taking(requests_max=4)
+    busy, other = server.client(), server.client()
+    for number in range(4):
+        busy.sendall(frame())
+        eventually(lambda number=number: len(server.requests) == number + 1)  # type: ignore[misc]
+    busy.sendall(frame(10))
+    time.sleep(SILENCE_S)
+    assert len(server.requests) == 4
+    other.sendall(frame())
+    eventually(lambda: len(server.requests) == 5)
+    for request in server.requests[:2]:
+        request.done()
+    eventually(lambda: len(server.requests) == 6)
+
+
+def test_a_client_that_reads_no_answers_is_closed(taking: Callable[..., Taking]) -> None:
+    """Not being read does not help against the requests that it has sent before."""
+    server = taking(unread_bytes_max=32 << 20, unsent_bytes_max=1 << 20)
+    client = server.client()
+    client.sendall(frame() * 50)
+    eventually(lambda: len(server.requests) == 50)
+    for request in server.requests[:8]:
+        request.reply(request.answer(body=bytes(1 << 20)))
+    time.sleep(SILENCE_S)
+    assert len(server.listener.connections) == 1
+    for request in server.requests[8:]:
+        request.reply(request.answer(body=bytes(1 << 20)))
+    eventually(lambda: len(server.listener.connections) == 0)
+
+
+@pytest.mark.parametrize("code", [7, 8, 9, 10])
+def test_a_request_is_done_whatever_becomes_of_it(code: int) -> None:
+    """Answered, unknown, failed, or held."""
+
+    class Peer:
+        address = "127.0.0.1:4711"
+
+        def send(self, command: RemotingCommand) -> None:
+            raise OSError(32, "Broken pipe")
+
+    def fail(request: Request) -> RemotingCommand:
+        raise ZeroDivisionError
+
+    services = {
+        7: Service(lambda request: request.answer(), None),
+        9: Service(fail, None),
+        10: Service(lambda request: None, None),
+    }
+    counted: list[int] = []
+    charge = Charge(5, counted.append)
+    Dispatcher(services).receive(Request(RemotingCommand(code), Peer(), done=charge.release))
+    assert counted == [5]
+
+
+def test_reading_begins_again_with_some_room() -> None:
+    told: list[bool] = []
+    working = WorkingBytes(100, told.append)
+    for size, count in ((99, 0), (1, 1), (50, 1), (-60, 1), (-14, 1), (-2, 2), (20, 2), (6, 3)):
+        working.add(size)
+        assert len(told) == count, size
+    assert told == [True, False, True]
