@@ -34,7 +34,7 @@ class WorkingBytes:
 
 
 class Charge:
-    """What one request counts for, until it is released for the first time. Safe for threads."""
+    """The bytes of one request, until they are released for the first time. Safe for threads."""
 
     __slots__ = ("_on_released", "_size")
 
