@@ -9,7 +9,7 @@ in JSON:
     {"version": 1, "group": "g", "attempt": "5f...", "state": "moved", "letters": {"0": [[3, 9]]}}
 
 The first one is there before the first copy is sent, with the ends of all queues that copies can go to. The second one
-names what was moved. Where it is missing the process has died, and the next one looks for copies from those ends on.
+names what was moved. If a process dies before it writes the second, the next one looks for copies from those ends on.
 """
 
 from __future__ import annotations
