@@ -215,7 +215,7 @@ class ClusterGroup:
         _log.error("%s", self._loss)
 
     def _beat_at(self, broker_names: Collection[str]) -> None:
-        """Join the group at brokers. The next renewal tries again at a broker that does not take the member."""
+        """Join the group at brokers. The next renewal tries again where a broker has not taken the member."""
         if broker_names:
             try:
                 self._member.beat(self._topics, broker_names)

@@ -1,7 +1,7 @@
 """`rmq topics | groups | lag | read | tail | offsets | send | consume` over a cluster.
 
-The commands have the output of those for a store. A cluster adds: a queue has its broker in front, a broker that does not
-answer is named, and a command that only reads leaves no group behind.
+The commands have the output of those for a store. A cluster adds: a queue has its broker in front, a broker that does
+not answer is named, and a command that only reads leaves no group behind.
 """
 
 from __future__ import annotations
