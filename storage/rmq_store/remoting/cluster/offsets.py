@@ -246,7 +246,7 @@ def update_consumer_offset(
 def update_consumer_offsets(
     cluster: Cluster, group: str, offsets: Mapping[MessageQueue, int]
 ) -> dict[MessageQueue, int]:
-    """Commit offsets, all at once, and return what stands at the brokers now. See `update_consumer_offset`; an error is
+    """Commit offsets, and return what stands at the brokers now. See `update_consumer_offset`; an error is
     raised after all brokers have answered, so the offsets of the others are committed.
     """
     stands: dict[MessageQueue, int] = {}
@@ -264,11 +264,23 @@ def update_consumer_offsets(
 def try_update_consumer_offsets(
     cluster: Cluster, group: str, offsets: Mapping[MessageQueue, int]
 ) -> dict[MessageQueue, int | MQBrokerError | RemotingError]:
-    """As `update_consumer_offsets`, but raises nothing: of each queue what stands at its broker now, or the error."""
+    """As `update_consumer_offsets`, but raises nothing: of each queue what stands at its broker now, or the error.
+
+    The first queue of each topic goes alone. A broker makes the group's table of a topic at the first commit, and of
+    two commits at once each makes one: the later table takes the offset of the other away, though both were answered
+    with success (ConsumerOffsetManager.commitOffset).
+    """
     outcomes: dict[MessageQueue, int | MQBrokerError | RemotingError] = dict(offsets)
-    commands = [(queue.broker_name, _update(cluster, group, queue, offsets[queue])) for queue in offsets]
+    first = {(queue.broker_name, queue.topic): queue for queue in reversed(offsets)}
+    answers = _committed(cluster, group, offsets, list(first.values()))
+    without = {place for place, queue in first.items() if isinstance(answers[queue], RemotingError)}
+    others = [queue for queue in offsets if queue not in answers]
+    for queue in others:
+        if (queue.broker_name, queue.topic) in without:
+            answers[queue] = answers[first[queue.broker_name, queue.topic]]
+    answers |= _committed(cluster, group, offsets, [queue for queue in others if queue not in answers])
     pending: list[MessageQueue] = []
-    for queue, given in zip(offsets, cluster.call_all(commands), strict=True):
+    for queue, given in answers.items():
         try:
             answer = checked(given, queue.broker_name)
         except MQBrokerError as error:
@@ -287,6 +299,14 @@ def try_update_consumer_offsets(
             if answer.code == ResponseCode.SUCCESS:
                 outcomes[queue] = QueryConsumerOffsetResponseHeader.from_ext(answer.ext_fields).offset
     return outcomes
+
+
+def _committed(
+    cluster: Cluster, group: str, offsets: Mapping[MessageQueue, int], queues: Collection[MessageQueue]
+) -> dict[MessageQueue, RemotingCommand | RemotingError]:
+    """The answers of brokers to commits of these queues (15), all sent at once."""
+    commands = [(queue.broker_name, _update(cluster, group, queue, offsets[queue])) for queue in queues]
+    return dict(zip(queues, cluster.call_all(commands), strict=True))
 
 
 def _update(cluster: Cluster, group: str, queue: MessageQueue, offset: int) -> RemotingCommand:

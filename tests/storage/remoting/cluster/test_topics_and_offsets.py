@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+
 import pytest
 
 from rmq_store.errors import TopicKindError, UnknownTopicError
@@ -19,6 +22,7 @@ from rmq_store.remoting.cluster.offsets import (
     queue_ranges,
     search_offset,
     search_offsets,
+    try_update_consumer_offsets,
     update_consumer_offset,
     update_consumer_offsets,
 )
@@ -156,6 +160,44 @@ def test_commits_are_answered_and_read_back(net: FakeNet) -> None:
     assert query_consumer_offsets(cluster, "cg", [A0, A1, B0]) == {A0: ConsumerOffset(4), B0: ConsumerOffset(2)}
     assert query_consumer_offset(cluster, "cg", A0) == 4
     assert update_consumer_offset(cluster, "cg", A0, 5) == 5
+
+
+def test_the_first_commit_of_a_topic_is_alone_at_its_broker(net: FakeNet) -> None:
+    # Of two first commits at once a broker forgets one, and answers both with success.
+    cluster = two_brokers(net)
+    for broker in net.brokers.values():
+        known_group(broker)
+    cluster.known_route("Orders")
+    net.held = []
+    with ThreadPoolExecutor(1) as threads:
+        done = threads.submit(update_consumer_offsets, cluster, "cg", {A0: 4, A1: 6, B0: 2})
+        waiting = net.held
+        assert waiting is not None
+        held_is(waiting, ["0", "0"])
+        assert sorted(address for _, address, _ in waiting) == ["broker-a-0:10911", "broker-b-0:10911"]
+        net.release(1)
+        net.release(0)
+        held_is(waiting, ["1"])
+        net.release(0)
+        assert done.result(10) == {A0: 4, A1: 6, B0: 2}
+
+
+def test_the_other_queues_of_a_broker_that_is_away_are_not_waited_for(net: FakeNet) -> None:
+    cluster = two_brokers(net)
+    known_group(net.brokers["broker-b"])
+    net.brokers["broker-a"].processes[0].down = True
+    outcomes = try_update_consumer_offsets(cluster, "cg", {A0: 4, A1: 6, B0: 2})
+    assert outcomes.pop(B0) == 2
+    assert [type(outcome) for outcome in outcomes.values()] == [RemotingConnectError] * 2
+    assert sum(command.code == 15 for address, command in net.calls if address.startswith("broker-a")) == 1
+
+
+def held_is(waiting: list[tuple[Future[RemotingCommand], str, RemotingCommand]], queue_ids: list[str]) -> None:
+    """Wait until these commits are on their way, and no others."""
+    until = time.monotonic() + 10
+    while len(waiting) < len(queue_ids) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert [command.ext_fields["queueId"] for _, _, command in waiting] == queue_ids
 
 
 def test_a_commit_that_a_pending_reset_makes_void_returns_what_stands(net: FakeNet) -> None:
