@@ -271,7 +271,7 @@ def try_update_consumer_offsets(
     with success (ConsumerOffsetManager.commitOffset).
     """
     outcomes: dict[MessageQueue, int | MQBrokerError | RemotingError] = dict(offsets)
-    first = {(queue.broker_name, queue.topic): queue for queue in reversed(offsets)}
+    first = {(queue.broker_name, queue.topic): queue for queue in reversed(list(offsets))}
     answers = _committed(cluster, group, offsets, list(first.values()))
     without = {place for place, queue in first.items() if isinstance(answers[queue], RemotingError)}
     others = [queue for queue in offsets if queue not in answers]
