@@ -279,6 +279,17 @@ def test_a_closed_store_answers_nothing(filled: Path, working_copy: Callable[[Pa
 # -- what lies at the path --------------------------------------------------------------------------------------------
 
 
+def test_the_name_of_a_cluster_is_no_path_and_makes_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for place in ("rmq://ns1:9876", Path("rmq://ns1:9876")):
+        for options in ({}, {"read_only": True}, {"create": True}):
+            with pytest.raises(UsageError, match="names a cluster.*nameServer"):
+                Store.open(place, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_path_that_is_no_store_is_left_alone(tmp_path: Path, tree_hash: Callable[[Path], str]) -> None:
     (tmp_path / "file").write_text("a file")
     (tmp_path / "full").mkdir()

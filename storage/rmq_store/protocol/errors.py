@@ -127,14 +127,18 @@ class RemotingTooMuchRequestError(RemotingError):
 
 
 class MQBrokerError(ClientError, ResponseError):
-    """A broker answered with an error: `response_code` (see ResponseCode), `remark`, and the broker's name if known."""
+    """A broker answered with an error: `response_code` (see ResponseCode), `remark`, and the broker's name and address
+    if they are known.
+    """
 
-    def __init__(self, response_code: int, remark: str, broker_name: str = "") -> None:
+    def __init__(self, response_code: int, remark: str, broker_name: str = "", address: str = "") -> None:
         ResponseError.__init__(self, response_code, remark)
         self.broker_name = broker_name
+        self.address = address
         self.retryable = response_code in _PASSING_CODES
         if broker_name:
-            self.args = (f"{self} BROKER: {broker_name}",)
+            place = f"{broker_name} ({address})" if address else broker_name
+            self.args = (f"{self} BROKER: {place}",)
 
 
 class QueueHoleError(ClientError):

@@ -204,6 +204,27 @@ def test_offsets_go_to_a_file_and_back(ask: Ask, cluster: SimulatedCluster, tmp_
     assert (row["brokerName"], row["committedOffset"], row["newOffset"], row["newLag"]) == ("broker-001", 91, 100, 0)
 
 
+def test_a_reset_that_a_broker_ignores_is_an_error(ask: Ask, cluster: SimulatedCluster) -> None:
+    """A broker of 5.x with a pending reset answers SUCCESS with a remark, and stores nothing."""
+    for broker in cluster.brokers.values():
+        broker.answer(RequestCode.UPDATE_CONSUMER_OFFSET, lambda _: (0, {}, b""))
+        broker.remarks[RequestCode.UPDATE_CONSUMER_OFFSET] = "Offset has been previously reset"
+    line = ("offsets", "reset", GROUP, "--shift", "-5", "--queue", "broker-001:0", "--yes")
+    result = ask(*line)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == [
+        "rmq: Orders broker-001:0 stays at 91: another reset is pending", "0 offsets set"
+    ]  # fmt: skip
+    result = ask(*line, "--json")
+    assert (result.exit_code, json.loads(result.stdout)["reset"]) == (1, False)
+
+
+def test_the_help_of_a_command_lists_no_argument_among_its_options(ask: Ask) -> None:
+    shown = ask("consume", "--help").stdout
+    assert "--until-empty" in shown
+    assert not [line for line in shown.splitlines() if line.strip() == "TOPIC"]
+
+
 def test_a_command_that_reads_makes_no_group_and_commits_nothing(ask: Ask, cluster: SimulatedCluster) -> None:
     before = [(set(broker.groups), dict(broker.offsets)) for broker in cluster.brokers.values()]
     cluster.forget_calls()

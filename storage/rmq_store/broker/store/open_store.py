@@ -122,6 +122,11 @@ def _checked_root(request: OpenRequest) -> tuple[Path, Sequence[Path]]:
     """The directory of a store that may be opened by this request, and the directories of its log if they are
     elsewhere.
     """
+    if str(request.path).startswith(("rmq://", "rmq:/")):  # a Path has lost a slash
+        raise UsageError(
+            f"{request.path}: this names a cluster, and a Store is a directory. Producers, consumers and `rmq --store` "
+            "take it; for Spark write option('nameServer', 'ns1:9876')"
+        )
     root, read_only = Path(request.path).absolute(), request.read_only
     if request.on_corruption not in ("refuse", "keep"):
         raise UsageError(f"on_corruption={request.on_corruption!r}: must be refuse or keep")

@@ -104,7 +104,7 @@ def reset(
     its queue becomes the queue's first or last one. The command is refused while members of the group are online,
     because they would overwrite the offsets: `rmq resetOffsetByTime` tells members. It is refused, too, if a broker of
     the topics does not answer. A stream that has a checkpoint starts at the position in its checkpoint. A broker that
-    has a reset for the group which is not delivered yet keeps that one; stderr says so.
+    has a reset for the group which is not delivered yet keeps that one; then stderr says so, and the exit code is 1.
     """
     from rmq_store.cli.target.answers import Answers
     from rmq_store.remoting.cluster.offsets import update_consumer_offsets
@@ -127,17 +127,20 @@ def reset(
         for member in members:
             click.echo(printable(f"rmq: it would be refused now: a member of the group is online: {member}"), err=True)
         moving = {one: then for one, place, _, then in changes if then != place[2]}
+        kept: list[MessageQueue] = []
         if moving and not dry_run:
             confirm(f"Set {len(moving)} offsets of group {printable(group)}?", yes=yes)
             stands = update_consumer_offsets(cluster, group, moving)
-            for one, then in moving.items():
-                if stands[one] != then:
-                    place = f"{one.topic} {one.broker_name}:{one.queue_id}"
-                    click.echo(printable(f"rmq: {place} stays at {stands[one]}: another reset is pending"), err=True)
+            kept = [one for one, then in moving.items() if stands[one] != then]
+            for one in kept:
+                place = f"{one.topic} {one.broker_name}:{one.queue_id}"
+                click.echo(printable(f"rmq: {place} stays at {stands[one]}: another reset is pending"), err=True)
     if as_json:
-        write_json({"reset": bool(moving) and not dry_run, "queues": changes_json(rows)})
+        write_json({"reset": bool(moving) and not kept and not dry_run, "queues": changes_json(rows)})
     elif not dry_run:
-        click.echo(f"{len(moving)} offsets set", err=True)
+        click.echo(f"{len(moving) - len(kept)} offsets set", err=True)
+    if kept:
+        raise click.exceptions.Exit(1)
 
 
 # Of a queue: first offset, end, committed offset or None.

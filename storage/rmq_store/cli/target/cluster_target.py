@@ -65,7 +65,7 @@ class ClusterCommand(click.Command):
         of_cluster: list[tuple[str, str]] = []
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            if record is not None:
+            if record is not None and isinstance(param, click.Option):
                 (of_cluster if isinstance(param, ClusterOption) else own).append(record)
         for title, records in (("Options", own), ("The cluster", of_cluster)):
             if records:

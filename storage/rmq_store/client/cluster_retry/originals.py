@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from rmq_store.errors import ResponseError, UsageError
 from rmq_store.format.frames.stored_message import StoredMessage, decode_frame
-from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
+from rmq_store.protocol.errors import RemotingError, ResponseCode
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import ViewMessageRequestHeader
-from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.cluster import Cluster, broker_error
 
 _PAUSE_S = 0.2
 
@@ -62,7 +62,7 @@ class OriginalReading:
                         f"{places[at].broker_name!r} has no message there (any more): {answer.remark or ''}",
                     )
                 else:
-                    raise MQBrokerError(answer.code, answer.remark or "", places[at].broker_name)
+                    raise broker_error(answer, places[at].broker_name)
             if last is None:
                 return [found[at] for at in range(len(places))]
             if self._cluster.timer() >= until_ms:

@@ -108,7 +108,8 @@ class SingleSends:
                     stored[number] = Stored(fields, weak)
                     continue
                 if verdict.outcome is Outcome.REFUSED or verdict.code in _FINAL:
-                    raise MQBrokerError(verdict.code or 0, f"{send.subject}: {verdict.reason}", send.broker_name)
+                    reason = f"{send.subject}: {verdict.reason}"
+                    raise MQBrokerError(verdict.code or 0, reason, send.broker_name, verdict.address)
                 self._warn(send.broker_name, verdict)
                 reason = verdict.reason
                 if verdict.outcome is Outcome.UNKNOWN and self._verifier is not None:

@@ -16,7 +16,7 @@ Sources: SendMessageProcessor.java (handlePutMessageResult), BrokerFastFailure.j
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -44,13 +44,14 @@ class Outcome(Enum):
 class Verdict:
     """An outcome, and why: the answer's code, or None for an error of the network; and a text for people.
 
-    `is_busy`: the broker asked for less.
+    `is_busy`: the broker asked for less. `address`: of the broker that answered.
     """
 
     outcome: Outcome
     code: int | None
     reason: str
     is_busy: bool = False
+    address: str = ""
 
 
 _WEAK: Final = {
@@ -77,9 +78,9 @@ _UNKNOWN: Final = frozenset((ResponseCode.SYSTEM_ERROR, 3))
 def verdict_of(answer: RemotingCommand | BaseException) -> Verdict:
     """The verdict of an answer to a send, or of the error that came instead."""
     if isinstance(answer, RemotingCommand):
-        return _of_code(answer.code, answer.remark or "")
+        return replace(_of_code(answer.code, answer.remark or ""), address=answer.came_from)
     if isinstance(answer, MQBrokerError):
-        return _of_code(answer.response_code, answer.remark)
+        return replace(_of_code(answer.response_code, answer.remark), address=answer.address)
     if isinstance(answer, (RemotingConnectError, RemotingTooMuchRequestError)):
         return Verdict(Outcome.NOT_STORED, None, str(answer))
     if isinstance(answer, RemotingError):

@@ -229,7 +229,8 @@ class Pipeline:
                 self._weak(chunk, flight.queue, verdict)
             return
         if verdict.outcome is Outcome.REFUSED:
-            raise MQBrokerError(verdict.code or 0, f"{verdict.reason} TOPIC: {flight.queue.topic}", broker_name)
+            reason = f"{verdict.reason} TOPIC: {flight.queue.topic}"
+            raise MQBrokerError(verdict.code or 0, reason, broker_name, verdict.address)
         self._warn(broker_name, verdict)
         if verdict.code is None:
             self._brokers.not_reached(broker_name)

@@ -46,7 +46,8 @@ class RemotingCommand:
     """A request or an answer. `code` is the RequestCode of a request, or the ResponseCode of an answer.
 
     `opaque` matches an answer with its request on one connection; the transport sets it. `serialize_type` is the form
-    in which the command came, or is to be sent; a code that the binary form cannot hold is sent as JSON.
+    in which the command came, or is to be sent; a code that the binary form cannot hold is sent as JSON. `came_from` is
+    the `ip:port` of the peer, for errors; the transport sets it in answers.
     """
 
     code: int
@@ -58,6 +59,7 @@ class RemotingCommand:
     language: int = LanguageCode.PYTHON
     version: int = VERSION
     serialize_type: SerializeType = SerializeType.JSON
+    came_from: str = field(default="", compare=False)
 
     @property
     def is_response(self) -> bool:

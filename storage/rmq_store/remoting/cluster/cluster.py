@@ -298,8 +298,13 @@ def checked(
     if isinstance(answer, RemotingError):
         raise answer
     if answer.code not in ok:
-        raise MQBrokerError(answer.code, answer.remark or "", broker_name)
+        raise broker_error(answer, broker_name)
     return answer
+
+
+def broker_error(answer: RemotingCommand, broker_name: str) -> MQBrokerError:
+    """The error that an answer stands for: with its code, its remark, and the broker that gave it."""
+    return MQBrokerError(answer.code, answer.remark or "", broker_name, answer.came_from)
 
 
 def lacks_rights(answer: RemotingCommand | MQBrokerError) -> bool:

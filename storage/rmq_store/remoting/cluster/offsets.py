@@ -324,7 +324,7 @@ def _explained(error: MQBrokerError, group: str) -> MQBrokerError:
     if error.response_code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
         return error
     remark = f"{error.remark}; the group {group!r} is not there at this broker: create it (rmq updateSubGroup)"
-    return MQBrokerError(error.response_code, remark, error.broker_name)
+    return MQBrokerError(error.response_code, remark, error.broker_name, error.address)
 
 
 def reset_offsets(cluster: Cluster, group: str, topic: str, timestamp_ms: int, *, force: bool = True) -> None:

@@ -165,7 +165,7 @@ class RouteTable:
             self._topics.pop(topic, None)
             return None
         if answer.code != ResponseCode.SUCCESS:
-            raise MQBrokerError(answer.code, answer.remark or "", "a name server")
+            raise MQBrokerError(answer.code, answer.remark or "", "a name server", answer.came_from)
         route = route_of(topic, TopicRouteData.decode(answer.body))
         now_ms = self._timer()
         self._topics[topic] = _Entry(now_ms, now_ms + POLL_EVERY_MS, route)
@@ -186,7 +186,7 @@ class RouteTable:
             self._clusters = (known[0], self._timer() + AGAIN_AFTER_MS, known[2])
             return known[2]
         if answer.code != ResponseCode.SUCCESS:
-            raise MQBrokerError(answer.code, answer.remark or "", "a name server")
+            raise MQBrokerError(answer.code, answer.remark or "", "a name server", answer.came_from)
         now_ms = self._timer()
         self._clusters = (now_ms, now_ms + POLL_EVERY_MS, ClusterInfo.decode(answer.body))
         return self._clusters[2]

@@ -255,6 +255,7 @@ class IoLoop:
             call.repeated, call.started = True, False
             self._resubmit(call)
         else:
+            response.came_from = connection.address
             call.answer(response)
 
     def _connected(self, connection: Connection, connected: socket.socket) -> None:

@@ -82,6 +82,8 @@ def test_errors_are_part_of_the_tree_and_travel_between_processes(error: StoreEr
 
 def test_an_answer_of_a_broker_says_code_remark_and_broker() -> None:
     assert str(MQBrokerError(14, "disk full", "broker-a")) == "CODE: 14  DESC: disk full BROKER: broker-a"
+    named = MQBrokerError(14, "disk full", "broker-a", "10.0.0.3:10911")
+    assert str(named) == "CODE: 14  DESC: disk full BROKER: broker-a (10.0.0.3:10911)"
     assert MessageIllegalError("empty").response_code == 13
     assert isinstance(MessageIllegalError("empty"), UsageError)
 

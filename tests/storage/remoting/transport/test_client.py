@@ -21,7 +21,9 @@ from rmq_store.client import (
     RemotingTooMuchRequestError,
     UsageError,
 )
+from rmq_store.protocol.errors import MQBrokerError
 from rmq_store.protocol.wire.command import RemotingCommand, SerializeType, response_to
+from rmq_store.remoting.cluster.cluster import checked
 from rmq_store.remoting.transport import connection as connection_module
 from rmq_store.remoting.transport import server_requests
 from rmq_store.remoting.transport.client import RemotingClient
@@ -48,6 +50,9 @@ def test_an_answer_comes_back_with_fields_body_and_remark(serve: Serve, connect:
     asked = RemotingCommand(105, {"topic": "T"}, b"body", serialize_type=kind)
     answer = connect().call(server.address, asked, 3000)
     assert (answer.code, answer.remark, answer.ext_fields, answer.body) == (17, "no route", {"topic": "T"}, b"body")
+    with pytest.raises(MQBrokerError, match=rf"CODE: 17 .*no route BROKER: broker-a \({server.address}\)") as raised:
+        checked(answer, "broker-a")
+    assert raised.value.address == server.address
     assert asked.opaque == 0 and server.requests[0].serialize_type == kind
 
 
