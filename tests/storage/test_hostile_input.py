@@ -285,7 +285,7 @@ def test_the_name_of_a_cluster_is_no_path_and_makes_no_directory(
     monkeypatch.chdir(tmp_path)
     for place in ("rmq://ns1:9876", Path("rmq://ns1:9876")):
         for options in ({}, {"read_only": True}, {"create": True}):
-            with pytest.raises(UsageError, match="names a cluster.*nameServer"):
+            with pytest.raises(UsageError, match=r"names a cluster.*nameServer"):
                 Store.open(place, **options)
     assert list(tmp_path.iterdir()) == []
 
