@@ -259,7 +259,7 @@ def test_our_own_clients_produce_and_consume(guarded: BrokerServer, monkeypatch:
             producer.send(Message("Bills", b"paid"))
         consumer = PushConsumer("billing", backend("billing"), config=FROM_FIRST)
         consumer.subscribe("Orders")
-        consumer.register_message_listener(lambda messages: got.extend(one.body for one in messages))
+        consumer.register_message_listener(MessageListenerConcurrently(take))
         parts.callback(consumer.shutdown)
         consumer.start()
         deadline_s = time.monotonic() + 30
