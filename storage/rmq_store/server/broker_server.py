@@ -20,6 +20,8 @@ from rmq_store.errors import UsageError
 from rmq_store.protocol.bodies.routes import MASTER_ID, BrokerData
 from rmq_store.protocol.bodies.topics import TopicConfig
 from rmq_store.protocol.wire.request_codes import RequestCode
+from rmq_store.server.access.request_check import RequestCheck, Users, refuse_always
+from rmq_store.server.access.request_rights import RIGHTS, Change
 from rmq_store.server.alone import open_alone, server_lock
 from rmq_store.server.housekeeping import Housekeeping, Step
 from rmq_store.server.name_server.route_processor import RouteProcessor
@@ -40,6 +42,7 @@ from rmq_store.server.requests.worker_pool import Work, WorkerPool
 from rmq_store.server.transport.connection import Connection
 from rmq_store.server.transport.limits import ListenerLimits
 from rmq_store.server.transport.listener import Listener
+from rmq_store.server.transport.tls import TlsFiles, server_context
 
 CLUSTER_NAME: Final = "DefaultCluster"
 
@@ -48,10 +51,11 @@ _SEND: Final = (1, 10_000, 200)
 _PULL: Final = (2, 100_000, 5_000)
 _ADMIN: Final = (2, 20_000, 5_000)
 _CLIENTS: Final = (1, 50_000, 31_000)
-# Between two deliveries of due messages, writes of offsets that wait, and looks at members of other processes.
+# Between two deliveries of due messages, writes of offsets that wait, looks at members of other processes, at users.
 _DELIVERY_S: Final = 0.1
 _OFFSETS_S: Final = 0.5
 _MEMBERS_S: Final = 1.0
+_USERS_S: Final = 1.0
 
 
 def address_of(host: str, port: int) -> str:
@@ -68,8 +72,12 @@ class BrokerServer:
     messages becomes the served address, in all processes that open the store from now on: clients dial it. The server
     delivers delayed messages.
 
+    `acl_file` has the users (`rmq_store.server.access.acl_file`); without it everybody may ask. Changes of what exists
+    are carried out with `admin` only. With `tls` no client is taken without TLS.
+
     Raises:
-        UsageError: the address cannot be listened at, or another server serves the store; and what `Store.open` raises.
+        UsageError: the address cannot be listened at, another server serves the store, or a file of users or of TLS is
+            wrong; and what `Store.open` raises.
     """
 
     def __init__(
@@ -82,10 +90,16 @@ class BrokerServer:
         create: bool = False,
         cluster_name: str = CLUSTER_NAME,
         limits: ListenerLimits | None = None,
+        acl_file: str | Path | None = None,
+        admin: bool = False,
+        tls: TlsFiles | None = None,
     ) -> None:
+        self._users = Users(Path(acl_file)) if acl_file is not None else None
+        self._is_admin = admin
+        context = server_context(tls) if tls is not None else None
         self._dispatcher: Dispatcher | None = None
         with ExitStack() as parts:
-            self._listener = Listener(host, port, self._receive, limits=limits)
+            self._listener = Listener(host, port, self._receive, limits=limits, tls=context)
             parts.callback(self._listener.close)
             self.address = address_of(host, self._listener.port)
             if isinstance(store, Store):
@@ -122,7 +136,7 @@ class BrokerServer:
         addresses = {MASTER_ID: self.address}
         own = BrokerData(cluster=cluster_name, broker_name=served.name, broker_addrs=addresses)
         self.routes.add_own(own, self._topics)
-        self._dispatcher = Dispatcher(self._services())
+        self._dispatcher = Dispatcher(self._services(), RequestCheck(self.store, self._users, is_admin=self._is_admin))
         self._holds.start(self._wake)
         parts.callback(self._holds.close)
         housekeeping = Housekeeping(str(self.store.path), self._steps())
@@ -200,6 +214,7 @@ class BrokerServer:
             RequestCode.GET_TOPICS_BY_CLUSTER: Service(routes.topics_of_cluster, client),
             RequestCode.REGISTER_BROKER: Service(routes.register, client),
             RequestCode.UNREGISTER_BROKER: Service(routes.unregister, client),
+            **{code: Service(refuse_always, admin) for code, row in RIGHTS.items() if row.change is Change.NEVER},
         }
 
     def _topics(self) -> Mapping[str, TopicConfig]:
@@ -223,4 +238,5 @@ class BrokerServer:
             Step("offsets that wait", _OFFSETS_S, self._offsets.write),
             Step("expired locks of queues", _MEMBERS_S, self._locks.end_expired),
             Step("changed groups", _MEMBERS_S, self._members.notify_changes),
+            *((Step("users", _USERS_S, self._users.reload_if_changed),) if self._users is not None else ()),
         )

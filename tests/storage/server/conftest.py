@@ -20,7 +20,7 @@ def root(scratch: Path) -> Path:
 
 @pytest.fixture
 def server(root: Path, small: StoreConfig) -> Iterator[BrokerServer]:
-    with BrokerServer(root, config=small, create=True) as server:
+    with BrokerServer(root, config=small, create=True, admin=True) as server:
         yield server
 
 

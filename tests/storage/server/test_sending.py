@@ -32,3 +32,21 @@ def test_a_compressed_body_stays_readable_and_names_its_sender(
     assert stored.sys_flag == 0x301
     assert zlib.decompress(stored.body) == b"tea" * 2000
     assert stored.born_host.address == bytes((127, 0, 0, 1)) and stored.born_host.port > 0
+
+
+@pytest.mark.parametrize("topic", ["RMQ_SYS_TRACE_TOPIC", "BenchmarkTest"])
+def test_the_system_topics_of_clients_take_sends(cluster: Cluster, server: BrokerServer, topic: str) -> None:
+    """Where a Java client's trace dispatcher sends to, with the settings of TBW102 while there is no route."""
+    answer = send(cluster, server, topic, b"trace")
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    assert server.store.message_at(int(answer.ext_fields["msgId"][16:], 16)).topic == topic
+    assert server.routes.route(topic) is not None
+
+
+def test_the_topics_of_the_broker_take_none(cluster: Cluster, server: BrokerServer) -> None:
+    for topic in (
+        "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "TBW102", "rmq_sys_wheel_timer", "rmq_sys_pyrmq_timer",
+    ):  # fmt: skip
+        answer = send(cluster, server, topic, b"x")
+        assert answer.code == ResponseCode.NO_PERMISSION, topic

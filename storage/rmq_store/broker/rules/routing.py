@@ -19,7 +19,7 @@ from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.metadata.topics import TopicConfig
 from rmq_store.errors import UnknownTopicError, UsageError
 from rmq_store.format.text.hashing import java_hash, java_hashes
-from rmq_store.format.text.names import is_system_topic, validate_topic
+from rmq_store.format.text.names import is_sent_by_broker_only, validate_topic
 from rmq_store.log.core.layout import ranks
 
 # A topic made from TBW102 gets no more queues than that has (TopicConfigManager#createTopicInSendMessageMethod).
@@ -46,7 +46,7 @@ class Router:
         if (count := self._counts.get(topic)) is not None:
             return count
         known = self._topics.get(topic)
-        if known is not None and not is_system_topic(topic):
+        if known is not None and not is_sent_by_broker_only(topic):
             kinds.refuse_to_write_topic(topic, known.kind)
             if not known.writable:
                 raise UsageError(f"topic {topic!r} may not be written (perm {known.perm})")
@@ -57,7 +57,7 @@ class Router:
                 )
             return self._counts.setdefault(topic, known.write_queue_nums)
         validate_topic(topic)
-        if is_system_topic(topic):
+        if is_sent_by_broker_only(topic):
             raise UsageError(f"{topic!r} is a system topic: only the store itself writes to it")
         if not self._config.auto_create_topic_enable:
             raise UnknownTopicError(f"no topic {topic!r}, and autoCreateTopicEnable is false: create it first")

@@ -16,7 +16,7 @@ from rmq_store.errors import (
     UsageError,
 )
 from rmq_store.format.properties.light_queues import is_light
-from rmq_store.format.text.names import is_system_topic, validate_topic
+from rmq_store.format.text.names import is_sent_by_broker_only, validate_topic
 
 
 @checked_methods()
@@ -55,7 +55,7 @@ class TopicsAndGroups(StoreParts):
         """Create a topic durably. UsageError if the name is bad, a system topic's, or taken (unless `exist_ok`)."""
         self._changing()
         validate_topic(name)
-        if is_system_topic(name):
+        if is_sent_by_broker_only(name):
             raise UsageError(f"{name!r} is the name of a system topic: choose another one")
         return self._topics.create(TopicConfig(name, queue_count, queue_count, perm), exist_ok=exist_ok)
 

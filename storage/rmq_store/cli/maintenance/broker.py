@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rmq_store.cli.maintenance.access_options import Access, access_options
 from rmq_store.cli.shared.output import printable, store_argument, time_text
 from rmq_store.cli.shared.stop_signal import StopSignal, stopped_by_signals
 from rmq_store.errors import StoreError, StoreFailedError, StoreLockedError, UsageError
@@ -69,9 +70,17 @@ def broker() -> None:
 @click.option(
     "--insecure",
     is_flag=True,
-    help="Let --listen take an address that other machines reach: everybody there may read and write.",
+    help="Let --listen take an address that other machines reach without --acl: everybody there may read and write.",
 )
-def run(root: Path, conf: Path | None, no_retention: bool, listen: tuple[str, int] | None, insecure: bool) -> None:
+@access_options
+def run(
+    root: Path,
+    conf: Path | None,
+    no_retention: bool,
+    listen: tuple[str, int] | None,
+    insecure: bool,
+    access: Access,
+) -> None:
     """Deliver delayed messages when they are due, and delete old messages, until stopped.
 
     Running consumers and streams deliver due messages themselves, so delivery needs this command only while none is
@@ -86,27 +95,36 @@ def run(root: Path, conf: Path | None, no_retention: bool, listen: tuple[str, in
 
     config: StoreConfig | None = StoreConfig.from_broker_conf(conf) if conf else None
     if listen is None:
+        if access.is_given:
+            raise UsageError("--acl, --admin and --tls-... are about the clients of --listen, which is missing")
         with stopped_by_signals() as stop, Store.open(root, config=config) as store:
             _run(store, stop, cleans=not no_retention)
         return
-    _refuse_open_address(listen[0], insecure=insecure)
+    _refuse_open_address(listen[0], is_open=insecure or access.acl is not None)
     _raise_file_limit()
     from rmq_store.server.broker_server import BrokerServer
 
-    with stopped_by_signals() as stop, BrokerServer(root, host=listen[0], port=listen[1], config=config) as server:
+    host, port = listen
+    tls = access.tls()
+    with (
+        stopped_by_signals() as stop,
+        BrokerServer(
+            root, host=host, port=port, config=config, acl_file=access.acl, admin=access.admin, tls=tls
+        ) as server,
+    ):
         click.echo(f"{printable(str(root))}: broker {printable(server.store.broker_name)} listens at {server.address}")
         sys.stdout.flush()
         _run(server.store, stop, cleans=not no_retention)
 
 
-def _refuse_open_address(host: str, *, insecure: bool) -> None:
+def _refuse_open_address(host: str, *, is_open: bool) -> None:
     """UsageError: no client can dial the address, or other machines reach it and nobody has said that they may."""
     if ipaddress.ip_address(host).is_unspecified:
         raise UsageError(f"--listen {host}: clients are told this address and dial it. Name one of this machine")
-    if not insecure and not ipaddress.ip_address(host).is_loopback:
+    if not is_open and not ipaddress.ip_address(host).is_loopback:
         raise UsageError(
-            f"--listen {host}: other machines reach this address, and whoever does may read and write. Listen at "
-            "127.0.0.1, or say --insecure"
+            f"--listen {host}: other machines reach this address, and whoever does may read and write. Name the users "
+            "with --acl, listen at 127.0.0.1, or say --insecure"
         )
 
 

@@ -27,6 +27,7 @@ HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANSACTION_CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+BENCHMARK_TOPIC = "BenchmarkTest"
 AUTO_CREATE_TOPIC = "TBW102"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 # Ours, not RocketMQ's: messages that wait for an absolute time. Its queue entries hold that time as tags code.
@@ -41,7 +42,7 @@ _SYSTEM_TOPICS = frozenset(
         TRANSACTION_CHECK_MAX_TIME_TOPIC,
         TRACE_TOPIC,
         AUTO_CREATE_TOPIC,
-        "BenchmarkTest",
+        BENCHMARK_TOPIC,
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",
         "CHECKPOINT_TOPIC",
@@ -50,6 +51,9 @@ _SYSTEM_TOPICS = frozenset(
         "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
     )
 )
+
+# System topics that belong to clients all the same: traces of their sends, and the topic of RocketMQ's benchmark.
+_TOPICS_OF_CLIENTS = frozenset((TRACE_TOPIC, BENCHMARK_TOPIC))
 
 TOPIC_LENGTH_MAX = 127
 RETRY_TOPIC_LENGTH_MAX = 255
@@ -103,6 +107,13 @@ def _validate(what: str, name: str, length_max: int, allowed: re.Pattern[str]) -
 def is_system_topic(name: str) -> bool:
     """True for the topics that belong to the broker; retry and DLQ topics belong to users."""
     return name in _SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
+
+
+def is_sent_by_broker_only(name: str) -> bool:
+    """True for the system topics that no client sends to (TopicValidator#isNotAllowedSendTopic; stricter: a broker also
+    takes sends to TBW102 and the topics of `rmq_sys_`).
+    """
+    return is_system_topic(name) and name not in _TOPICS_OF_CLIENTS
 
 
 # MixAll#isSysConsumerGroup, TopicConfigManager and SubscriptionGroupManager: what a broker makes by itself.

@@ -11,7 +11,7 @@ from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS, TRANSACTION_M
 from rmq_store.format.frames.message import Message
 from rmq_store.format.properties.property_string import RETRY_TOPIC, UNIQUE_KEY, parse_properties
 from rmq_store.format.text.host import Host
-from rmq_store.format.text.names import RETRY_PREFIX, is_system_topic, validate_topic
+from rmq_store.format.text.names import RETRY_PREFIX, is_sent_by_broker_only, validate_topic
 from rmq_store.protocol.errors import MQBrokerError, ResponseCode
 from rmq_store.protocol.results import SendResult, SendStatus
 from rmq_store.protocol.wire.command import RemotingCommand
@@ -110,7 +110,7 @@ class SendProcessor:
     def _queue_id(self, header: SendMessageRequestHeader) -> int:
         """The queue; makes the topic if it is missing and may be made. A negative id means any queue."""
         validate_topic(header.topic)
-        if is_system_topic(header.topic):
+        if is_sent_by_broker_only(header.topic):
             raise refusal(ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] is a system topic: no sends")
         store = self._served.store
         topic = store.topics().get(header.topic)

@@ -14,6 +14,7 @@ from rmq_store.errors import UsageError
 from rmq_store.server.requests.request import Request
 from rmq_store.server.transport.connection import Connection
 from rmq_store.server.transport.limits import ListenerLimits
+from rmq_store.server.transport.tls import TlsHandshake
 from rmq_store.server.transport.working_bytes import WorkingBytes
 
 T = TypeVar("T")
@@ -45,11 +46,13 @@ class Listener:
         self.receive = receive
         self.working = WorkingBytes(self.limits.working_bytes_max, self._full)
         self.connections: set[Connection] = set()
+        self._handshakes: set[TlsHandshake] = set()
+        self._tls = tls
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rmq-listener", daemon=True)
         self._thread.start()
         try:
-            self._server = self._run(self._listen(host, port, tls))
+            self._server = self._run(self._listen(host, port))
         except OSError as error:
             self._stop_loop()
             raise self._refused(error) from error
@@ -58,14 +61,28 @@ class Listener:
 
     def opened(self, connection: Connection) -> bool:
         """As `ConnectionOwner.opened`."""
-        if len(self.connections) >= self.limits.connections_max:
-            return False
-        self.connections.add(connection)
-        return True
+        if self._has_room():
+            self.connections.add(connection)
+            return True
+        return False
 
     def closed(self, connection: Connection) -> None:
         """As `ConnectionOwner.closed`."""
         self.connections.discard(connection)
+
+    def shaking(self, handshake: TlsHandshake) -> bool:
+        """As `HandshakeOwner.shaking`."""
+        if self._has_room():
+            self._handshakes.add(handshake)
+            return True
+        return False
+
+    def shaken(self, handshake: TlsHandshake) -> None:
+        """As `HandshakeOwner.shaken`."""
+        self._handshakes.discard(handshake)
+
+    def _has_room(self) -> bool:
+        return len(self.connections) + len(self._handshakes) < self.limits.connections_max
 
     def _full(self, is_full: bool) -> None:
         with suppress(RuntimeError):  # the loop was closed
@@ -93,17 +110,17 @@ class Listener:
         self._run(self._close())
         self._stop_loop()
 
-    async def _listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> asyncio.Server:
-        handshake_s = self.limits.tls_handshake_ms / 1000 if tls is not None else None
-        return await self._loop.create_server(
-            lambda: Connection(self, self._loop),
-            host,
-            port,
-            ssl=tls,
-            ssl_handshake_timeout=handshake_s,
-            backlog=_BACKLOG,
-            start_serving=False,
-        )
+    async def _listen(self, host: str, port: int) -> asyncio.Server:
+        return await self._loop.create_server(self._accepted, host, port, backlog=_BACKLOG, start_serving=False)
+
+    def _accepted(self) -> asyncio.Protocol:
+        """What becomes of a new connection: asyncio's own TLS servers keep to themselves why a handshake has failed."""
+        if self._tls is None:
+            return self._connection()
+        return TlsHandshake(self, self._tls, self.limits.tls_handshake_ms, self._connection)
+
+    def _connection(self) -> Connection:
+        return Connection(self, self._loop)
 
     async def _start_idle_look(self) -> asyncio.Task[None]:
         return asyncio.ensure_future(self._close_idle())
@@ -121,6 +138,8 @@ class Listener:
     async def _close(self) -> None:
         self._idle_look.cancel()
         self._server.close()
+        for handshake in list(self._handshakes):
+            handshake.abort()
         for connection in list(self.connections):
             connection.close()
         # What was closed is written in the next turns of the loop.

@@ -1,0 +1,95 @@
+"""Who may ask a served store for what: the options of `rmq broker run` about users, administrators and TLS."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from rmq_store.errors import UsageError
+
+if TYPE_CHECKING:
+    from rmq_store.server.transport.tls import TlsFiles
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What the options say. `admin`: changes of what exists are carried out."""
+
+    acl: Path | None
+    admin: bool
+    tls_cert: Path | None
+    tls_key: Path | None
+    tls_client_ca: Path | None
+
+    @property
+    def is_given(self) -> bool:
+        """Whether any of the options was given."""
+        return any((self.acl, self.admin, self.tls_cert, self.tls_key, self.tls_client_ca))
+
+    def tls(self) -> TlsFiles | None:
+        """The files of TLS; None without a certificate. UsageError: one of them is missing."""
+        if self.tls_cert is None and self.tls_key is None and self.tls_client_ca is None:
+            return None
+        if self.tls_cert is None or self.tls_key is None:
+            raise UsageError("TLS needs both --tls-cert and --tls-key")
+        from rmq_store.server.transport.tls import TlsFiles
+
+        return TlsFiles(self.tls_cert, self.tls_key, self.tls_client_ca)
+
+
+def access_options(command: F) -> F:
+    """Add the options; the command gets them as its argument `access`."""
+
+    @functools.wraps(command)
+    def with_access(
+        *args: Any,
+        acl: Path | None,
+        admin: bool,
+        tls_cert: Path | None,
+        tls_key: Path | None,
+        tls_client_ca: Path | None,
+        **rest: Any,
+    ) -> Any:
+        return command(*args, access=Access(acl, admin, tls_cert, tls_key, tls_client_ca), **rest)
+
+    for option in reversed(_OPTIONS):
+        with_access = option(with_access)
+    return with_access  # type: ignore[return-value]
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--acl",
+        metavar="FILE",
+        type=_FILE,
+        help="Users and their rights, as TOML: docs/server.md has the form. Each request must be signed by one of "
+        "them. It is read again when it changes.",
+    ),
+    click.option(
+        "--admin",
+        is_flag=True,
+        help="Carry out requests that change or delete topics, groups and offsets that exist.",
+    ),
+    click.option(
+        "--tls-cert",
+        metavar="FILE",
+        type=_FILE,
+        help="The server's certificate with its chain, as PEM. Clients without TLS are refused then.",
+    ),
+    click.option("--tls-key", metavar="FILE", type=_FILE, help="The key of --tls-cert, as PEM, without a password."),
+    click.option(
+        "--tls-client-ca",
+        metavar="FILE",
+        type=_FILE,
+        help="Authorities, as PEM: clients must show a certificate that one of them has signed.",
+    ),
+)

@@ -1,0 +1,130 @@
+"""Whether a request may be carried out: its signature, its sender's rights, and changes for administrators."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Final
+
+from rmq_store.broker.store.store import Store
+from rmq_store.errors import UsageError
+from rmq_store.protocol.bodies.groups import SubscriptionGroupConfig
+from rmq_store.protocol.errors import ResponseCode
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.request_codes import RequestCode, request_name
+from rmq_store.protocol.wire.signature import ACCESS_KEY, is_signed_with
+from rmq_store.server.access.acl_file import files_of_secrets, read_users
+from rmq_store.server.access.request_rights import RIGHTS, Change, Row, needs_of
+from rmq_store.server.access.rights import User
+from rmq_store.server.requests.request import Request, refusal
+
+_log: Final = logging.getLogger(__name__)
+
+# An unknown access key costs the time of a known one: its signature is compared with that of a key nobody has.
+_NOBODYS_SECRET: Final = "nobody"
+
+
+class Users:
+    """The users of an access file, as they are in the file now.
+
+    Raises:
+        UsageError: as `read_users`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = self._state()
+        self._users = read_users(path)
+
+    def signer(self, command: RemotingCommand) -> User:
+        """The user who has signed a request. MQBrokerError 16: nobody, or the signature is wrong."""
+        access_key = command.ext_fields.get(ACCESS_KEY)
+        if not access_key:
+            raise refusal(ResponseCode.NO_PERMISSION, "the request is not signed, and this broker asks for it")
+        user = self._users.get(access_key)
+        secret = user.secret_key if user is not None else _NOBODYS_SECRET
+        is_signed = is_signed_with(command.ext_fields, command.body, secret, command.version)
+        if user is None or not is_signed:
+            raise refusal(ResponseCode.NO_PERMISSION, "check signature failed: no such access key, or another secret")
+        return user
+
+    def reload_if_changed(self) -> None:
+        """Read the file anew if it, or the file of a secret, has changed. A file that is wrong is logged once, and the
+        users stay as they were.
+        """
+        state = self._state()
+        if state == self._seen:
+            return
+        self._seen = state
+        try:
+            self._users = read_users(self._path)
+        except UsageError as error:
+            _log.error("the users and rights stay as they were: %s", error)
+            return
+        _log.info("%s: %d users are known now", self._path, len(self._users))
+
+    def _state(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(_stamp(path) for path in files_of_secrets(self._path))
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+class RequestCheck:
+    """`users` is None where everybody may ask. `is_admin`: changes for administrators are carried out."""
+
+    def __init__(self, store: Store, users: Users | None, *, is_admin: bool) -> None:
+        self._store = store
+        self._users = users
+        self._is_admin = is_admin
+
+    def __call__(self, request: Request) -> None:
+        """Return if the request may be carried out.
+
+        Raises:
+            MQBrokerError: 16, the remark says what is missing.
+            RemotingCommandError: the body cannot be read.
+        """
+        command = request.command
+        user = self._users.signer(command) if self._users is not None else None
+        row = RIGHTS.get(command.code)
+        if user is not None:
+            if row is None:
+                raise refusal(ResponseCode.NO_PERMISSION, f"{request_name(command.code)} has no declared right")
+            for need in needs_of(command, row, self._topic_at):
+                if not user.may(need):
+                    _log.info("%s: %s lacks %s", request.peer.address, request_name(command.code), need)
+                    raise refusal(ResponseCode.NO_PERMISSION, f"no permission: {need} is missing")
+        if row is not None and not self._is_admin and self._is_change(command, row):
+            remark = (
+                f"{request_name(command.code)} changes what is there already: this broker takes it only when it was "
+                "started with --admin"
+            )
+            raise refusal(ResponseCode.NO_PERMISSION, remark)
+
+    def _is_change(self, command: RemotingCommand, row: Row) -> bool:
+        if row.change is not Change.EXISTING:
+            return row.change is Change.ALWAYS
+        if command.code == RequestCode.UPDATE_AND_CREATE_TOPIC:
+            return self._store.find_topic(command.ext_fields.get("topic", "")) is not None
+        return SubscriptionGroupConfig.decode(command.body).group_name in self._store.groups()
+
+    def _topic_at(self, offset: int) -> str | None:
+        try:
+            return self._store.message_at(offset).topic
+        except UsageError:  # no message begins there: its processor says so
+            return None
+
+
+def refuse_always(request: Request) -> None:
+    """25, 318 and 1009. MQBrokerError 16, for everybody."""
+    remark = (
+        f"{request_name(request.command.code)} is never carried out: settings over the network have led to the "
+        "execution of foreign programs and to foreign files (CVE-2023-33246, CVE-2023-37582)"
+    )
+    raise refusal(ResponseCode.NO_PERMISSION, remark)

@@ -1,0 +1,242 @@
+"""What a hostile client of a served store can do: nothing but be refused."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from helpers.cluster.security import Tls
+from rmq_store.client import ResponseCode
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.frames import encode_command
+from rmq_store.protocol.wire.signature import sign
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.transport.settings import ClusterSettings
+from rmq_store.server.broker_server import BrokerServer
+from rmq_store.server.transport.tls import TlsFiles
+from security.conftest import TINY
+from security.hostile import LEGAL, around, names
+
+SECRETS = {"orders": "secret-of-orders", "billing": "secret-of-billing"}
+ACL = f"""
+[[user]]
+access_key = "orders"
+secret_key = "{SECRETS["orders"]}"
+topics = {{ "Orders" = "PUB" }}
+[[user]]
+access_key = "billing"
+secret_key = "{SECRETS["billing"]}"
+topics = {{ "Orders" = "SUB" }}
+groups = {{ "billing" = "SUB" }}
+"""
+SEND = {"a": "pg", "b": "Orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
+FRAME_BYTES_MAX = 1 << 24
+# Accounts and rights of ACL 2.0, broker and name server settings, settings of cold data: CVE-2024-23321 and others.
+READS_OF_SECRETS = (26, 319, 1010, 3004, 3005, 3009, 3010)
+CHANGES_OF_SETTINGS = (25, 318, 1009)
+UNKNOWN = (0, -1, 9, 999, 2001, 3001, 3006, 32_768, 200_999, (1 << 31) - 1)
+
+
+@pytest.fixture
+def acl(tmp_path: Path) -> Path:
+    path = tmp_path / "acl.toml"
+    path.write_text(ACL)
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[BrokerServer]:
+    with BrokerServer(tmp_path / "store", config=TINY, create=True, admin=True) as server:
+        yield server
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, acl: Path) -> Iterator[BrokerServer]:
+    with BrokerServer(tmp_path / "store", config=TINY, create=True, acl_file=acl) as server:
+        yield server
+
+
+def call(server: BrokerServer, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
+    with Cluster(ClusterSettings.of_text(server.address)) as cluster:
+        return cluster.client.call(server.address, RemotingCommand(code, ext or {}, body), 30_000)
+
+
+def connected(server: BrokerServer) -> socket.socket:
+    host, _, port = server.address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def ends(connection: socket.socket) -> bytes:
+    """What the server sends before it ends the connection."""
+    try:
+        return b"".join(iter(lambda: connection.recv(4096), b""))
+    except ConnectionError:
+        return b""
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [*UNKNOWN, *READS_OF_SECRETS, *CHANGES_OF_SETTINGS])
+def test_unknown_and_forbidden_requests_are_refused_even_for_administrators(server: BrokerServer, code: int) -> None:
+    answer = call(server, code, {"username": "orders"}, b"brokerConfigPath=/tmp/x\nrocketmqHome=/tmp")
+    never = code in CHANGES_OF_SETTINGS
+    assert answer.code == (ResponseCode.NO_PERMISSION if never else ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+    assert "secret" not in (answer.remark or "") and answer.body == b""
+
+
+# -- signatures -------------------------------------------------------------------------------------------------------
+
+
+def test_a_signature_counts_for_its_key_its_fields_and_its_body_only(guarded: BrokerServer) -> None:
+    good = sign(SEND, b"paid", "orders", SECRETS["orders"])
+    assert call(guarded, 310, good, b"paid").code == ResponseCode.SUCCESS
+    stored = guarded.store.log_range()
+    for ext, body in (
+        (good, b"paid twice"),
+        (good | {"b": "Bills"}, b"paid"),
+        (good | {"i": "KEYS\x01k"}, b"paid"),
+        (good | {"AccessKey": "billing"}, b"paid"),
+        (good | {"AccessKey": "nobody"}, b"paid"),
+        (good | {"AccessKey": ""}, b"paid"),
+        (good | {"Signature": ""}, b"paid"),
+        (good | {"Signature": good["Signature"].lower()}, b"paid"),
+        (good | {"Signature": "\ud800"}, b"paid"),
+        ({name: value for name, value in good.items() if name != "Signature"}, b"paid"),
+        (SEND, b"paid"),
+        (sign(SEND, b"paid", "orders", SECRETS["billing"]), b"paid"),
+        (sign(SEND, b"paid", "billing", SECRETS["billing"]), b"paid"),
+        (sign(SEND, b"paid", "orders", ""), b"paid"),
+        (sign(SEND, b"paid", "nobody", "nobody"), b"paid"),
+    ):
+        assert call(guarded, 310, ext, body).code == ResponseCode.NO_PERMISSION, ext
+    assert guarded.store.log_range() == stored
+
+
+def test_a_one_way_request_without_a_right_changes_nothing(guarded: BrokerServer) -> None:
+    ext = {"consumerGroup": "billing", "topic": "Orders", "queueId": "0", "commitOffset": "7"}
+    with Cluster(ClusterSettings.of_text(guarded.address)) as cluster:
+        cluster.client.call_oneway(guarded.address, RemotingCommand(15, ext))
+        # Behind it, on the same connection and in the same pool.
+        for _ in range(4):
+            cluster.client.call(guarded.address, RemotingCommand(14, ext), 30_000)
+    guarded._offsets.write()
+    assert guarded.store.committed_offsets("billing") == {}
+
+
+# -- sizes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        struct.pack(">i", FRAME_BYTES_MAX + 1),
+        struct.pack(">i", (1 << 31) - 1),
+        struct.pack(">i", -1),
+        struct.pack(">i", 0),
+        struct.pack(">ii", 100, 1 << 20),
+        struct.pack(">ii", 100, 7 << 24),
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+)
+def test_a_frame_that_breaks_the_rules_ends_its_connection_and_no_other(server: BrokerServer, head: bytes) -> None:
+    with connected(server) as other, connected(server) as hostile:
+        hostile.sendall(head + bytes(200))
+        assert ends(hostile) == b""
+        other.sendall(encode_command(RemotingCommand(206), 1 << 20))
+        assert other.recv(4096)
+
+
+def test_an_oversized_heartbeat_makes_no_member_and_no_file(server: BrokerServer) -> None:
+    def beat(groups: int, topics: int) -> bytes:
+        wanted = [{"topic": f"T{number}", "subString": "*"} for number in range(topics)]
+        data = [{"groupName": f"g{number}", "subscriptionDataSet": wanted} for number in range(groups)]
+        return json.dumps({"clientID": "c", "consumerDataSet": data}).encode()
+
+    for groups, topics in ((1001, 0), (1, 1001), (40, 40)):
+        answer = call(server, 34, {}, beat(groups, topics))
+        assert answer.code == ResponseCode.SYSTEM_ERROR and "at most 1000" in (answer.remark or "")
+    for body in (b"[" * 100_000, b'{"clientID":' * 50_000, b"", b"\xff" * 1000, b"null"):
+        assert call(server, 34, {}, body).code == ResponseCode.SYSTEM_ERROR
+    assert not [group for group in server.store.groups() if group.startswith("g")]
+
+
+# -- transport --------------------------------------------------------------------------------------------------------
+
+
+def test_no_client_talks_a_server_with_a_certificate_out_of_tls(tmp_path: Path) -> None:
+    tls = Tls(tmp_path)
+    files = TlsFiles(tls.path / "server.pem", tls.path / "server.key")
+    with BrokerServer(tmp_path / "store", config=TINY, create=True, tls=files) as server:
+        for data in (encode_command(RemotingCommand(206), 1 << 20), b"STARTTLS\r\n", bytes(64)):
+            with connected(server) as plain:
+                plain.sendall(data)
+                assert b"topicList" not in ends(plain)
+
+
+def test_slow_and_half_open_clients_cost_the_others_nothing(server: BrokerServer) -> None:
+    frame = encode_command(RemotingCommand(310, SEND, bytes(1000)), 1 << 20)
+    with ExitStack() as parts:
+        for number in range(60):
+            slow = parts.enter_context(connected(server))
+            slow.sendall(frame[: number * len(frame) // 60])
+        assert call(server, 310, SEND, b"x").code == ResponseCode.SUCCESS
+    assert server.store.queue_range("Orders", 0).max_offset == 1
+
+
+def test_the_server_dials_no_address_that_a_registration_names(server: BrokerServer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as bait:
+        address = f"127.0.0.1:{bait.getsockname()[1]}"
+        ext = {
+            "brokerName": "bait", "brokerAddr": address, "clusterName": "c", "haServerAddr": address, "brokerId": "0",
+        }  # fmt: skip
+        topic = {"topicName": "Baited", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+        wrapper = {"dataVersion": {}, "topicConfigTable": {"Baited": topic}}
+        body = json.dumps({"topicConfigSerializeWrapper": wrapper, "filterServerList": [address]}).encode()
+        with Cluster(ClusterSettings.of_text(server.address)) as cluster:
+            for code, fields in ((103, ext), (105, {"topic": "Baited"}), (106, {}), (206, {}), (104, ext)):
+                command = RemotingCommand(code, fields, body if code == 103 else b"")
+                assert cluster.client.call(server.address, command, 30_000).code == ResponseCode.SUCCESS, code
+        server.close()  # whatever it would have done is done
+        bait.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            bait.accept()
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+def test_hostile_names_of_the_network_become_no_path(server: BrokerServer, tmp_path: Path) -> None:
+    consumer = {"queueId": "0", "commitOffset": "1"}
+    topic = {
+        "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
+        "topicFilterType": "SINGLE_TAG", "order": "false",
+    }  # fmt: skip
+    server.store.create_topic("Orders", 1)
+    before = around(tmp_path / "store")
+    with Cluster(ClusterSettings.of_text(server.address)) as cluster:
+        for name in [name for name in names() if name not in LEGAL][:40]:
+            data = {"groupName": name, "subscriptionDataSet": [{"topic": name, "subString": "*"}]}
+            good = {"groupName": "good", "subscriptionDataSet": [{"topic": name, "subString": "*"}]}
+            queue = {"topic": name, "brokerName": "b", "queueId": 0}
+            lock = {"consumerGroup": name, "clientId": name, "mqSet": [queue]}
+            for code, ext, body in (
+                (310, SEND | {"b": name}, b"x"),
+                (310, SEND | {"b": f"%RETRY%{name}"}, b"x"),
+                (17, topic | {"topic": name}, b""),
+                (15, consumer | {"topic": name, "consumerGroup": "good"}, b""),
+                (15, consumer | {"topic": "Orders", "consumerGroup": name}, b""),
+                (34, {}, json.dumps({"clientID": "c", "consumerDataSet": [data]}).encode()),
+                (34, {}, json.dumps({"clientID": "c", "consumerDataSet": [good]}).encode()),
+                (41, {}, json.dumps(lock).encode()),
+            ):
+                answer = cluster.client.call(server.address, RemotingCommand(code, ext, body), 30_000)
+                assert answer.code != ResponseCode.SUCCESS, (code, name)
+    assert around(tmp_path / "store") == before

@@ -1,0 +1,410 @@
+"""A server with users: what each request needs, over the network."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from rmq_store import Message, StoreConfig, SubscriptionGroup
+from rmq_store.client import (
+    ConsumeConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    ConsumeFromWhere,
+    MessageExt,
+    MessageListenerConcurrently,
+    MQBrokerError,
+    MQClientError,
+    Producer,
+    PushConsumer,
+    PushConsumerConfig,
+    ResponseCode,
+)
+from rmq_store.client.backend.remote import RemoteBackend
+from rmq_store.protocol.bodies.clients import HeartbeatData
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.request_codes import RequestCode
+from rmq_store.protocol.wire.signature import sign
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.transport.settings import ClusterSettings
+from rmq_store.server.access import request_check
+from rmq_store.server.access.request_check import RequestCheck
+from rmq_store.server.broker_server import BrokerServer
+from rmq_store.server.requests.request import Request
+
+SECRETS = {"operator": "secret-of-operator", "orders": "secret-of-orders", "billing": "secret-of-billing"}
+FILE = f"""
+[[user]]
+access_key = "operator"
+secret_key = "{SECRETS["operator"]}"
+admin = true
+
+[[user]]
+access_key = "orders"
+secret_key = "{SECRETS["orders"]}"
+topics = {{ "Orders*" = "PUB|ADMIN" }}
+groups = {{ "pg_orders" = "PUB", "new*" = "ADMIN" }}
+
+[[user]]
+access_key = "billing"
+secret_key = "{SECRETS["billing"]}"
+topics = {{ "Orders" = "SUB" }}
+groups = {{ "billing" = "SUB" }}
+"""
+CONSUMER = {"consumerGroup": "billing", "topic": "Orders", "queueId": "0"}
+SEND = {
+    "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "0", "sysFlag": "0", "bornTimestamp": "1",
+    "flag": "0", "producerGroup": "pg_orders",
+}  # fmt: skip
+SEND_V2 = {"a": "pg_orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
+PULL = CONSUMER | {
+    "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
+    "subVersion": "0", "subscription": "*",
+}  # fmt: skip
+FROM_FIRST = PushConsumerConfig(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
+TIMES = {"beginTimestamp": "0", "endTimestamp": str(1 << 62), "maxNum": "1", "key": "k"}
+
+
+def body_of(**values: object) -> bytes:
+    return json.dumps(values).encode()
+
+
+def heartbeat(topic: str, group: str, producer: str) -> bytes:
+    data = {"groupName": group, "subscriptionDataSet": [{"topic": topic, "subString": "*"}]}
+    return body_of(clientID="c1", producerDataSet=[{"groupName": producer}], consumerDataSet=[data])
+
+
+def queues(topic: str, group: str) -> bytes:
+    return body_of(consumerGroup=group, clientId="c1", mqSet=[{"topic": topic, "brokerName": "b", "queueId": 0}])
+
+
+@pytest.fixture
+def acl_file(scratch: Path) -> Path:
+    path = scratch / "acl.toml"
+    path.write_text(FILE, encoding="utf-8")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def guarded(root: Path, small: StoreConfig, acl_file: Path) -> Iterator[BrokerServer]:
+    with BrokerServer(root, config=small, create=True, acl_file=acl_file, admin=True) as server:
+        server.store.create_topic("Orders", 1)
+        server.store.create_topic("Bills", 1)
+        yield server
+
+
+class Client:
+    """A peer that nothing is sent to."""
+
+    address = "127.0.0.1:4711"
+
+    def send(self, command: RemotingCommand) -> None:
+        pytest.fail("a check answers nothing")
+
+
+Ask = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def ask(guarded: BrokerServer) -> Iterator[Ask]:
+    """Ask as a user; the answer's code and remark."""
+    with Cluster(ClusterSettings.of_text(guarded.address)) as cluster:
+
+        def ask(user: str, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> tuple[int, str]:
+            signed = sign(ext or {}, body, user, SECRETS[user])
+            answer = cluster.client.call(guarded.address, RemotingCommand(code, signed, body), 20_000)
+            return answer.code, answer.remark or ""
+
+        yield ask
+
+
+@pytest.mark.parametrize(
+    ("code", "ext", "body", "user", "others"),
+    [
+        (10, SEND | {"topic": "Orders"}, b"x", "orders", "billing"),
+        (310, SEND_V2 | {"b": "Orders"}, b"x", "orders", "billing"),
+        (320, SEND_V2 | {"b": "Orders", "m": "true"}, b"", "orders", "billing"),
+        (310, SEND_V2 | {"b": "%RETRY%billing"}, b"x", "billing", "orders"),
+        (320, SEND_V2 | {"b": "%RETRY%billing", "m": "true"}, b"x", "billing", "orders"),
+        (11, PULL, b"", "billing", "orders"),
+        (361, PULL, b"", "billing", "orders"),
+        (11, PULL | {"topic": "%RETRY%billing"}, b"", "billing", "orders"),
+        (12, TIMES | {"topic": "Orders"}, b"", "billing", "orders"),
+        (14, CONSUMER, b"", "billing", "orders"),
+        (15, CONSUMER | {"commitOffset": "0"}, b"", "billing", "orders"),
+        (30, CONSUMER, b"", "billing", "orders"),
+        (34, {}, heartbeat("Orders", "billing", "CLIENT_INNER_PRODUCER"), "billing", "orders"),
+        (34, {}, body_of(clientID="c", producerDataSet=[{"groupName": "pg_orders"}]), "orders", "billing"),
+        (35, {"clientID": "c1", "consumerGroup": "billing"}, b"", "billing", "orders"),
+        (38, {"consumerGroup": "billing"}, b"", "billing", "orders"),
+        (41, {}, queues("Orders", "billing"), "billing", "orders"),
+        (42, {}, queues("Orders", "billing"), "billing", "orders"),
+        (37, {"producerGroup": "pg_orders"}, b"", "orders", "billing"),
+        (208, {"consumerGroup": "billing"}, b"", "billing", "orders"),
+        (300, {"topic": "Orders"}, b"", "billing", "orders"),
+        (215, {"topic": "Orders2"}, b"", "orders", "billing"),
+        (103, {}, b"", "operator", "orders"),
+        (200, {}, body_of(groupName="new1"), "orders", "billing"),
+    ],
+)
+def test_a_request_needs_its_right(
+    guarded: BrokerServer, code: int, ext: dict[str, str], body: bytes, user: str, others: str
+) -> None:
+    def checked(by: str) -> None:
+        assert guarded._dispatcher is not None
+        check = guarded._dispatcher._check
+        assert check is not None
+        check(Request(RemotingCommand(code, sign(ext, body, by, SECRETS[by]), body), Client()))
+
+    checked(user)
+    checked("operator")
+    with pytest.raises(MQBrokerError, match="is missing") as refused:
+        checked(others)
+    assert refused.value.response_code == ResponseCode.NO_PERMISSION
+
+
+@pytest.mark.parametrize(
+    ("code", "ext", "body", "missing"),
+    [
+        (11, PULL | {"topic": "Bills"}, b"", "SUB for the topic Bills"),
+        (11, PULL | {"consumerGroup": "other"}, b"", "SUB for the group other"),
+        (11, PULL | {"topic": "%RETRY%other"}, b"", "SUB for the topic %RETRY%other"),
+        (34, {}, heartbeat("Bills", "billing", "CLIENT_INNER_PRODUCER"), "SUB for the topic Bills"),
+        (34, {}, heartbeat("Orders", "other", "CLIENT_INNER_PRODUCER"), "SUB for the group other"),
+        (34, {}, heartbeat("Orders", "billing", "pg_orders"), "PUB for the group pg_orders"),
+        (41, {}, queues("Bills", "billing"), "SUB for the topic Bills"),
+        (41, {}, queues("Orders", "other"), "SUB for the group other"),
+        (15, CONSUMER | {"commitOffset": "0", "topic": "Bills"}, b"", "SUB for the topic Bills"),
+    ],
+)
+def test_each_of_several_rights_counts(ask: Ask, code: int, ext: dict[str, str], body: bytes, missing: str) -> None:
+    refused, remark = ask("billing", code, ext, body)
+    assert refused == ResponseCode.NO_PERMISSION and f"the right {missing} is missing" in remark
+
+
+def test_a_message_by_its_place_needs_the_right_for_its_topic(guarded: BrokerServer, ask: Ask) -> None:
+    mine = guarded.store.send(Message("Orders", b"mine")).commit_log_offset
+    foreign = guarded.store.send(Message("Bills", b"foreign")).commit_log_offset
+    assert ask("billing", 33, {"offset": str(mine)})[0] == 0
+    assert ask("billing", 33, {"offset": str(foreign), "topic": "Orders"})[0] == ResponseCode.NO_PERMISSION
+    assert ask("billing", 33, {"offset": str(mine + 1)})[0] == ResponseCode.SYSTEM_ERROR
+    # A send-back puts a copy of the message where its sender reads.
+    back = {"group": "billing", "delayLevel": "0"}
+    assert ask("billing", 36, back | {"offset": str(mine)})[0] == 0
+    assert ask("billing", 36, back | {"offset": str(foreign)})[0] == ResponseCode.NO_PERMISSION
+
+
+def test_routes_are_for_every_user_and_for_nobody_else(guarded: BrokerServer, ask: Ask) -> None:
+    assert ask("billing", 105, {"topic": "Bills"})[0] == 0
+    with Cluster(ClusterSettings.of_text(guarded.address)) as stranger, pytest.raises(MQBrokerError) as refused:
+        stranger.route("Orders")
+    assert refused.value.response_code == ResponseCode.NO_PERMISSION
+    assert "not signed" in refused.value.remark
+
+
+def test_a_wrong_secret_and_an_unknown_key_have_the_same_answer(guarded: BrokerServer) -> None:
+    remarks = set()
+    with Cluster(ClusterSettings.of_text(guarded.address)) as cluster:
+        for user in ("orders", "nobody"):
+            for signed in (sign({"topic": "T"}, b"", user, "wrong"), {"topic": "T", "AccessKey": user}):
+                answer = cluster.client.call(guarded.address, RemotingCommand(105, signed), 20_000)
+                assert answer.code == ResponseCode.NO_PERMISSION
+                remarks.add(answer.remark)
+    assert len(remarks) == 1 and not any(word in str(remarks) for word in ("orders", "nobody", "secret-of"))
+
+
+def test_the_body_is_read_behind_the_signature_only(guarded: BrokerServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HeartbeatData, "decode", lambda body: pytest.fail("a body of nobody was read"))
+    with Cluster(ClusterSettings.of_text(guarded.address)) as cluster:
+        for signed in ({}, sign({}, b"other", "orders", SECRETS["orders"])):
+            answer = cluster.client.call(guarded.address, RemotingCommand(34, signed, b"{"), 20_000)
+            assert answer.code == ResponseCode.NO_PERMISSION
+
+
+def test_a_request_without_a_declared_right_is_refused(
+    guarded: BrokerServer, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest = {code: row for code, row in request_check.RIGHTS.items() if code != RequestCode.GET_BROKER_RUNTIME_INFO}
+    assert ask("operator", 28)[0] == 0
+    monkeypatch.setattr(request_check, "RIGHTS", rest)
+    assert ask("operator", 28)[0] == ResponseCode.NO_PERMISSION
+
+
+def test_our_own_clients_produce_and_consume(guarded: BrokerServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def backend(user: str) -> RemoteBackend:
+        monkeypatch.setenv(f"KEY_{user}", user)
+        monkeypatch.setenv(f"SECRET_{user}", SECRETS[user])
+        keys = {"access_key": f"env:KEY_{user}", "secret_key": f"env:SECRET_{user}"}
+        made = RemoteBackend(ClusterSettings.of_text(guarded.address, **keys))
+        parts.callback(made.close)
+        return made
+
+    def take(messages: list[MessageExt], _: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        got.extend(one.body for one in messages)
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    got: list[bytes] = []
+    with ExitStack() as parts:
+        producer = parts.enter_context(Producer("pg_orders", backend("orders")))
+        producer.send(Message("Orders", b"paid"))
+        with pytest.raises(MQClientError, match="PUB for the topic Bills"):
+            producer.send(Message("Bills", b"paid"))
+        consumer = PushConsumer("billing", backend("billing"), config=FROM_FIRST)
+        consumer.subscribe("Orders")
+        consumer.register_message_listener(MessageListenerConcurrently(take))
+        parts.callback(consumer.shutdown)
+        consumer.start()
+        deadline_s = time.monotonic() + 30
+        while not got and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+    assert got == [b"paid"]
+
+
+# -- the file changes -----------------------------------------------------------------------------------------------
+
+
+def replace_file(path: Path, text: str) -> None:
+    new = path.with_suffix(".new")
+    new.write_text(text, encoding="utf-8")
+    new.chmod(0o600)
+    new.replace(path)
+
+
+def test_a_changed_file_counts_and_a_wrong_one_does_not(
+    guarded: BrokerServer, ask: Ask, acl_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    users = guarded._users
+    assert users is not None
+    assert ask("billing", 30, CONSUMER)[0] == 0
+    with caplog.at_level(logging.ERROR):
+        replace_file(acl_file, "[[user]")
+        for _ in range(3):
+            users.reload_if_changed()
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert ask("billing", 30, CONSUMER)[0] == 0
+    replace_file(acl_file, FILE.replace('"Orders" = "SUB"', '"Bills" = "SUB"'))
+    users.reload_if_changed()
+    assert ask("billing", 30, CONSUMER)[0] == ResponseCode.NO_PERMISSION
+    acl_file.chmod(0o666)
+    users.reload_if_changed()
+    assert ask("orders", 105, {"topic": "Orders"})[0] == 0
+
+
+def test_a_changed_secret_counts(root: Path, small: StoreConfig, scratch: Path) -> None:
+    secret = scratch / "secret"
+    secret.write_text("the-first-secret")
+    (scratch / "acl.toml").write_text(f'[[user]]\naccess_key = "a"\nsecret_key = "file:{secret}"\nadmin = true\n')
+    with (
+        BrokerServer(root, config=small, create=True, acl_file=scratch / "acl.toml") as server,
+        Cluster(ClusterSettings.of_text(server.address)) as cluster,
+    ):
+        assert server._users is not None
+        secret.write_text("the-second-secret")
+        server._users.reload_if_changed()
+        for text, code in (("the-first-secret", ResponseCode.NO_PERMISSION), ("the-second-secret", 0)):
+            signed = sign({}, b"", "a", text)
+            assert cluster.client.call(server.address, RemotingCommand(28, signed), 20_000).code == code
+
+
+def test_the_server_looks_at_the_file_by_itself(guarded: BrokerServer, ask: Ask, acl_file: Path) -> None:
+    replace_file(acl_file, FILE.replace('access_key = "billing"', 'access_key = "billing2"'))
+    deadline_s = time.monotonic() + 30
+    while ask("billing", 28)[0] == 0 and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    assert ask("billing", 28)[0] == ResponseCode.NO_PERMISSION
+
+
+# -- changes for administrators -------------------------------------------------------------------------------------
+
+TOPIC = {
+    "topic": "Orders", "defaultTopic": "TBW102", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6",
+    "topicFilterType": "SINGLE_TAG", "order": "false",
+}  # fmt: skip
+
+
+def test_what_exists_is_changed_by_administrators_only(root: Path, small: StoreConfig) -> None:
+    for admin in (False, True):
+        with (
+            BrokerServer(root, config=small, create=not admin, admin=admin) as server,
+            Cluster(ClusterSettings.of_text(server.address)) as cluster,
+        ):
+
+            def ask(
+                code: int, ext: dict[str, str], body: bytes = b"", at: Cluster = cluster, to: str = server.address
+            ) -> RemotingCommand:
+                return at.client.call(to, RemotingCommand(code, ext, body), 20_000)
+
+            if not admin:
+                assert ask(17, TOPIC).code == 0
+            answer = ask(17, TOPIC | {"readQueueNums": "3"})
+            assert answer.code == (0 if admin else ResponseCode.NO_PERMISSION)
+            assert admin or "--admin" in (answer.remark or "")
+            assert server.store.topics()["Orders"].read_queue_nums == (3 if admin else 2)
+            for code in (25, 318, 1009):
+                answer = ask(code, {}, b"fileReservedTime=1")
+                assert answer.code == ResponseCode.NO_PERMISSION
+                assert "CVE-2023-33246" in (answer.remark or "") and "CVE-2023-37582" in (answer.remark or "")
+
+
+@pytest.mark.parametrize(
+    ("code", "ext", "body", "change"),
+    [
+        (17, TOPIC, b"", True),
+        (17, TOPIC | {"topic": "New"}, b"", False),
+        (200, {}, body_of(groupName="billing"), True),
+        (200, {}, body_of(groupName="new"), False),
+        (207, {"groupName": "billing"}, b"", True),
+        (215, {"topic": "New"}, b"", True),
+        (216, {"topic": "New"}, b"", True),
+        (220, {"topic": "Orders", "group": "billing"}, b"", True),
+        (222, {"topic": "Orders", "group": "billing"}, b"", True),
+        (401, {}, body_of(topic="Orders", consumerGroup="billing"), True),
+        (316, {}, b"", True),
+        (310, SEND_V2 | {"b": "New"}, b"x", False),
+        (36, {"group": "billing", "offset": "0"}, b"", False),
+    ],
+)
+def test_which_requests_are_changes(
+    server: BrokerServer, code: int, ext: dict[str, str], body: bytes, change: bool
+) -> None:
+    server.store.create_topic("Orders", 1)
+    server.store.create_group(SubscriptionGroup("billing"))
+    request = Request(RemotingCommand(code, ext, body), Client())
+    RequestCheck(server.store, None, is_admin=True)(request)
+    if change:
+        with pytest.raises(MQBrokerError, match="--admin") as refused:
+            RequestCheck(server.store, None, is_admin=False)(request)
+        assert refused.value.response_code == ResponseCode.NO_PERMISSION
+    else:
+        RequestCheck(server.store, None, is_admin=False)(request)
+
+
+def test_an_ordinary_user_is_no_administrator_of_the_settings(ask: Ask) -> None:
+    assert "is missing" in ask("orders", 25)[1]
+    assert "CVE-2023-33246" in ask("operator", 25)[1]
+
+
+def test_no_answer_and_no_log_has_a_secret(
+    guarded: BrokerServer, ask: Ask, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    texts = [str(ask("billing", code, PULL | {"topic": "Bills"})) for code in (11, 21, 26, 28, 30, 201, 105)]
+    with Cluster(ClusterSettings.of_text(guarded.address)) as cluster:
+        for code in (21, 28, 201):
+            command = RemotingCommand(code, sign({}, b"", "operator", SECRETS["operator"]))
+            answer = cluster.client.call(guarded.address, command, 20_000)
+            texts.append(f"{answer.ext_fields} {answer.body!r} {answer.remark}")
+    signature = base64.b64encode(os.urandom(20)).decode()
+    with Cluster(ClusterSettings.of_text(guarded.address)) as cluster:
+        forged = RemotingCommand(28, {"AccessKey": "orders", "Signature": signature})
+        assert cluster.client.call(guarded.address, forged, 20_000).code == ResponseCode.NO_PERMISSION
+    shown = " ".join(texts) + caplog.text
+    assert not any(secret in shown for secret in (*SECRETS.values(), signature))
