@@ -1,4 +1,4 @@
-"""Who may ask a served store for what: the options of `rmq broker run` about users, administrators and TLS."""
+"""The options of `rmq broker run` about users, administrators and TLS."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What the options say. `admin`: changes of what exists are carried out."""
+    """The values of the options. `admin`: changes of what exists are carried out."""
 
     acl: Path | None
     admin: bool

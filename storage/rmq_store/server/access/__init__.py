@@ -1,1 +1,1 @@
-"""Who may ask for what: users and their rights, signatures of requests, changes by administrators, TLS."""
+"""Users and their rights, signatures of requests, and changes for administrators."""

@@ -1,4 +1,4 @@
-"""Whether a request may be carried out: its signature, its sender's rights, and changes for administrators."""
+"""Decides whether a request may be carried out: by its signature, its sender's rights, and what it changes."""
 
 from __future__ import annotations
 

@@ -55,8 +55,8 @@ OfBody: TypeAlias = Callable[[bytes], Iterator[Need]]
 
 
 class Change(Enum):
-    """Whether a request changes what a member of a group or a producer does not: ALWAYS, or only what EXISTS already.
-    NEVER: no broker of ours carries it out, for nobody.
+    """Says whether a request is a change for administrators: ALWAYS, or only for an EXISTING topic or group. NEVER: it
+    is carried out for nobody.
     """
 
     NO = "no"

@@ -24,7 +24,7 @@ class Right(Flag):
 
 
 class Resource(Enum):
-    """What a right is about; BROKER is what concerns no single topic or group."""
+    """The kind of thing that a right is about; BROKER stands for all that concerns no single topic or group."""
 
     TOPIC = "topic"
     GROUP = "group"

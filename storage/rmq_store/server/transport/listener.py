@@ -114,7 +114,7 @@ class Listener:
         return await self._loop.create_server(self._accepted, host, port, backlog=_BACKLOG, start_serving=False)
 
     def _accepted(self) -> asyncio.Protocol:
-        """What becomes of a new connection: asyncio's own TLS servers keep to themselves why a handshake has failed."""
+        """The protocol of a new connection. asyncio's own TLS servers do not tell why a handshake has failed."""
         if self._tls is None:
             return self._connection()
         return TlsHandshake(self, self._tls, self.limits.tls_handshake_ms, self._connection)
