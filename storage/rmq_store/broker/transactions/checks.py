@@ -23,6 +23,8 @@ from rmq_store.log.core.commit_log import Clock
 _log: Final = logging.getLogger(__name__)
 
 SAVE_INTERVAL_MS: Final = 10_000
+ROUND_MAX: Final = 256
+"""Questions of a round: each one is an append."""
 _HOUR_MS: Final = 3_600_000
 
 
@@ -52,9 +54,9 @@ class TransactionChecks:
         self._saved_ms = clock()
 
     def round(self) -> int:
-        """Ask for all half messages that are due, give up those that were asked for often enough, and save the progress
-        every 10 s. Returns the number of questions. Raises as `Transactions.pending`; StoreFullError,
-        StoreLockedError, StoreFailedError: a later round goes on.
+        """Ask for the half messages that are due, at most ROUND_MAX, give up those that were asked for often enough,
+        and save the progress every 10 s. Returns the number of questions. Raises as `Transactions.pending`;
+        StoreFullError, StoreLockedError, StoreFailedError: a later round goes on.
         """
         now_ms = self._clock()
         pending = self._transactions.pending()
@@ -62,6 +64,8 @@ class TransactionChecks:
         self._failed = {offset: until for offset, until in self._failed.items() if until > now_ms}
         asked = 0
         for half in pending:
+            if asked >= ROUND_MAX:
+                break
             if not half.is_ours or half.queue_offset in self._failed:
                 continue
             try:

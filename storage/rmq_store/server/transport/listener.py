@@ -1,89 +1,144 @@
-"""Asks producers for the outcome of transactions that nobody has ended (TransactionalMessageCheckService.java).
-
-    6 s after the half message, or its own CHECK_IMMUNITY_TIME_IN_SECONDS      the first question
-    every 30 s                                                                  the next one
-    30 s after the 15th                                                         to TRANS_CHECK_MAX_TIME_TOPIC
-
-A question counts when a producer was sent it, and not before: while no producer of the group is there, a half message
-waits. A Java broker counts without. One half message that fails holds up no other.
-"""
+"""Listens at an address, in a thread of its own with an event loop (NettyRemotingServer.java)."""
 
 from __future__ import annotations
 
-import logging
-from typing import Final, Protocol
+import asyncio
+import ssl
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 
-from rmq_store.broker.rules import transaction as rules
-from rmq_store.broker.transactions.half_queue import PendingHalf
-from rmq_store.broker.transactions.transactions import Transactions
-from rmq_store.errors import CorruptionError, ResponseError, UsageError
-from rmq_store.format.frames.stored_message import StoredMessage
-from rmq_store.log.core.commit_log import Clock
+from rmq_store.errors import UsageError
+from rmq_store.server.requests.request import Request
+from rmq_store.server.transport.connection import Connection
+from rmq_store.server.transport.limits import ListenerLimits
+from rmq_store.server.transport.working_bytes import WorkingBytes
 
-_log: Final = logging.getLogger(__name__)
+T = TypeVar("T")
 
-SAVE_INTERVAL_MS: Final = 10_000
-_HOUR_MS: Final = 3_600_000
-
-
-class Producers(Protocol):
-    """The producers that can be asked now."""
-
-    def is_there(self, group: str) -> bool:
-        """True if a producer of the group can be asked."""
-
-    def ask(self, half: PendingHalf, message: StoredMessage) -> bool:
-        """Send a producer of the half message's group the question; False: none is there. Must not wait for the
-        answer, which is a call of `Transactions.end`.
-        """
+_CALL_S: Final = 30.0
+_IDLE_LOOK_S: Final = 5.0
+_BACKLOG: Final = 1024
 
 
-class TransactionChecks:
-    """The questions of one process for one store. `round` is for one thread."""
+class Listener:
+    """Has its port from the beginning, and takes connections from `start` on. `receive` is called for each request in
+    the listener's thread, and must not wait.
+
+    Raises:
+        UsageError: the address cannot be listened at.
+    """
 
     def __init__(
-        self, transactions: Transactions, producers: Producers, clock: Clock, *, file_reserved_hours: int
+        self,
+        host: str,
+        port: int,
+        receive: Callable[[Request], None],
+        *,
+        limits: ListenerLimits | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._transactions = transactions
-        self._producers = producers
-        self._clock = clock
-        self._renew_after_ms = max(file_reserved_hours * _HOUR_MS // 2, rules.CHECK_INTERVAL_MS)
-        self._failed: dict[int, int] = {}  # queue offset -> when it is tried again
-        self._saved_ms = clock()
+        self.host, self.port = host, port
+        self.limits = limits or ListenerLimits()
+        self.receive = receive
+        self.working = WorkingBytes(self.limits.working_bytes_max, self._full)
+        self.connections: set[Connection] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="rmq-listener", daemon=True)
+        self._thread.start()
+        try:
+            self._server = self._run(self._listen(host, port, tls))
+        except OSError as error:
+            self._stop_loop()
+            raise self._refused(error) from error
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._idle_look = self._run(self._start_idle_look())
 
-    def round(self) -> int:
-        """Ask for all half messages that are due, give up those that were asked for often enough, and save the progress
-        every 10 s. Returns the number of questions. Raises as `Transactions.pending`; StoreFullError,
-        StoreLockedError, StoreFailedError: a later round goes on.
-        """
-        now_ms = self._clock()
-        pending = self._transactions.pending()
-        there = {group: self._producers.is_there(group) for group in {half.group for half in pending}}
-        self._failed = {offset: until for offset, until in self._failed.items() if until > now_ms}
-        asked = 0
-        for half in pending:
-            if not half.is_ours or half.queue_offset in self._failed:
-                continue
-            try:
-                asked += self._look(half, now_ms, there[half.group])
-            except (CorruptionError, ResponseError, UsageError) as error:
-                self._failed[half.queue_offset] = now_ms + rules.CHECK_INTERVAL_MS
-                _log.warning("half message %d of group %s: %s", half.queue_offset, half.group, error)
-        if abs(now_ms - self._saved_ms) >= SAVE_INTERVAL_MS:
-            self._saved_ms = now_ms
-            self._transactions.save_progress()
-        return asked
+    def opened(self, connection: Connection) -> bool:
+        """As `ConnectionOwner.opened`."""
+        if len(self.connections) >= self.limits.connections_max:
+            return False
+        self.connections.add(connection)
+        return True
 
-    def _look(self, half: PendingHalf, now_ms: int, is_there: bool) -> bool:
-        if now_ms >= half.due_ms:
-            if half.check_times >= rules.CHECK_MAX:
-                if self._transactions.give_up(half) is not None:
-                    text = "transaction %s of group %s: no outcome after %d questions"
-                    _log.error(text, half.transaction_id, half.group, half.check_times)
-                return False
-            if is_there and self._producers.ask(half, self._transactions.half_message(half)):
-                self._transactions.asked(half)
-                return True
-        if now_ms - half.stored_ms >= self._renew_after_ms:
-            self._transactions.renew(half)
-        return False
+    def closed(self, connection: Connection) -> None:
+        """As `ConnectionOwner.closed`."""
+        self.connections.discard(connection)
+
+    def _full(self, is_full: bool) -> None:
+        with suppress(RuntimeError):  # the loop was closed
+            self._loop.call_soon_threadsafe(self._pause_all)
+
+    def _pause_all(self) -> None:
+        for connection in self.connections:
+            connection.pause(is_full=self.working.is_full)
+
+    def start(self) -> None:
+        """Take connections. UsageError: another one listens at the address since then."""
+        try:
+            self._run(self._server.start_serving())
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def stop_listening(self) -> None:
+        """Refuse new connections; those that are there go on."""
+        self._run(self._stop_listening())
+
+    def close(self) -> None:
+        """End all connections behind what is being written, and the thread. Does nothing the second time."""
+        if self._loop.is_closed():
+            return
+        self._run(self._close())
+        self._stop_loop()
+
+    async def _listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> asyncio.Server:
+        handshake_s = self.limits.tls_handshake_ms / 1000 if tls is not None else None
+        return await self._loop.create_server(
+            lambda: Connection(self, self._loop),
+            host,
+            port,
+            ssl=tls,
+            ssl_handshake_timeout=handshake_s,
+            backlog=_BACKLOG,
+            start_serving=False,
+        )
+
+    async def _start_idle_look(self) -> asyncio.Task[None]:
+        return asyncio.ensure_future(self._close_idle())
+
+    async def _close_idle(self) -> None:
+        while True:
+            await asyncio.sleep(_IDLE_LOOK_S)
+            oldest_s = time.monotonic() - self.limits.idle_ms / 1000
+            for connection in [one for one in self.connections if one.heard_s < oldest_s]:
+                connection.abort()
+
+    async def _stop_listening(self) -> None:
+        self._server.close()
+
+    async def _close(self) -> None:
+        self._idle_look.cancel()
+        self._server.close()
+        for connection in list(self.connections):
+            connection.close()
+        # What was closed is written in the next turns of the loop.
+        for _ in range(100):
+            if not self.connections:
+                break
+            await asyncio.sleep(0.01)
+        for connection in list(self.connections):
+            connection.abort()
+        await asyncio.sleep(0)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_S)
+
+    def _refused(self, error: OSError) -> UsageError:
+        return UsageError(f"cannot listen at {self.host}:{self.port}: {error.strerror or error}")
+
+    def _stop_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_CALL_S)
+        self._loop.close()

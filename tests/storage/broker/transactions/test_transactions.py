@@ -137,7 +137,8 @@ def test_of_two_ends_that_meet_only_one_is_stored(parking: Any, monkeypatch: pyt
 def test_an_end_is_checked_as_a_broker_checks_it(parking: Any, change: dict[str, Any], remark: str) -> None:
     with parking.open() as store:
         sent = half(store, b"paid")
-        given = {"group": "pg", "queue_offset": sent.queue_offset, "commit_log_offset": sent.commit_log_offset, **change}
+        place = {"queue_offset": sent.queue_offset, "commit_log_offset": sent.commit_log_offset}
+        given: dict[str, Any] = {"group": "pg", **place, **change}
         with pytest.raises(ResponseError, match=remark) as caught:
             store.transactions.end(**given, commit=True)
         assert caught.value.response_code == 1
