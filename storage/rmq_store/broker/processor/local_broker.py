@@ -5,7 +5,7 @@ Pulls are in `local_pull`. Sources: SendMessageProcessor.java, ConsumerManagePro
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -39,6 +39,8 @@ class LocalBroker:
     def __init__(self, name: str, store: Store, *, strict_last_offset: bool = False) -> None:
         self.name = name
         self.store = store
+        self.takes_half_messages: Callable[[str], bool] = lambda group: True
+        """Whether a producer of the group can be asked; a half message of another one is refused."""
         self._answers = Answers(name)
         self._pull = LocalPull(name, store, self._answers)
         self._strict_last_offset = strict_last_offset
@@ -66,6 +68,9 @@ class LocalBroker:
         """
         self._check_send(message.topic, queue_id)
         if message.properties.get(TRANSACTION_PREPARED, "").lower() == "true":
+            if not self.takes_half_messages(producer_group):
+                reason = "half messages need a TransactionProducer, which is asked for the outcome"
+                raise self._answers.error(ResponseCode.NO_PERMISSION, reason)
             with self._answers.answering():
                 half = self.store.transactions.prepare(
                     message, queue_id, producer_group, sys_flag=sys_flag & ~TRANSACTION_MASK, born_host=born_host

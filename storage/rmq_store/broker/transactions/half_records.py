@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
 from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.rules import transaction as rules
-from rmq_store.broker.write.single_copy import CopiedMessage, record_of
+from rmq_store.broker.transactions.half_queue import PendingHalf
+from rmq_store.broker.write.single_copy import CopiedMessage, property_string, record_of
 from rmq_store.broker.write.system_records import system_records
 from rmq_store.errors import ResponseError
 from rmq_store.format.batches.frame_parts import encoded_rows
@@ -85,6 +87,16 @@ class HalfRecords:
             np.array([record.tags_code], np.int64),
             pa.array([_signed(record.key_hashes)], pa.list_(pa.int32())),
         )
+
+
+def shown_frame(half: PendingHalf, message: StoredMessage) -> bytes:
+    """The record of a half message as its producer sees it in a question: of its real queue."""
+    properties = {name: value for name, value in rules.final_properties(message.properties).items() if name != CRC32}
+    real = replace(
+        message, topic=half.topic, queue_id=half.queue_id, properties=properties,
+        properties_raw=property_string(properties),
+    )  # fmt: skip
+    return real.encode()
 
 
 def _copied(half: StoredMessage, properties: dict[str, str], transaction_bits: int = 0) -> CopiedMessage:

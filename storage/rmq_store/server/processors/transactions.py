@@ -6,15 +6,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
-from rmq_store.broker.rules import transaction as rules
 from rmq_store.broker.transactions.half_queue import PendingHalf
-from rmq_store.broker.write.single_copy import property_string
+from rmq_store.broker.transactions.half_records import shown_frame
 from rmq_store.format.frames.frame_check import SysFlag
 from rmq_store.format.frames.stored_message import StoredMessage
-from rmq_store.format.properties.property_string import CRC32
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request as request_of
 from rmq_store.protocol.wire.headers import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
@@ -75,16 +72,6 @@ class TransactionProcessor:
             )
         )
         question.flag = _ONEWAY
-        question.body = _shown(half, message)
+        question.body = shown_frame(half, message)
         self._random.choice(peers).send(question)
         return True
-
-
-def _shown(half: PendingHalf, message: StoredMessage) -> bytes:
-    """The record of the message as its producer sees it: of its real queue."""
-    properties = {name: value for name, value in rules.final_properties(message.properties).items() if name != CRC32}
-    real = replace(
-        message, topic=half.topic, queue_id=half.queue_id, properties=properties,
-        properties_raw=property_string(properties),
-    )  # fmt: skip
-    return real.encode()
