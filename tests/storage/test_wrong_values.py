@@ -82,7 +82,7 @@ def store(scratch: Path) -> Iterator[Store]:
 T0 = {"topic": "T", "queue_id": 0}
 NO_FAILED = columns(commitLogOffset=pa.array([], "int64"), msgId=pa.array([], "string"))
 NO_DEAD = columns(queueId=pa.array([], "int32"), queueOffset=pa.array([], "int64"))
-HALF = PendingHalf(0, 0, 0, "T", 0, "g", "U", 0, 0, 6000, True)
+HALF = PendingHalf(0, 0, 0, "T", 0, "g", "U", 0, 0, 0, 6000, True)
 RIGHT: dict[str, dict[str, Any]] = {
     "send": {"message": Message("T", b"x"), "sys_flag": 0, "lock_timeout_ms": 1000, "flush_timeout_ms": 1000},
     "send_all": {"messages": [Message("T", b"x")], "lock_timeout_ms": 1000, "flush_timeout_ms": 1000},

@@ -31,7 +31,7 @@ _log: Final = logging.getLogger(__name__)
 
 _QUEUE: Final = 0
 _ROWS: Final = 4096
-_COLUMNS: Final = ("queueOffset", "commitLogOffset", "msgId", "storeTimestamp", "properties")
+_COLUMNS: Final = ("queueOffset", "commitLogOffset", "msgId", "bornTimestamp", "storeTimestamp", "properties")
 
 
 class PendingHalf(NamedTuple):
@@ -46,6 +46,7 @@ class PendingHalf(NamedTuple):
     queue_id: int
     group: str
     transaction_id: str
+    born_ms: int
     stored_ms: int
     check_times: int
     immunity_ms: int
@@ -155,9 +156,9 @@ class HalfQueue:
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[PendingHalf]:
-    times = batch.column("storeTimestamp").cast("int64").to_pylist()
+    times = (batch.column(name).cast("int64").to_pylist() for name in ("bornTimestamp", "storeTimestamp"))
     others = (batch.column(name).to_pylist() for name in ("queueOffset", "commitLogOffset", "msgId", "properties"))
-    for offset, log_offset, unique_key, pairs, stored_us in zip(*others, times, strict=True):
+    for offset, log_offset, unique_key, pairs, born_us, stored_us in zip(*others, *times, strict=True):
         properties = dict(pairs)
         target, group = rules.real_queue(properties), properties.get(PRODUCER_GROUP)
         if target is None or not group:
@@ -166,6 +167,6 @@ def _rows(batch: pa.RecordBatch) -> Iterator[PendingHalf]:
         first = properties.get(rules.HALF_OF)
         yield PendingHalf(
             offset, log_offset, offset if first in (None, rules.FIRST) else max(rules.number(first), 0), *target,
-            group, unique_key, stored_us // 1000, rules.check_times(properties), rules.immunity_ms(properties),
-            first is not None,
+            group, unique_key, born_us // 1000, stored_us // 1000, rules.check_times(properties),
+            rules.immunity_ms(properties), first is not None,
         )  # fmt: skip
