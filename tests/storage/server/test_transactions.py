@@ -84,7 +84,6 @@ def served(root: Path, small: StoreConfig) -> Iterator[Served]:
         yield made[0]
 
 
-@pytest.mark.statement("A07")
 @pytest.mark.parametrize(("state", "expected"), [(COMMIT, [b"tea"]), (ROLLBACK, [])])
 def test_a_transaction_ends_as_its_producer_says(
     served: Served, state: LocalTransactionState, expected: list[bytes]
