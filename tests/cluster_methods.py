@@ -27,11 +27,9 @@ METHODS: Final[dict[str, str]] = {
     "Producer.send_batch": "differs: as `send`",
     "Producer.send_async": "differs: as `send`",
     "Producer.send_oneway": "differs: nobody learns whether a broker has stored the message",
-    "TransactionProducer.start": "only: a store has no transactions yet; `start` registers the group at the brokers",
-    "TransactionProducer.send_message_in_transaction": "only: a store has no transactions yet",
-    **dict.fromkeys(
-        (f"TransactionProducer.{name}" for name in _OF_PRODUCERS), "only: as `Producer`, at the brokers of a cluster"
-    ),
+    "TransactionProducer.start": "differs: the group is registered at the brokers, which ask it",
+    "TransactionProducer.send_message_in_transaction": "differs: the end has no answer; a broker asks if it is lost",
+    **dict.fromkeys((f"TransactionProducer.{name}" for name in _OF_PRODUCERS), "differs: as `Producer`"),
     "PushConsumer.start": _SAME,
     "PushConsumer.shutdown": _SAME,
     "PushConsumer.subscribe": _SAME,

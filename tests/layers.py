@@ -61,8 +61,8 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
     "rmq_store.remoting": ("transport", "cluster", "admin"),
     "rmq_store.log": ("views", "core", "append", "integrity", "recovery", "."),
     "rmq_store.broker": (
-        "filter", "read", "metadata", "rules", "write", "delay", "retry", "pop", "dlq", "store", "backup", "monitoring",
-        "repair", "processor",
+        "filter", "read", "metadata", "rules", "write", "delay", "retry", "pop", "dlq", "transactions", "store",
+        "backup", "monitoring", "repair", "processor",
     ),
     "rmq_store.client": (
         "backend", "group", "producer", "cluster_sink", "cluster_retry", "consume_service", "consumer",

@@ -28,6 +28,7 @@ from rmq_store import (
     UsageError,
 )
 from rmq_store.broker.pop.pop_messages import ConsumeInitMode
+from rmq_store.broker.transactions.half_queue import PendingHalf
 from rmq_store.verify import verify_store
 
 WRONG: list[Any] = [
@@ -81,6 +82,7 @@ def store(scratch: Path) -> Iterator[Store]:
 T0 = {"topic": "T", "queue_id": 0}
 NO_FAILED = columns(commitLogOffset=pa.array([], "int64"), msgId=pa.array([], "string"))
 NO_DEAD = columns(queueId=pa.array([], "int32"), queueOffset=pa.array([], "int64"))
+HALF = PendingHalf(0, 0, 0, "T", 0, "g", "U", 0, 0, 0, 6000, True)
 RIGHT: dict[str, dict[str, Any]] = {
     "send": {"message": Message("T", b"x"), "sys_flag": 0, "lock_timeout_ms": 1000, "flush_timeout_ms": 1000},
     "send_all": {"messages": [Message("T", b"x")], "lock_timeout_ms": 1000, "flush_timeout_ms": 1000},
@@ -140,6 +142,12 @@ RIGHT: dict[str, dict[str, Any]] = {
     "redriven": {"group": "g"},
     "pop.receive": {"group": "g", "topic": "T", "max_messages": 1, "invisible_duration_ms": 10, "tags": "a",
                     "accepts": None, "init_mode": ConsumeInitMode.MAX, "max_delivery_attempts": 3},
+    "transactions.prepare": {"message": Message("T", b"x"), "queue_id": 0, "group": "g", "sys_flag": 0},
+    "transactions.half_message": {"half": HALF},
+    "transactions.asked": {"half": HALF},
+    "transactions.renew": {"half": HALF},
+    "transactions.give_up": {"half": HALF},
+    "transactions.take_over": {"half": HALF},
     "retention.plan": {"manual": False, "file_reserved_time": 1, "drop_waiting": False},
     "retention.run": {"manual": False, "file_reserved_time": 1, "drop_waiting": False},
     "admin.plan_topic_deletion": {"name": "T"},
@@ -153,6 +161,7 @@ RIGHT: dict[str, dict[str, Any]] = {
 ELSEWHERE = {
     "open", "close", "pop.ack", "pop.change_invisible_duration", "query.by_offset_id", "dead_letters.restore",
     "retention.configure", "admin.delete_topic", "admin.delete_group",
+    "transactions.end", "transactions.resume",
 }  # fmt: skip
 
 
@@ -189,7 +198,7 @@ def test_nothing_is_deleted_for_a_wrong_value(store: Store, name: str) -> None:
 
 
 def test_every_public_method_that_takes_something_is_tried(store: Store) -> None:
-    names = ("query", "schedule", "retry", "dead_letters", "pop", "retention", "admin")
+    names = ("query", "schedule", "retry", "dead_letters", "pop", "transactions", "retention", "admin")
     parts = {"": store} | {name: getattr(store, name) for name in names}
     taken = {
         f"{part}.{name}".removeprefix(".")

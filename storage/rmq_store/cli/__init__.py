@@ -26,7 +26,7 @@ from rmq_store.cli import mqadmin, plugin_loader
 from rmq_store.cli.dlq import dlq
 from rmq_store.cli.groups import groups, lag, offsets
 from rmq_store.cli.maintenance import backup, broker, doctor, init, repair, retention, verify
-from rmq_store.cli.messages import consume, delayed, read, send, tail, trace
+from rmq_store.cli.messages import consume, delayed, read, send, tail, trace, transactions
 from rmq_store.cli.mirror import mirror
 from rmq_store.cli.monitoring import metrics, top, topics
 from rmq_store.cli.mqadmin import broker as mqadmin_broker
@@ -218,6 +218,7 @@ _CONSUMERS = [
     groups.groups,
     lag.lag,
     delayed.delayed,
+    transactions.transactions,
     offsets.offsets,
 ]
 _DEAD_LETTERS = [

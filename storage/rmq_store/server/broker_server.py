@@ -16,6 +16,7 @@ from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.metadata.topics import PERM_INHERIT, PERM_READ, PERM_WRITE
 from rmq_store.broker.processor.local_broker import LocalBroker
 from rmq_store.broker.store.store import Store
+from rmq_store.broker.transactions.checks import TransactionChecks
 from rmq_store.errors import UsageError
 from rmq_store.protocol.bodies.routes import MASTER_ID, BrokerData
 from rmq_store.protocol.bodies.topics import TopicConfig
@@ -36,6 +37,7 @@ from rmq_store.server.processors.queue_ends import QueueEndsProcessor
 from rmq_store.server.processors.queue_locks import QueueLocks
 from rmq_store.server.processors.sending import SendProcessor
 from rmq_store.server.processors.served_store import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, ServedStore
+from rmq_store.server.processors.transactions import TransactionProcessor
 from rmq_store.server.requests.dispatcher import Dispatcher, Service
 from rmq_store.server.requests.request import Peer, Request
 from rmq_store.server.requests.worker_pool import Work, WorkerPool
@@ -50,12 +52,14 @@ CLUSTER_NAME: Final = "DefaultCluster"
 _SEND: Final = (1, 10_000, 200)
 _PULL: Final = (2, 100_000, 5_000)
 _ADMIN: Final = (2, 20_000, 5_000)
+_TRANSACTIONS: Final = (1, 100_000, 3_000)
 _CLIENTS: Final = (1, 50_000, 31_000)
 # Between two deliveries of due messages, writes of offsets that wait, looks at members of other processes, at users.
 _DELIVERY_S: Final = 0.1
 _OFFSETS_S: Final = 0.5
 _MEMBERS_S: Final = 1.0
 _USERS_S: Final = 1.0
+_CHECKS_S: Final = 1.0
 
 
 def address_of(host: str, port: int) -> str:
@@ -124,14 +128,21 @@ class BrokerServer:
         parts.callback(self._listener.close)
         self._pools = {
             name: WorkerPool(name, *figures)
-            for name, figures in {"send": _SEND, "pull": _PULL, "admin": _ADMIN, "client": _CLIENTS}.items()
-        }
+            for name, figures in {
+                "send": _SEND, "pull": _PULL, "admin": _ADMIN, "client": _CLIENTS, "transaction": _TRANSACTIONS,
+            }.items()
+        }  # fmt: skip
         for pool in self._pools.values():
             parts.callback(pool.close)
         self._locks = QueueLocks(served)
         self._members = Members(served, self._locks.release)
         self._holds = HeldPulls(self.store)
         self._pulls = PullProcessor(served, self._members, self._offsets, self._holds)
+        self._transactions = TransactionProcessor(served, self._members, self._holds.stored)
+        self._checks = TransactionChecks(
+            self.store.transactions, self._transactions, self.store.clock,
+            file_reserved_hours=self.store.config.file_reserved_time,
+        )  # fmt: skip
         self.routes = RouteTable()
         addresses = {MASTER_ID: self.address}
         own = BrokerData(cluster=cluster_name, broker_name=served.name, broker_addrs=addresses)
@@ -183,6 +194,7 @@ class BrokerServer:
             RequestCode.SEND_MESSAGE_V2: Service(sends.send, send),
             RequestCode.SEND_BATCH_MESSAGE: Service(sends.send, send),
             RequestCode.CONSUMER_SEND_MSG_BACK: Service(sends.send_back, send),
+            RequestCode.END_TRANSACTION: Service(self._transactions.end, self._pools["transaction"]),
             RequestCode.PULL_MESSAGE: Service(self._pulls.pull, pull),
             RequestCode.LITE_PULL_MESSAGE: Service(self._pulls.pull, pull),
             RequestCode.QUERY_CONSUMER_OFFSET: Service(self._offsets.query, admin),
@@ -239,4 +251,5 @@ class BrokerServer:
             Step("expired locks of queues", _MEMBERS_S, self._locks.end_expired),
             Step("changed groups", _MEMBERS_S, self._members.notify_changes),
             *((Step("users", _USERS_S, self._users.reload_if_changed),) if self._users is not None else ()),
+            Step("questions about transactions", _CHECKS_S, self._checks.round),
         )

@@ -5,7 +5,7 @@ Pulls are in `local_pull`. Sources: SendMessageProcessor.java, ConsumerManagePro
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +20,7 @@ from rmq_store.broker.rules.hot_queue import is_hot
 from rmq_store.broker.store.store import Store
 from rmq_store.format.frames.frame_check import TRANSACTION_MASK
 from rmq_store.format.frames.message import Message
+from rmq_store.format.properties.property_string import TRANSACTION_PREPARED
 from rmq_store.format.text.host import Host
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.messages import MessageExt, MessageQueue, PoppedMessage, PullBatchResult, PullResult
@@ -38,6 +39,8 @@ class LocalBroker:
     def __init__(self, name: str, store: Store, *, strict_last_offset: bool = False) -> None:
         self.name = name
         self.store = store
+        self.takes_half_messages: Callable[[str], bool] = lambda group: True
+        """Whether a producer of the group can be asked; a half message of another one is refused."""
         self._answers = Answers(name)
         self._pull = LocalPull(name, store, self._answers)
         self._strict_last_offset = strict_last_offset
@@ -61,11 +64,20 @@ class LocalBroker:
         born_host: Host | None = None,
     ) -> SendResult:
         """See `Broker.send`; `born_host` None: the store's own. An append that has to wait for a second is answered
-        with SYSTEM_BUSY, as by a broker.
+        with SYSTEM_BUSY, as by a broker. A message with TRAN_MSG becomes a half message.
         """
         self._check_send(message.topic, queue_id)
+        if message.properties.get(TRANSACTION_PREPARED, "").lower() == "true":
+            if not self.takes_half_messages(producer_group):
+                reason = "half messages need a TransactionProducer, which is asked for the outcome"
+                raise self._answers.error(ResponseCode.NO_PERMISSION, reason)
+            with self._answers.answering():
+                half = self.store.transactions.prepare(
+                    message, queue_id, producer_group, sys_flag=sys_flag & ~TRANSACTION_MASK, born_host=born_host
+                )
+            return replace(half, broker_name=self.name)
         if sys_flag & TRANSACTION_MASK:
-            reason = "half messages need a broker; a store has no transactions"
+            reason = f"only a message with the property {TRANSACTION_PREPARED} is a half message"
             raise self._answers.error(ResponseCode.NO_PERMISSION, reason)
         with self._answers.answering():
             result = self.store.send(

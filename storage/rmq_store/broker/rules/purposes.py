@@ -28,6 +28,11 @@ REDRIVE: Final = "redrive"
 RESTORE: Final = "restore"
 """Dead letters that were restored from an archive; key: store and group, value: number of the unit."""
 
+TRANSACTION: Final = "transaction"
+"""Ends and questions of half messages; key: their queue, value: number of the unit. And half messages that were put
+back into checking; key: `resumed-` and the queue offset.
+"""
+
 EXPIRING: Final = frozenset({SINK, TXN, SEND_BACK})
 """Spark may repeat these commits, for a limited time. Units of the other purposes say how far something was done, and
 are never forgotten.

@@ -25,6 +25,7 @@ from rmq_store.broker.retry.retry import Retry
 from rmq_store.broker.store.administration import Administration
 from rmq_store.broker.store.retention import Retention
 from rmq_store.broker.store.unlisted_topics import UnlistedTopics
+from rmq_store.broker.transactions.transactions import Transactions
 from rmq_store.broker.write.flusher import Flusher
 from rmq_store.broker.write.writer import Writer
 from rmq_store.errors import (
@@ -71,6 +72,7 @@ class StoreParts:
             self._pop = Pop(
                 log, broker_name, self._topics, groups, self._offsets, self._queues, self._writer, self._retry
             )
+        self._transactions = Transactions(log, file.config, self._topics, self._queues, self._offsets, self._writer)
         self._retention = Retention(log, file.config, self._queues, self._topics)
         self._admin = Administration(log, self._topics, self._groups, self._offsets, self._queues, self._unlisted)
         self._pid = os.getpid()

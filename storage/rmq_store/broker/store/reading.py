@@ -19,6 +19,7 @@ from rmq_store.broker.read.queue_frames import FrameRange
 from rmq_store.broker.read.read_request import ReadRequest
 from rmq_store.broker.read.records import message_at, raw_bytes
 from rmq_store.broker.store.topics_and_groups import TopicsAndGroups
+from rmq_store.broker.transactions.transactions import Transactions
 from rmq_store.files.segments.pin import Pin
 from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.format.tables.schema import MESSAGE_SCHEMA
@@ -168,6 +169,12 @@ class Reading(TopicsAndGroups):
         """Finds messages by key, unique key, id, queue offset and time."""
         self._reading()
         return self._query
+
+    @property
+    def transactions(self) -> Transactions:
+        """Half messages: stored, ended, asked for. A read-only store lists them."""
+        self._reading()
+        return self._transactions
 
     def log_range(self) -> tuple[int, int]:
         """[start, end) of the commit log as this store sees it now."""

@@ -126,6 +126,7 @@ class Store(Reading, Writing):
                     self._schedule.close()
                 if self._pop is not None:
                     self._pop.close()
+                self._transactions.save_progress()
             finally:
                 opening.close(self._log)
         else:

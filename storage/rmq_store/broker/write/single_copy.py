@@ -26,7 +26,14 @@ class CopiedMessage:
 
 
 def record_of(
-    message: CopiedMessage, topic: str, queue_id: int, *, reconsume_times: int, delay_ms: int, config: StoreConfig
+    message: CopiedMessage,
+    topic: str,
+    queue_id: int,
+    *,
+    reconsume_times: int,
+    delay_ms: int,
+    config: StoreConfig,
+    prepared_transaction_offset: int = 0,
 ) -> OneRecord:
     """The record that puts `message` into a queue of any topic; the same bytes, apart from the order of properties, as
     `copy_frames` gives.
@@ -51,6 +58,7 @@ def record_of(
         flag=message.flag,
         sys_flag=message.sys_flag,
         reconsume_times=reconsume_times,
+        prepared_transaction_offset=prepared_transaction_offset,
         crc_property=config.enabled_append_prop_crc,
     )
     tags = message.properties.get(TAGS)

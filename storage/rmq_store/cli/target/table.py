@@ -62,6 +62,8 @@ _LETTERS: Final = (
     "consume and send with clients"
 )
 
+_TRANSACTIONS: Final = "A broker does not hand out its half messages; it asks their producers itself"
+
 COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     "topics": differs("cluster.topics:topics", _BROKERS),
     "top": differs("cluster.top:top", "Figures of all brokers; no figures of disks"),
@@ -73,6 +75,9 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     "groups": differs("cluster.groups:groups", f"{_BROKERS}; {_WAITING}; filters are not shown"),
     "lag": differs("cluster.lag:lag", f"{_BROKERS}; {_WAITING}; of a queue with a lag one message is read"),
     "delayed": refused("A broker does not hand out its timers and half messages"),
+    "transactions list": refused(_TRANSACTIONS),
+    "transactions explain": refused(_TRANSACTIONS),
+    "transactions resume": refused(_TRANSACTIONS),
     "offsets show": differs("cluster.offsets:show", f"{_BROKERS}; brokers of 4.x show 0 for a queue without an offset"),
     "offsets export": differs("cluster.offsets:export", f"{_BROKERS}; nothing is printed if a broker does not answer"),
     "offsets reset": differs("cluster.offsets:reset", f"{_BROKERS}; {_RESET}"),

@@ -13,6 +13,7 @@ from rmq_store.broker.processor.local_broker import LocalBroker
 from rmq_store.broker.rules.routing import AUTO_CREATE_QUEUE_MAX
 from rmq_store.broker.store.store import Store
 from rmq_store.client.backend.backend import Backend
+from rmq_store.client.backend.local_transactions import LocalTransactions
 from rmq_store.client.backend.transactions import OnCheck, Transactions
 from rmq_store.errors import TopicKindError, UsageError
 from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX
@@ -64,10 +65,15 @@ class LocalBackend:
             self.close()
             raise
         self._brokers: Mapping[str, LocalBroker] = MappingProxyType(dict(sorted(brokers.items())))
+        self._transactions = LocalTransactions(self._brokers)
+        for broker in self._brokers.values():
+            broker.takes_half_messages = self._transactions.is_there
         self.clock: Callable[[], int] = clock or next(iter(self._brokers.values())).store.clock
 
     def close(self) -> None:
         """Leave all groups, and close the stores that were given by path. Does nothing the second time."""
+        if hasattr(self, "_transactions"):
+            self._transactions.close()
         for broker in getattr(self, "_brokers", {}).values():
             broker.close()
         while self._opened:
@@ -112,11 +118,8 @@ class LocalBackend:
         return _queues(topic, ((name, config.read_queue_nums) for name, config in known.items() if config.readable))
 
     def transactions(self, group: str, client_id: str, on_check: OnCheck) -> Transactions:
-        """As `Backend.transactions`: refused with UsageError."""
-        raise UsageError(
-            f"producer group {group!r}: a store has no transactions yet, because nobody asks producers for their "
-            "outcome. Use brokers (rmq://ns1:9876), or the outbox of rmq_store.reliable beside your database"
-        )
+        """As `Backend.transactions`. A thread of this backend asks for transactions of its stores."""
+        return self._transactions.open(group, on_check)
 
     def _configs(self, find: Callable[[Store], TopicConfig | None], topic: str) -> dict[str, TopicConfig]:
         try:

@@ -56,7 +56,8 @@ class TransactionProducer(Producer):
     question goes to the newest copy. An end that crosses such a question on the way can still meet an older copy, and
     the message is seen twice: keep local transactions shorter than the broker's `transactionTimeOut`.
 
-    `start` registers the group at the brokers. UsageError: the backend is a store, which has no transactions yet.
+    `start` registers the group at the brokers. Stores need no server: this process asks its own members for the open
+    transactions of their groups, and an end that was sent is stored.
     """
 
     def __init__(

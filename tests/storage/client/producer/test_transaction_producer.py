@@ -12,7 +12,7 @@ import pytest
 
 from helpers.cluster.simulated import SimulatedBroker, SimulatedCluster
 from helpers.cluster.stub_server import StubConnection
-from rmq_store import Message, SendStatus, Store, UsageError
+from rmq_store import Message, SendStatus, UsageError
 from rmq_store.client import (
     LocalTransactionState,
     MessageExt,
@@ -490,11 +490,7 @@ def test_a_namespace_is_on_the_wire_only(cluster: SimulatedCluster, halves: list
     assert asker.ends[1].ext_fields["producerGroup"] == "ns%pg"
 
 
-def test_a_store_has_no_transactions(tmp_path: Path) -> None:
-    Store.open(tmp_path / "store", create=True).close()
-    producer = TransactionProducer("pg", tmp_path / "store", listener=TransactionListener())
-    with pytest.raises(UsageError, match="a store has no transactions yet"):
-        producer.start()
+def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="at least 1"):
         TransactionProducer("pg", tmp_path, listener=TransactionListener(), check_request_hold_max=0)
     with pytest.raises(UsageError, match="a function is expected"):

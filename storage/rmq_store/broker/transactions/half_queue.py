@@ -1,0 +1,172 @@
+"""The half messages of a store that nobody has ended: what the half topic and the op topic say together (data plane).
+
+Both topics are read in batches, in the order of the log, so that memory holds pending half messages only:
+
+    half topic   ... done ...|  7  8  9  10  |          the committed offset of CID_RMQ_SYS_TRANS: all below are done
+    op topic     ... done ...|  "8"  "7,10"  |          pending: 9
+
+A later call reads only what is new. A half message that is damaged, or does not name its queue or group, is logged once
+and holds up no other. A damaged op record is an error: without it an ended transaction could be ended twice. Source:
+TransactionalMessageServiceImpl#check, #fillOpRemoveMap.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_store.broker.metadata.offsets import OffsetTable
+from rmq_store.broker.read.queues import Queues
+from rmq_store.broker.read.read_request import ReadRequest
+from rmq_store.broker.rules import transaction as rules
+from rmq_store.errors import CorruptionError
+from rmq_store.format.properties.property_string import PRODUCER_GROUP
+from rmq_store.format.text.names import HALF_TOPIC, OP_HALF_TOPIC
+
+_log: Final = logging.getLogger(__name__)
+
+_QUEUE: Final = 0
+_ROWS: Final = 4096
+_COLUMNS: Final = ("queueOffset", "commitLogOffset", "msgId", "bornTimestamp", "storeTimestamp", "properties")
+
+
+class PendingHalf(NamedTuple):
+    """A half message without an end, and the queue that it is for. `first_offset`: the queue offset of its first copy.
+    `is_ours` False: a broker has left it.
+    """
+
+    queue_offset: int
+    commit_log_offset: int
+    first_offset: int
+    topic: str
+    queue_id: int
+    group: str
+    transaction_id: str
+    born_ms: int
+    stored_ms: int
+    check_times: int
+    immunity_ms: int
+    is_ours: bool
+
+    @property
+    def due_ms(self) -> int:
+        """When a producer is asked next."""
+        return self.stored_ms + (rules.CHECK_INTERVAL_MS if self.check_times else self.immunity_ms)
+
+
+class HalfQueue:
+    """Pending half messages of one store by their queue offsets, in that order. Not safe for threads."""
+
+    def __init__(self, queues: Queues, offsets: OffsetTable) -> None:
+        self._queues = queues
+        self._offsets = offsets
+        self.pending: dict[int, PendingHalf] = {}
+        self._newest: dict[int, int] = {}  # first copy -> newest copy, of those pending
+        self._early: set[int] = set()  # ended, and not read yet
+        self._halves_end = self._ops_end = -1  # -1: nothing is read yet
+
+    @property
+    def is_read(self) -> bool:
+        """True after the first `read_on`."""
+        return self._halves_end >= 0
+
+    def read_on(self) -> None:
+        """Read what the log holds by now. CorruptionError: an op record cannot be read."""
+        # The ops first: each names half messages that were stored before it.
+        ops, halves = (self._queues.range(topic, _QUEUE) for topic in (OP_HALF_TOPIC, HALF_TOPIC))
+        if not self.is_read:
+            done = self._offsets.committed(rules.TRANSACTION_GROUP)
+            self._halves_end = done.get((HALF_TOPIC, _QUEUE), 0)
+            self._ops_end = done.get((OP_HALF_TOPIC, _QUEUE), 0)
+        self._halves_end, self._ops_end = max(self._halves_end, halves.min_offset), max(self._ops_end, ops.min_offset)
+        while self._halves_end < halves.max_offset:
+            end = min(self._halves_end + _ROWS, halves.max_offset)
+            for half in self._halves(self._halves_end, end):
+                if half.queue_offset not in self._early:
+                    self._add(half)
+            self._halves_end = end
+            self._early = {offset for offset in self._early if offset >= end}
+            self._read_ops(ops.max_offset, self._queues.commit_log_offset_before(HALF_TOPIC, _QUEUE, end))
+        self._read_ops(ops.max_offset, None)
+        for gone in [offset for offset in self.pending if offset < halves.min_offset]:
+            _log.error("half message %d was deleted with its segment before its transaction ended", gone)
+            self._remove(gone)
+
+    def newest_copy(self, half: PendingHalf | int) -> PendingHalf | None:
+        """The copy that counts of a first copy's queue offset, or of a copy; None: the transaction has ended."""
+        first = half if isinstance(half, int) else half.first_offset
+        return self.pending.get(self._newest.get(first, -1))
+
+    def progress(self) -> dict[tuple[str, int], int]:
+        """The offsets that tell a broker, and the next opener, where to begin: all half messages below are done, and
+        no op record below names another one.
+        """
+        if not self.pending:
+            return {(HALF_TOPIC, _QUEUE): self._halves_end, (OP_HALF_TOPIC, _QUEUE): self._ops_end}
+        oldest = self.pending[min(self.pending)]
+        low = self._queues.range(OP_HALF_TOPIC, _QUEUE).min_offset
+        places = self._queues.entries(OP_HALF_TOPIC, _QUEUE, low, self._ops_end)["commit_log_offset"]
+        before = int(np.searchsorted(places.astype(np.int64), oldest.commit_log_offset))
+        return {(HALF_TOPIC, _QUEUE): oldest.queue_offset, (OP_HALF_TOPIC, _QUEUE): low + before}
+
+    def _add(self, half: PendingHalf) -> None:
+        self.pending[half.queue_offset] = half
+        self._newest[half.first_offset] = half.queue_offset
+
+    def _remove(self, queue_offset: int) -> None:
+        half = self.pending.pop(queue_offset, None)
+        if half is None:
+            if queue_offset >= self._halves_end:
+                self._early.add(queue_offset)
+        elif self._newest.get(half.first_offset) == queue_offset:
+            del self._newest[half.first_offset]
+
+    def _read_ops(self, end: int, until_log_offset: int | None) -> None:
+        """Read op records below `end`; no further batch behind one that reaches `until_log_offset`."""
+        columns = ("tags", "body")
+        while self._ops_end < end:
+            stop = min(self._ops_end + _ROWS, end)
+            for batch in self._queues.read(ReadRequest(OP_HALF_TOPIC, _QUEUE, self._ops_end, stop, columns)):
+                for tag, body in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
+                    if tag == rules.REMOVED_TAG:
+                        for offset in rules.removed_offsets(body):
+                            self._remove(offset)
+            self._ops_end = stop
+            if until_log_offset is not None:
+                if self._queues.commit_log_offset_before(OP_HALF_TOPIC, _QUEUE, stop) > until_log_offset:
+                    return
+
+    def _halves(self, start: int, end: int) -> Iterator[PendingHalf]:
+        try:
+            batches = list(self._queues.read(ReadRequest(HALF_TOPIC, _QUEUE, start, end, _COLUMNS)))
+        except CorruptionError as error:
+            if end - start == 1:
+                _log.error("half message %d cannot be read, its transaction never ends: %s", start, error)
+                return
+            middle = (start + end) // 2
+            yield from self._halves(start, middle)
+            yield from self._halves(middle, end)
+            return
+        for batch in batches:
+            yield from _rows(batch)
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[PendingHalf]:
+    times = (batch.column(name).cast("int64").to_pylist() for name in ("bornTimestamp", "storeTimestamp"))
+    others = (batch.column(name).to_pylist() for name in ("queueOffset", "commitLogOffset", "msgId", "properties"))
+    for offset, log_offset, unique_key, pairs, born_us, stored_us in zip(*others, *times, strict=True):
+        properties = dict(pairs)
+        target, group = rules.real_queue(properties), properties.get(PRODUCER_GROUP)
+        if target is None or not group:
+            _log.error("half message %d names no queue or no producer group: its transaction never ends", offset)
+            continue
+        first = properties.get(rules.HALF_OF)
+        yield PendingHalf(
+            offset, log_offset, offset if first in (None, rules.FIRST) else max(rules.number(first), 0), *target,
+            group, unique_key, born_us // 1000, stored_us // 1000, rules.check_times(properties),
+            rules.immunity_ms(properties), first is not None,
+        )  # fmt: skip

@@ -1,0 +1,100 @@
+"""`rmq transactions`: what is open, why, and how it goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store import Message, Store, StoreConfig
+from rmq_store.broker.transactions.checks import TransactionChecks
+from rmq_store.broker.write.single_copy import CopiedMessage
+from rmq_store.format.text.host import Host
+
+
+class Everybody:
+    """Producers that never decide."""
+
+    def is_there(self, group: str) -> bool:
+        return group == "pg"
+
+    def ask(self, half: object, message: object) -> bool:
+        return True
+
+
+@pytest.fixture
+def root(scratch: Path, small: StoreConfig) -> Path:
+    """One transaction each: given up, committed, rolled back, open, of a broker."""
+    now = [1_700_000_000_000]
+    path = scratch / "store"
+    with Store.open(path, create=True, config=small, clock=lambda: now[0]) as store:
+        store.create_topic("Orders", 1)
+        halves = store.transactions
+
+        def send(name: str, group: str = "pg") -> Any:
+            return halves.prepare(Message("Orders", b"tea", properties={"UNIQ_KEY": name}), 0, group)
+
+        send("U-GIVEN-UP")
+        checks = TransactionChecks(halves, Everybody(), store.clock, file_reserved_hours=72)
+        for _ in range(17):
+            now[0] += 30_000
+            checks.round()
+        for name, commit in (("U-COMMITTED", True), ("U-ROLLED-BACK", False)):
+            sent = send(name)
+            halves.end("pg", sent.queue_offset, sent.commit_log_offset, commit=commit)
+        send("U-OPEN", "pg-away")
+        own = {"UNIQ_KEY": "U-BROKER", "TRAN_MSG": "true", "PGROUP": "pg", "REAL_TOPIC": "Orders", "REAL_QID": "0"}
+        left = CopiedMessage(b"tea", 0, 0, now[0], Host.parse("10.1.2.3:1"), own)
+        store._writer.put(halves._records.half(left))
+    return path
+
+
+def states(root: Path, run: Any) -> dict[str, str]:
+    result = run("transactions", "list", "--json", store=root)
+    assert result.exit_code == 0, result.output
+    return {row["transactionId"]: row["state"] for row in json.loads(result.stdout)}
+
+
+def test_open_transactions_are_listed_with_their_state(root: Path, run: Any) -> None:
+    assert states(root, run) == {"U-OPEN": "open", "U-BROKER": "of a broker", "U-GIVEN-UP": "given up"}
+    result = run("transactions", "list", store=root)
+    header, first, *_ = result.stdout.splitlines()
+    assert header.split() == ["STATE", "GROUP", "TOPIC", "QUEUE", "AGE", "CHECKS", "TRANSACTION"]
+    assert first.split()[:4] == ["open", "pg-away", "Orders", "0"]
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("U-OPEN", "The next question is due now, as soon as a producer of group pg-away is connected."),
+    ("U-BROKER", "A RocketMQ broker left it"), ("U-GIVEN-UP", "after 15 questions without an outcome"),
+    ("U-COMMITTED", "queue 0 of Orders, offset 0"), ("U-ROLLED-BACK", "It was rolled back"),
+])  # fmt: skip
+def test_each_transaction_is_explained(root: Path, run: Any, name: str, text: str) -> None:
+    result = run("transactions", "explain", name, store=root)
+    assert result.exit_code == 0, result.output
+    assert text in result.stdout
+
+
+def test_an_unknown_transaction_is_an_error(root: Path, run: Any) -> None:
+    for command in ("explain", "resume"):
+        result = run("transactions", command, "U-NONE", store=root)
+        assert (result.exit_code, "'U-NONE'" in result.stderr) == (2, True)
+
+
+def test_what_was_given_up_or_left_by_a_broker_is_resumed_once(root: Path, run: Any) -> None:
+    result = run("transactions", "resume", "U-BROKER", "U-GIVEN-UP", "--json", store=root)
+    assert json.loads(result.stdout) == {"resumed": ["U-BROKER", "U-GIVEN-UP"]}
+    result = run("transactions", "resume", "--all", store=root)
+    assert result.stdout == "nothing to resume\n"
+    with Store.open(root, read_only=True) as store:
+        pending = {half.transaction_id: half for half in store.transactions.pending()}
+    assert {name: (half.is_ours, half.check_times) for name, half in pending.items()} == {
+        "U-OPEN": (True, 0), "U-BROKER": (True, 0), "U-GIVEN-UP": (True, 0),
+    }  # fmt: skip
+
+
+def test_transactions_are_named_or_all_are_meant(root: Path, run: Any) -> None:
+    assert run("transactions", "resume", store=root).exit_code == 2
+    assert run("transactions", "resume", "--all", "U-OPEN", store=root).exit_code == 2
+

@@ -1,0 +1,119 @@
+"""Transactions of stores without a server: the producers of this process are asked by a thread of their backend."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_store import Store, StoreConfig, StoreFailedError
+from rmq_store.client import (
+    LocalBackend,
+    LocalTransactionState,
+    Message,
+    MessageExt,
+    MQBrokerError,
+    MQClientError,
+    Producer,
+    TransactionListener,
+    TransactionProducer,
+)
+from rmq_store.errors import UsageError
+
+COMMIT, ROLLBACK, UNKNOWN = (
+    LocalTransactionState.COMMIT_MESSAGE,
+    LocalTransactionState.ROLLBACK_MESSAGE,
+    LocalTransactionState.UNKNOW,
+)
+PATIENCE_S = 60.0
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    end_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end_s, "it did not happen"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def root(scratch: Path, small: StoreConfig) -> Path:
+    with Store.open(scratch / "store", create=True, config=small) as store:
+        store.create_topic("Orders", 1)
+    return scratch / "store"
+
+
+def bodies(store: Store) -> list[bytes]:
+    low, high = store.queue_range("Orders", 0)
+    batches = store.read("Orders", 0, low, high, columns=["body"])
+    return [body for batch in batches for body in batch.column(0).to_pylist()]
+
+
+def listener(
+    state: LocalTransactionState, check: Callable[[MessageExt], LocalTransactionState] = lambda _: UNKNOWN
+) -> TransactionListener:
+    return TransactionListener(lambda *_: state, check)
+
+
+@pytest.mark.parametrize(("state", "expected"), [(COMMIT, [b"tea"]), (ROLLBACK, [])])
+def test_a_transaction_of_a_store_ends_as_its_producer_says(
+    root: Path, state: LocalTransactionState, expected: list[bytes]
+) -> None:
+    with TransactionProducer("pg", root, listener=listener(state)) as producer:
+        result = producer.send_message_in_transaction(Message("Orders", b"tea"))
+        assert (result.local_transaction_state, result.end_was_sent) == (state, True)
+    with Store.open(root, read_only=True) as store:
+        assert bodies(store) == expected
+        assert store.transactions.pending() == []
+
+
+@pytest.mark.statement("A07")
+def test_a_half_message_that_may_be_stored_is_not_sent_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = 0
+
+    def fail(*_: object, **__: object) -> None:
+        nonlocal sent
+        sent += 1
+        raise StoreFailedError("nobody knows whether it is stored")
+
+    with Store.open(root) as store, TransactionProducer("pg", store, listener=listener(COMMIT)) as producer:
+        monkeypatch.setattr(store.transactions, "prepare", fail)
+        with pytest.raises((MQBrokerError, MQClientError)):
+            producer.send_message_in_transaction(Message("Orders", b"tea"))
+    assert sent == 1
+
+
+def test_a_member_answers_for_a_process_that_is_gone(root: Path) -> None:
+    now_ms = 1_700_000_000_000
+    asked: list[MessageExt] = []
+    with Store.open(root, clock=lambda: now_ms) as store, LocalBackend(store) as backend:
+        with TransactionProducer("pg", backend, listener=listener(UNKNOWN)) as producer:
+            result = producer.send_message_in_transaction(Message("Orders", b"tea", tags="TagA"))
+        assert bodies(store) == []
+    now_ms += 60_000
+
+    def check(message: MessageExt) -> LocalTransactionState:
+        asked.append(message)
+        return COMMIT
+
+    with Store.open(root, clock=lambda: now_ms) as store, LocalBackend(store) as backend:
+        with TransactionProducer("other", backend, listener=listener(UNKNOWN, lambda _: ROLLBACK)):
+            with TransactionProducer("pg", backend, listener=listener(UNKNOWN, check)):
+                eventually(lambda: not store.transactions.pending())
+        assert bodies(store) == [b"tea"]
+    (message,) = asked
+    assert (message.topic, message.tags) == ("Orders", "TagA")
+    assert message.properties["__transactionId__"] == result.transaction_id
+
+
+def test_a_half_message_needs_a_producer_that_can_be_asked(root: Path) -> None:
+    message = Message("Orders", b"tea", properties={"TRAN_MSG": "true", "PGROUP": "pg"})
+    with Producer("pg", root) as producer, pytest.raises((MQBrokerError, MQClientError), match="TransactionProducer"):
+        producer.send(message)
+
+
+def test_a_group_has_one_producer_of_transactions_in_a_backend(root: Path) -> None:
+    with LocalBackend(root) as backend, TransactionProducer("pg", backend, listener=listener(COMMIT)):
+        with pytest.raises(UsageError, match="has a TransactionProducer"):
+            TransactionProducer("pg", backend, listener=listener(COMMIT)).start()
