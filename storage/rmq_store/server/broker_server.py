@@ -24,6 +24,9 @@ from rmq_store.server.alone import open_alone, server_lock
 from rmq_store.server.housekeeping import Housekeeping, Step
 from rmq_store.server.name_server.route_processor import RouteProcessor
 from rmq_store.server.name_server.route_table import RouteTable
+from rmq_store.server.pop.assignments import Assignments
+from rmq_store.server.pop.held_pops import HeldPop, HeldPops
+from rmq_store.server.pop.pop_processor import PopProcessor
 from rmq_store.server.processors.administration import AdministrationProcessor, topic_config_of
 from rmq_store.server.processors.committed_offsets import CommittedOffsets
 from rmq_store.server.processors.held_pulls import HeldPull, HeldPulls
@@ -46,8 +49,10 @@ CLUSTER_NAME: Final = "DefaultCluster"
 # BrokerConfig.java: threads (two processors), queue capacities, and how long a request may wait in its queue.
 _SEND: Final = (1, 10_000, 200)
 _PULL: Final = (2, 100_000, 5_000)
+_POP: Final = (2, 100_000, 5_000)
 _ADMIN: Final = (2, 20_000, 5_000)
 _CLIENTS: Final = (1, 50_000, 31_000)
+_POOLS: Final = {"send": _SEND, "pull": _PULL, "pop": _POP, "admin": _ADMIN, "client": _CLIENTS}
 # Between two deliveries of due messages, writes of offsets that wait, and looks at members of other processes.
 _DELIVERY_S: Final = 0.1
 _OFFSETS_S: Final = 0.5
@@ -108,16 +113,15 @@ class BrokerServer:
         self._offsets = CommittedOffsets(served)
         parts.callback(self._offsets.write)
         parts.callback(self._listener.close)
-        self._pools = {
-            name: WorkerPool(name, *figures)
-            for name, figures in {"send": _SEND, "pull": _PULL, "admin": _ADMIN, "client": _CLIENTS}.items()
-        }
+        self._pools = {name: WorkerPool(name, *figures) for name, figures in _POOLS.items()}
         for pool in self._pools.values():
             parts.callback(pool.close)
         self._locks = QueueLocks(served)
         self._members = Members(served, self._locks.release)
         self._holds = HeldPulls(self.store)
         self._pulls = PullProcessor(served, self._members, self._offsets, self._holds)
+        self._held_pops = HeldPops(self.store)
+        self._pops = PopProcessor(served, self._held_pops)
         self.routes = RouteTable()
         addresses = {MASTER_ID: self.address}
         own = BrokerData(cluster=cluster_name, broker_name=served.name, broker_addrs=addresses)
@@ -125,6 +129,8 @@ class BrokerServer:
         self._dispatcher = Dispatcher(self._services())
         self._holds.start(self._wake)
         parts.callback(self._holds.close)
+        self._held_pops.start(self._wake_pop)
+        parts.callback(self._held_pops.close)
         housekeeping = Housekeeping(str(self.store.path), self._steps())
         housekeeping.start()
         parts.callback(housekeeping.close)
@@ -155,12 +161,14 @@ class BrokerServer:
     def _disconnected(self, peer: Peer) -> None:
         self.routes.disconnected(peer)
         self._holds.disconnected(peer)
+        self._held_pops.disconnected(peer)
         work = partial(self._members.disconnected, peer)
         self._pools["client"].submit(Work(float("inf"), work, work), force=True)
 
     def _services(self) -> dict[int, Service]:
-        send, pull, admin, client = (self._pools[name] for name in ("send", "pull", "admin", "client"))
-        sends, ends = SendProcessor(self._served, self._holds.stored), QueueEndsProcessor(self._served)
+        send, pull, pop, admin, client = (self._pools[name] for name in ("send", "pull", "pop", "admin", "client"))
+        sends, ends = SendProcessor(self._served, self._stored), QueueEndsProcessor(self._served)
+        assignments = Assignments(self._served)
         queries = QueryProcessor(self._served)
         admins = AdministrationProcessor(self._served, self._members, self._offsets)
         routes, members = RouteProcessor(self.routes), self._members
@@ -171,6 +179,12 @@ class BrokerServer:
             RequestCode.CONSUMER_SEND_MSG_BACK: Service(sends.send_back, send),
             RequestCode.PULL_MESSAGE: Service(self._pulls.pull, pull),
             RequestCode.LITE_PULL_MESSAGE: Service(self._pulls.pull, pull),
+            RequestCode.POP_MESSAGE: Service(self._pops.pop, pop),
+            RequestCode.ACK_MESSAGE: Service(self._pops.ack, pop),
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: Service(self._pops.change_invisible_time, pop),
+            RequestCode.POLLING_INFO: Service(self._pops.polling_info, admin),
+            RequestCode.QUERY_ASSIGNMENT: Service(assignments.query, client),
+            RequestCode.SET_MESSAGE_REQUEST_MODE: Service(assignments.set_mode, admin),
             RequestCode.QUERY_CONSUMER_OFFSET: Service(self._offsets.query, admin),
             RequestCode.UPDATE_CONSUMER_OFFSET: Service(self._offsets.update, admin),
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Service(ends.search, admin),
@@ -216,6 +230,15 @@ class BrokerServer:
         assert self._dispatcher is not None
         work = partial(self._dispatcher.run, lambda _: self._pulls.pull_again(held, is_last=is_last), held.request)
         self._pools["pull"].submit(Work(float("inf"), work, work), force=True)
+
+    def _wake_pop(self, held: HeldPop, is_last: bool) -> None:
+        assert self._dispatcher is not None
+        work = partial(self._dispatcher.run, lambda _: self._pops.pop_again(held, is_last=is_last), held.request)
+        self._pools["pop"].submit(Work(float("inf"), work, work), force=True)
+
+    def _stored(self, topic: str, queue_id: int) -> None:
+        self._holds.stored(topic, queue_id)
+        self._held_pops.stored(topic)
 
     def _steps(self) -> tuple[Step, ...]:
         return (
