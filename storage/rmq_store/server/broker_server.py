@@ -20,6 +20,9 @@ from rmq_store.errors import UsageError
 from rmq_store.protocol.bodies.routes import MASTER_ID, BrokerData
 from rmq_store.protocol.bodies.topics import TopicConfig
 from rmq_store.protocol.wire.request_codes import RequestCode
+from rmq_store.server.admin.changes import Changes
+from rmq_store.server.admin.member_questions import MemberQuestions
+from rmq_store.server.admin.resets import Resets
 from rmq_store.server.alone import open_alone, server_lock
 from rmq_store.server.housekeeping import Housekeeping, Step
 from rmq_store.server.name_server.route_processor import RouteProcessor
@@ -169,6 +172,8 @@ class BrokerServer:
         send, pull, pop, admin, client = (self._pools[name] for name in ("send", "pull", "pop", "admin", "client"))
         sends, ends = SendProcessor(self._served, self._stored), QueueEndsProcessor(self._served)
         assignments = Assignments(self._served)
+        changes, resets = Changes(self._served, self._offsets), Resets(self._served, self._members, self._offsets)
+        questions = MemberQuestions(self._served, self._members)
         queries = QueryProcessor(self._served)
         admins = AdministrationProcessor(self._served, self._members, self._offsets)
         routes, members = RouteProcessor(self.routes), self._members
@@ -200,6 +205,13 @@ class BrokerServer:
             RequestCode.CHECK_CLIENT_CONFIG: Service(members.check_client, client),
             RequestCode.QUERY_MESSAGE: Service(queries.query, admin),
             RequestCode.VIEW_MESSAGE_BY_ID: Service(queries.view, admin),
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Service(changes.update_group, admin),
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: Service(changes.delete_group, admin),
+            RequestCode.DELETE_TOPIC_IN_BROKER: Service(changes.delete_topic, admin),
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Service(resets.reset, admin),
+            RequestCode.GET_CONSUMER_RUNNING_INFO: Service(questions.running_info, admin),
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: Service(questions.consume_directly, admin),
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: Service(routes.delete_topic, client),
             RequestCode.UPDATE_AND_CREATE_TOPIC: Service(admins.create_topic, admin),
             RequestCode.GET_TOPIC_CONFIG: Service(admins.topic_config, admin),
             RequestCode.GET_ALL_TOPIC_CONFIG: Service(admins.topic_configs, admin),
