@@ -21,6 +21,7 @@ from rmq_store.protocol.bodies.routes import MASTER_ID, BrokerData
 from rmq_store.protocol.bodies.topics import TopicConfig
 from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.server.admin.changes import Changes
+from rmq_store.server.admin.cleaning import Cleaning
 from rmq_store.server.admin.member_questions import MemberQuestions
 from rmq_store.server.admin.resets import Resets
 from rmq_store.server.alone import open_alone, server_lock
@@ -173,6 +174,7 @@ class BrokerServer:
         sends, ends = SendProcessor(self._served, self._stored), QueueEndsProcessor(self._served)
         assignments = Assignments(self._served)
         changes, resets = Changes(self._served, self._offsets), Resets(self._served, self._members, self._offsets)
+        cleaning = Cleaning(self._served, self._offsets)
         questions = MemberQuestions(self._served, self._members)
         queries = QueryProcessor(self._served)
         admins = AdministrationProcessor(self._served, self._members, self._offsets)
@@ -208,6 +210,9 @@ class BrokerServer:
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Service(changes.update_group, admin),
             RequestCode.DELETE_SUBSCRIPTIONGROUP: Service(changes.delete_group, admin),
             RequestCode.DELETE_TOPIC_IN_BROKER: Service(changes.delete_topic, admin),
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: Service(cleaning.queue_files, admin),
+            RequestCode.CLEAN_UNUSED_TOPIC: Service(cleaning.unused_topics, admin),
+            RequestCode.DELETE_EXPIRED_COMMITLOG: Service(cleaning.expired_segments, admin),
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Service(resets.reset, admin),
             RequestCode.GET_CONSUMER_RUNNING_INFO: Service(questions.running_info, admin),
             RequestCode.CONSUME_MESSAGE_DIRECTLY: Service(questions.consume_directly, admin),

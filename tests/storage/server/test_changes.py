@@ -170,6 +170,7 @@ def test_a_member_that_is_online_gets_the_messages_again(place: str, cluster: Cl
     consumer.subscribe("Orders", "*")
     consumer.register_message_listener(MessageListenerConcurrently(listen))
     with consumer:
+        consumer.start()
         eventually(lambda: len(got) == 10)
         reset(cluster, 0)
         eventually(lambda: len(got) == 20)
