@@ -39,6 +39,7 @@ from rmq_store.server.processors.pulling import PullProcessor
 from rmq_store.server.processors.queries import QueryProcessor
 from rmq_store.server.processors.queue_ends import QueueEndsProcessor
 from rmq_store.server.processors.queue_locks import QueueLocks
+from rmq_store.server.processors.replies import ReplyProcessor
 from rmq_store.server.processors.sending import SendProcessor
 from rmq_store.server.processors.served_store import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, ServedStore
 from rmq_store.server.requests.dispatcher import Dispatcher, Service
@@ -174,6 +175,7 @@ class BrokerServer:
         sends, ends = SendProcessor(self._served, self._stored), QueueEndsProcessor(self._served)
         assignments = Assignments(self._served)
         changes, resets = Changes(self._served, self._offsets), Resets(self._served, self._members, self._offsets)
+        replies = ReplyProcessor(self._served, self._members)
         cleaning = Cleaning(self._served, self._offsets)
         questions = MemberQuestions(self._served, self._members)
         queries = QueryProcessor(self._served)
@@ -183,6 +185,8 @@ class BrokerServer:
             RequestCode.SEND_MESSAGE: Service(sends.send, send),
             RequestCode.SEND_MESSAGE_V2: Service(sends.send, send),
             RequestCode.SEND_BATCH_MESSAGE: Service(sends.send, send),
+            RequestCode.SEND_REPLY_MESSAGE: Service(replies.reply, client),
+            RequestCode.SEND_REPLY_MESSAGE_V2: Service(replies.reply, client),
             RequestCode.CONSUMER_SEND_MSG_BACK: Service(sends.send_back, send),
             RequestCode.PULL_MESSAGE: Service(self._pulls.pull, pull),
             RequestCode.LITE_PULL_MESSAGE: Service(self._pulls.pull, pull),

@@ -6,8 +6,6 @@ waits in between.
 
 from __future__ import annotations
 
-from typing import Final
-
 from rmq_store.errors import UsageError
 from rmq_store.format.text.ids import parse_offset_message_id
 from rmq_store.protocol.errors import MQBrokerError, ResponseCode
@@ -16,22 +14,10 @@ from rmq_store.protocol.wire.group_headers import (
     ConsumeMessageDirectlyRequestHeader,
     GetConsumerRunningInfoRequestHeader,
 )
+from rmq_store.server.processors.calling import CALL_TIMEOUT_MS, call_peer
 from rmq_store.server.processors.members import Members
 from rmq_store.server.processors.served_store import ServedStore
-from rmq_store.server.requests.request import Peer, Request, refusal
-from rmq_store.server.transport.client_calls import OnAnswer
-from rmq_store.server.transport.connection import Connection
-
-CALL_TIMEOUT_MS: Final = 10_000
-"""Broker2Client.java."""
-
-
-def call_peer(peer: Peer, command: RemotingCommand, on_answer: OnAnswer) -> None:
-    """Send a request to a client; `on_answer` gets None if none comes within CALL_TIMEOUT_MS."""
-    if isinstance(peer, Connection):
-        peer.call(command, on_answer, CALL_TIMEOUT_MS)
-    else:
-        on_answer(None)
+from rmq_store.server.requests.request import Request, refusal
 
 
 class MemberQuestions:
