@@ -32,7 +32,7 @@ from rmq_store.client import (
     PushConsumerConfig,
     SimpleConsumer,
 )
-from rmq_store.client.group.allocate import (
+from rmq_store.protocol.allocate import (
     AllocateMachineRoomNearby,
     AllocateMessageQueueAveragely,
     AllocateMessageQueueAveragelyByCircle,

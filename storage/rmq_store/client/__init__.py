@@ -29,14 +29,6 @@ from rmq_store.client.consumer.lite_pull_consumer import LitePullConsumer
 from rmq_store.client.consumer.message_view import MessageView
 from rmq_store.client.consumer.push_consumer import PushConsumer
 from rmq_store.client.consumer.simple_consumer import FilterExpression, FilterExpressionType, SimpleConsumer
-from rmq_store.client.group.allocate import (
-    AllocateMachineRoomNearby,
-    AllocateMessageQueueAveragely,
-    AllocateMessageQueueAveragelyByCircle,
-    AllocateMessageQueueByConfig,
-    AllocateMessageQueueByMachineRoom,
-    AllocateMessageQueueConsistentHash,
-)
 from rmq_store.client.group.consumer_config import (
     ConsumeFromWhere,
     LitePullConsumerConfig,
@@ -51,6 +43,14 @@ from rmq_store.client.producer.transaction_listener import TransactionListener
 from rmq_store.client.producer.transaction_producer import TransactionProducer
 from rmq_store.errors import InvalidReceiptHandleError, LeaseHeldError, UsageError
 from rmq_store.format.frames.message import Message
+from rmq_store.protocol.allocate import (
+    AllocateMachineRoomNearby,
+    AllocateMessageQueueAveragely,
+    AllocateMessageQueueAveragelyByCircle,
+    AllocateMessageQueueByConfig,
+    AllocateMessageQueueByMachineRoom,
+    AllocateMessageQueueConsistentHash,
+)
 from rmq_store.protocol.errors import (
     ClientError,
     ClientErrorCode,

@@ -45,6 +45,9 @@ from rmq_store.log.core.commit_log import CommitLog
 MESSAGES_MAX: Final = 32
 """The most messages that one receive may request (PopMessageProcessor.java)."""
 
+BYTES_MAX: Final = 1 << 30
+"""The most bytes of bodies that one receive may request."""
+
 COMMIT_INTERVAL_MS: Final = 5000
 """Interval between two commits of offsets (BrokerConfig.java flushConsumerOffsetInterval)."""
 
@@ -111,9 +114,10 @@ class Pop:
         accepts: PropertyFilter | None = None,
         init_mode: ConsumeInitMode = ConsumeInitMode.MAX,
         max_delivery_attempts: int | None = None,
+        bytes_max: int = BYTES_MAX,
     ) -> list[Popped]:
         """Give out up to `max_messages` (1 to 32) and hide them for `invisible_duration_ms` (1 ms and more). Returns at
-        once, [] if there are none.
+        once, [] if there are none. The bodies have at most `bytes_max` together, unless the first one alone has more.
 
         First come messages that were not acknowledged in time, then new messages that match `tags` ("TagA || TagB") and
         `accepts` (called with the properties); other new messages are skipped. `init_mode`: the start of a group that
@@ -133,6 +137,7 @@ class Pop:
         """
         _check_number("max_messages", max_messages, 1, MESSAGES_MAX)
         _check_number("invisible_duration_ms", invisible_duration_ms, 1, _INVISIBLE_MAX_MS)
+        _check_number("bytes_max", bytes_max, 1, BYTES_MAX)
         if max_delivery_attempts is not None:
             _check_number("max_delivery_attempts", max_delivery_attempts, 1, (1 << 31) - 1)
         TagFilter.parse(tags)
@@ -156,7 +161,9 @@ class Pop:
                 step.store_dead_letters(attempts_max)
                 order = [(pops.receives + number) % queue_count for number in range(queue_count)]
                 pops.receives += 1
-                taken = step.take(ranges, order, max_messages, invisible_duration_ms, attempts_max, tags, accepts)
+                taken = step.take(
+                    ranges, order, max_messages, invisible_duration_ms, attempts_max, tags, accepts, bytes_max
+                )
                 self._commit(pops, step)
                 return taken
 
@@ -190,6 +197,21 @@ class Pop:
         changed = self._change(group, topic, receipt_handle, hide)
         assert isinstance(changed, Given)
         return str(ReceiptHandle.of(changed, self._broker_name))
+
+    def rest(self, group: str, topic: str) -> int:
+        """How many messages the group could receive now, as far as this process knows: 0 or more. New messages count
+        although a filter may skip them, and one counts for all that are visible again. It takes no lock, and writes
+        nothing. Raises UsageError, UnknownTopicError and CorruptionError as `receive`.
+        """
+        state = self._of(group, topic).journal.state
+        ranges = self._queues.ranges(topic, range(self._topics.get(topic).read_queue_nums))
+        positions = dict(state.positions)
+        new = 0
+        for queue_id, found in ranges.items():
+            position = positions.get(queue_id)
+            start = found.min_offset if position is None else max(position.next_offset, found.min_offset)
+            new += max(found.max_offset - start, 0)
+        return new + state.has_visible(self._clock())
 
     def close(self) -> None:
         """Commit the offsets of the groups that this process has served. StoreLockedError and others as `receive`."""
@@ -229,7 +251,7 @@ class Pop:
             given = state.get((handle.queue_id, handle.queue_offset))
             if given is None:
                 raise _void(handle, group, topic, "it is done with")
-            if ReceiptHandle.of(given, self._broker_name) != handle:
+            if not handle.names(given):
                 raise _void(handle, group, topic, "it has a newer handle")
             if now_ms >= given.visible_at_ms or given.key in state.dying:
                 raise _void(handle, group, topic, f"its invisible duration ended at {given.visible_at_ms}")

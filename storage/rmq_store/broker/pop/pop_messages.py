@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmq_store.broker.read.queues import Queues
 from rmq_store.broker.read.read_request import ReadRequest
@@ -46,6 +48,27 @@ class StoredRow:
     queue_offset: int
     commit_log_offset: int
     reconsume_times: int
+
+    @property
+    def body_bytes(self) -> int:
+        """The size of the body."""
+        return cast(int, pc.binary_length(self.row.column("body"))[0].as_py())
+
+
+class Room:
+    """What one receive may take: `bytes_max` of bodies, and one message at least."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._left = bytes_max
+        self._is_empty = True
+        self.is_full = False
+
+    def takes(self, row: StoredRow) -> bool:
+        """Count a message; False if it does not fit, and then no other one does."""
+        self._left -= row.body_bytes
+        self.is_full = self.is_full or (self._left < 0 and not self._is_empty)
+        self._is_empty = False
+        return not self.is_full
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,6 +152,11 @@ class PopState:
             heapq.heappush(self._heap, entry)
         return found
 
+    def has_visible(self, now_ms: int) -> bool:
+        """Whether some message may be visible: True also if that has just been acknowledged. Safe for threads."""
+        first = self._heap[:1]
+        return bool(first) and first[0][0] <= now_ms
+
     def smallest_unfinished(self, queue_id: int) -> int:
         """The offset to commit: all messages of the queue before it are acknowledged, dead or passed."""
         mine = (offset for queue, offset in self._given if queue == queue_id)

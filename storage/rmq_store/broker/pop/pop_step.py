@@ -14,7 +14,14 @@ from typing import Final
 
 from rmq_store.broker.metadata.offsets import OffsetTable
 from rmq_store.broker.pop.pop_journal import PopJournal
-from rmq_store.broker.pop.pop_messages import ConsumeInitMode, Damaged, PropertyFilter, StoredRow, TopicReader
+from rmq_store.broker.pop.pop_messages import (
+    ConsumeInitMode,
+    Damaged,
+    PropertyFilter,
+    Room,
+    StoredRow,
+    TopicReader,
+)
 from rmq_store.broker.pop.pop_state import Change, Dying, Given, Gone, Key, Position
 from rmq_store.errors import CorruptionError, OffsetOutOfRangeError, ResponseError
 from rmq_store.format.text.names import RETRY_PREFIX
@@ -146,11 +153,13 @@ class PopStep:
         attempts_max: int | None,
         tags: str | None,
         accepts: PropertyFilter | None,
+        bytes_max: int,
     ) -> list[tuple[StoredRow, Given]]:
-        """Give out up to `count` messages: first those whose time has come, then new ones, queue by queue in `order`.
-        Filters apply only to new messages, not to messages that the group was given before. The journal gets one
-        append.
+        """Give out up to `count` messages of `bytes_max`: first those whose time has come, then new ones, queue by
+        queue in `order`. Filters apply only to new messages, not to messages that the group was given before. The
+        journal gets one append.
         """
+        space = Room(bytes_max)
         changes: list[Change] = []
         found: list[tuple[StoredRow, int, int]] = []  # with attempt and version
         visible = self._state.visible(self._now_ms, count + _DEAD_MAX)
@@ -160,12 +169,14 @@ class PopStep:
                 changes.append(Gone(*given.key))
             elif isinstance(row, Damaged):
                 changes.append(self._later(given, row))
+            elif not space.takes(row):
+                break
             else:
                 attempt = max(given.attempt, row.reconsume_times) + 1
                 found.append((row, attempt, given.version + 1))
         for queue_id in order:
             room = min(count - len(found), IN_FLIGHT_MAX - self._state.count(queue_id))
-            if room > 0:
+            if room > 0 and not space.is_full:
                 rows, end = self._new(queue_id, ranges[queue_id], room, tags, accepts)
                 for row in rows:
                     if isinstance(row, Damaged):
@@ -175,6 +186,9 @@ class PopStep:
                     if attempts_max is not None and attempt > attempts_max:
                         # Failed too often elsewhere: visible at once, and dead at the next look.
                         changes.append(self._given(row, row.reconsume_times, 1, 0))
+                    elif not space.takes(row):
+                        end = row.queue_offset
+                        break
                     else:
                         found.append((row, attempt, 1))
                 changes += self._moved(queue_id, end)

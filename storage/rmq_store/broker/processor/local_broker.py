@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.broker.filter.subscription import Subscription
+from rmq_store.broker.pop.pop import BYTES_MAX
 from rmq_store.broker.pop.pop_messages import ConsumeInitMode
 from rmq_store.broker.processor.local_answers import Answers
 from rmq_store.broker.processor.local_groups import LocalGroups
@@ -281,8 +282,9 @@ class LocalBroker:
         *,
         from_first: bool = False,
         max_delivery_attempts: int | None = None,
+        bytes_max: int = BYTES_MAX,
     ) -> list[PoppedMessage]:
-        """See `Broker.receive_message`."""
+        """See `Broker.receive_message`; at most `bytes_max` of bodies, but one message at least."""
         with self._answers.answering():
             popped = self.store.pop.receive(
                 group,
@@ -293,6 +295,7 @@ class LocalBroker:
                 accepts=subscription.matches if subscription.selector.expression_type == "SQL92" else None,
                 init_mode=ConsumeInitMode.MIN if from_first else ConsumeInitMode.MAX,
                 max_delivery_attempts=max_delivery_attempts,
+                bytes_max=bytes_max,
             )
         if not popped:
             return []

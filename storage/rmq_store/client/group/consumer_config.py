@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from rmq_store.arguments import check_fields
-from rmq_store.client.group.allocate import AllocateMessageQueueAveragely, AllocateMessageQueueStrategy
 from rmq_store.client.group.rate_limiter import RateLimiter
 from rmq_store.errors import UsageError
+from rmq_store.protocol.allocate import AllocateMessageQueueAveragely, AllocateMessageQueueStrategy
 
 _MINUTE_MS = 60_000
 _TIMESTAMP_FORMAT = "%Y%m%d%H%M%S"

@@ -47,6 +47,7 @@ from rmq_store.protocol.wire import group_headers as groups
 from rmq_store.protocol.wire import headers as messages
 from rmq_store.protocol.wire import name_server_headers as name_server
 from rmq_store.protocol.wire import pop_headers as pop
+from rmq_store.protocol.wire import reply_headers as replies
 from rmq_store.protocol.wire.header_fields import RequestHeader, ResponseHeader
 from rmq_store.protocol.wire.request_codes import RequestCode
 
@@ -79,6 +80,9 @@ REQUESTS: Final[dict[RequestCode, RequestType]] = {
         RequestType(_B, messages.SendMessageRequestHeader, messages.SendMessageResponseHeader),
         RequestType(_B, messages.SendMessageRequestHeaderV2, messages.SendMessageResponseHeader),
         RequestType(_B, messages.SendBatchMessageRequestHeader, messages.SendMessageResponseHeader),
+        RequestType(_B, replies.SendReplyMessageRequestHeader, messages.SendMessageResponseHeader),
+        RequestType(_B, replies.SendReplyMessageRequestHeaderV2, messages.SendMessageResponseHeader),
+        RequestType(_C, replies.ReplyMessageRequestHeader),
         RequestType(_B, messages.ConsumerSendMsgBackRequestHeader),
         RequestType(_B, messages.EndTransactionRequestHeader, oneway=True),
         RequestType(_C, messages.CheckTransactionStateRequestHeader, oneway=True),

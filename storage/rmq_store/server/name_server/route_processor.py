@@ -7,6 +7,7 @@ from typing import Final
 
 from rmq_store.protocol.bodies.routes import BrokerData, RegisterBrokerBody, TopicList
 from rmq_store.protocol.errors import RemotingCommandError, ResponseCode
+from rmq_store.protocol.wire.admin_headers import DeleteTopicFromNamesrvRequestHeader
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.name_server_headers import (
     GetRouteInfoRequestHeader,
@@ -52,6 +53,11 @@ class RouteProcessor:
         """224."""
         cluster = request.header(GetTopicsByClusterRequestHeader).cluster
         return request.answer(body=TopicList(topic_list=tuple(self._table.topics(cluster))).encode())
+
+    def delete_topic(self, request: Request) -> RemotingCommand:
+        """216: a topic of brokers in other processes. One of this process is in the routes while its store has it."""
+        self._table.delete_topic(request.header(DeleteTopicFromNamesrvRequestHeader).topic)
+        return request.answer()
 
     def register(self, request: Request) -> RemotingCommand:
         """103. A name of a broker that is known with another address is refused, so that two do not take turns."""

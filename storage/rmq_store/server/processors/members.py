@@ -152,6 +152,21 @@ class Members:
             consume_from_where=data.consume_from_where,
         )
 
+    def member(self, group: str, client_id: str) -> Member | None:
+        """A connected member of a consumer group; None: it is not online here."""
+        with self._turn:
+            return self._consumers.get(group, {}).get(client_id)
+
+    def members(self, group: str) -> list[Member]:
+        """The connected members of a consumer group."""
+        with self._turn:
+            return list(self._consumers.get(group, {}).values())
+
+    def producer_peer(self, client_id: str) -> Peer | None:
+        """The connection of a client that produces, in whichever group; None: it is not online here."""
+        with self._turn:
+            return next((known[client_id] for known in self._producers.values() if client_id in known), None)
+
     def producer_peers(self, group: str) -> list[Peer]:
         """The connections of a producer group."""
         with self._turn:

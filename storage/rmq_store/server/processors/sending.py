@@ -9,7 +9,13 @@ from typing import Final, TypeAlias
 
 from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS, TRANSACTION_MASK
 from rmq_store.format.frames.message import Message
-from rmq_store.format.properties.property_string import RETRY_TOPIC, UNIQUE_KEY, parse_properties
+from rmq_store.format.properties.property_string import (
+    CLUSTER,
+    REPLY_TO_CLIENT,
+    RETRY_TOPIC,
+    UNIQUE_KEY,
+    parse_properties,
+)
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.names import RETRY_PREFIX, is_sent_by_broker_only, validate_topic
 from rmq_store.protocol.errors import MQBrokerError, ResponseCode
@@ -66,6 +72,8 @@ class SendProcessor:
             )
         else:
             properties = parse_properties((header.properties or "").encode())
+            if REPLY_TO_CLIENT in properties:  # whoever replies reads it there (MessageUtil.createReplyMessage)
+                properties[CLUSTER] = self._served.cluster_name
             result = self._served.broker.send(
                 _message(header, request.command.body, properties, header.flag),
                 queue_id,
@@ -103,7 +111,7 @@ class SendProcessor:
         )
         stored = self._served.store.message_at(sent.commit_log_offset)
         self._on_stored(stored.topic, stored.queue_id)
-        return request.answer(header=_place(
+        return request.answer(header=place_of(
             stored.offset_msg_id, stored.queue_id, stored.queue_offset, properties.get(UNIQUE_KEY)
         ))  # fmt: skip
 
@@ -125,11 +133,12 @@ class SendProcessor:
         return header.queue_id
 
     def _answer(self, request: Request, result: SendResult) -> RemotingCommand:
-        place = _place(result.offset_msg_id, result.queue_id, result.queue_offset, result.msg_id)
+        place = place_of(result.offset_msg_id, result.queue_id, result.queue_offset, result.msg_id)
         return request.answer(_CODES[result.status], header=place)
 
 
-def _place(msg_id: str, queue_id: int, queue_offset: int, unique_key: str | None) -> SendMessageResponseHeader:
+def place_of(msg_id: str, queue_id: int, queue_offset: int, unique_key: str | None) -> SendMessageResponseHeader:
+    """The answer to a send that has stored a message there."""
     return SendMessageResponseHeader(
         msg_id=msg_id,
         queue_id=queue_id,

@@ -15,6 +15,7 @@ from rmq_store.protocol.errors import RemotingCommandError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.frames import FrameDecoder, encode_command
 from rmq_store.server.requests.request import Request
+from rmq_store.server.transport.client_calls import ClientCalls, OnAnswer
 from rmq_store.server.transport.limits import ListenerLimits
 from rmq_store.server.transport.working_bytes import Charge, WorkingBytes
 
@@ -57,6 +58,7 @@ class Connection(asyncio.Protocol):
         self._incoming_bytes = 0
         self._in_work = 0
         self._pauses: set[_Pause] = set()
+        self._calls = ClientCalls()
         self.address = ""
         self.heard_s = time.monotonic()
         self.on_closed: list[Callable[[Connection], None]] = []
@@ -87,7 +89,9 @@ class Connection(asyncio.Protocol):
             size, self._incoming_bytes = self._incoming_bytes // len(commands), 0
             self.heard_s = time.monotonic()
             for command in commands:
-                if not command.is_response:  # of a request of ours that wants no answer
+                if command.is_response:
+                    self._calls.end(command.opaque, command)
+                else:
                     self._take(command, size)
         if self._decoder.failure is not None:
             self._refuse(self._decoder.failure)
@@ -106,6 +110,7 @@ class Connection(asyncio.Protocol):
         with self._turn:
             self._outgoing.clear()
         self._owner.closed(self)
+        self._calls.close()
         for call in self.on_closed:
             call(self)
 
@@ -124,6 +129,22 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon_threadsafe(self._flush)
         except RuntimeError:  # the loop was closed
             self._outgoing.clear()
+
+    def call(self, command: RemotingCommand, on_answer: OnAnswer, timeout_ms: int) -> None:
+        """Send a request to the client. `on_answer` is called once, in the thread of the loop as a rule.
+
+        Raises:
+            RemotingCommandError: the request fits no frame; `on_answer` is not called.
+        """
+        encode_command(command, self._owner.limits.frame_bytes_max)
+        opaque = self._calls.begin(on_answer)
+        if opaque is None:
+            on_answer(None)
+            return
+        command.opaque = opaque
+        self.send(command)
+        with suppress(RuntimeError):  # the loop was closed: the connection has ended its calls
+            self._loop.call_soon_threadsafe(self._loop.call_later, timeout_ms / 1000, self._calls.end, opaque, None)
 
     def pause(self, *, is_full: bool) -> None:
         """Read no requests while the server is full of them; in the thread of the loop."""

@@ -17,13 +17,13 @@ from rmq_store.client.consume_service.listener import (
     MessageListenerConcurrently,
 )
 from rmq_store.client.consumer.push_consumer import PushConsumer
-from rmq_store.client.group.allocate import AllocateMessageQueueAveragelyByCircle, AllocateMessageQueueByConfig
 from rmq_store.client.group.consumer_config import (
     ConsumeFromWhere,
     LitePullConsumerConfig,
     MessageModel,
     PushConsumerConfig,
 )
+from rmq_store.protocol.allocate import AllocateMessageQueueAveragelyByCircle, AllocateMessageQueueByConfig
 from rmq_store.protocol.messages import MessageExt, MessageQueue
 
 TOPIC, GROUP, BROKER = "Orders", "cg_orders", "rmq-embedded"

@@ -1,0 +1,1 @@
+"""Requests of mqadmin that change something, or that a client answers (AdminBrokerProcessor.java)."""

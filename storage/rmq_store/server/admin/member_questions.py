@@ -1,0 +1,64 @@
+"""307 and 309: requests that a member of a group answers itself (AdminBrokerProcessor#callConsumer).
+
+The request goes to the member over its own connection, and its answer comes back as that of the broker. No thread
+waits in between.
+"""
+
+from __future__ import annotations
+
+from rmq_store.errors import UsageError
+from rmq_store.format.text.ids import parse_offset_message_id
+from rmq_store.protocol.errors import MQBrokerError, ResponseCode
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.group_headers import (
+    ConsumeMessageDirectlyRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+)
+from rmq_store.server.processors.calling import CALL_TIMEOUT_MS, call_peer
+from rmq_store.server.processors.members import Members
+from rmq_store.server.processors.served_store import ServedStore
+from rmq_store.server.requests.request import Request, refusal
+
+
+class MemberQuestions:
+    """Passes questions on to the members of groups."""
+
+    def __init__(self, served: ServedStore, members: Members) -> None:
+        self._served = served
+        self._members = members
+
+    def running_info(self, request: Request) -> None:
+        """307: the member's description of itself."""
+        header = request.header(GetConsumerRunningInfoRequestHeader)
+        self._pass_on(request, header.consumer_group, header.client_id, dict(request.command.ext_fields), b"")
+
+    def consume_directly(self, request: Request) -> None:
+        """309: one message for the member's listener, and what came of it. MQBrokerError 1: no such message."""
+        header = request.header(ConsumeMessageDirectlyRequestHeader)
+        try:
+            _, offset = parse_offset_message_id(header.msg_id or "")
+            frame = self._served.store.frame_at(offset)
+        except UsageError as error:
+            raise _failed(f"can not find message by the id, {header.msg_id}: {error}") from error
+        fields = dict(request.command.ext_fields) | {"brokerName": self._served.name}
+        self._pass_on(request, header.consumer_group, header.client_id or "", fields, frame)
+
+    def _pass_on(self, request: Request, group: str, client_id: str, fields: dict[str, str], body: bytes) -> None:
+        member = self._members.member(group, client_id)
+        if member is None:
+            raise _failed(f"The Consumer <{group}> <{client_id}> not online")
+
+        def answered(answer: RemotingCommand | None) -> None:
+            if answer is None:
+                remark = f"consumer <{group}> <{client_id}> Timeout: no answer within {CALL_TIMEOUT_MS} ms"
+                request.reply(request.answer(ResponseCode.CONSUME_MSG_TIMEOUT, remark))
+                return
+            passed = request.answer(answer.code, answer.remark, body=answer.body)
+            passed.ext_fields = dict(answer.ext_fields)
+            request.reply(passed)
+
+        call_peer(member.peer, RemotingCommand(request.command.code, fields, body), answered)
+
+
+def _failed(remark: str) -> MQBrokerError:
+    return refusal(ResponseCode.SYSTEM_ERROR, remark)
