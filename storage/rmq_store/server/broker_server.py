@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -16,7 +17,9 @@ from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.metadata.topics import PERM_INHERIT, PERM_READ, PERM_WRITE
 from rmq_store.broker.processor.local_broker import LocalBroker
 from rmq_store.broker.store.store import Store
+from rmq_store.clock import system_clock
 from rmq_store.errors import UsageError
+from rmq_store.format.text.host import Host
 from rmq_store.protocol.bodies.routes import MASTER_ID, BrokerData
 from rmq_store.protocol.bodies.topics import TopicConfig
 from rmq_store.protocol.wire.request_codes import RequestCode
@@ -34,12 +37,14 @@ from rmq_store.server.processors.queue_ends import QueueEndsProcessor
 from rmq_store.server.processors.queue_locks import QueueLocks
 from rmq_store.server.processors.sending import SendProcessor
 from rmq_store.server.processors.served_store import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, ServedStore
+from rmq_store.server.registration import Registration
 from rmq_store.server.requests.dispatcher import Dispatcher, Service
 from rmq_store.server.requests.request import Peer, Request
 from rmq_store.server.requests.worker_pool import Work, WorkerPool
 from rmq_store.server.transport.connection import Connection
 from rmq_store.server.transport.limits import ListenerLimits
 from rmq_store.server.transport.listener import Listener
+from rmq_store.server.virtual_clock import ADVANCE_CLOCK, VirtualClockProcessor
 
 CLUSTER_NAME: Final = "DefaultCluster"
 
@@ -57,8 +62,18 @@ _MEMBERS_S: Final = 1.0
 def address_of(host: str, port: int) -> str:
     """The address that clients are told. UsageError: `host` is no address that one can dial."""
     if host in ("", "0.0.0.0", "::"):
-        raise UsageError(f"cannot serve at {host!r}: clients are told this address; name one of this machine")
+        raise UsageError(
+            f"cannot serve at {host!r}: clients are told this address; name one of this machine, or advertise one"
+        )
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def advertised(address: str) -> str:
+    """The address that clients are told, as given. UsageError: it is no `ip:port` that one can dial."""
+    host = Host.parse(address)
+    if host.port == 0 or ipaddress.ip_address(str(host).rpartition(":")[0].strip("[]")).is_unspecified:
+        raise UsageError(f"cannot advertise {address!r}: clients dial it, so it needs an IP address and a port")
+    return str(host)
 
 
 class BrokerServer:
@@ -68,8 +83,12 @@ class BrokerServer:
     messages becomes the served address, in all processes that open the store from now on: clients dial it. The server
     delivers delayed messages.
 
+    `advertise`: the `ip:port` that clients are told instead, for example behind `host` 0.0.0.0. `name_servers`: those
+    of other processes, `ns1:9876;ns2:9876`; the server registers there, too.
+
     Raises:
-        UsageError: the address cannot be listened at, or another server serves the store; and what `Store.open` raises.
+        UsageError: the address cannot be listened at, another server serves the store, or one of the name servers knows
+            the broker's name with another address; and what `Store.open` raises.
     """
 
     def __init__(
@@ -82,12 +101,14 @@ class BrokerServer:
         create: bool = False,
         cluster_name: str = CLUSTER_NAME,
         limits: ListenerLimits | None = None,
+        advertise: str | None = None,
+        name_servers: str = "",
     ) -> None:
         self._dispatcher: Dispatcher | None = None
         with ExitStack() as parts:
             self._listener = Listener(host, port, self._receive, limits=limits)
             parts.callback(self._listener.close)
-            self.address = address_of(host, self._listener.port)
+            self.address = advertised(advertise) if advertise else address_of(host, self._listener.port)
             if isinstance(store, Store):
                 self.store, lock = store, server_lock(store.path)
                 parts.callback(lock.close)
@@ -96,13 +117,16 @@ class BrokerServer:
                 parts.callback(lock.close)
                 parts.callback(self.store.close)
             self._begin(parts, cluster_name)
+            if name_servers:
+                parts.callback(self._register(name_servers, cluster_name).close)
             self._closing = parts.pop_all()
         # pyarrow loads pandas when it first makes an array of a list: not while the first batch of a client waits.
         threading.Thread(target=lambda: pa.array([b""]), name="rmq-broker-warm-up", daemon=True).start()
 
     def _begin(self, parts: ExitStack, cluster_name: str) -> None:
         """Make all parts. `parts` ends them in the opposite order, each one whatever becomes of the others."""
-        broker = LocalBroker(self.store.broker_name, self.store)
+        # Members and locks live by the machine's clock: one that a test moves by hours would end them all.
+        broker = LocalBroker(self.store.broker_name, self.store, liveness_clock=system_clock)
         parts.callback(broker.close)
         served = self._served = ServedStore(self.store, broker, cluster_name, self.address)
         self._offsets = CommittedOffsets(served)
@@ -130,6 +154,16 @@ class BrokerServer:
         parts.callback(housekeeping.close)
         self._listener.start()
         parts.callback(self._listener.stop_listening)
+
+    def _register(self, name_servers: str, cluster_name: str) -> Registration:
+        own = BrokerData(cluster=cluster_name, broker_name=self._served.name, broker_addrs={MASTER_ID: self.address})
+        registration = Registration(name_servers, own, self._topics)
+        try:
+            registration.start()
+        except BaseException:
+            registration.close()
+            raise
+        return registration
 
     def close(self) -> None:
         """Take no more requests, answer those that were taken, and commit offsets. The store is closed if it was given
@@ -200,6 +234,7 @@ class BrokerServer:
             RequestCode.GET_TOPICS_BY_CLUSTER: Service(routes.topics_of_cluster, client),
             RequestCode.REGISTER_BROKER: Service(routes.register, client),
             RequestCode.UNREGISTER_BROKER: Service(routes.unregister, client),
+            ADVANCE_CLOCK: Service(VirtualClockProcessor(self.store).advance, admin),
         }
 
     def _topics(self) -> Mapping[str, TopicConfig]:
