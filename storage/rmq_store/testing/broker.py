@@ -55,6 +55,24 @@ class VirtualClock:
         return self.now()
 
 
+def wait_until(
+    condition: Callable[[], object],
+    problem: Callable[[], str] = lambda: "the condition does not hold",
+    *,
+    timeout_s: float = PATIENCE_S,
+) -> None:
+    """Wait until `condition` holds.
+
+    Raises:
+        TimeoutError: it does not after `timeout_s` of real time; the text begins with that of `problem`.
+    """
+    end_s = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > end_s:
+            raise TimeoutError(f"{problem()} after {timeout_s} s")
+        time.sleep(_LOOK_S)
+
+
 class RmqTestBroker:
     """A broker and name server over an empty store at `path`, until `close`.
 
@@ -130,30 +148,16 @@ class RmqTestBroker:
         Raises:
             TimeoutError: it has fewer after `timeout_s` of real time.
         """
-        self.wait_until(
+        wait_until(
             lambda: self.count(topic) >= count,
             lambda: f"topic {topic} has {self.count(topic)} messages, and not {count}",
             timeout_s=timeout_s,
         )
         return self.bodies(topic)
 
-    def wait_until(
-        self,
-        condition: Callable[[], object],
-        problem: Callable[[], str] = lambda: "the condition does not hold",
-        *,
-        timeout_s: float = PATIENCE_S,
-    ) -> None:
-        """Wait until `condition` holds.
-
-        Raises:
-            TimeoutError: it does not after `timeout_s` of real time; the text is that of `problem`.
-        """
-        end_s = time.monotonic() + timeout_s
-        while not condition():
-            if time.monotonic() > end_s:
-                raise TimeoutError(f"{problem()} after {timeout_s} s")
-            time.sleep(_LOOK_S)
+    def wait_until(self, condition: Callable[[], object], *, timeout_s: float = PATIENCE_S) -> None:
+        """Wait until `condition` holds. Raises TimeoutError: it does not after `timeout_s` of real time."""
+        wait_until(condition, timeout_s=timeout_s)
 
     def advance_to_next_due(self) -> timedelta | None:
         """Move the clock to the due time of the next delayed message or retry, and deliver it. Returns the distance, or
