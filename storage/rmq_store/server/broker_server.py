@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
 
@@ -37,7 +37,6 @@ from rmq_store.server.processors.queue_ends import QueueEndsProcessor
 from rmq_store.server.processors.queue_locks import QueueLocks
 from rmq_store.server.processors.sending import SendProcessor
 from rmq_store.server.processors.served_store import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, ServedStore
-from rmq_store.server.registration import Registration
 from rmq_store.server.requests.dispatcher import Dispatcher, Service
 from rmq_store.server.requests.request import Peer, Request
 from rmq_store.server.requests.worker_pool import Work, WorkerPool
@@ -45,6 +44,9 @@ from rmq_store.server.transport.connection import Connection
 from rmq_store.server.transport.limits import ListenerLimits
 from rmq_store.server.transport.listener import Listener
 from rmq_store.server.virtual_clock import ADVANCE_CLOCK, VirtualClockProcessor
+
+if TYPE_CHECKING:
+    from rmq_store.server.registration import Registration
 
 CLUSTER_NAME: Final = "DefaultCluster"
 
@@ -156,6 +158,9 @@ class BrokerServer:
         parts.callback(self._listener.stop_listening)
 
     def _register(self, name_servers: str, cluster_name: str) -> Registration:
+        # A client of the network, which most servers do not need, and a test waits for each import.
+        from rmq_store.server.registration import Registration
+
         own = BrokerData(cluster=cluster_name, broker_name=self._served.name, broker_addrs={MASTER_ID: self.address})
         registration = Registration(name_servers, own, self._topics)
         try:

@@ -131,7 +131,7 @@ class RmqTestBroker:
         """The bodies of all messages of a topic, in the order in which they were stored; [] without such a topic."""
         if not self.count(topic):
             return []
-        found = []
+        found: list[tuple[int, bytes]] = []
         for queue_id, limits in self.store.queue_ranges(topic).items():
             columns = ["commitLogOffset", "body"]
             for batch in self.store.read(topic, queue_id, limits.min_offset, limits.max_offset, columns=columns):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from rmq_store.remoting.transport.settings import ClusterSettings
 from rmq_store.server.broker_server import BrokerServer
 from rmq_store.testing.broker import wait_until
 
+EXPECTED = Path(__file__).parent / "expected"
 PATIENT = ProducerConfig(send_msg_timeout=60_000)
 
 
@@ -73,6 +75,7 @@ def test_an_ephemeral_broker_ends_with_its_parent_and_leaves_nothing(
         before, after = (rmq("broker", "clock", "advance", "--port-file", port_file, by) for by in ("0s", "2h"))
         assert (before.exit_code, after.exit_code) == (0, 0), before.output + after.output
         assert before.stdout < after.stdout
+        assert re.sub("[0-9]", "0", after.stdout) == (EXPECTED / "broker-clock-advance.txt").read_text()
         with Store.open(root, read_only=True) as store:
             ranges = store.queue_ranges("Orders")
             wait_until(lambda: any(store.queue_range("Orders", queue_id).max_offset for queue_id in ranges))
@@ -85,7 +88,10 @@ def test_an_ephemeral_broker_ends_with_its_parent_and_leaves_nothing(
 def test_a_name_server_has_the_broker_until_it_is_stopped(tmp_path: Path, scratch: Path, small: StoreConfig) -> None:
     Store.open(scratch / "store", create=True, config=small).close()
     with (
-        running(tmp_path / "ns", "namesrv", "run", "--listen", "127.0.0.1:0") as (name_server, name_server_address),
+        running(tmp_path / "ns", "namesrv", "run", "--listen", "127.0.0.1:0", stdout=subprocess.PIPE) as (
+            name_server,
+            name_server_address,
+        ),
         running(
             tmp_path / "broker", "broker", "run", scratch / "store", "--listen", "127.0.0.1:0",
             "--name-server", name_server_address,
@@ -96,7 +102,9 @@ def test_a_name_server_has_the_broker_until_it_is_stopped(tmp_path: Path, scratc
         assert served.wait(60) == 0
         assert routes(name_server_address) == []
         name_server.send_signal(signal.SIGTERM)
-        assert name_server.wait(60) == 0
+        out, _ = name_server.communicate(timeout=60)
+        assert name_server.returncode == 0
+        assert out.decode().replace(name_server_address, "ADDRESS") == (EXPECTED / "namesrv-run.txt").read_text()
         assert not (tmp_path / "ns").exists() and not (tmp_path / "broker").exists()
 
 

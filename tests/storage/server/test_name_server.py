@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import pytest
 
 from rmq_store import StoreConfig, UsageError
 from rmq_store.client import LitePullConsumer, Message, Producer, ProducerConfig
+from rmq_store.protocol.bodies import compressed_registration
 from rmq_store.protocol.bodies.routes import KVTable, TopicRouteData
 from rmq_store.protocol.bodies.topics import DataVersion
-from rmq_store.protocol.errors import ResponseCode
+from rmq_store.protocol.errors import RemotingCommandError, ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import RequestHeader, request
 from rmq_store.protocol.wire.name_server_headers import (
@@ -24,6 +26,7 @@ from rmq_store.protocol.wire.name_server_headers import (
     PutKVConfigRequestHeader,
     QueryDataVersionRequestHeader,
     QueryDataVersionResponseHeader,
+    RegisterBrokerRequestHeader,
 )
 from rmq_store.remoting.transport.client import RemotingClient
 from rmq_store.remoting.transport.settings import ClusterSettings
@@ -181,3 +184,63 @@ def test_a_broker_is_asked_to_register_only_if_its_topics_have_changed(
         assert question(server.address, registered) == (False, body)
         monkeypatch.setattr(route_table.time, "monotonic", lambda: begin_s + 238)
         assert addresses(name_server, "TBW102") == [server.address]  # the question has kept it alive
+
+
+def compressed(topics: list[str], *, count: int | None = None) -> bytes:
+    """A body as RegisterBrokerBody.java writes it with compressedRegister=true."""
+
+    def text(value: str) -> bytes:
+        return len(value.encode()).to_bytes(4, "big") + value.encode()
+
+    number = (len(topics) if count is None else count).to_bytes(4, "big", signed=True)
+    parts = [text('{"counter":3,"stateVersion":0,"timestamp":1}'), number, *map(text, topics), text("[]"), bytes(4)]
+    return zlib.compress(b"".join(parts), 9)
+
+
+def registration_of(body: bytes, *, crc32: int | None = None) -> RemotingCommand:
+    header = RegisterBrokerRequestHeader(
+        broker_name="java", broker_addr="192.0.2.1:10911", cluster_name="c1", ha_server_addr="192.0.2.1:10912",
+        broker_id=0, compressed=True, body_crc32=zlib.crc32(body) & 0x7FFFFFFF if crc32 is None else crc32,
+    )  # fmt: skip
+    return request(header, body)
+
+
+def test_a_compressed_registration_of_a_java_broker_is_read(name_server: NameServer, client: RemotingClient) -> None:
+    body = compressed(["Orders 4 2 6 SINGLE_TAG {}", "Bills 1 1 4 MULTI_TAG "])
+    answer = client.call(name_server.address, registration_of(body))
+    assert answer.code == 0, answer.remark
+    route = name_server.routes.route("Orders")
+    assert route is not None
+    queues = route.queue_datas[0]
+    assert (queues.read_queue_nums, queues.write_queue_nums, queues.perm) == (4, 2, 6)
+    assert name_server.routes.topics() == ["Bills", "Orders"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"no zlib",
+        compressed(["Orders 4 2 6 SINGLE_TAG"])[:-3],
+        compressed(["Orders 4 2"]),
+        compressed(["Orders four 2 6 SINGLE_TAG"]),
+        compressed(["Orders 4 2 6 SINGLE_TAG"], count=9),
+        compressed([], count=-1),
+        zlib.compress(b"\x7f\xff\xff\xff{}"),
+        zlib.compress(b"\0\0"),
+    ],
+)
+def test_a_broken_registration_is_refused(name_server: NameServer, client: RemotingClient, body: bytes) -> None:
+    answer = client.call(name_server.address, registration_of(body))
+    assert answer.code == ResponseCode.SYSTEM_ERROR and "registration" in str(answer.remark)
+    assert name_server.routes.topics() == []
+
+
+def test_a_registration_with_another_checksum_is_refused(name_server: NameServer, client: RemotingClient) -> None:
+    answer = client.call(name_server.address, registration_of(compressed(["Orders 4 2 6 SINGLE_TAG"]), crc32=1))
+    assert answer.code == ResponseCode.SYSTEM_ERROR and "CRC" in str(answer.remark)
+
+
+def test_a_registration_that_inflates_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compressed_registration, "BODY_BYTES_MAX", 1000)
+    with pytest.raises(RemotingCommandError, match="more than 1000 bytes"):
+        compressed_registration.decode_compressed_registration(zlib.compress(bytes(1 << 20)))

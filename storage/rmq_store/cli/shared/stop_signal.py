@@ -31,7 +31,7 @@ class StopSignal:
             os.write(self._writer, b"!")
 
     def ends_with(self, fd: int) -> None:
-        """The end of this input requests a stop, too. What comes before it is read and dropped."""
+        """Let the end of this input request a stop, too. Bytes before it are read and dropped."""
         self._inputs.append(fd)
 
     def wait(self, seconds: float) -> bool:

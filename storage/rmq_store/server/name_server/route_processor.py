@@ -6,6 +6,7 @@ import zlib
 from dataclasses import replace
 from typing import Final
 
+from rmq_store.protocol.bodies.compressed_registration import decode_compressed_registration
 from rmq_store.protocol.bodies.routes import BrokerData, RegisterBrokerBody, TopicList
 from rmq_store.protocol.bodies.topics import DataVersion
 from rmq_store.protocol.errors import RemotingCommandError, ResponseCode
@@ -25,7 +26,6 @@ from rmq_store.server.requests.request import Request, refusal
 
 # From V4_9_4 on clients read JSON whose numeric keys are in quotes.
 _QUOTED_VERSION: Final = 401
-_BODY_BYTES_MAX: Final = 64 << 20
 
 
 class RouteProcessor:
@@ -67,7 +67,7 @@ class RouteProcessor:
         if known not in (None, header.broker_addr):
             remark = f"broker {header.broker_name} is registered with the address {known}"
             raise refusal(ResponseCode.SYSTEM_ERROR, remark)
-        wrapper = RegisterBrokerBody.decode(_checked_body(request.command.body, header)).topic_config_serialize_wrapper
+        wrapper = _registration(request.command.body, header).topic_config_serialize_wrapper
         master = self._table.register(
             BrokerData(cluster=header.cluster_name, broker_name=header.broker_name, broker_addrs={}),
             header.broker_id,
@@ -94,16 +94,7 @@ class RouteProcessor:
         return request.answer()
 
 
-def _checked_body(body: bytes, header: RegisterBrokerRequestHeader) -> bytes:
+def _registration(body: bytes, header: RegisterBrokerRequestHeader) -> RegisterBrokerBody:
     if header.body_crc32 and zlib.crc32(body) & 0x7FFFFFFF != header.body_crc32:
         raise RemotingCommandError("the CRC of the registration is wrong")
-    if not header.compressed:
-        return body
-    inflater = zlib.decompressobj()
-    try:
-        plain = inflater.decompress(body, _BODY_BYTES_MAX)
-    except zlib.error as error:
-        raise RemotingCommandError(f"the registration is no deflated body: {error}") from error
-    if not inflater.eof:
-        raise RemotingCommandError(f"the registration is cut off, or has more than {_BODY_BYTES_MAX} bytes")
-    return plain
+    return decode_compressed_registration(body) if header.compressed else RegisterBrokerBody.decode(body)
