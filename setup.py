@@ -114,7 +114,7 @@ setup(
     extras_require=EXTRAS,
     entry_points={
         "console_scripts": ["rmq = rmq_store.cli:main"],
-        "pytest11": ["rmq = pyspark_rmq.testing"],
+        "pytest11": ["rmq = pyspark_rmq.testing", "rmq-broker = rmq_store.testing"],
         # Commands of the connector in `rmq`: rmq_store/cli/plugin_loader.py.
         "rmq.commands": ["checkpoint = pyspark_rmq.checkpoint.command:PLUGIN"],
     },

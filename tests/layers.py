@@ -41,6 +41,8 @@ LAYERS: Final[dict[str, set[str]]] = {
     "server": {
         "errors", "arguments", "clock", "threads", "format", "protocol", "files", "log", "broker", "kinds", "remoting",
     },
+    # A served store for suites of other projects.
+    "testing": {"errors", "clock", "format", "protocol", "broker", "server"},
     # A user of the clients like any other, with a database beside them.
     "reliable": {"errors", "arguments", "client"},
     # A user of the store, with Kafka on its other side.

@@ -23,12 +23,14 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A directory with somebody's tests, and the entry point of setup.py beside the packages."""
-    entry = re.search(r'"pytest11": \["(.+?)"\]', (ROOT / "setup.py").read_text(encoding="utf-8"))
-    assert entry is not None
+    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
+    line = next(line for line in setup.splitlines() if '"pytest11"' in line)
+    entries = re.findall(r'"([\w-]+ = [\w.]+)"', line)
+    assert len(entries) == 2
     info = tmp_path / "site" / "pyspark_rmq_under_test-0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pyspark-rmq-under-test\nVersion: 0\n")
-    (info / "entry_points.txt").write_text(f"[pytest11]\n{entry[1]}\n")
+    (info / "entry_points.txt").write_text("[pytest11]\n" + "\n".join(entries))
     (tmp_path / "tests").mkdir()
     return tmp_path
 
@@ -66,7 +68,8 @@ def passed(done: subprocess.CompletedProcess[str], count: int) -> None:
 
 def test_the_fixtures_are_there_without_a_conftest(project: Path) -> None:
     done = run(project, "", "--fixtures")
-    for name in ("rmq_store", "rmq_topic", "rmq_group", "rmq_clock", "rmq_store_config"):
+    names = "rmq_store rmq_topic rmq_group rmq_clock rmq_store_config rmq_broker rmq_broker_session rmq_broker_config"
+    for name in names.split():
         assert re.search(rf"^{name}\b", done.stdout, re.MULTILINE), done.stdout
 
 
@@ -285,21 +288,21 @@ def test_the_settings_of_the_store_can_be_overridden(project: Path) -> None:
 
 
 def test_a_run_that_uses_nothing_of_it_loads_nothing_heavy(project: Path) -> None:
-    heavy = ["pyspark", "py4j", "numpy", "pyarrow", "pandas", "rmq_store", "rich", "click"]
+    heavy = ["pyspark", "py4j", "numpy", "pyarrow", "pandas", "rich", "click"]
     test = f"""
         import sys
 
         def test_nothing():
             assert "pyspark_rmq.testing" in sys.modules
             assert {heavy!r} and not set({heavy!r}) & set(sys.modules)
-            ours = [name for name in sys.modules if name.startswith("pyspark_rmq")]
-            assert ours == ["pyspark_rmq", "pyspark_rmq.testing"]
+            ours = [name for name in sys.modules if name.startswith(("pyspark_rmq", "rmq_store"))]
+            assert sorted(ours) == ["pyspark_rmq", "pyspark_rmq.testing", "rmq_store", "rmq_store.testing"]
     """
     passed(run(project, test), 1)
 
 
 def test_a_run_survives_an_environment_in_which_the_dependencies_are_broken(project: Path) -> None:
-    hidden = ("pyspark", "py4j", "numpy", "pyarrow", "rmq_store", "rich", "click")
+    hidden = ("pyspark", "py4j", "numpy", "pyarrow", "rich", "click")
     passed(run(project, "def test_nothing(): pass", hidden=hidden), 1)
 
 
@@ -312,9 +315,28 @@ def test_the_store_works_without_spark(project: Path) -> None:
     passed(run(project, test, hidden=("pyspark", "py4j")), 1)
 
 
-def test_it_can_be_switched_off(project: Path) -> None:
-    done = run(project, "def test_store(rmq_store): pass", "-p", "no:rmq")
-    assert "fixture 'rmq_store' not found" in done.stdout
+@pytest.mark.parametrize(("plugin", "fixture"), [("rmq", "rmq_store"), ("rmq-broker", "rmq_broker")])
+def test_it_can_be_switched_off(project: Path, plugin: str, fixture: str) -> None:
+    done = run(project, f"def test_store({fixture}): pass", "-p", f"no:{plugin}")
+    assert f"fixture '{fixture}' not found" in done.stdout
+
+
+def test_a_broker_of_its_own_serves_clients_without_spark(project: Path) -> None:
+    test = """
+        from rmq_store.client import Message, Producer
+
+        def test_broker(rmq_broker, rmq_broker_session):
+            assert rmq_broker.address != rmq_broker_session.address
+            with Producer("pg", rmq_broker.url) as producer:
+                producer.send(Message("Orders", b"tea"))
+            assert rmq_broker.wait_for_messages("Orders", 1) == [b"tea"]
+            rmq_broker_session.send("Orders", ["milk"])
+
+        def test_another(rmq_broker, rmq_broker_session):
+            assert rmq_broker.count("Orders") == 0
+            assert rmq_broker_session.bodies("Orders") == [b"milk"]
+    """
+    passed(run(project, test, hidden=("pyspark", "py4j")), 2)
 
 
 def test_the_small_store_takes_the_largest_message() -> None:

@@ -25,7 +25,7 @@ import click
 from rmq_store.cli import mqadmin, plugin_loader
 from rmq_store.cli.dlq import dlq
 from rmq_store.cli.groups import groups, lag, offsets
-from rmq_store.cli.maintenance import backup, broker, doctor, init, repair, retention, verify
+from rmq_store.cli.maintenance import backup, broker, doctor, init, namesrv, repair, retention, verify
 from rmq_store.cli.messages import consume, delayed, read, send, tail, trace, transactions
 from rmq_store.cli.mirror import mirror
 from rmq_store.cli.monitoring import metrics, top, topics
@@ -237,6 +237,7 @@ _CARE = [
     backup.backup,
     retention.retention,
     broker.broker,
+    namesrv.namesrv,
     doctor.doctor,
     metrics.metrics,
 ]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
 
@@ -17,7 +18,9 @@ from rmq_store.broker.metadata.topics import PERM_INHERIT, PERM_READ, PERM_WRITE
 from rmq_store.broker.processor.local_broker import LocalBroker
 from rmq_store.broker.store.store import Store
 from rmq_store.broker.transactions.checks import TransactionChecks
+from rmq_store.clock import system_clock
 from rmq_store.errors import UsageError
+from rmq_store.format.text.host import Host
 from rmq_store.protocol.bodies.routes import MASTER_ID, BrokerData
 from rmq_store.protocol.bodies.topics import TopicConfig
 from rmq_store.protocol.wire.request_codes import RequestCode
@@ -53,6 +56,10 @@ from rmq_store.server.transport.connection import Connection
 from rmq_store.server.transport.limits import ListenerLimits
 from rmq_store.server.transport.listener import Listener
 from rmq_store.server.transport.tls import TlsFiles, server_context
+from rmq_store.server.virtual_clock import ADVANCE_CLOCK, VirtualClockProcessor
+
+if TYPE_CHECKING:
+    from rmq_store.server.registration import Registration
 
 CLUSTER_NAME: Final = "DefaultCluster"
 
@@ -77,8 +84,18 @@ _CHECKS_S: Final = 1.0
 def address_of(host: str, port: int) -> str:
     """The address that clients are told. UsageError: `host` is no address that one can dial."""
     if host in ("", "0.0.0.0", "::"):
-        raise UsageError(f"cannot serve at {host!r}: clients are told this address; name one of this machine")
+        raise UsageError(
+            f"cannot serve at {host!r}: clients are told this address; name one of this machine, or advertise one"
+        )
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def advertised(address: str) -> str:
+    """The address that clients are told, as given. UsageError: it is no `ip:port` that one can dial."""
+    host = Host.parse(address)
+    if host.port == 0 or ipaddress.ip_address(str(host).rpartition(":")[0].strip("[]")).is_unspecified:
+        raise UsageError(f"cannot advertise {address!r}: clients dial it, so it needs an IP address and a port")
+    return str(host)
 
 
 class BrokerServer:
@@ -91,9 +108,13 @@ class BrokerServer:
     `acl_file` has the users (`rmq_store.server.access.acl_file`); without it everybody may ask. Changes of what exists
     are carried out with `admin` only. With `tls` no client is taken without TLS.
 
+    `advertise`: the `ip:port` that clients are told instead, for example behind `host` 0.0.0.0. `name_servers`: those
+    of other processes, `ns1:9876;ns2:9876`; the server registers there, too.
+
     Raises:
-        UsageError: the address cannot be listened at, another server serves the store, or a file of users or of TLS is
-            wrong; and what `Store.open` raises.
+        UsageError: the address cannot be listened at, another server serves the store, a file of users or of TLS is
+            wrong, or one of the name servers knows the broker's name with another address; and what `Store.open`
+            raises.
     """
 
     def __init__(
@@ -109,6 +130,8 @@ class BrokerServer:
         acl_file: str | Path | None = None,
         admin: bool = False,
         tls: TlsFiles | None = None,
+        advertise: str | None = None,
+        name_servers: str = "",
     ) -> None:
         self._users = Users(Path(acl_file)) if acl_file is not None else None
         self._is_admin = admin
@@ -117,7 +140,7 @@ class BrokerServer:
         with ExitStack() as parts:
             self._listener = Listener(host, port, self._receive, limits=limits, tls=context)
             parts.callback(self._listener.close)
-            self.address = address_of(host, self._listener.port)
+            self.address = advertised(advertise) if advertise else address_of(host, self._listener.port)
             if isinstance(store, Store):
                 self.store, lock = store, server_lock(store.path)
                 parts.callback(lock.close)
@@ -126,13 +149,16 @@ class BrokerServer:
                 parts.callback(lock.close)
                 parts.callback(self.store.close)
             self._begin(parts, cluster_name)
+            if name_servers:
+                parts.callback(self._register(name_servers, cluster_name).close)
             self._closing = parts.pop_all()
         # pyarrow loads pandas when it first makes an array of a list: not while the first batch of a client waits.
         threading.Thread(target=lambda: pa.array([b""]), name="rmq-broker-warm-up", daemon=True).start()
 
     def _begin(self, parts: ExitStack, cluster_name: str) -> None:
         """Make all parts. `parts` ends them in the opposite order, each one whatever becomes of the others."""
-        broker = LocalBroker(self.store.broker_name, self.store)
+        # Members and locks live by the machine's clock: one that a test moves by hours would end them all.
+        broker = LocalBroker(self.store.broker_name, self.store, liveness_clock=system_clock)
         parts.callback(broker.close)
         served = self._served = ServedStore(self.store, broker, cluster_name, self.address)
         self._offsets = CommittedOffsets(served)
@@ -166,6 +192,19 @@ class BrokerServer:
         parts.callback(housekeeping.close)
         self._listener.start()
         parts.callback(self._listener.stop_listening)
+
+    def _register(self, name_servers: str, cluster_name: str) -> Registration:
+        # A client of the network, which most servers do not need, and a test waits for each import.
+        from rmq_store.server.registration import Registration
+
+        own = BrokerData(cluster=cluster_name, broker_name=self._served.name, broker_addrs={MASTER_ID: self.address})
+        registration = Registration(name_servers, own, self._topics)
+        try:
+            registration.start()
+        except BaseException:
+            registration.close()
+            raise
+        return registration
 
     def close(self) -> None:
         """Take no more requests, answer those that were taken, and commit offsets. The store is closed if it was given
@@ -262,6 +301,7 @@ class BrokerServer:
             RequestCode.REGISTER_BROKER: Service(routes.register, client),
             RequestCode.UNREGISTER_BROKER: Service(routes.unregister, client),
             **{code: Service(refuse_always, admin) for code, row in RIGHTS.items() if row.change is Change.NEVER},
+            ADVANCE_CLOCK: Service(VirtualClockProcessor(self.store).advance, admin),
         }
 
     def _topics(self) -> Mapping[str, TopicConfig]:

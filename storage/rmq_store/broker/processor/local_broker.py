@@ -34,10 +34,18 @@ PAGE_CACHE_BUSY_MS = 1_000  # osPageCacheBusyTimeOutMills
 class LocalBroker:
     """A store as a Broker (`client/backend/backend.py`).
 
-    `strict_last_offset`: the broker never lets a group without a committed offset start at 0.
+    `strict_last_offset`: the broker never lets a group without a committed offset start at 0. `liveness_clock`: the
+    time in ms by which members and locks of this process live; None is the store's clock.
     """
 
-    def __init__(self, name: str, store: Store, *, strict_last_offset: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        store: Store,
+        *,
+        strict_last_offset: bool = False,
+        liveness_clock: Callable[[], int] | None = None,
+    ) -> None:
         self.name = name
         self.store = store
         self.takes_half_messages: Callable[[str], bool] = lambda group: True
@@ -45,7 +53,7 @@ class LocalBroker:
         self._answers = Answers(name)
         self._pull = LocalPull(name, store, self._answers)
         self._strict_last_offset = strict_last_offset
-        self._groups = LocalGroups(store.path, store.clock)
+        self._groups = LocalGroups(store.path, liveness_clock or store.clock)
 
     # -- producers --------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,6 @@
-"""`rmq broker run`: delivers delayed messages of a store without a running consumer, and deletes old messages."""
+"""`rmq broker run`: delivers delayed messages of a store without a running consumer, deletes old messages, and serves
+the store.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,10 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_store.cli.maintenance.access_options import Access, access_options
-from rmq_store.cli.shared.output import printable, store_argument, time_text
-from rmq_store.cli.shared.stop_signal import StopSignal, stopped_by_signals
+from rmq_store.cli.maintenance.broker_clock import clock
+from rmq_store.cli.maintenance.broker_options import stopped, store_or_ephemeral, suite_options, written_address
+from rmq_store.cli.shared.output import printable, time_text
+from rmq_store.cli.shared.stop_signal import StopSignal
 from rmq_store.errors import StoreError, StoreFailedError, StoreLockedError, UsageError
 from rmq_store.format.text.host import Host
 
@@ -32,7 +36,7 @@ FIRST_CLEANING_S = 60.0
 REPORT_S = 10.0
 
 
-def _listen_address(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[str, int] | None:
+def listen_address(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[str, int] | None:
     """`--listen` as an IP address and a port; no name is looked up."""
     if value is None:
         return None
@@ -45,14 +49,22 @@ def _listen_address(_ctx: click.Context, _parameter: click.Parameter, value: str
 
 @click.group(short_help="Deliver delayed messages and delete old ones.")
 def broker() -> None:
-    """Background work of a broker: deliver delayed messages, delete old ones."""
+    """Background work of a broker: deliver delayed messages, delete old ones, serve clients."""
+
+
+broker.add_command(clock)
 
 
 @broker.command(
     short_help="Deliver delayed messages and delete old ones, until stopped.",
-    epilog="\b\nExample:\n  rmq broker run /data/rocketmq/store",
+    epilog=(
+        "\b\nExamples:\n"
+        "  rmq broker run /data/rocketmq/store\n"
+        "  rmq broker run /data/store --listen 127.0.0.1:10911\n"
+        "  rmq broker run --ephemeral --port-file broker.port --until-stdin-closes"
+    ),
 )
-@store_argument
+@store_or_ephemeral
 @click.option(
     "--config",
     "conf",
@@ -64,7 +76,7 @@ def broker() -> None:
 @click.option(
     "--listen",
     metavar="HOST:PORT",
-    callback=_listen_address,
+    callback=listen_address,
     help="Also serve the store to RocketMQ's clients at this address, as broker and name server. Port 0: a free one.",
 )
 @click.option(
@@ -73,6 +85,18 @@ def broker() -> None:
     help="Let --listen take an address that other machines reach without --acl: everybody there may read and write.",
 )
 @access_options
+@click.option(
+    "--advertise",
+    metavar="HOST:PORT",
+    help="With --listen: tell clients this address instead, as for --listen 0.0.0.0:10911 or behind a NAT.",
+)
+@click.option(
+    "--name-server",
+    "register_with",
+    metavar="ADDRESSES",
+    help="With --listen: also register with these name servers, `ns1:9876;ns2:9876`.",
+)
+@suite_options
 def run(
     root: Path,
     conf: Path | None,
@@ -80,6 +104,10 @@ def run(
     listen: tuple[str, int] | None,
     insecure: bool,
     access: Access,
+    advertise: str | None,
+    register_with: str | None,
+    port_file: Path | None,
+    until_stdin_closes: bool,
 ) -> None:
     """Deliver delayed messages when they are due, and delete old messages, until stopped.
 
@@ -88,8 +116,9 @@ def run(
     and then every cleanResourceInterval; see `rmq retention status`. Several instances may run in parallel. Opens the
     store for writing; a running RocketMQ broker prevents that. Stops on Ctrl-C and SIGTERM, and then brings
     config/delayOffset.json up to date. With --listen, RocketMQ's clients produce and consume while Spark and other
-    programs use the same directory. Deletions and errors are reported on stderr; on a terminal also, every few
-    seconds, the deliveries.
+    programs use the same directory. --name-server makes it one of the brokers of a cluster, under the store's broker
+    name; a name that another broker has is refused. With --ephemeral it is a broker for a test suite. Deletions and
+    errors are reported on stderr; on a terminal also, every few seconds, the deliveries.
     """
     from rmq_store import Store, StoreConfig
 
@@ -97,30 +126,38 @@ def run(
     if listen is None:
         if access.is_given:
             raise UsageError("--acl, --admin and --tls-... are about the clients of --listen, which is missing")
-        with stopped_by_signals() as stop, Store.open(root, config=config) as store:
+        if advertise or register_with or port_file:
+            raise UsageError("--advertise, --name-server and --port-file are about a served store: say --listen")
+        with stopped(until_stdin_closes=until_stdin_closes) as stop, Store.open(root, config=config) as store:
             _run(store, stop, cleans=not no_retention)
         return
-    _refuse_open_address(listen[0], is_open=insecure or access.acl is not None)
-    _raise_file_limit()
+    refuse_open_address(listen[0], is_open=insecure or access.acl is not None, is_told=not advertise)
+    raise_file_limit()
     from rmq_store.server.broker_server import BrokerServer
 
     host, port = listen
     tls = access.tls()
     with (
-        stopped_by_signals() as stop,
+        stopped(until_stdin_closes=until_stdin_closes) as stop,
         BrokerServer(
-            root, host=host, port=port, config=config, acl_file=access.acl, admin=access.admin, tls=tls
+            root, host=host, port=port, config=config, acl_file=access.acl, admin=access.admin, tls=tls,
+            advertise=advertise, name_servers=register_with or "",
         ) as server,
+        written_address(port_file, server.address),
     ):
         click.echo(f"{printable(str(root))}: broker {printable(server.store.broker_name)} listens at {server.address}")
         sys.stdout.flush()
         _run(server.store, stop, cleans=not no_retention)
 
 
-def _refuse_open_address(host: str, *, is_open: bool) -> None:
-    """UsageError: no client can dial the address, or other machines reach it and nobody has said that they may."""
-    if ipaddress.ip_address(host).is_unspecified:
-        raise UsageError(f"--listen {host}: clients are told this address and dial it. Name one of this machine")
+def refuse_open_address(host: str, *, is_open: bool, is_told: bool) -> None:
+    """UsageError: no client can dial the address, which `is_told` to them, or other machines reach it and nobody has
+    said that they may.
+    """
+    if is_told and ipaddress.ip_address(host).is_unspecified:
+        raise UsageError(
+            f"--listen {host}: clients are told this address and dial it. Name one of this machine, or say --advertise"
+        )
     if not is_open and not ipaddress.ip_address(host).is_loopback:
         raise UsageError(
             f"--listen {host}: other machines reach this address, and whoever does may read and write. Name the users "
@@ -128,7 +165,7 @@ def _refuse_open_address(host: str, *, is_open: bool) -> None:
         )
 
 
-def _raise_file_limit() -> None:
+def raise_file_limit() -> None:
     """Let this process open as many files as it may: each connection, member and lock is one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -9,6 +9,9 @@ import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import Final
+
+_INPUT_BYTES: Final = 4096
 
 
 class StopSignal:
@@ -20,15 +23,27 @@ class StopSignal:
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
+        self._inputs: list[int] = []
 
     def ask(self, number: int, frame: FrameType | None) -> None:
         """The signal handler."""
         with contextlib.suppress(BlockingIOError):  # full: it was asked often enough
             os.write(self._writer, b"!")
 
+    def ends_with(self, fd: int) -> None:
+        """Let the end of this input request a stop, too. Bytes before it are read and dropped."""
+        self._inputs.append(fd)
+
     def wait(self, seconds: float) -> bool:
-        """True at once if a stop was requested; else the answer after `seconds`."""
-        return bool(select.select([self._reader], [], [], seconds)[0])
+        """True at once if a stop was requested; else False after `seconds`, or earlier if an input had something."""
+        ready = select.select([self._reader, *self._inputs], [], [], seconds)[0]
+        if self._reader in ready:
+            return True
+        for fd in ready:
+            if not os.read(fd, _INPUT_BYTES):
+                self.ask(0, None)
+                return True
+        return False
 
     def close(self) -> None:
         """Close the pipe."""

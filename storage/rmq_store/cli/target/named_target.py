@@ -23,6 +23,8 @@ from rmq_store.remoting.transport.settings import SCHEME
 STORE_VARIABLE: Final = "RMQ_STORE"
 _SHORT: Final = "-n"
 _NAMES: Final = (_SHORT, "--name-server", "--namesrvAddr")
+REGISTERS: Final = "register_with"
+"""The parameter of a command whose --name-server names no target: a broker registers there."""
 
 
 @dataclass(slots=True)
@@ -79,6 +81,9 @@ def _take_option(command: click.Command, word: str, words: list[str], found: Nam
     if not sign and words and _takes_value(option, words[0]):
         value = words.pop(0)
         taken.append(value)
+    if option in command.params and option is not None and option.name == REGISTERS:
+        found.arguments += taken
+        return
     # `-n 100` of `rmq tail` is a number of messages; an address has a port, or is a URL.
     is_address = name in _NAMES and (":" in value or option is None or "--namesrvAddr" in option.opts)
     if is_address or (name == "--store" and value.startswith(SCHEME)):

@@ -124,6 +124,8 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     "retention run": refused("A broker deletes old messages itself (fileReservedTime, deleteWhen)"),
     "retention status": refused("A broker deletes old messages itself (fileReservedTime, deleteWhen)"),
     "broker run": refused("The brokers of a cluster deliver delayed messages and delete old ones themselves"),
+    "broker clock advance": same(sentence=_NO_TARGET),
+    "namesrv run": same(sentence=_NO_TARGET),
     "doctor": differs("cluster_care.doctor:doctor", "It checks name servers, brokers, addresses and rights, and "
                       "neither this machine nor Spark"),
     "metrics": differs("cluster_care.metrics:metrics", "`node_id` is the broker; brokers do not tell how old an unread "

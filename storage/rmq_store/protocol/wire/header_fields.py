@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Final, NamedTuple, Self, TypeAlias
 
 from rmq_store.protocol.errors import RemotingCommandError
 from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.protocol.wire.request_codes import RequestCode
 
 Int32: TypeAlias = int
 """Java's int: read within its range."""
@@ -118,7 +117,7 @@ class _Header:
 class RequestHeader(_Header):
     """The typed fields of a request; `code` is the request that they belong to."""
 
-    code: ClassVar[RequestCode]
+    code: ClassVar[int]
 
 
 @dataclass(frozen=True, slots=True)

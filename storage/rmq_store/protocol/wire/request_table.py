@@ -74,7 +74,7 @@ class RequestType(NamedTuple):
 _B, _N, _C = Receiver.BROKER, Receiver.NAME_SERVER, Receiver.CLIENT
 
 REQUESTS: Final[dict[RequestCode, RequestType]] = {
-    row.request_header.code: row
+    RequestCode(row.request_header.code): row
     for row in (
         # messages
         RequestType(_B, messages.SendMessageRequestHeader, messages.SendMessageResponseHeader),

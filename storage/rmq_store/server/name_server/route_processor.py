@@ -1,44 +1,51 @@
-"""100 to 106, 206 and 224: requests to a name server (DefaultRequestProcessor.java)."""
+"""103 to 106, 206, 224 and 322: requests about routes (DefaultRequestProcessor.java)."""
 
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 from typing import Final
 
+from rmq_store.protocol.bodies.compressed_registration import decode_compressed_registration
 from rmq_store.protocol.bodies.routes import BrokerData, RegisterBrokerBody, TopicList
+from rmq_store.protocol.bodies.topics import DataVersion
 from rmq_store.protocol.errors import RemotingCommandError, ResponseCode
 from rmq_store.protocol.wire.admin_headers import DeleteTopicFromNamesrvRequestHeader
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.name_server_headers import (
     GetRouteInfoRequestHeader,
     GetTopicsByClusterRequestHeader,
+    QueryDataVersionRequestHeader,
+    QueryDataVersionResponseHeader,
     RegisterBrokerRequestHeader,
     RegisterBrokerResponseHeader,
     UnRegisterBrokerRequestHeader,
 )
+from rmq_store.server.name_server.kv_configs import ORDER_TOPIC_CONFIG, KVConfigs
 from rmq_store.server.name_server.route_table import EXPIRES_MS, RouteTable
 from rmq_store.server.requests.request import Request, refusal
 
 # From V4_9_4 on clients read JSON whose numeric keys are in quotes.
 _QUOTED_VERSION: Final = 401
-_BODY_BYTES_MAX: Final = 64 << 20
 
 
 class RouteProcessor:
-    """Answers about one route table."""
+    """Answers about one route table. `kv_configs` has the orders of queues, where there are any."""
 
-    def __init__(self, table: RouteTable) -> None:
+    def __init__(self, table: RouteTable, kv_configs: KVConfigs | None = None) -> None:
         self._table = table
+        self._kv_configs = kv_configs or KVConfigs()
 
     def route(self, request: Request) -> RemotingCommand:
-        """105."""
+        """105. It has the order of the topic's queues if one was put (100); Java says it only if it is set up to."""
         header = request.header(GetRouteInfoRequestHeader)
         route = self._table.route(header.topic)
         if route is None:
             remark = f"No topic route info in name server for the topic: {header.topic}"
             raise refusal(ResponseCode.TOPIC_NOT_EXIST, remark)
         is_quoted = request.command.version >= _QUOTED_VERSION or bool(header.accept_standard_json_only)
-        return request.answer(body=route.encode(quoted_keys=is_quoted))
+        order = self._kv_configs.value(ORDER_TOPIC_CONFIG, header.topic)
+        return request.answer(body=replace(route, order_topic_conf=order).encode(quoted_keys=is_quoted))
 
     def clusters(self, request: Request) -> RemotingCommand:
         """106."""
@@ -66,16 +73,25 @@ class RouteProcessor:
         if known not in (None, header.broker_addr):
             remark = f"broker {header.broker_name} is registered with the address {known}"
             raise refusal(ResponseCode.SYSTEM_ERROR, remark)
-        body = RegisterBrokerBody.decode(_checked_body(request.command.body, header))
+        wrapper = _registration(request.command.body, header).topic_config_serialize_wrapper
         master = self._table.register(
             BrokerData(cluster=header.cluster_name, broker_name=header.broker_name, broker_addrs={}),
             header.broker_id,
             header.broker_addr,
-            body.topic_config_serialize_wrapper.topic_config_table,
+            wrapper.topic_config_table,
+            version=wrapper.data_version,
             peer=request.peer,
             expires_ms=header.heartbeat_timeout_millis or EXPIRES_MS,
         )
         return request.answer(header=RegisterBrokerResponseHeader(master_addr=master))
+
+    def data_version(self, request: Request) -> RemotingCommand:
+        """322. A broker whose topics have not changed is alive by this question, and need not register again."""
+        header = request.header(QueryDataVersionRequestHeader)
+        asked = DataVersion.decode(request.command.body)
+        known = self._table.seen(header.broker_name, header.broker_id, header.broker_addr, asked)
+        answer = QueryDataVersionResponseHeader(changed=known != asked)
+        return request.answer(header=answer, body=known.encode() if known is not None else b"")
 
     def unregister(self, request: Request) -> RemotingCommand:
         """104."""
@@ -84,16 +100,7 @@ class RouteProcessor:
         return request.answer()
 
 
-def _checked_body(body: bytes, header: RegisterBrokerRequestHeader) -> bytes:
+def _registration(body: bytes, header: RegisterBrokerRequestHeader) -> RegisterBrokerBody:
     if header.body_crc32 and zlib.crc32(body) & 0x7FFFFFFF != header.body_crc32:
         raise RemotingCommandError("the CRC of the registration is wrong")
-    if not header.compressed:
-        return body
-    inflater = zlib.decompressobj()
-    try:
-        plain = inflater.decompress(body, _BODY_BYTES_MAX)
-    except zlib.error as error:
-        raise RemotingCommandError(f"the registration is no deflated body: {error}") from error
-    if not inflater.eof:
-        raise RemotingCommandError(f"the registration is cut off, or has more than {_BODY_BYTES_MAX} bytes")
-    return plain
+    return decode_compressed_registration(body) if header.compressed else RegisterBrokerBody.decode(body)

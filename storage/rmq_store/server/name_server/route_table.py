@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rmq_store.protocol.bodies.routes import MASTER_ID, BrokerData, ClusterInfo, QueueData, TopicRouteData
-from rmq_store.protocol.bodies.topics import TopicConfig
+from rmq_store.protocol.bodies.topics import DataVersion, TopicConfig
 from rmq_store.server.requests.request import Peer
 
 EXPIRES_MS: Final = 120_000
@@ -30,6 +30,8 @@ class _Address:
     address: str
     peer: Peer | None
     until_s: float
+    expires_ms: int
+    version: DataVersion | None
 
 
 Topics = Callable[[], Mapping[str, TopicConfig]]
@@ -57,6 +59,7 @@ class RouteTable:
         *,
         peer: Peer | None = None,
         expires_ms: int = EXPIRES_MS,
+        version: DataVersion | None = None,
     ) -> str | None:
         """A broker reports itself; returns the address of its master if it is a slave that has one. Topics count from
         a master, and from a slave only while its name has no master.
@@ -68,11 +71,25 @@ class RouteTable:
             # The same process with another id: a slave that became a master.
             for other in [other for other, one in known.addresses.items() if one.address == address]:
                 del known.addresses[other]
-            known.addresses[broker_id] = _Address(address, peer, until_s)
+            known.addresses[broker_id] = _Address(address, peer, until_s, expires_ms, version)
             if broker_id == MASTER_ID or MASTER_ID not in known.addresses:
                 known.topics = dict(topics)
             master = known.addresses.get(MASTER_ID)
             return master.address if master is not None and broker_id != MASTER_ID else None
+
+    def seen(self, broker_name: str, broker_id: int, address: str, version: DataVersion) -> DataVersion | None:
+        """A broker says which version its topics have; returns the one that it has registered, None if it has not. It
+        is alive from now on as after a registration if both are the same.
+        """
+        with self._turn:
+            known = self._brokers.get(broker_name)
+            there = known.addresses.get(broker_id) if known is not None else None
+            if known is None or there is None or there.address != address:
+                return None
+            if there.version == version:
+                until_s = time.monotonic() + there.expires_ms / 1000
+                known.addresses[broker_id] = replace(there, until_s=until_s)
+            return there.version
 
     def unregister(self, broker_name: str, broker_id: int, address: str) -> None:
         """A broker stops."""

@@ -1,0 +1,81 @@
+"""A name server alone, without a store (NamesrvController.java): brokers register here, and clients find them."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Final, Self
+
+from rmq_store.protocol.wire.request_codes import RequestCode
+from rmq_store.server.name_server.kv_configs import KVConfigs
+from rmq_store.server.name_server.route_processor import RouteProcessor
+from rmq_store.server.name_server.route_table import RouteTable
+from rmq_store.server.requests.dispatcher import Dispatcher, Service
+from rmq_store.server.requests.request import Request
+from rmq_store.server.requests.worker_pool import WorkerPool
+from rmq_store.server.transport.connection import Connection
+from rmq_store.server.transport.limits import ListenerLimits
+from rmq_store.server.transport.listener import Listener
+
+# NamesrvConfig.java: clientRequestThreadPoolNums and its queue; here brokers have a pool of their own as well.
+_ROUTES: Final = (2, 50_000, 5_000)
+_BROKERS: Final = (1, 10_000, 31_000)
+
+
+class NameServer:
+    """Keeps routes in memory, and answers at `host:port` (0: a free port) until `close`.
+
+    A broker is forgotten when its connection ends, or 120 s after it has registered for the last time. After a restart
+    the routes are complete when all brokers have registered again, within 30 s.
+
+    Raises (when constructed):
+        UsageError: the address cannot be listened at.
+    """
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, *, limits: ListenerLimits | None = None) -> None:
+        self.routes, self.kv_configs = RouteTable(), KVConfigs()
+        with ExitStack() as parts:
+            self._listener = Listener(host, port, self._receive, limits=limits)
+            parts.callback(self._listener.close)
+            clients, brokers = WorkerPool("routes", *_ROUTES), WorkerPool("brokers", *_BROKERS)
+            parts.callback(clients.close)
+            parts.callback(brokers.close)
+            self._dispatcher = Dispatcher(self._services(clients, brokers))
+            self._listener.start()
+            parts.callback(self._listener.stop_listening)
+            self._closing = parts.pop_all()
+        self.address = f"[{host}]:{self._listener.port}" if ":" in host else f"{host}:{self._listener.port}"
+
+    def close(self) -> None:
+        """Answer the requests that were taken, and end. Does nothing the second time."""
+        self._closing.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _receive(self, request: Request) -> None:
+        peer = request.peer
+        if isinstance(peer, Connection) and not peer.on_closed:
+            peer.on_closed.append(self.routes.disconnected)
+        self._dispatcher.receive(request)
+
+    def _services(self, clients: WorkerPool, brokers: WorkerPool) -> dict[int, Service]:
+        routes, pairs = RouteProcessor(self.routes, self.kv_configs), self.kv_configs
+        return {
+            RequestCode.PUT_KV_CONFIG: Service(pairs.put, clients),
+            RequestCode.GET_KV_CONFIG: Service(pairs.get, clients),
+            RequestCode.DELETE_KV_CONFIG: Service(pairs.delete, clients),
+            RequestCode.GET_KVLIST_BY_NAMESPACE: Service(pairs.pairs, clients),
+            RequestCode.REGISTER_BROKER: Service(routes.register, brokers),
+            RequestCode.UNREGISTER_BROKER: Service(routes.unregister, brokers),
+            RequestCode.QUERY_DATA_VERSION: Service(routes.data_version, brokers),
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: Service(routes.route, clients),
+            RequestCode.GET_BROKER_CLUSTER_INFO: Service(routes.clusters, clients),
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: Service(routes.topics, clients),
+            RequestCode.GET_TOPICS_BY_CLUSTER: Service(routes.topics_of_cluster, clients),
+        }

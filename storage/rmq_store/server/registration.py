@@ -1,0 +1,146 @@
+"""Registers a served store with name servers of other processes (BrokerOuterAPI.java, BrokerController.java)."""
+
+from __future__ import annotations
+
+import logging
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Final
+
+from rmq_store.clock import system_clock
+from rmq_store.errors import StoreError, UsageError
+from rmq_store.protocol.bodies.routes import MASTER_ID, BrokerData, ClusterInfo, RegisterBrokerBody
+from rmq_store.protocol.bodies.topics import DataVersion, TopicConfig, TopicConfigTable
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.header_fields import request
+from rmq_store.protocol.wire.name_server_headers import (
+    GetBrokerClusterInfoRequestHeader,
+    RegisterBrokerRequestHeader,
+    UnRegisterBrokerRequestHeader,
+)
+from rmq_store.remoting.transport.client import RemotingClient
+from rmq_store.remoting.transport.settings import ClusterSettings
+from rmq_store.server.housekeeping import Housekeeping, Step
+
+_log: Final = logging.getLogger(__name__)
+
+# BrokerConfig#registerNameServerPeriod. Changes of topics are seen within _CHANGES_S.
+_PERIOD_S: Final = 30.0
+_CHANGES_S: Final = 1.0
+
+
+class Registration:
+    """Keeps the broker `own` in the routes of `name_servers` (`ns1:9876;ns2:9876`), from `start` until `close`.
+
+    It registers every 30 s, and at once when `topics` has changed. A name server that does not answer, or refuses, is
+    logged once; the others go on.
+
+    Raises (when constructed):
+        UsageError: no address of a name server.
+    """
+
+    def __init__(self, name_servers: str, own: BrokerData, topics: Callable[[], Mapping[str, TopicConfig]]) -> None:
+        settings = ClusterSettings.of_text(name_servers)
+        if any(address.startswith(("http://", "https://")) for address in settings.name_servers):
+            raise UsageError("a broker registers with name servers, and not with an address server: give their ip:port")
+        self._addresses = settings.name_servers
+        self._own = own
+        self._topics = topics
+        self._client = RemotingClient(settings)
+        self._known: Mapping[str, TopicConfig] | None = None
+        self._changes = 0
+        self._body = b""
+        self._due_s = 0.0
+        self._problems: dict[str, str] = {}
+        self._loop = Housekeeping(own.broker_name, (Step("registration", _CHANGES_S, self.register_if_due),))
+        self._is_registered = False
+
+    def start(self) -> None:
+        """Register, and go on in a thread.
+
+        Raises:
+            UsageError: a name server knows the broker's name with another address.
+        """
+        self._check_name()
+        self.register_if_due()
+        self._loop.start()
+
+    def register_if_due(self) -> None:
+        """Register with all name servers if the topics have changed, or 30 s have passed."""
+        topics = dict(self._topics())
+        if topics != self._known:
+            self._changes += 1
+            version = DataVersion(counter=self._changes, timestamp=system_clock())
+            table = TopicConfigTable(topic_config_table=topics, data_version=version)
+            self._body = RegisterBrokerBody(topic_config_serialize_wrapper=table).encode()
+            self._known = topics
+        elif time.monotonic() < self._due_s:
+            return
+        self._due_s = time.monotonic() + _PERIOD_S
+        self._is_registered = True
+        self._ask_all(self._registration())
+
+    def close(self) -> None:
+        """Leave the routes, as a broker that stops. Does nothing the second time."""
+        self._loop.close()
+        if self._is_registered:
+            self._is_registered = False
+            header = UnRegisterBrokerRequestHeader(
+                broker_name=self._own.broker_name,
+                broker_addr=self._own.broker_addrs[MASTER_ID],
+                cluster_name=self._own.cluster,
+                broker_id=MASTER_ID,
+            )
+            self._ask_all(request(header))
+        self._client.close()
+
+    def _registration(self) -> RemotingCommand:
+        address = self._own.broker_addrs[MASTER_ID]
+        header = RegisterBrokerRequestHeader(
+            broker_name=self._own.broker_name,
+            broker_addr=address,
+            cluster_name=self._own.cluster,
+            ha_server_addr=address,  # mandatory, though nothing is replicated from here
+            broker_id=MASTER_ID,
+            body_crc32=zlib.crc32(self._body) & 0x7FFFFFFF,
+        )
+        return request(header, self._body)
+
+    def _check_name(self) -> None:
+        """Two brokers of one name would take turns in the routes, and clients would lose sight of each in turn."""
+        name, own = self._own.broker_name, self._own.broker_addrs[MASTER_ID]
+        for name_server, answer in self._ask_all(request(GetBrokerClusterInfoRequestHeader())).items():
+            known = ClusterInfo.decode(answer.body).broker_addr_table.get(name)
+            address = known.broker_addrs.get(MASTER_ID) if known is not None else None
+            if address not in (None, own):
+                raise UsageError(
+                    f"name server {name_server} knows the broker {name} with the address {address}, and this one has "
+                    f"{own}. Stop the other one, or serve a store of another name (`rmq init --broker-name`)"
+                )
+
+    def _ask_all(self, command: RemotingCommand) -> dict[str, RemotingCommand]:
+        """Ask all name servers together. Returns the answers with code 0, by name server."""
+        futures = {address: self._client.submit(address, command) for address in self._addresses}
+        answers = {}
+        for address, future in futures.items():
+            problem, answer = _outcome(future)
+            if answer is not None:
+                answers[address] = answer
+            if problem and problem != self._problems.get(address):
+                text = "broker %s is not registered with name server %s: %s; trying again every %.0f s"
+                _log.warning(text, self._own.broker_name, address, problem, _PERIOD_S)
+            self._problems[address] = problem
+        return answers
+
+
+def _outcome(future: Future[RemotingCommand]) -> tuple[str, RemotingCommand | None]:
+    """Why a name server has not done what it was asked, and its answer if it has."""
+    try:
+        answer = future.result()
+    except StoreError as error:
+        return str(error), None
+    if answer.code != 0:
+        return f"code {answer.code}, {answer.remark or ''}", None
+    return "", answer
