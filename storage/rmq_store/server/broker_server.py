@@ -21,6 +21,7 @@ from rmq_store.protocol.bodies.routes import MASTER_ID, BrokerData
 from rmq_store.protocol.bodies.topics import TopicConfig
 from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.server.alone import open_alone, server_lock
+from rmq_store.server.grpc_v2.tls import Certificate
 from rmq_store.server.housekeeping import Housekeeping, Step
 from rmq_store.server.name_server.route_processor import RouteProcessor
 from rmq_store.server.name_server.route_table import RouteTable
@@ -66,7 +67,8 @@ class BrokerServer:
 
     A store given by path is opened for writing, with `config` and `create` as for `Store.open`. The store host of new
     messages becomes the served address, in all processes that open the store from now on: clients dial it. The server
-    delivers delayed messages.
+    delivers delayed messages. `grpc_port` (0: a free port) serves RocketMQ's clients of version 5 over gRPC, too, at
+    `grpc_address`; with `grpc_certificate` over TLS only. It needs the extra [grpc].
 
     Raises:
         UsageError: the address cannot be listened at, or another server serves the store; and what `Store.open` raises.
@@ -82,8 +84,11 @@ class BrokerServer:
         create: bool = False,
         cluster_name: str = CLUSTER_NAME,
         limits: ListenerLimits | None = None,
+        grpc_port: int | None = None,
+        grpc_certificate: Certificate | None = None,
     ) -> None:
         self._dispatcher: Dispatcher | None = None
+        self.grpc_address: str | None = None
         with ExitStack() as parts:
             self._listener = Listener(host, port, self._receive, limits=limits)
             parts.callback(self._listener.close)
@@ -96,6 +101,8 @@ class BrokerServer:
                 parts.callback(lock.close)
                 parts.callback(self.store.close)
             self._begin(parts, cluster_name)
+            if grpc_port is not None:
+                self.grpc_address = self._begin_grpc(parts, host, grpc_port, grpc_certificate)
             self._closing = parts.pop_all()
         # pyarrow loads pandas when it first makes an array of a list: not while the first batch of a client waits.
         threading.Thread(target=lambda: pa.array([b""]), name="rmq-broker-warm-up", daemon=True).start()
@@ -130,6 +137,15 @@ class BrokerServer:
         parts.callback(housekeeping.close)
         self._listener.start()
         parts.callback(self._listener.stop_listening)
+
+    def _begin_grpc(self, parts: ExitStack, host: str, port: int, certificate: Certificate | None) -> str:
+        try:
+            from rmq_store.server.grpc_v2.grpc_server import GrpcServer
+        except ImportError as error:
+            raise UsageError("gRPC needs grpcio and protobuf: pip install 'pyspark-rmq[grpc]'") from error
+        server = GrpcServer(self._served, host, port, certificate)
+        parts.callback(server.close)
+        return server.address
 
     def close(self) -> None:
         """Take no more requests, answer those that were taken, and commit offsets. The store is closed if it was given
