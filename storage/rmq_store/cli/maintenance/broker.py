@@ -18,6 +18,7 @@ from rmq_store.format.text.host import Host
 
 if TYPE_CHECKING:
     from rmq_store import RetentionReport, Store, StoreConfig
+    from rmq_store.server.grpc_v2.tls import Certificate
 
 # ScheduleMessageService.java: between two looks, after an exception, and between two writes of delayOffset.json.
 POLL_S = 0.1
@@ -67,11 +68,30 @@ def broker() -> None:
     help="Also serve the store to RocketMQ's clients at this address, as broker and name server. Port 0: a free one.",
 )
 @click.option(
+    "--grpc",
+    metavar="HOST:PORT",
+    callback=_listen_address,
+    help="With --listen: also serve RocketMQ's clients of version 5 over gRPC. HOST as there. Port 0: a free one.",
+)
+@click.option(
+    "--grpc-tls",
+    metavar="CERT,KEY",
+    help="Serve gRPC over TLS with these two PEM files; `self-signed` makes a throw-away certificate in memory.",
+)
+@click.option(
     "--insecure",
     is_flag=True,
     help="Let --listen take an address that other machines reach: everybody there may read and write.",
 )
-def run(root: Path, conf: Path | None, no_retention: bool, listen: tuple[str, int] | None, insecure: bool) -> None:
+def run(
+    root: Path,
+    conf: Path | None,
+    no_retention: bool,
+    listen: tuple[str, int] | None,
+    grpc: tuple[str, int] | None,
+    grpc_tls: str | None,
+    insecure: bool,
+) -> None:
     """Deliver delayed messages when they are due, and delete old messages, until stopped.
 
     Running consumers and streams deliver due messages themselves, so delivery needs this command only while none is
@@ -85,6 +105,7 @@ def run(root: Path, conf: Path | None, no_retention: bool, listen: tuple[str, in
     from rmq_store import Store, StoreConfig
 
     config: StoreConfig | None = StoreConfig.from_broker_conf(conf) if conf else None
+    _check_grpc(listen, grpc, grpc_tls)
     if listen is None:
         with stopped_by_signals() as stop, Store.open(root, config=config) as store:
             _run(store, stop, cleans=not no_retention)
@@ -93,8 +114,20 @@ def run(root: Path, conf: Path | None, no_retention: bool, listen: tuple[str, in
     _raise_file_limit()
     from rmq_store.server.broker_server import BrokerServer
 
-    with stopped_by_signals() as stop, BrokerServer(root, host=listen[0], port=listen[1], config=config) as server:
-        click.echo(f"{printable(str(root))}: broker {printable(server.store.broker_name)} listens at {server.address}")
+    with (
+        stopped_by_signals() as stop,
+        BrokerServer(
+            root,
+            host=listen[0],
+            port=listen[1],
+            config=config,
+            grpc_port=None if grpc is None else grpc[1],
+            grpc_certificate=_certificate(grpc_tls, listen[0]),
+        ) as server,
+    ):
+        at_grpc = f", gRPC at {server.grpc_address} ({'TLS' if grpc_tls else 'plain'})" if grpc else ""
+        name = printable(server.store.broker_name)
+        click.echo(f"{printable(str(root))}: broker {name} listens at {server.address}{at_grpc}")
         sys.stdout.flush()
         _run(server.store, stop, cleans=not no_retention)
 
@@ -108,6 +141,28 @@ def _refuse_open_address(host: str, *, insecure: bool) -> None:
             f"--listen {host}: other machines reach this address, and whoever does may read and write. Listen at "
             "127.0.0.1, or say --insecure"
         )
+
+
+def _check_grpc(listen: tuple[str, int] | None, grpc: tuple[str, int] | None, grpc_tls: str | None) -> None:
+    """UsageError: the options for gRPC do not fit each other, or --listen."""
+    if grpc_tls is not None and grpc is None:
+        raise UsageError("--grpc-tls needs --grpc HOST:PORT")
+    if grpc is not None and (listen is None or listen[0] != grpc[0]):
+        raise UsageError(f"--grpc needs --listen with the same host: --listen {grpc[0]}:10911")
+
+
+def _certificate(grpc_tls: str | None, host: str) -> Certificate | None:
+    """The certificate that --grpc-tls names. UsageError: it is no pair of files, or one of them cannot be read."""
+    if grpc_tls is None:
+        return None
+    from rmq_store.server.grpc_v2.tls import SELF_SIGNED, Certificate
+
+    if grpc_tls == SELF_SIGNED:
+        return Certificate.self_signed(host)
+    chain, comma, key = grpc_tls.partition(",")
+    if not (chain and comma and key):
+        raise UsageError(f"--grpc-tls takes CERT,KEY (two PEM files) or {SELF_SIGNED}")
+    return Certificate.of_files(Path(chain), Path(key))
 
 
 def _raise_file_limit() -> None:

@@ -83,7 +83,8 @@ class MessagingService:
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the consumer does not read its messages")
         except Exception as error:
-            await context.write(new("ReceiveMessageResponse", status=status_of(error, "ReceiveMessage", context.peer())))
+            answer = status_of(error, "ReceiveMessage", context.peer())
+            await context.write(new("ReceiveMessageResponse", status=answer))
 
     async def _telemetry(self, _: Any, context: Any) -> None:
         async def read() -> Any:

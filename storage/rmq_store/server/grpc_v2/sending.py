@@ -59,7 +59,7 @@ class Sending:
             raise Refusal(Code.MESSAGE_CORRUPTED, f"a request has 1..{MESSAGES_MAX} messages")
         name = topic_of(request.messages[0].topic)
         if name.startswith("%"):
-            raise Refusal(Code.ILLEGAL_TOPIC, f"clients do not send to {name}: retries and dead letters are the broker's")
+            raise Refusal(Code.ILLEGAL_TOPIC, f"{name}: only the broker sends to topics of retries and dead letters")
         if any(message.topic != request.messages[0].topic for message in request.messages):
             raise Refusal(Code.MESSAGE_CORRUPTED, "the messages of a request are of one topic")
         topic = self._routes.topic(name)

@@ -46,7 +46,7 @@ class Certificate:
         try:
             done = subprocess.run(command, capture_output=True, timeout=_OPENSSL_S, check=True)
         except FileNotFoundError as error:
-            text = "a self-signed certificate is made with the openssl command, which is missing: install it, or give CERT,KEY"
+            text = "the openssl command, which makes self-signed certificates, is missing: install it, or give CERT,KEY"
             raise UsageError(text) from error
         except subprocess.SubprocessError as error:
             raise UsageError(f"openssl made no certificate for {host}: give CERT,KEY") from error
