@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("grpc")
 
 from helpers.grpc_stub import Stub
-
 from rmq_store import StoreConfig
 from rmq_store.server.broker_server import BrokerServer
 

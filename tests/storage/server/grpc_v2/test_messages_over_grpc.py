@@ -12,8 +12,8 @@ from typing import Any
 
 import grpc
 import pytest
-from helpers.grpc_stub import Stub
 
+from helpers.grpc_stub import Stub
 from rmq_store import Message, Store, StoreConfig
 from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.server.broker_server import BrokerServer
@@ -199,15 +199,16 @@ def test_a_receive_waits_for_a_message_of_any_process(server: BrokerServer, stub
     def receive() -> None:
         got.extend(one.body for one in stub.receive("cg", "Orders", long_polling_timeout=LONG)[1])
 
-    for send in (
-        lambda: stub.send("Orders", b"grpc"),
-        lambda: server.store.send(Message("Orders", b"store")),
-        lambda: Store.open(server.store.path).send(Message("Orders", b"process")),
-    ):
-        thread = threading.Thread(target=receive)
-        thread.start()
-        send()
-        thread.join(PATIENCE_S)
+    with Store.open(server.store.path) as other:  # a second process would do the same
+        for send in (
+            lambda: stub.send("Orders", b"grpc"),
+            lambda: server.store.send(Message("Orders", b"store")),
+            lambda: other.send(Message("Orders", b"process")),
+        ):
+            thread = threading.Thread(target=receive)
+            thread.start()
+            send()
+            thread.join(PATIENCE_S)
     assert got == [b"grpc", b"store", b"process"]
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import grpc
 import pytest
-from helpers.grpc_stub import Stub
 
+from helpers.grpc_stub import Stub
 from rmq_store import StoreConfig
 from rmq_store.broker.metadata.topics import PERM_READ, TopicConfig
 from rmq_store.errors import UsageError
