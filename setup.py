@@ -28,11 +28,14 @@ ENGINE = (HERE / "storage" / "rmq_store" / "__init__.py").read_text(encoding="ut
 RELIABLE = ["sqlalchemy>=2.0,<3", "redis>=5"]
 # Its compressions and its checksum are extras of its own: without them a topic in zstd cannot be read.
 KAFKA = ["kafka-python[crc32c,lz4,snappy,zstd]>=3.0,<4"]
+# The definitions are built at run time, so there is no generated code whose version must fit.
+GRPC = ["grpcio>=1.67,<2", "protobuf>=5.28"]
 NOTEBOOK = ["ipykernel>=6.29", "matplotlib>=3.8", "nbclient>=0.10"]
 
 EXTRAS = {
     # PySpark itself does not ask for pandas; its mapInArrow, on which `consume` stands, does.
     "spark": ["pyspark>=4.2", "pandas>=2.2"],
+    "grpc": GRPC,
     "kafka": KAFKA,
     # The driver is the user's choice: SQLite's comes with Python.
     "reliable": RELIABLE,
@@ -40,6 +43,7 @@ EXTRAS = {
     # No wheel for every Python that we run on, so no part of `dev`.
     "fuzz": ["atheris>=3.0"],
     "dev": [
+        *GRPC,
         *KAFKA,
         *NOTEBOOK,
         *RELIABLE,
@@ -57,6 +61,8 @@ EXTRAS = {
         "pytest>=9",
         "pytest-timeout>=2.4",
         "pytest-xdist>=3.8",
+        # The official client over gRPC, a peer of the tests.
+        "rocketmq-python-client>=5.1.2",
         "ruff>=0.17",
         "setuptools>=77",
         "wheel>=0.45",

@@ -31,6 +31,7 @@ from rmq_store.server.admin.cleaning import Cleaning
 from rmq_store.server.admin.member_questions import MemberQuestions
 from rmq_store.server.admin.resets import Resets
 from rmq_store.server.alone import open_alone, server_lock
+from rmq_store.server.grpc_v2.tls import Certificate
 from rmq_store.server.housekeeping import Housekeeping, Step
 from rmq_store.server.name_server.route_processor import RouteProcessor
 from rmq_store.server.name_server.route_table import RouteTable
@@ -103,7 +104,8 @@ class BrokerServer:
 
     A store given by path is opened for writing, with `config` and `create` as for `Store.open`. The store host of new
     messages becomes the served address, in all processes that open the store from now on: clients dial it. The server
-    delivers delayed messages.
+    delivers delayed messages. `grpc_port` (0: a free port) serves RocketMQ's clients of version 5 over gRPC, too, at
+    `grpc_address`; with `grpc_certificate` over TLS only. It needs the extra [grpc], and has no users yet.
 
     `acl_file` has the users (`rmq_store.server.access.acl_file`); without it everybody may ask. Changes of what exists
     are carried out with `admin` only. With `tls` no client is taken without TLS.
@@ -132,11 +134,16 @@ class BrokerServer:
         tls: TlsFiles | None = None,
         advertise: str | None = None,
         name_servers: str = "",
+        grpc_port: int | None = None,
+        grpc_certificate: Certificate | None = None,
     ) -> None:
+        if grpc_port is not None and acl_file is not None:
+            raise UsageError("gRPC has no access control yet: serve a store with users without it")
         self._users = Users(Path(acl_file)) if acl_file is not None else None
         self._is_admin = admin
         context = server_context(tls) if tls is not None else None
         self._dispatcher: Dispatcher | None = None
+        self.grpc_address: str | None = None
         with ExitStack() as parts:
             self._listener = Listener(host, port, self._receive, limits=limits, tls=context)
             parts.callback(self._listener.close)
@@ -149,6 +156,8 @@ class BrokerServer:
                 parts.callback(lock.close)
                 parts.callback(self.store.close)
             self._begin(parts, cluster_name)
+            if grpc_port is not None:
+                self.grpc_address = self._begin_grpc(parts, host, grpc_port, grpc_certificate)
             if name_servers:
                 parts.callback(self._register(name_servers, cluster_name).close)
             self._closing = parts.pop_all()
@@ -205,6 +214,15 @@ class BrokerServer:
             registration.close()
             raise
         return registration
+
+    def _begin_grpc(self, parts: ExitStack, host: str, port: int, certificate: Certificate | None) -> str:
+        try:
+            from rmq_store.server.grpc_v2.grpc_server import GrpcServer
+        except ImportError as error:
+            raise UsageError("gRPC needs grpcio and protobuf: pip install 'pyspark-rmq[grpc]'") from error
+        server = GrpcServer(self._served, host, port, certificate)
+        parts.callback(server.close)
+        return server.address
 
     def close(self) -> None:
         """Take no more requests, answer those that were taken, and commit offsets. The store is closed if it was given

@@ -23,6 +23,7 @@ from rmq_store.format.text.host import Host
 
 if TYPE_CHECKING:
     from rmq_store import RetentionReport, Store, StoreConfig
+    from rmq_store.server.grpc_v2.tls import Certificate
 
 # ScheduleMessageService.java: between two looks, after an exception, and between two writes of delayOffset.json.
 POLL_S = 0.1
@@ -80,6 +81,17 @@ broker.add_command(clock)
     help="Also serve the store to RocketMQ's clients at this address, as broker and name server. Port 0: a free one.",
 )
 @click.option(
+    "--grpc",
+    metavar="HOST:PORT",
+    callback=listen_address,
+    help="With --listen: also serve RocketMQ's clients of version 5 over gRPC. HOST as there. Port 0: a free one.",
+)
+@click.option(
+    "--grpc-tls",
+    metavar="CERT,KEY",
+    help="Serve gRPC over TLS with these two PEM files; `self-signed` makes a throw-away certificate in memory.",
+)
+@click.option(
     "--insecure",
     is_flag=True,
     help="Let --listen take an address that other machines reach without --acl: everybody there may read and write.",
@@ -102,6 +114,8 @@ def run(
     conf: Path | None,
     no_retention: bool,
     listen: tuple[str, int] | None,
+    grpc: tuple[str, int] | None,
+    grpc_tls: str | None,
     insecure: bool,
     access: Access,
     advertise: str | None,
@@ -123,6 +137,7 @@ def run(
     from rmq_store import Store, StoreConfig
 
     config: StoreConfig | None = StoreConfig.from_broker_conf(conf) if conf else None
+    _check_grpc(listen, grpc, grpc_tls)
     if listen is None:
         if access.is_given:
             raise UsageError("--acl, --admin and --tls-... are about the clients of --listen, which is missing")
@@ -136,16 +151,18 @@ def run(
     from rmq_store.server.broker_server import BrokerServer
 
     host, port = listen
-    tls = access.tls()
     with (
         stopped(until_stdin_closes=until_stdin_closes) as stop,
         BrokerServer(
-            root, host=host, port=port, config=config, acl_file=access.acl, admin=access.admin, tls=tls,
+            root, host=host, port=port, config=config, acl_file=access.acl, admin=access.admin, tls=access.tls(),
             advertise=advertise, name_servers=register_with or "",
+            grpc_port=None if grpc is None else grpc[1], grpc_certificate=_certificate(grpc_tls, host),
         ) as server,
         written_address(port_file, server.address),
     ):
-        click.echo(f"{printable(str(root))}: broker {printable(server.store.broker_name)} listens at {server.address}")
+        at_grpc = f", gRPC at {server.grpc_address} ({'TLS' if grpc_tls else 'plain'})" if grpc else ""
+        name = printable(server.store.broker_name)
+        click.echo(f"{printable(str(root))}: broker {name} listens at {server.address}{at_grpc}")
         sys.stdout.flush()
         _run(server.store, stop, cleans=not no_retention)
 
@@ -163,6 +180,28 @@ def refuse_open_address(host: str, *, is_open: bool, is_told: bool) -> None:
             f"--listen {host}: other machines reach this address, and whoever does may read and write. Name the users "
             "with --acl, listen at 127.0.0.1, or say --insecure"
         )
+
+
+def _check_grpc(listen: tuple[str, int] | None, grpc: tuple[str, int] | None, grpc_tls: str | None) -> None:
+    """UsageError: the options for gRPC do not fit each other, or --listen."""
+    if grpc_tls is not None and grpc is None:
+        raise UsageError("--grpc-tls needs --grpc HOST:PORT")
+    if grpc is not None and (listen is None or listen[0] != grpc[0]):
+        raise UsageError(f"--grpc needs --listen with the same host: --listen {grpc[0]}:10911")
+
+
+def _certificate(grpc_tls: str | None, host: str) -> Certificate | None:
+    """The certificate that --grpc-tls names. UsageError: it is no pair of files, or one of them cannot be read."""
+    if grpc_tls is None:
+        return None
+    from rmq_store.server.grpc_v2.tls import SELF_SIGNED, Certificate
+
+    if grpc_tls == SELF_SIGNED:
+        return Certificate.self_signed(host)
+    chain, comma, key = grpc_tls.partition(",")
+    if not (chain and comma and key):
+        raise UsageError(f"--grpc-tls takes CERT,KEY (two PEM files) or {SELF_SIGNED}")
+    return Certificate.of_files(Path(chain), Path(key))
 
 
 def raise_file_limit() -> None:

@@ -1,0 +1,1 @@
+"""The gRPC surface of a served store: apache.rocketmq.v2.MessagingService. It needs the extra [grpc]."""

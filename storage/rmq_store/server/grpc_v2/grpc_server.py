@@ -1,0 +1,109 @@
+"""The gRPC port of a served store: an event loop in a thread of its own, bounded pools, a graceful stop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any, Final
+
+import grpc
+
+from rmq_store.errors import UsageError
+from rmq_store.server.grpc_v2.clients import Clients
+from rmq_store.server.grpc_v2.held_receives import HeldReceives
+from rmq_store.server.grpc_v2.messaging_service import MessagingService
+from rmq_store.server.grpc_v2.receiving import Receiving
+from rmq_store.server.grpc_v2.routes import Routes
+from rmq_store.server.grpc_v2.sending import Sending
+from rmq_store.server.grpc_v2.tls import Certificate
+from rmq_store.server.grpc_v2.workers import Workers
+from rmq_store.server.processors.served_store import ServedStore
+
+# Requests that are in work when the server stops are answered within this time.
+_GRACE_S: Final = 5.0
+# Streams of telemetry and held receives count, too.
+_CALLS_MAX: Final = 50_000
+_OPTIONS: Final = (
+    # Two servers at one port would each get some of the clients.
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", 16 << 20),
+    ("grpc.max_metadata_size", 16 << 10),
+    ("grpc.max_concurrent_streams", 1024),
+    # A client that is gone without a word is found, and one that asks whether the server lives is not sent away.
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 120_000),
+)
+
+
+class GrpcServer:
+    """Serves gRPC at `host:port` (0: a free port) from the constructor on until `close`. With a certificate the port
+    speaks TLS only, otherwise plain text only.
+
+    Raises:
+        UsageError: the address cannot be listened at, or the certificate and its key do not fit.
+    """
+
+    def __init__(self, served: ServedStore, host: str, port: int = 0, certificate: Certificate | None = None) -> None:
+        self.port = port
+        self._served = served
+        self._host = host
+        self._certificate = certificate
+        self._problem: Exception | None = None
+        self._is_ready = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._closing = asyncio.Event()
+        self._sends, self._calls = Workers("rmq-grpc-send", 1), Workers("rmq-grpc", 2)
+        self._thread = threading.Thread(target=self._run, name="rmq-grpc-loop", daemon=True)
+        self._thread.start()
+        self._is_ready.wait()
+        if self._problem is not None:
+            self.close()
+            raise UsageError(f"cannot serve gRPC at {self.address}: {self._problem}") from self._problem
+
+    @property
+    def address(self) -> str:
+        """`host:port`, as clients dial it."""
+        return f"[{self._host}]:{self.port}" if ":" in self._host else f"{self._host}:{self.port}"
+
+    def close(self) -> None:
+        """Take no more calls, answer those that were taken, end streams. Does nothing the second time."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._closing.set)
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._serve())
+        except Exception as error:
+            self._problem = error
+        finally:
+            self._sends.close()
+            self._calls.close()
+            self._loop.close()
+            self._is_ready.set()
+
+    async def _serve(self) -> None:
+        server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_CALLS_MAX)
+        self.port = self._listen(server)
+        routes = Routes(self._served, self._host, self.port)
+        clients, holds = Clients(self._served, self._calls), HeldReceives(self._served.store, self._calls)
+        sending = Sending(self._served, routes, self._sends)
+        receiving = Receiving(self._served, routes, clients, holds, self._calls)
+        server.add_generic_rpc_handlers((MessagingService(routes, clients, sending, receiving).handler(),))
+        await server.start()
+        background = [asyncio.create_task(holds.watch()), asyncio.create_task(clients.expire())]
+        self._is_ready.set()
+        await self._closing.wait()
+        clients.stop()
+        holds.stop()
+        await server.stop(_GRACE_S)
+        await asyncio.gather(*background)
+
+    def _listen(self, server: Any) -> int:
+        if self._certificate is None:
+            return int(server.add_insecure_port(self.address))
+        pair = (self._certificate.key, self._certificate.chain)
+        return int(server.add_secure_port(self.address, grpc.ssl_server_credentials((pair,))))

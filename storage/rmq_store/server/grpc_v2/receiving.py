@@ -1,0 +1,206 @@
+"""ReceiveMessage, AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue.
+
+Sources: ReceiveMessageActivity.java, AckMessageActivity.java, ChangeInvisibleDurationActivity.java,
+ForwardMessageToDLQActivity.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from rmq_store.broker.filter.subscription import MessageSelector, Subscription
+from rmq_store.broker.pop.pop import MESSAGES_MAX
+from rmq_store.broker.pop.receipt_handle import ReceiptHandle
+from rmq_store.errors import UnknownTopicError, UsageError
+from rmq_store.protocol.messages import PoppedMessage
+from rmq_store.server.grpc_v2.caller import Caller
+from rmq_store.server.grpc_v2.clients import Clients
+from rmq_store.server.grpc_v2.definitions import ms_of, new, timestamp_fields
+from rmq_store.server.grpc_v2.enums import Code, FilterType
+from rmq_store.server.grpc_v2.held_receives import HeldReceives
+from rmq_store.server.grpc_v2.messages import received_message
+from rmq_store.server.grpc_v2.routes import Routes
+from rmq_store.server.grpc_v2.statuses import Refusal, group_of, status, status_of, topic_of
+from rmq_store.server.grpc_v2.workers import Workers
+from rmq_store.server.processors.served_store import ServedStore
+from rmq_store.server.transport.working_bytes import WorkingBytes
+
+POLLING_MS_MAX: Final = 20_000
+"""The longest that a receive is held (grpcClientConsumerMaxLongPollingTimeoutMillis)."""
+
+UNREAD_BYTES_MAX: Final = 256 << 20
+"""Bodies that consumers were given and have not read, of all consumers."""
+
+# minInvisibleTimeMillsForRecv, maxInvisibleTimeMills.
+_INVISIBLE_MS: Final = (10_000, 12 * 3_600_000)
+# A consumer that does not read for so long loses its call.
+_READ_S: Final = 60.0
+# Kept back from a client's deadline, so that "no message" reaches it before.
+_MARGIN_S: Final = 0.2
+# A message that is sent to the dead letters stays hidden meanwhile.
+_FORWARDING_MS: Final = 60_000
+_ENTRIES_MAX: Final = 1024
+
+Write = Callable[[Any], Any]
+
+
+class Receiving:
+    """Gives out messages by the engine of simple consumers (`rmq_store/broker/pop`)."""
+
+    def __init__(
+        self, served: ServedStore, routes: Routes, clients: Clients, holds: HeldReceives, workers: Workers
+    ) -> None:
+        self._served = served
+        self._routes = routes
+        self._clients = clients
+        self._holds = holds
+        self._workers = workers
+        self._unread = WorkingBytes(UNREAD_BYTES_MAX, lambda _: None)
+
+    async def receive(self, request: Any, caller: Caller, write: Write) -> None:
+        """ReceiveMessage: a status, messages, and the time. Without messages it waits for `long_polling_timeout`.
+
+        A client that goes away while it waits gets none; a message that could not be sent to it is visible again at
+        once.
+
+        Raises:
+            TimeoutError: the client does not read.
+        """
+        if self._unread.is_full:
+            raise Refusal(Code.TOO_MANY_REQUESTS, "the broker is busy: consumers do not read what they were given")
+        group, topic = group_of(request.group), topic_of(request.message_queue.topic)
+        settings = await self._workers.run(lambda: self._served.group(group))
+        if settings.consume_message_orderly:
+            text = f"group {group} consumes orderly (consumeMessageOrderly): this broker has no ordered receives"
+            raise Refusal(Code.VERIFY_FIFO_MESSAGE_UNSUPPORTED, text)
+        self._routes.topic(topic)
+        subscription = _subscription(topic, request.filter_expression)
+        invisible_ms = _invisible_ms(request, settings.consume_timeout_minute)
+        batch = max(1, min(request.batch_size, MESSAGES_MAX))
+        await self._clients.receives(caller, group, topic)
+        take = partial(self._take, group, subscription, batch, invisible_ms)
+        popped = await self._take_or_wait(take, (group, topic), _polling_s(request, caller))
+        if not popped:
+            await write(new("ReceiveMessageResponse", status=status(Code.MESSAGE_NOT_FOUND, "no new message")))
+            return
+        unsent, size = list(popped), sum(len(one.message.body) for one in popped)
+        self._unread.add(size)
+        try:
+            async with asyncio.timeout(_READ_S):
+                await write(new("ReceiveMessageResponse", status=status(Code.OK)))
+                while unsent:
+                    await write(new("ReceiveMessageResponse", message=received_message(unsent[0], invisible_ms)))
+                    unsent.pop(0)
+                now = timestamp_fields(self._served.store.clock())
+                await write(new("ReceiveMessageResponse", delivery_timestamp=now))
+        finally:
+            self._unread.add(-size)
+            if unsent:
+                self._workers.submit(partial(self._show_again, group, topic, unsent))
+
+    async def ack(self, request: Any, caller: Caller) -> Any:
+        """AckMessage: each entry has a status of its own. What is OK is as durable as a message that was stored."""
+        group, topic = group_of(request.group), topic_of(request.topic)
+        if not 0 < len(request.entries) <= _ENTRIES_MAX:
+            raise Refusal(Code.BAD_REQUEST, f"a request has 1..{_ENTRIES_MAX} entries")
+        statuses = await self._workers.run(
+            lambda: [self._ack(group, topic, entry.receipt_handle, caller.peer) for entry in request.entries]
+        )
+        codes = {one.code for one in statuses}
+        whole = statuses[0] if len(codes) == 1 else status(Code.MULTIPLE_RESULTS)
+        entries = [
+            {"message_id": entry.message_id, "receipt_handle": entry.receipt_handle, "status": one}
+            for entry, one in zip(request.entries, statuses, strict=True)
+        ]
+        return new("AckMessageResponse", status=whole, entries=entries)
+
+    async def change_invisible_duration(self, request: Any, caller: Caller) -> Any:
+        """ChangeInvisibleDuration: hide a message for a time from now on. The new handle voids the old one."""
+        group, topic = group_of(request.group), topic_of(request.topic)
+        invisible_ms = ms_of(request.invisible_duration)
+        if not 0 < invisible_ms <= _INVISIBLE_MS[1]:
+            raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, f"the invisible time is not in 1..{_INVISIBLE_MS[1]} ms")
+        change = self._served.broker.change_invisible_duration
+        handle = await self._workers.run(lambda: change(group, topic, request.receipt_handle, invisible_ms))
+        return new("ChangeInvisibleDurationResponse", status=status(Code.OK), receipt_handle=handle)
+
+    async def forward_to_dead_letters(self, request: Any, caller: Caller) -> Any:
+        """ForwardMessageToDeadLetterQueue. After a crash in the middle the message comes again: it is never lost."""
+        group, topic = group_of(request.group), topic_of(request.topic)
+        await self._workers.run(lambda: self._forward(group, topic, request.receipt_handle))
+        return new("ForwardMessageToDeadLetterQueueResponse", status=status(Code.OK))
+
+    async def _take_or_wait(
+        self, take: Callable[[], list[PoppedMessage]], key: tuple[str, str], polling_s: float
+    ) -> list[PoppedMessage]:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + polling_s
+        while True:
+            popped = await self._workers.run(take, partial(self._show_again, *key))
+            if popped:
+                self._holds.wake(key)  # there may be more
+                return popped
+            if loop.time() >= until_s or self._holds.is_stopping:
+                return []
+            await self._holds.wait(key, until_s)
+
+    def _take(self, group: str, subscription: Subscription, batch: int, invisible_ms: int) -> list[PoppedMessage]:
+        try:
+            return self._served.broker.receive_message(group, subscription, batch, invisible_ms)
+        except UnknownTopicError:
+            return []  # the first send makes it: `Routes.topic` has said so
+        except Exception as error:
+            if isinstance(error.__cause__, UnknownTopicError):
+                return []
+            raise
+
+    def _show_again(self, group: str, topic: str, popped: list[PoppedMessage]) -> None:
+        for one in popped:
+            self._served.broker.change_invisible_duration(group, topic, one.receipt_handle, 0)
+
+    def _ack(self, group: str, topic: str, handle: str, peer: str) -> Any:
+        try:
+            self._served.broker.ack_message(group, topic, handle)
+        except Exception as error:
+            return status_of(error, "AckMessage", peer)
+        return status(Code.OK)
+
+    def _forward(self, group: str, topic: str, handle: str) -> None:
+        # A handle is text of a client: hiding the message anew proves that it is one of this group and topic.
+        new_handle = self._served.broker.change_invisible_duration(group, topic, handle, _FORWARDING_MS)
+        place = ReceiptHandle.parse(new_handle).commit_log_offset
+        self._served.store.retry.send_back(group, place, delay_level=-1)
+        self._served.broker.ack_message(group, topic, new_handle)
+
+
+def _subscription(topic: str, expression: Any) -> Subscription:
+    by = MessageSelector.by_sql if expression.type == FilterType.SQL else MessageSelector.by_tag
+    try:
+        return Subscription(topic, by(expression.expression or "*"))
+    except UsageError as error:
+        raise Refusal(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from error
+
+
+def _invisible_ms(request: Any, timeout_minutes: int) -> int:
+    """What the client asks for. A client that leaves renewals to the server gets the group's consumeTimeoutMinute: this
+    server renews nothing.
+    """
+    low, high = _INVISIBLE_MS
+    if request.auto_renew:
+        return max(low, min(timeout_minutes * 60_000, high))
+    invisible_ms = ms_of(request.invisible_duration)
+    if not low <= invisible_ms <= high:
+        text = f"the invisible time is {invisible_ms} ms, not in {low}..{high} ms"
+        raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, text)
+    return invisible_ms
+
+
+def _polling_s(request: Any, caller: Caller) -> float:
+    polling_ms = ms_of(request.long_polling_timeout) if request.HasField("long_polling_timeout") else POLLING_MS_MAX
+    polling_s = max(0, min(polling_ms, POLLING_MS_MAX)) / 1000
+    if caller.remaining_s is not None:
+        polling_s = min(polling_s, caller.remaining_s - _MARGIN_S)
+    return max(0.0, polling_s)

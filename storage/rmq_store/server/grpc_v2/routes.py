@@ -1,0 +1,83 @@
+"""QueryRoute and QueryAssignment: where the queues of a topic are (RouteActivity.java)."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any, Final
+
+from rmq_store.broker.metadata.topics import TopicConfig
+from rmq_store.broker.rules.routing import AUTO_CREATE_QUEUE_MAX
+from rmq_store.server.grpc_v2.caller import Caller
+from rmq_store.server.grpc_v2.definitions import new
+from rmq_store.server.grpc_v2.enums import AddressScheme, Code, MessageType, Permission
+from rmq_store.server.grpc_v2.statuses import Refusal, group_of, status, topic_of
+from rmq_store.server.processors.served_store import ServedStore
+
+_STORED_TYPES: Final = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY)
+# TopicAttributes.java, TOPIC_MESSAGE_TYPE_ATTRIBUTE.
+_TYPE_ATTRIBUTE: Final = "message.type"
+
+
+def accepted_types(topic: TopicConfig) -> tuple[MessageType, ...]:
+    """What a topic takes: the type that it was made for, otherwise all types that are stored here."""
+    kind = topic.attributes.get(_TYPE_ATTRIBUTE, "")
+    named = tuple(one for one in MessageType if one.name == kind)
+    return named or _STORED_TYPES
+
+
+class Routes:
+    """Answers with the queues of this broker at `host:port`."""
+
+    def __init__(self, served: ServedStore, host: str, port: int) -> None:
+        self._served = served
+        scheme = AddressScheme.IPv6 if ipaddress.ip_address(host).version == 6 else AddressScheme.IPv4
+        endpoints = {"scheme": scheme, "addresses": [{"host": host, "port": port}]}
+        self._broker = {"name": served.name, "id": 0, "endpoints": endpoints}
+
+    async def query_route(self, request: Any, caller: Caller) -> Any:
+        """QueryRoute: all queues of a topic. A topic that a send would make has a route already."""
+        topic = self.topic(topic_of(request.topic))
+        queues = [self._queue(topic, queue_id, request.topic) for queue_id in range(_queue_count(topic))]
+        return new("QueryRouteResponse", status=status(Code.OK), message_queues=queues)
+
+    async def query_assignment(self, request: Any, caller: Caller) -> Any:
+        """QueryAssignment: one queue, -1, which stands for all of them: the broker shares out messages, not queues."""
+        group_of(request.group)
+        topic = self.topic(topic_of(request.topic))
+        queue = self._queue(topic, -1, request.topic)
+        queue.permission = Permission.READ_WRITE
+        return new("QueryAssignmentResponse", status=status(Code.OK), assignments=[{"message_queue": queue}])
+
+    def topic(self, name: str) -> TopicConfig:
+        """The settings of a topic, those of a topic yet to be made included. Refusal: there is none, and none is made.
+        """
+        store = self._served.store
+        found = store.find_topic(name)
+        if found is not None:
+            return found
+        if not store.config.auto_create_topic_enable or name.startswith("%"):
+            raise Refusal(Code.TOPIC_NOT_FOUND, f"topic {name} does not exist")
+        count = min(store.config.default_topic_queue_nums, AUTO_CREATE_QUEUE_MAX)
+        return TopicConfig(name, count, count)
+
+    def _queue(self, topic: TopicConfig, queue_id: int, resource: Any) -> Any:
+        can_read = topic.readable and queue_id < topic.read_queue_nums
+        can_write = topic.writable and queue_id < topic.write_queue_nums
+        permission = {
+            (True, True): Permission.READ_WRITE,
+            (True, False): Permission.READ,
+            (False, True): Permission.WRITE,
+            (False, False): Permission.NONE,
+        }[can_read, can_write]
+        return new(
+            "MessageQueue",
+            topic=resource,
+            id=queue_id,
+            permission=permission,
+            broker=self._broker,
+            accept_message_types=accepted_types(topic),
+        )
+
+
+def _queue_count(topic: TopicConfig) -> int:
+    return max(topic.read_queue_nums, topic.write_queue_nums)

@@ -1,0 +1,106 @@
+"""SendMessage: messages to store (SendMessageActivity.java)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from rmq_store.broker.processor.local_broker import PAGE_CACHE_BUSY_MS
+from rmq_store.broker.rules.timer import DELAY_MS_MAX
+from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS
+from rmq_store.format.frames.message import Message
+from rmq_store.format.text.host import Host
+from rmq_store.protocol.results import SendResult, SendStatus
+from rmq_store.server.grpc_v2.caller import Caller
+from rmq_store.server.grpc_v2.definitions import new
+from rmq_store.server.grpc_v2.enums import Code, Encoding
+from rmq_store.server.grpc_v2.messages import message_to_store, type_of
+from rmq_store.server.grpc_v2.routes import Routes, accepted_types
+from rmq_store.server.grpc_v2.statuses import Refusal, status, topic_of
+from rmq_store.server.grpc_v2.workers import Workers
+from rmq_store.server.processors.served_store import ServedStore
+
+MESSAGES_MAX: Final = 4096
+"""The most messages of one request."""
+
+# MessageSysFlag.COMPRESSED_FLAG: the body is compressed with zlib, which is what clients call GZIP.
+_COMPRESSED: Final = 1
+_CODES: Final = {
+    SendStatus.SEND_OK: Code.OK,
+    SendStatus.FLUSH_DISK_TIMEOUT: Code.MASTER_PERSISTENCE_TIMEOUT,
+    SendStatus.FLUSH_SLAVE_TIMEOUT: Code.SLAVE_PERSISTENCE_TIMEOUT,
+    SendStatus.SLAVE_NOT_AVAILABLE: Code.HA_NOT_AVAILABLE,
+}
+
+
+class Sending:
+    """Stores what clients send, by one thread: the messages of a client keep their order."""
+
+    def __init__(self, served: ServedStore, routes: Routes, workers: Workers) -> None:
+        assert _COMPRESSED & COMPRESSION_FLAGS
+        self._served = served
+        self._routes = routes
+        self._workers = workers
+        self._timeout_ms = served.store.config.sync_flush_timeout
+
+    async def send(self, request: Any, caller: Caller) -> Any:
+        """SendMessage. Several messages of one request become visible at once, and are of one topic.
+
+        Raises:
+            Refusal: a message breaks a rule; none was stored.
+        """
+        messages, is_compressed = self._checked(request)
+        results = await self._workers.run(lambda: self._store(messages, is_compressed, caller.host))
+        codes = {_CODES[result.status] for result in results}
+        code = codes.pop() if len(codes) == 1 else Code.MULTIPLE_RESULTS
+        return new("SendMessageResponse", status=status(code), entries=[_entry(result) for result in results])
+
+    def _checked(self, request: Any) -> tuple[list[Message], bool]:
+        if not 0 < len(request.messages) <= MESSAGES_MAX:
+            raise Refusal(Code.MESSAGE_CORRUPTED, f"a request has 1..{MESSAGES_MAX} messages")
+        name = topic_of(request.messages[0].topic)
+        if name.startswith("%"):
+            raise Refusal(Code.ILLEGAL_TOPIC, f"{name}: only the broker sends to topics of retries and dead letters")
+        if any(message.topic != request.messages[0].topic for message in request.messages):
+            raise Refusal(Code.MESSAGE_CORRUPTED, "the messages of a request are of one topic")
+        topic = self._routes.topic(name)
+        accepted = accepted_types(topic)
+        for message in request.messages:
+            kind = type_of(message.system_properties)
+            if kind not in accepted and kind.value:
+                text = f"topic {name} takes messages of type {', '.join(one.name for one in accepted)}, not {kind.name}"
+                raise Refusal(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
+        is_compressed = any(one.system_properties.body_encoding == Encoding.GZIP for one in request.messages)
+        if is_compressed and len(request.messages) > 1:
+            raise Refusal(Code.BAD_REQUEST, "a compressed message is sent in a request of its own")
+        bytes_max = self._served.store.config.max_message_size
+        messages = [message_to_store(message, name, bytes_max) for message in request.messages]
+        for message in messages:
+            self._check_delivery_time(message)
+        return messages, is_compressed
+
+    def _store(self, messages: list[Message], is_compressed: bool, born_host: Host | None) -> list[SendResult]:
+        store, wait_ms = self._served.store, min(self._timeout_ms, PAGE_CACHE_BUSY_MS)
+        if len(messages) == 1:
+            sent = store.send(
+                messages[0],
+                sys_flag=_COMPRESSED if is_compressed else 0,
+                lock_timeout_ms=wait_ms,
+                flush_timeout_ms=self._timeout_ms,
+                born_host=born_host,
+            )
+            return [sent]
+        return store.send_all(messages, lock_timeout_ms=wait_ms, flush_timeout_ms=self._timeout_ms, born_host=born_host)
+
+    def _check_delivery_time(self, message: Message) -> None:
+        ahead_ms = (message.deliver_timestamp_ms or 0) - self._served.store.clock()
+        if ahead_ms > DELAY_MS_MAX:
+            text = f"the delivery time is {ahead_ms // 1000} s ahead, max is {DELAY_MS_MAX // 1000} s"
+            raise Refusal(Code.ILLEGAL_DELIVERY_TIME, text)
+
+
+def _entry(result: SendResult) -> Any:
+    code = _CODES[result.status]
+    if code is not Code.OK:
+        text = f"stored, but not safe yet: {result.status.value}"
+        return new("SendResultEntry", status=status(code, text), message_id=result.msg_id)
+    return new("SendResultEntry", status=status(code), message_id=result.msg_id, offset=result.queue_offset)

@@ -1,0 +1,28 @@
+"""A store served over gRPC on loopback, and a stub for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("grpc")
+
+from helpers.grpc_stub import Stub
+from rmq_store import StoreConfig
+from rmq_store.server.broker_server import BrokerServer
+
+
+@pytest.fixture
+def server(root: Path, small: StoreConfig) -> Iterator[BrokerServer]:
+    with BrokerServer(root, config=small, create=True, grpc_port=0) as server:
+        yield server
+
+
+@pytest.fixture
+def stub(server: BrokerServer) -> Iterator[Stub]:
+    assert server.grpc_address is not None
+    stub = Stub(server.grpc_address)
+    yield stub
+    stub.close()
