@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store import Store, StoreConfig, StoreFailedError
+from rmq_store import Store, StoreConfig
 from rmq_store.client import (
     LocalBackend,
     LocalTransactionState,
@@ -66,22 +66,6 @@ def test_a_transaction_of_a_store_ends_as_its_producer_says(
     with Store.open(root, read_only=True) as store:
         assert bodies(store) == expected
         assert store.transactions.pending() == []
-
-
-@pytest.mark.statement("A07")
-def test_a_half_message_that_may_be_stored_is_not_sent_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = 0
-
-    def fail(*_: object, **__: object) -> None:
-        nonlocal sent
-        sent += 1
-        raise StoreFailedError("nobody knows whether it is stored")
-
-    with Store.open(root) as store, TransactionProducer("pg", store, listener=listener(COMMIT)) as producer:
-        monkeypatch.setattr(store.transactions, "prepare", fail)
-        with pytest.raises((MQBrokerError, MQClientError)):
-            producer.send_message_in_transaction(Message("Orders", b"tea"))
-    assert sent == 1
 
 
 def test_a_member_answers_for_a_process_that_is_gone(root: Path) -> None:
