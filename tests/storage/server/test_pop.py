@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -14,6 +14,7 @@ import pytest
 from rmq_store import InvalidReceiptHandleError, Message, Store, StoreConfig
 from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.client import ConsumeFromWhere, FilterExpression, RemotingError, ResponseCode, SimpleConsumer
+from rmq_store.client.backend.remote import RemoteBackend
 from rmq_store.client.consumer.simple_consumer import FilterExpressionType
 from rmq_store.format.properties.property_string import POP_CK
 from rmq_store.format.text.names import dlq_topic
@@ -66,9 +67,16 @@ def consumer(place: str, orders: Store) -> Iterator[SimpleConsumer]:
         yield consumer
 
 
-def simple(place: str, expression: str | FilterExpression) -> SimpleConsumer:
-    first = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
-    return SimpleConsumer("cg", place, {"Orders": expression}, await_duration=NOW, consume_from_where=first)
+@contextmanager
+def simple(place: str, expression: str | FilterExpression) -> Iterator[SimpleConsumer]:
+    """A consumer that waits for its answers as long as it takes: the first batch of a process loads pandas."""
+    settings = replace(ClusterSettings.of_text(place.removeprefix("rmq://")), timeout_ms=60_000)
+    first, wanted = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, {"Orders": expression}
+    with (
+        closing(RemoteBackend(settings)) as backend,
+        SimpleConsumer("cg", backend, wanted, await_duration=NOW, consume_from_where=first) as consumer,
+    ):
+        yield consumer
 
 
 HEADER = PopMessageRequestHeader(

@@ -1,4 +1,4 @@
-"""306, 316 and 329: what is old or gone is deleted now (AdminBrokerProcessor.java, DefaultMessageStore.java)."""
+"""306, 316 and 329: old and unused parts of a store are deleted now (AdminBrokerProcessor.java)."""
 
 from __future__ import annotations
 
