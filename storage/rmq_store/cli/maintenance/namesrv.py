@@ -36,7 +36,7 @@ def run(listen: tuple[str, int], insecure: bool, port_file: Path | None, until_s
     Stops on Ctrl-C and SIGTERM.
     """
     # Nobody dials a name server by what it says, so 0.0.0.0 is an address as any other that is not loopback.
-    refuse_open_address(listen[0], insecure=insecure, is_told=False)
+    refuse_open_address(listen[0], is_open=insecure, is_told=False)
     raise_file_limit()
     from rmq_store.server.name_server.name_server import NameServer
 

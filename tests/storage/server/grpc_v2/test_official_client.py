@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-
-rocketmq = pytest.importorskip("rocketmq")
+import rocketmq
 
 from rmq_store.server.broker_server import BrokerServer
 
