@@ -139,7 +139,7 @@ class Receiving:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + polling_s
         while True:
-            popped = await self._workers.run(take, partial(self._show_again, *key))
+            popped: list[PoppedMessage] = await self._workers.run(take, partial(self._show_again, *key))
             if popped:
                 self._holds.wake(key)  # there may be more
                 return popped
@@ -169,9 +169,11 @@ class Receiving:
         return status(Code.OK)
 
     def _forward(self, group: str, topic: str, handle: str) -> None:
+        place = ReceiptHandle.parse(handle).commit_log_offset
+        if place is None:
+            raise Refusal(Code.INVALID_RECEIPT_HANDLE, "the receipt handle is one of a client that does not speak gRPC")
         # A handle is text of a client: hiding the message anew proves that it is one of this group and topic.
         new_handle = self._served.broker.change_invisible_duration(group, topic, handle, _FORWARDING_MS)
-        place = ReceiptHandle.parse(new_handle).commit_log_offset
         self._served.store.retry.send_back(group, place, delay_level=-1)
         self._served.broker.ack_message(group, topic, new_handle)
 
