@@ -67,7 +67,7 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
     "rmq_store.client": (
         "backend", "group", "producer", "cluster_sink", "cluster_retry", "consume_service", "consumer",
     ),
-    "rmq_store.server": ("requests", "transport", "processors", "grpc_v2", "name_server", "."),
+    "rmq_store.server": ("requests", "transport", "processors", "grpc_definitions", "grpc_v2", "name_server", "."),
     "rmq_store.reliable": ("database", "outbox", "inbox", "relay", "desk"),
     "rmq_store.bridge": ("record_batches", "records", "kafka", "source", "positions", "mirror", "offsets", "letters"),
     "rmq_store.cli": (

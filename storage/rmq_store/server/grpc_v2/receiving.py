@@ -16,10 +16,10 @@ from rmq_store.broker.pop.pop import MESSAGES_MAX
 from rmq_store.broker.pop.receipt_handle import ReceiptHandle
 from rmq_store.errors import UnknownTopicError, UsageError
 from rmq_store.protocol.messages import PoppedMessage
+from rmq_store.server.grpc_definitions.definitions import ms_of, new, timestamp_fields
+from rmq_store.server.grpc_definitions.enums import Code, FilterType
 from rmq_store.server.grpc_v2.caller import Caller
 from rmq_store.server.grpc_v2.clients import Clients
-from rmq_store.server.grpc_v2.definitions import ms_of, new, timestamp_fields
-from rmq_store.server.grpc_v2.enums import Code, FilterType
 from rmq_store.server.grpc_v2.held_receives import HeldReceives
 from rmq_store.server.grpc_v2.messages import received_message
 from rmq_store.server.grpc_v2.routes import Routes
@@ -139,7 +139,7 @@ class Receiving:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + polling_s
         while True:
-            popped = await self._workers.run(take, partial(self._show_again, *key))
+            popped: list[PoppedMessage] = await self._workers.run(take, partial(self._show_again, *key))
             if popped:
                 self._holds.wake(key)  # there may be more
                 return popped

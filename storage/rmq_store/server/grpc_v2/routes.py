@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from rmq_store.broker.metadata.topics import TopicConfig
 from rmq_store.broker.rules.routing import AUTO_CREATE_QUEUE_MAX
+from rmq_store.server.grpc_definitions.definitions import new
+from rmq_store.server.grpc_definitions.enums import AddressScheme, Code, MessageType, Permission
 from rmq_store.server.grpc_v2.caller import Caller
-from rmq_store.server.grpc_v2.definitions import new
-from rmq_store.server.grpc_v2.enums import AddressScheme, Code, MessageType, Permission
 from rmq_store.server.grpc_v2.statuses import Refusal, group_of, status, topic_of
 from rmq_store.server.processors.served_store import ServedStore
 

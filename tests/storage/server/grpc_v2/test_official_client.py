@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-rocketmq = pytest.importorskip("rocketmq")
-
 from rmq_store.server.broker_server import BrokerServer
+
+rocketmq = pytest.importorskip("rocketmq")
 
 PATIENCE_S = 60.0
 
