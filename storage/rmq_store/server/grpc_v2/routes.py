@@ -19,7 +19,7 @@ _TYPE_ATTRIBUTE: Final = "message.type"
 
 
 def accepted_types(topic: TopicConfig) -> tuple[MessageType, ...]:
-    """What a topic takes: the type that it was made for, otherwise all types that are stored here."""
+    """Return the types that a topic takes: the one that it was made for, otherwise all that are stored here."""
     kind = topic.attributes.get(_TYPE_ATTRIBUTE, "")
     named = tuple(one for one in MessageType if one.name == kind)
     return named or _STORED_TYPES
