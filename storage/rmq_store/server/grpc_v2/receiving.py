@@ -102,7 +102,7 @@ class Receiving:
                 self._workers.submit(partial(self._show_again, group, topic, unsent))
 
     async def ack(self, request: Any, caller: Caller) -> Any:
-        """AckMessage: each entry has a status of its own. What is OK is as durable as a message that was stored."""
+        """AckMessage: each entry has a status of its own. An entry that is OK is as durable as a stored message."""
         group, topic = group_of(request.group), topic_of(request.topic)
         if not 0 < len(request.entries) <= _ENTRIES_MAX:
             raise Refusal(Code.BAD_REQUEST, f"a request has 1..{_ENTRIES_MAX} entries")
