@@ -70,7 +70,8 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
         "backend", "group", "producer", "cluster_sink", "cluster_retry", "consume_service", "consumer",
     ),
     "rmq_store.server": (
-        "requests", "transport", "access", "processors", "pop", "admin", "grpc_v2", "name_server", ".",
+        "requests", "transport", "access", "processors", "pop", "admin", "grpc_definitions", "grpc_v2", "name_server",
+        ".",
     ),
     "rmq_store.reliable": ("database", "outbox", "inbox", "relay", "desk"),
     "rmq_store.bridge": ("record_batches", "records", "kafka", "source", "positions", "mirror", "offsets", "letters"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 
-from rmq_store.server.grpc_v2.definitions import SERVICE, message_class
+from rmq_store.server.grpc_definitions.definitions import SERVICE, message_class
 
 DEADLINE_S = 60.0
 

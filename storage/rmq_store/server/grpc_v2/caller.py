@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from rmq_store.broker.metadata.leases import OWNER_LENGTH_MAX
 from rmq_store.errors import UsageError
 from rmq_store.format.text.host import Host
-from rmq_store.server.grpc_v2.enums import Code
+from rmq_store.server.grpc_definitions.enums import Code
 from rmq_store.server.grpc_v2.statuses import Refusal
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rmq_store.errors import StoreError
+from rmq_store.server.grpc_definitions.definitions import new, timestamp_fields
+from rmq_store.server.grpc_definitions.enums import ClientType, Code
 from rmq_store.server.grpc_v2.caller import Caller
-from rmq_store.server.grpc_v2.definitions import new, timestamp_fields
-from rmq_store.server.grpc_v2.enums import ClientType, Code
 from rmq_store.server.grpc_v2.statuses import Refusal, group_of, status, topic_of
 from rmq_store.server.grpc_v2.workers import Workers
 from rmq_store.server.processors.served_store import ServedStore

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from rmq_store.broker.store.store import Store
 from rmq_store.errors import StoreError
-from rmq_store.server.grpc_v2.enums import Code
+from rmq_store.server.grpc_definitions.enums import Code
 from rmq_store.server.grpc_v2.statuses import Refusal
 from rmq_store.server.grpc_v2.workers import Workers
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 from rmq_store.format.frames.message import Message
 from rmq_store.format.properties import property_string as names
 from rmq_store.protocol.messages import MessageExt, PoppedMessage
-from rmq_store.server.grpc_v2.definitions import ms_of, new, timestamp_fields
-from rmq_store.server.grpc_v2.enums import Code, DigestType, Encoding, MessageType
+from rmq_store.server.grpc_definitions.definitions import ms_of, new, timestamp_fields
+from rmq_store.server.grpc_definitions.enums import Code, DigestType, Encoding, MessageType
 from rmq_store.server.grpc_v2.statuses import Refusal
 
 # ProxyConfig.java: userPropertyMaxNum, maxUserPropertySize, maxMessageGroupSize.

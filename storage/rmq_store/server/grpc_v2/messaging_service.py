@@ -10,10 +10,10 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 
+from rmq_store.server.grpc_definitions.definitions import SERVICE, message_class, new
+from rmq_store.server.grpc_definitions.enums import Code
 from rmq_store.server.grpc_v2.caller import Caller
 from rmq_store.server.grpc_v2.clients import Clients
-from rmq_store.server.grpc_v2.definitions import SERVICE, message_class, new
-from rmq_store.server.grpc_v2.enums import Code
 from rmq_store.server.grpc_v2.receiving import Receiving
 from rmq_store.server.grpc_v2.routes import Routes
 from rmq_store.server.grpc_v2.sending import Sending

@@ -16,10 +16,10 @@ from rmq_store.broker.pop.pop import MESSAGES_MAX
 from rmq_store.broker.pop.receipt_handle import ReceiptHandle
 from rmq_store.errors import UnknownTopicError, UsageError
 from rmq_store.protocol.messages import PoppedMessage
+from rmq_store.server.grpc_definitions.definitions import ms_of, new, timestamp_fields
+from rmq_store.server.grpc_definitions.enums import Code, FilterType
 from rmq_store.server.grpc_v2.caller import Caller
 from rmq_store.server.grpc_v2.clients import Clients
-from rmq_store.server.grpc_v2.definitions import ms_of, new, timestamp_fields
-from rmq_store.server.grpc_v2.enums import Code, FilterType
 from rmq_store.server.grpc_v2.held_receives import HeldReceives
 from rmq_store.server.grpc_v2.messages import received_message
 from rmq_store.server.grpc_v2.routes import Routes
@@ -102,7 +102,7 @@ class Receiving:
                 self._workers.submit(partial(self._show_again, group, topic, unsent))
 
     async def ack(self, request: Any, caller: Caller) -> Any:
-        """AckMessage: each entry has a status of its own. What is OK is as durable as a message that was stored."""
+        """AckMessage: each entry has a status of its own. An entry that is OK is as durable as a stored message."""
         group, topic = group_of(request.group), topic_of(request.topic)
         if not 0 < len(request.entries) <= _ENTRIES_MAX:
             raise Refusal(Code.BAD_REQUEST, f"a request has 1..{_ENTRIES_MAX} entries")

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from rmq_store.broker.metadata.topics import TopicConfig
 from rmq_store.broker.rules.routing import AUTO_CREATE_QUEUE_MAX
+from rmq_store.server.grpc_definitions.definitions import new
+from rmq_store.server.grpc_definitions.enums import AddressScheme, Code, MessageType, Permission
 from rmq_store.server.grpc_v2.caller import Caller
-from rmq_store.server.grpc_v2.definitions import new
-from rmq_store.server.grpc_v2.enums import AddressScheme, Code, MessageType, Permission
 from rmq_store.server.grpc_v2.statuses import Refusal, group_of, status, topic_of
 from rmq_store.server.processors.served_store import ServedStore
 
@@ -19,7 +19,7 @@ _TYPE_ATTRIBUTE: Final = "message.type"
 
 
 def accepted_types(topic: TopicConfig) -> tuple[MessageType, ...]:
-    """What a topic takes: the type that it was made for, otherwise all types that are stored here."""
+    """Return the types that a topic takes: the one that it was made for, otherwise all that are stored here."""
     kind = topic.attributes.get(_TYPE_ATTRIBUTE, "")
     named = tuple(one for one in MessageType if one.name == kind)
     return named or _STORED_TYPES

@@ -10,9 +10,9 @@ from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS
 from rmq_store.format.frames.message import Message
 from rmq_store.format.text.host import Host
 from rmq_store.protocol.results import SendResult, SendStatus
+from rmq_store.server.grpc_definitions.definitions import new
+from rmq_store.server.grpc_definitions.enums import Code, Encoding
 from rmq_store.server.grpc_v2.caller import Caller
-from rmq_store.server.grpc_v2.definitions import new
-from rmq_store.server.grpc_v2.enums import Code, Encoding
 from rmq_store.server.grpc_v2.messages import message_to_store, type_of
 from rmq_store.server.grpc_v2.routes import Routes, accepted_types
 from rmq_store.server.grpc_v2.statuses import Refusal, status, topic_of

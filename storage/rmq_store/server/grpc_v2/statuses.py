@@ -17,8 +17,8 @@ from rmq_store.errors import (
 )
 from rmq_store.format.text.names import SYSTEM_GROUPS, is_system_group, is_system_topic, validate_group, validate_topic
 from rmq_store.protocol.errors import ResponseCode
-from rmq_store.server.grpc_v2.definitions import new
-from rmq_store.server.grpc_v2.enums import Code
+from rmq_store.server.grpc_definitions.definitions import new
+from rmq_store.server.grpc_definitions.enums import Code
 
 _log: Final = logging.getLogger(__name__)
 

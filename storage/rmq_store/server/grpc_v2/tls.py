@@ -10,7 +10,7 @@ from typing import Final, Self
 from rmq_store.errors import UsageError
 
 SELF_SIGNED: Final = "self-signed"
-"""What `--grpc-tls` calls a throw-away certificate."""
+"""The word by which `--grpc-tls` asks for a throw-away certificate."""
 
 _DAYS: Final = 30
 _OPENSSL_S: Final = 30.0

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from rmq_store.server.grpc_v2.enums import Code
+from rmq_store.server.grpc_definitions.enums import Code
 from rmq_store.server.grpc_v2.statuses import Refusal
 from rmq_store.server.requests.worker_pool import Work, WorkerPool
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from helpers.grpc_stub import Stub
 from rmq_store import Store, StoreConfig
 from rmq_store.cli import commands
-from rmq_store.server.grpc_v2.enums import Code
+from rmq_store.server.grpc_definitions.enums import Code
 
 
 def test_the_command_serves_grpc_and_says_where(root: Path, small: StoreConfig) -> None:
@@ -46,5 +46,5 @@ def test_the_command_serves_grpc_and_says_where(root: Path, small: StoreConfig) 
 )
 def test_options_that_do_not_fit_are_refused(root: Path, options: list[str], reason: str) -> None:
     Store.open(root, create=True).close()
-    result = CliRunner().invoke(commands(), ["broker", "run", str(root), *options])
+    result = CliRunner().invoke(commands, ["broker", "run", str(root), *options])
     assert result.exit_code != 0 and reason in f"{result.output}{result.exception}"

@@ -17,8 +17,8 @@ from helpers.grpc_stub import Stub
 from rmq_store import Message, Store, StoreConfig
 from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.server.broker_server import BrokerServer
+from rmq_store.server.grpc_definitions.enums import Code, Encoding, MessageType
 from rmq_store.server.grpc_v2 import held_receives, messages, receiving
-from rmq_store.server.grpc_v2.enums import Code, Encoding, MessageType
 
 PATIENCE_S = 60.0
 LONG = {"seconds": 20}

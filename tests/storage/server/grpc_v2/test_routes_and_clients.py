@@ -15,9 +15,9 @@ from rmq_store import StoreConfig
 from rmq_store.broker.metadata.topics import PERM_READ, TopicConfig
 from rmq_store.errors import UsageError
 from rmq_store.server.broker_server import BrokerServer
+from rmq_store.server.grpc_definitions.definitions import new
+from rmq_store.server.grpc_definitions.enums import AddressScheme, ClientType, Code, MessageType, Permission
 from rmq_store.server.grpc_v2 import clients
-from rmq_store.server.grpc_v2.definitions import new
-from rmq_store.server.grpc_v2.enums import AddressScheme, ClientType, Code, MessageType, Permission
 from rmq_store.server.grpc_v2.routes import accepted_types
 
 PATIENCE_S = 60.0

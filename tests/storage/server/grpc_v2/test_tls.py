@@ -13,7 +13,7 @@ from helpers.grpc_stub import Stub
 from rmq_store import StoreConfig
 from rmq_store.errors import UsageError
 from rmq_store.server.broker_server import BrokerServer
-from rmq_store.server.grpc_v2.enums import Code
+from rmq_store.server.grpc_definitions.enums import Code
 from rmq_store.server.grpc_v2.tls import Certificate
 
 

@@ -13,8 +13,8 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from rmq_store.server.grpc_v2.enums import ENUMS
-from rmq_store.server.grpc_v2.message_table import Field, messages
+from rmq_store.server.grpc_definitions.enums import ENUMS
+from rmq_store.server.grpc_definitions.message_table import Field, messages
 
 PACKAGE: Final = "apache.rocketmq.v2"
 SERVICE: Final = f"{PACKAGE}.MessagingService"

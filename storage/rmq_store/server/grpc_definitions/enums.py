@@ -49,7 +49,7 @@ class Code(IntEnum):
 
 @unique
 class MessageType(IntEnum):
-    """What a topic accepts, and what a message is."""
+    """The type of a message, and the types that a topic accepts."""
 
     MESSAGE_TYPE_UNSPECIFIED = 0
     NORMAL = 1
@@ -75,7 +75,7 @@ class ClientType(IntEnum):
 
 @unique
 class Permission(IntEnum):
-    """What clients may do with a queue."""
+    """The rights of clients at a queue."""
 
     PERMISSION_UNSPECIFIED = 0
     NONE = 1
@@ -152,7 +152,7 @@ class TransactionResolution(IntEnum):
 
 @unique
 class TransactionSource(IntEnum):
-    """Who ends a transaction."""
+    """The side that ends a transaction."""
 
     SOURCE_UNSPECIFIED = 0
     SOURCE_CLIENT = 1

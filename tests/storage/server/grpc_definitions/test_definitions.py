@@ -8,9 +8,9 @@ pytest.importorskip("grpc")
 
 from google.protobuf import descriptor_pool
 
-from rmq_store.server.grpc_v2.definitions import PACKAGE, message_class, ms_of, new, timestamp_fields
-from rmq_store.server.grpc_v2.enums import ENUMS
-from rmq_store.server.grpc_v2.message_table import messages
+from rmq_store.server.grpc_definitions.definitions import PACKAGE, message_class, ms_of, new, timestamp_fields
+from rmq_store.server.grpc_definitions.enums import ENUMS
+from rmq_store.server.grpc_definitions.message_table import messages
 
 definition_pb2 = pytest.importorskip("rocketmq.grpc_protocol.definition_pb2")
 service_pb2 = pytest.importorskip("rocketmq.grpc_protocol.service_pb2")
