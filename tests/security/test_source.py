@@ -28,8 +28,12 @@ IMPORTS_BY_NAME = {
     "storage/rmq_store/cli/target/commands.py",
 }  # fmt: skip
 
-# Other programs: the one that the caller of `rmq consume --exec` names, and the Python that Spark would start.
-PROGRAMS = {"storage/rmq_store/cli/messages/consume.py", "storage/rmq_store/cli/checks/spark.py"}
+# Other programs: the one that the caller of `rmq consume --exec` names, the Python that Spark would start, and the
+# openssl that makes a throw-away certificate.
+PROGRAMS = {
+    "storage/rmq_store/cli/messages/consume.py", "storage/rmq_store/cli/checks/spark.py",
+    "storage/rmq_store/server/grpc_v2/tls.py",
+}  # fmt: skip
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:

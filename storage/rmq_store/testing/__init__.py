@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from rmq_store import StoreConfig
+    from rmq_store.broker.metadata.store_config import StoreConfig
     from rmq_store.testing.broker import RmqTestBroker as RmqTestBroker
     from rmq_store.testing.broker import VirtualClock as VirtualClock
 

@@ -98,6 +98,9 @@ WORDS: dict[str, list[list[str]]] = {
     "checkpoint diff": [["WHERE/checkpoint"]],
     "checkpoint rewind": [["WHERE/checkpoint", "WHERE/new", "--to-earliest", "--dry-run"],
                           [str(CHECKPOINT), "WHERE/new", "--to-batch", "1", "--yes"]],
+    "transactions list": [[]],
+    "transactions explain": [[ID], [TEXT]],
+    "transactions resume": [[TEXT], ["--all"]],
     "dlq list": [[], ["g"]],
     "dlq show": [["g"], [TEXT]],
     "dlq redrive": [["g", "--dry-run"], ["g", "--filter", TEXT, "--yes"], ["g", "--reason", TEXT, "--dry-run"]],
@@ -187,9 +190,10 @@ WORDS: dict[str, list[list[str]]] = {
     "exportMetadata": [["-f", "WHERE/out"]],
     "exportConfigs": [["-f", "WHERE/out"]],
 }
-# One runs until it is stopped; what it prints is escaped where it prints (tests/storage/cli/test_broker_run.py). The
-# other lists what only a broker writes (tests/storage/broker/delay/test_broker_backlog.py).
-NOT_RUN = {"broker run", "delayed"}
+# Two run until they are stopped, and one asks such a process; what they print is escaped where they print
+# (tests/storage/cli/test_broker_run.py, test_broker_serving.py). The last one lists what only a broker writes
+# (tests/storage/broker/delay/test_broker_backlog.py).
+NOT_RUN = {"broker run", "broker clock advance", "namesrv run", "delayed"}
 
 
 def leaves(group: click.Group, before: str = "") -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from rmq_store import Message, Store, StoreConfig
 from rmq_store.broker.transactions.checks import TransactionChecks
 from rmq_store.broker.write.single_copy import CopiedMessage
 from rmq_store.format.text.host import Host
+
+EXPECTED = Path(__file__).parent / "expected"
 
 
 class Everybody:
@@ -98,3 +101,19 @@ def test_transactions_are_named_or_all_are_meant(root: Path, run: Any) -> None:
     assert run("transactions", "resume", store=root).exit_code == 2
     assert run("transactions", "resume", "--all", "U-OPEN", store=root).exit_code == 2
 
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("transactions-list", ["list"]),
+        ("transactions-explain", ["explain", "U-GIVEN-UP"]),
+        ("transactions-resume", ["resume", "U-GIVEN-UP", "U-BROKER"]),
+    ],
+)
+def test_the_text_is_as_kept(root: Path, run: Any, name: str, words: list[str]) -> None:
+    result = run("transactions", *words, store=root)
+    assert result.exit_code == 0, result.output
+    # An age grows with each hour.
+    shown = re.sub(r"\b\d+ d \d+ h\b", "NNNN d NN h", result.output)
+    assert shown == (EXPECTED / f"{name}.txt").read_text(encoding="utf-8")

@@ -56,7 +56,7 @@ class StoredRow:
 
 
 class Room:
-    """What one receive may take: `bytes_max` of bodies, and one message at least."""
+    """The bound of one receive: `bytes_max` of bodies, and one message at least."""
 
     def __init__(self, bytes_max: int) -> None:
         self._left = bytes_max

@@ -69,7 +69,7 @@ def list_(root: Path, as_json: bool) -> None:
 @common_options
 @click.argument("transaction_id", metavar="TRANSACTION")
 def explain(root: Path, as_json: bool, transaction_id: str) -> None:
-    """What happened to a transaction, and what comes next. TRANSACTION is its id, the UNIQ_KEY of its message."""
+    """Tell the story of a transaction, and what comes next. TRANSACTION is its id, the UNIQ_KEY of its message."""
     with open_store(root) as store:
         lines = _explained(store, transaction_id)
     if as_json:
@@ -89,7 +89,7 @@ def explain(root: Path, as_json: bool, transaction_id: str) -> None:
 def resume(root: Path, as_json: bool, transaction_ids: tuple[str, ...], is_all: bool) -> None:
     """Ask producers again for transactions that were given up, or that a RocketMQ broker left.
 
-    Their producers get up to 15 questions more. What was resumed before is left out, so you can repeat the command.
+    Their producers get up to 15 questions more. A transaction that was resumed before is left out, so you can repeat the command.
     The store is opened for writing: no RocketMQ broker may run on it.
     """
     from rmq_store import Store

@@ -151,6 +151,7 @@ UPDATE_CONTROLLER_CONFIG: Final = 1009
 _SEND_REPLY_MESSAGE: Final = 324
 _SEND_REPLY_MESSAGE_V2: Final = 325
 _RECALL_MESSAGE: Final = 370
+_ADVANCE_CLOCK: Final = 0x524D51
 
 RIGHTS: Final[Mapping[int, Row]] = {
     # messages
@@ -237,6 +238,9 @@ RIGHTS: Final[Mapping[int, Row]] = {
     # to clients only: a broker that is asked answers code 3
     RequestCode.CHECK_TRANSACTION_STATE: Row((_BROKER,)),
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: Row((_BROKER,)),
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: Row((_BROKER,)),
+    # of this engine
+    _ADVANCE_CLOCK: Row((_BROKER,)),
     # CVE-2023-33246 and CVE-2023-37582
     RequestCode.UPDATE_BROKER_CONFIG: _REFUSED,
     UPDATE_NAMESRV_CONFIG: _REFUSED,
