@@ -89,8 +89,8 @@ def explain(root: Path, as_json: bool, transaction_id: str) -> None:
 def resume(root: Path, as_json: bool, transaction_ids: tuple[str, ...], is_all: bool) -> None:
     """Ask producers again for transactions that were given up, or that a RocketMQ broker left.
 
-    Their producers get up to 15 questions more. A transaction that was resumed before is left out, so you can repeat the command.
-    The store is opened for writing: no RocketMQ broker may run on it.
+    Their producers get up to 15 questions more. A transaction that was resumed before is left out, so you can repeat
+    the command. The store is opened for writing: no RocketMQ broker may run on it.
     """
     from rmq_store import Store
 
