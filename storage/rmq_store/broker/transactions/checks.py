@@ -62,7 +62,10 @@ class TransactionChecks:
         now_ms = self._clock()
         pending = self._transactions.pending()
         there = {group: self._producers.is_there(group) for group in {half.group for half in pending}}
-        self._failed = {offset: until for offset, until in self._failed.items() if until > now_ms}
+        # Behind a clock that was set back all are tried again.
+        self._failed = {
+            offset: until for offset, until in self._failed.items() if 0 < until - now_ms <= rules.CHECK_INTERVAL_MS
+        }
         asked = 0
         for half in pending:
             if asked >= ROUND_MAX:

@@ -193,6 +193,27 @@ def test_one_half_message_that_fails_holds_up_no_other(parking: Any, asked: Aske
         assert [one.check_times for one in store.transactions.pending()] == [0, 1, 1]
 
 
+def test_a_half_message_that_failed_is_tried_again_behind_a_clock_that_was_set_back(
+    parking: Any, asked: Asked
+) -> None:
+    failures = [UsageError("cannot be asked")] * 2
+
+    def fail(one: PendingHalf, message: StoredMessage) -> None:
+        if failures:
+            raise failures.pop()
+
+    with parking.open() as store:
+        half(store)
+        asked.answers = fail
+        running = checks(store, asked)
+        parking.now_ms += 3_600_000
+        assert (running.round(), running.round(), len(failures)) == (0, 0, 1)  # put off
+        parking.now_ms -= 3_500_000
+        assert (running.round(), len(failures)) == (0, 0)
+        parking.now_ms += 30_000
+        assert running.round() == 1
+
+
 def test_a_full_disk_ends_the_round_and_a_later_one_goes_on(
     parking: Any, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
