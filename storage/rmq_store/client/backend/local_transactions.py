@@ -149,8 +149,12 @@ class LocalGroup:
         self._group = group
 
     def end(self, half: HalfMessage, state: LocalTransactionState, remark: str = "") -> None:
-        """See `Transactions.end`. On return a commit is stored; UNKNOW changes nothing. Raises as the end of a store's
-        transaction.
+        """See `Transactions.end`. On return a commit is stored; UNKNOW changes nothing.
+
+        Raises:
+            ResponseError: the store has refused the end, and nothing was stored; the error says why, and what to do.
+            CorruptionError, StoreFullError, StoreLockedError, StoreFailedError: the end is not stored. A member of the
+                group is asked later.
         """
         if state is not LocalTransactionState.UNKNOW:
             self._brokers[half.broker_name].store.transactions.end(

@@ -193,9 +193,7 @@ def test_one_half_message_that_fails_holds_up_no_other(parking: Any, asked: Aske
         assert [one.check_times for one in store.transactions.pending()] == [0, 1, 1]
 
 
-def test_a_half_message_that_failed_is_tried_again_behind_a_clock_that_was_set_back(
-    parking: Any, asked: Asked
-) -> None:
+def test_a_half_message_that_failed_is_tried_again_behind_a_clock_that_was_set_back(parking: Any, asked: Asked) -> None:
     failures = [UsageError("cannot be asked")] * 2
 
     def fail(one: PendingHalf, message: StoredMessage) -> None:

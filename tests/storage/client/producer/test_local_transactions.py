@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import Store, StoreConfig
+from rmq_store.broker.transactions.transactions import Transactions
 from rmq_store.client import (
     LocalBackend,
     LocalTransactionState,
@@ -23,7 +24,8 @@ from rmq_store.client import (
     TransactionProducer,
 )
 from rmq_store.client.backend import local_transactions
-from rmq_store.errors import UsageError
+from rmq_store.errors import ResponseError, StoreLockedError, UsageError
+from rmq_store.protocol.transactions import HalfMessage
 
 COMMIT, ROLLBACK, UNKNOWN = (
     LocalTransactionState.COMMIT_MESSAGE,
@@ -107,9 +109,7 @@ def test_a_group_has_one_producer_of_transactions_in_a_backend(root: Path) -> No
 
 
 @pytest.mark.parametrize("error", [OSError(24, "Too many open files"), RuntimeError("can't start new thread")])
-def test_an_unexpected_error_ends_no_questions(
-    root: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_an_unexpected_error_ends_no_questions(root: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     now_ms = 1_700_000_000_000
     failures = [error] * 3
     ask_once = local_transactions.TransactionChecks.round
@@ -166,3 +166,45 @@ def test_a_group_without_a_thread_is_no_member(root: Path, monkeypatch: pytest.M
                 TransactionProducer("pg", backend, listener=listener(COMMIT)).start()
         with TransactionProducer("pg", backend, listener=listener(COMMIT)) as producer:
             assert producer.send_message_in_transaction(Message("Orders", b"tea")).end_was_sent
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ResponseError(1, "it was given up"), "refused that: CODE: 1  DESC: it was given up"),
+        (MQBrokerError(17, "no route"), "will ask: CODE: 17  DESC: no route"),
+        (StoreLockedError("another process"), "will ask: another process"),
+    ],
+)
+def test_an_end_that_a_store_does_not_take_is_reported(
+    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, text: str
+) -> None:
+    def end(self: Transactions, *args: object, **named: object) -> None:
+        raise error
+
+    with TransactionProducer("pg", root, listener=listener(COMMIT)) as producer:
+        with monkeypatch.context() as patch:
+            patch.setattr(Transactions, "end", end)
+            result = producer.send_message_in_transaction(Message("Orders", b"tea"))
+        assert (result.local_transaction_state, result.end_was_sent) == (COMMIT, False)
+    (record,) = [one for one in caplog.records if result.transaction_id in one.getMessage()]
+    assert text in record.getMessage()
+
+
+def test_an_end_that_comes_too_late_is_refused_and_its_producer_is_asked(root: Path) -> None:
+    now_ms = 1_700_000_000_000
+
+    def execute(*_: object) -> LocalTransactionState:
+        nonlocal now_ms
+        now_ms += 60_000
+        return COMMIT
+
+    message = Message("Orders", b"tea", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "30"})
+    with Store.open(root, clock=lambda: now_ms) as store, LocalBackend(store) as backend:
+        slow = TransactionListener(execute, lambda _: COMMIT)
+        with TransactionProducer("pg", backend, listener=slow) as producer:
+            assert not producer.send_message_in_transaction(message).end_was_sent
+            eventually(lambda: bodies(store) == [b"tea"])
+        group = backend.transactions("pg", "", lambda _: None)
+        with pytest.raises(ResponseError, match="Find prepared transaction message failed"):
+            group.end(HalfMessage("Orders", store.broker_name, "", 5, 1 << 40), COMMIT)
