@@ -46,7 +46,8 @@ class TransactionCheck:
 class TransactionSendResult(SendResult):
     """The half message's result, and the state of its local transaction.
 
-    `end_was_sent` False: the broker was not told the state, and will ask for it.
+    `end_was_sent` False: the broker was not told the state, and will ask for it; or a store of this process has refused
+    the end, and the log says why.
     """
 
     transaction_id: str = ""

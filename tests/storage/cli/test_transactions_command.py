@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -97,10 +98,30 @@ def test_what_was_given_up_or_left_by_a_broker_is_resumed_once(root: Path, run: 
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("commit", "text"),
+    [(None, "No producer was asked yet."), (True, "It was committed"), (False, "It was rolled back")],
+)
+def test_what_was_resumed_is_not_given_up_any_more(root: Path, run: Any, commit: bool | None, text: str) -> None:
+    run("transactions", "resume", "U-GIVEN-UP", store=root)
+    if commit is not None:
+        with Store.open(root) as store:
+            (half,) = [half for half in store.transactions.pending() if half.transaction_id == "U-GIVEN-UP"]
+            store.transactions.end("pg", half.queue_offset, half.commit_log_offset, commit=commit)
+    result = run("transactions", "list", "--json", store=root)
+    found = [row["state"] for row in json.loads(result.stdout) if row["transactionId"] == "U-GIVEN-UP"]
+    assert found == (["open"] if commit is None else [])
+    assert text in run("transactions", "explain", "U-GIVEN-UP", store=root).stdout
+
+
+def test_a_store_without_an_index_lists_what_was_given_up(root: Path, run: Any) -> None:
+    shutil.rmtree(root / "index")
+    assert states(root, run)["U-GIVEN-UP"] == "given up"
+
+
 def test_transactions_are_named_or_all_are_meant(root: Path, run: Any) -> None:
     assert run("transactions", "resume", store=root).exit_code == 2
     assert run("transactions", "resume", "--all", "U-OPEN", store=root).exit_code == 2
-
 
 
 @pytest.mark.parametrize(

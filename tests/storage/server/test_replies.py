@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -21,7 +24,9 @@ from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.transport.settings import ClusterSettings
 from rmq_store.server.broker_server import BrokerServer
-from rmq_store.server.processors import calling
+from rmq_store.server.processors import calling, replies
+from rmq_store.server.requests.request import Request
+from rmq_store.server.transport import client_calls
 
 KINDS = (SendReplyMessageRequestHeader, SendReplyMessageRequestHeaderV2)
 
@@ -87,6 +92,43 @@ def test_a_reply_that_reaches_nobody_is_refused(
     asker.answer = None
     answer = reply(cluster, REPLY_TO_CLIENT="asker")
     assert answer.code == ResponseCode.SYSTEM_ERROR and "no answer" in (answer.remark or "")
+
+
+def test_a_reply_that_waits_for_its_client_keeps_no_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not in work meanwhile, so that its bytes count for nobody."""
+    waiting: list[Callable[[RemotingCommand | None], None]] = []
+    answers: list[RemotingCommand] = []
+    monkeypatch.setattr(replies, "call_peer", lambda peer, command, on_answer: waiting.append(on_answer))
+    members: Any = SimpleNamespace(producer_peer=lambda client_id: object())
+    served: Any = SimpleNamespace(address="127.0.0.1:10911")
+    peer: Any = SimpleNamespace(address="127.0.0.1:4711", send=answers.append)
+    body, text = bytes(1000), encode_properties({"REPLY_TO_CLIENT": "asker", "LONG": "x" * 1000}).decode()
+    known = sys.getrefcount(body), sys.getrefcount(text)
+
+    def ask() -> None:
+        header = SendReplyMessageRequestHeaderV2(
+            producer_group="answerers", topic="DefaultCluster_REPLY_TOPIC", default_topic="TBW102",
+            default_topic_queue_nums=4, queue_id=1, sys_flag=0, born_timestamp=7, flag=0, properties=text,
+        )  # fmt: skip
+        command = request(header, body)
+        command.opaque = 77
+        replies.ReplyProcessor(served, members).reply(Request(command, peer))
+
+    ask()
+    assert (sys.getrefcount(body), sys.getrefcount(text)) == known
+    waiting[0](RemotingCommand(ResponseCode.SUCCESS))
+    assert [(answer.opaque, answer.code, answer.ext_fields["queueId"]) for answer in answers] == [(77, 0, "1")]
+
+
+def test_a_client_that_answers_nothing_has_a_number_of_calls_that_wait() -> None:
+    calls, got = client_calls.ClientCalls(), []
+    opaques = [calls.begin(got.append) for _ in range(client_calls.CALLS_MAX)]
+    assert None not in opaques
+    assert calls.begin(got.append) is None
+    calls.end(opaques[0] or 0, None)
+    assert calls.begin(got.append) is not None
+    calls.close()
+    assert len(got) == client_calls.CALLS_MAX + 1
 
 
 def test_a_message_that_wants_a_reply_names_the_cluster(place: str, server: BrokerServer) -> None:

@@ -200,17 +200,20 @@ class Pop:
 
     def rest(self, group: str, topic: str) -> int:
         """How many messages the group could receive now, as far as this process knows: 0 or more. New messages count
-        although a filter may skip them, and one counts for all that are visible again. It takes no lock, and writes
-        nothing. Raises UsageError, UnknownTopicError and CorruptionError as `receive`.
+        although a filter may skip them, and one counts for all that are visible again. A queue whose committed offset
+        another program moved counts from there. It takes no lock, and writes nothing. Raises UsageError,
+        UnknownTopicError and CorruptionError as `receive`.
         """
         state = self._of(group, topic).journal.state
         ranges = self._queues.ranges(topic, range(self._topics.get(topic).read_queue_nums))
         positions = dict(state.positions)
+        committed = self._services.offsets.committed(group)
         new = 0
         for queue_id, found in ranges.items():
-            position = positions.get(queue_id)
-            start = found.min_offset if position is None else max(position.next_offset, found.min_offset)
-            new += max(found.max_offset - start, 0)
+            position, start = positions.get(queue_id), max(committed.get((topic, queue_id), -1), -1)
+            if position is not None and start in (position.committed_before, position.committed):
+                start = position.next_offset
+            new += max(found.max_offset - max(start, found.min_offset), 0)
         return new + state.has_visible(self._clock())
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from rmq_store.broker.rules import transaction as rules
 from rmq_store.broker.transactions.half_queue import PendingHalf
 from rmq_store.broker.transactions.transactions import Transactions
-from rmq_store.errors import CorruptionError, ResponseError, UsageError
+from rmq_store.errors import StoreFailedError, StoreFullError, StoreLockedError
 from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.log.core.commit_log import Clock
 
@@ -26,6 +26,7 @@ SAVE_INTERVAL_MS: Final = 10_000
 ROUND_MAX: Final = 256
 """Questions of a round: each one is an append."""
 _HOUR_MS: Final = 3_600_000
+_STORE_WIDE: Final = (StoreFailedError, StoreFullError, StoreLockedError, OSError)
 
 
 class Producers(Protocol):
@@ -61,7 +62,10 @@ class TransactionChecks:
         now_ms = self._clock()
         pending = self._transactions.pending()
         there = {group: self._producers.is_there(group) for group in {half.group for half in pending}}
-        self._failed = {offset: until for offset, until in self._failed.items() if until > now_ms}
+        # Behind a clock that was set back all are tried again.
+        self._failed = {
+            offset: until for offset, until in self._failed.items() if 0 < until - now_ms <= rules.CHECK_INTERVAL_MS
+        }
         asked = 0
         for half in pending:
             if asked >= ROUND_MAX:
@@ -70,7 +74,9 @@ class TransactionChecks:
                 continue
             try:
                 asked += self._look(half, now_ms, there[half.group])
-            except (CorruptionError, ResponseError, UsageError) as error:
+            except _STORE_WIDE:
+                raise
+            except Exception as error:  # of this half message alone: it fits no frame, say
                 self._failed[half.queue_offset] = now_ms + rules.CHECK_INTERVAL_MS
                 _log.warning("half message %d of group %s: %s", half.queue_offset, half.group, error)
         if abs(now_ms - self._saved_ms) >= SAVE_INTERVAL_MS:

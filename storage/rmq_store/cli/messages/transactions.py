@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,12 @@ import click
 from rmq_store.cli.messages.transaction_text import explain_ended, explain_given_up, explain_pending
 from rmq_store.cli.shared.formatting import duration_text
 from rmq_store.cli.shared.output import common_options, open_store, printable, wide_option, write_json, write_table
-from rmq_store.errors import UsageError
+from rmq_store.errors import CorruptIndexError, UsageError
 
 if TYPE_CHECKING:
     from rmq_store import Store
     from rmq_store.broker.transactions.half_queue import PendingHalf
+    from rmq_store.format.frames.stored_message import StoredMessage
 
 OURS, BROKERS, GIVEN_UP = "open", "of a broker", "given up"
 
@@ -41,7 +43,7 @@ def list_(root: Path, as_json: bool) -> None:
     with open_store(root) as store:
         now_ms = store.clock()
         rows = [_row(store, half, now_ms) for half in store.transactions.pending()]
-        for message in store.transactions.given_up():
+        for message in _left_alone(store):
             properties = message.properties
             rows.append({
                 "state": GIVEN_UP, "group": properties.get("PGROUP"), "topic": properties.get("REAL_TOPIC"),
@@ -130,10 +132,31 @@ def _explained(store: Store, transaction_id: str) -> list[str]:
     for half in store.transactions.pending():
         if half.transaction_id == transaction_id:
             return explain_pending(half, store.clock())
-    for message in store.transactions.given_up():
+    for message in _left_alone(store):
         if message.msg_id == transaction_id:
             return explain_given_up(message)
     return explain_ended(store, transaction_id)
+
+
+def _left_alone(store: Store) -> Iterator[StoredMessage]:
+    """The messages of transactions that were given up, without those that were resumed since."""
+    return (message for message in store.transactions.given_up() if not _was_resumed(store, message))
+
+
+def _was_resumed(store: Store, message: StoredMessage) -> bool:
+    """True if the half message was stored again behind its message that was given up. A store without a complete index
+    cannot tell: False, and `resume` leaves it out all the same.
+    """
+    from rmq_store.format.text.names import HALF_TOPIC
+
+    try:
+        halves = store.query.by_unique_key(HALF_TOPIC, message.msg_id, begin_ms=0)
+    except (UsageError, CorruptIndexError):
+        return False
+    return any(
+        half.commit_log_offset > message.commit_log_offset and half.born_timestamp_ms == message.born_timestamp_ms
+        for half in halves
+    )
 
 
 def _number(text: str | None) -> int | None:

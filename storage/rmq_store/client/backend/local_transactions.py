@@ -20,6 +20,7 @@ from rmq_store.broker.transactions.half_records import shown_frame
 from rmq_store.client.backend.transactions import OnCheck
 from rmq_store.errors import StoreError, UsageError
 from rmq_store.files.locks.background import Background
+from rmq_store.files.locks.guard import Guard
 from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.format.properties.property_string import TRANSACTION_ID
 from rmq_store.protocol.stored_messages import messages_in
@@ -37,17 +38,29 @@ class LocalTransactions:
     def __init__(self, brokers: Mapping[str, LocalBroker]) -> None:
         self._brokers = brokers
         self._members: dict[str, OnCheck] = {}
+        self._turn = Guard()
         self._stop: SimpleQueue[None] = SimpleQueue()
         self._thread: Background | None = None
         self._checks = {name: self._checks_of(name, broker) for name, broker in brokers.items()}
 
     def open(self, group: str, on_check: OnCheck) -> LocalGroup:
-        """Make this process a member of a producer group. UsageError: it is one already by this backend."""
+        """Make this process a member of a producer group.
+
+        Raises:
+            UsageError: it is one already by this backend. RuntimeError: the system has no thread left.
+        """
         if self._members.setdefault(group, on_check) is not on_check:
             raise UsageError(f"producer group {group!r} has a TransactionProducer in this backend")
-        if self._thread is None:
-            self._thread = Background(self._ask, "rmq-transaction-rounds")
-            self._thread.start()
+        try:
+            with self._turn.entered():
+                if self._thread is None:
+                    self._stop = stop = SimpleQueue()
+                    thread = Background(lambda: self._ask(stop), "rmq-transaction-rounds")
+                    thread.start()
+                    self._thread = thread
+        except BaseException:
+            self.leave(group)
+            raise
         return LocalGroup(self, self._brokers, group)
 
     def leave(self, group: str) -> None:
@@ -57,10 +70,12 @@ class LocalTransactions:
     def close(self) -> None:
         """End all memberships, and the thread."""
         self._members.clear()
-        if self._thread is not None:
+        with self._turn.entered():
             self._stop.put(None)
-            self._thread.join()
-            self._thread = None
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+            self._thread = None  # at last: after an interrupt, close() is called again
 
     def is_there(self, group: str) -> bool:
         """See `Producers.is_there`."""
@@ -85,24 +100,28 @@ class LocalTransactions:
         hours = store.config.file_reserved_time
         return TransactionChecks(store.transactions, _Members(self, broker), store.clock, file_reserved_hours=hours)
 
-    def _ask(self) -> None:
+    def _ask(self, stop: SimpleQueue[None]) -> None:
         due_s = dict.fromkeys(self._checks, 0.0)
-        while not self._is_stopped():
+        while not _is_stopped(stop):
             for name, checks in self._checks.items():
                 now_s = time.monotonic()
                 if now_s >= due_s[name] and self._members:
                     try:
                         checks.round()
-                    except StoreError as error:
+                    except (StoreError, OSError) as error:
                         due_s[name] = now_s + _AFTER_ERROR_S
                         _log.warning("%s: no questions about transactions: %s", self._brokers[name].store.path, error)
+                    except Exception:
+                        due_s[name] = now_s + _AFTER_ERROR_S
+                        _log.exception("%s: no questions about transactions", self._brokers[name].store.path)
 
-    def _is_stopped(self) -> bool:
-        try:
-            self._stop.get(timeout=ROUND_EVERY_S)
-        except Empty:
-            return False
-        return True
+
+def _is_stopped(stop: SimpleQueue[None]) -> bool:
+    try:
+        stop.get(timeout=ROUND_EVERY_S)
+    except Empty:
+        return False
+    return True
 
 
 class _Members:
@@ -130,8 +149,12 @@ class LocalGroup:
         self._group = group
 
     def end(self, half: HalfMessage, state: LocalTransactionState, remark: str = "") -> None:
-        """See `Transactions.end`. On return a commit is stored; UNKNOW changes nothing. Raises as the end of a store's
-        transaction.
+        """See `Transactions.end`. On return a commit is stored; UNKNOW changes nothing.
+
+        Raises:
+            ResponseError: the store has refused the end, and nothing was stored; the error says why, and what to do.
+            CorruptionError, StoreFullError, StoreLockedError, StoreFailedError: the end is not stored. A member of the
+                group is asked later.
         """
         if state is not LocalTransactionState.UNKNOW:
             self._brokers[half.broker_name].store.transactions.end(

@@ -23,6 +23,7 @@ class Transactions(Protocol):
 
         Raises:
             RemotingError: the broker cannot be reached. It asks later.
+            ResponseError: a store of this process has refused the end. A broker tells nobody.
         """
 
     def leave(self) -> None:

@@ -26,9 +26,10 @@ from rmq_store.client.producer.producer import Producer
 from rmq_store.client.producer.producer_config import ProducerConfig
 from rmq_store.client.producer.transaction_checks import CheckExecutor
 from rmq_store.client.producer.transaction_listener import TransactionListener, state_of
-from rmq_store.errors import StoreError, UsageError
+from rmq_store.errors import ResponseError, StoreError, UsageError
 from rmq_store.format.frames.message import Message
 from rmq_store.format.properties.property_string import TRANSACTION_ID, TRANSACTION_PREPARED, UNIQUE_KEY
+from rmq_store.protocol.errors import ClientError
 from rmq_store.protocol.results import SendResult, SendStatus
 from rmq_store.protocol.transactions import (
     HalfMessage,
@@ -111,8 +112,9 @@ class TransactionProducer(Producer):
         `timeout` (ms) is that of the half message.
 
         The local transaction runs only if the half message is stored with SEND_OK. Otherwise it is rolled back. The end
-        is told once and has no answer: if it is lost, the broker asks. A half message is sent again only if no broker
-        can have received it. On return a committed message is durable as the broker's flushDiskType says, once the
+        is told once and has no answer: if it is lost, the broker asks. A store of this process answers: if it refuses
+        the end, `end_was_sent` is False, and an error is logged. A half message is sent again only if no broker can
+        have received it. On return a committed message is durable as the broker's flushDiskType says, once the
         broker has taken the end.
 
         Raises:
@@ -169,9 +171,11 @@ class TransactionProducer(Producer):
         try:
             self._transactions.end(half, state, remark)
         except StoreError as error:
-            _log.warning(
-                "transaction %s is %s, but its broker was not told, and will ask: %s", half.transaction_id, state, error
-            )
+            # A broker does not answer: an error of a client is one of the way to it.
+            is_refused = isinstance(error, ResponseError) and not isinstance(error, ClientError)
+            happened = "its store has refused that" if is_refused else "its broker was not told, and will ask"
+            level = logging.ERROR if is_refused else logging.WARNING
+            _log.log(level, "transaction %s is %s, but %s: %s", half.transaction_id, state, happened, error)
             return False
         return True
 

@@ -17,7 +17,6 @@ from typing import Final, TypeAlias
 
 from rmq_store.broker.filter.subscription import Subscription
 from rmq_store.broker.store.store import Store
-from rmq_store.errors import StoreError
 from rmq_store.protocol.wire.pop_headers import PopMessageRequestHeader
 from rmq_store.server.processors.held_pulls import PATIENCE_MS_MAX
 from rmq_store.server.requests.request import Peer, Request
@@ -141,12 +140,14 @@ class HeldPops:
                     return
                 shares, self._woken = self._woken & self._held.keys(), set()
                 self._forget_gone()
-            now_s = time.monotonic()
-            has_grown = not self._store.has_not_grown(self._seen_end)
-            if now_s >= visible_look_s or has_grown:
-                shares = self._end_overdue(now_s)
-                visible_look_s = now_s + _VISIBLE_LOOK_S
-            self._wake_up(shares)
+            try:
+                now_s = time.monotonic()
+                if now_s >= visible_look_s:
+                    visible_look_s = now_s + _VISIBLE_LOOK_S
+                    shares = self._end_overdue(now_s)
+                self._wake_up(shares)
+            except Exception as error:  # no file descriptors left, say
+                self._look_again(shares, error)
 
     def _end_overdue(self, now_s: float) -> set[Share]:
         """Wake up the requests whose time is over, and return the shares of the others."""
@@ -157,14 +158,16 @@ class HeldPops:
     def _wake_up(self, shares: set[Share]) -> None:
         """Wake up one request of each share for which there is something to receive."""
         assert self._wake is not None
-        try:
-            self._seen_end = self._store.log_range()[1]
-        except (StoreError, OSError) as error:
-            _log.warning("held requests of POP look again in %.1f s: %s", _VISIBLE_LOOK_S, error)
+        if not self._store.has_not_grown(self._seen_end):
+            end = self._store.log_range()[1]
+            if end != self._seen_end:
+                self._seen_end = end
+                with self._turn:
+                    shares = set(self._held)
         for share in shares:
             try:
                 has_some = self._store.pop.rest(*share) > 0
-            except (StoreError, OSError):  # the request itself names the error
+            except Exception:  # the request itself names the error
                 has_some = True
             with self._turn:
                 waiting = self._held.get(share)
@@ -174,6 +177,13 @@ class HeldPops:
                     if not waiting:
                         del self._held[share]
                     self._wake(one, False)
+
+    def _look_again(self, shares: set[Share], error: Exception) -> None:
+        """After an error: at these shares, behind a pause."""
+        _log.warning("held POPs of %d groups and topics are not woken up: %s", len(shares), error)
+        time.sleep(_VISIBLE_LOOK_S)
+        with self._turn:
+            self._woken |= shares & self._held.keys()
 
     def _forget_gone(self) -> None:
         if self._gone:

@@ -6,6 +6,7 @@ The one who asks has put its client id into the property REPLY_TO_CLIENT. A repl
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from rmq_store.format.properties.property_string import (
     PUSH_REPLY_TIME,
@@ -49,14 +50,16 @@ class ReplyProcessor:
         if peer is None:
             raise _failed(f"push reply message fail, channel of <{client_id}> not found.")
 
+        asked = _without_content(request)
+        place = place_of("0", max(header.queue_id, 0), 0, None)
+
         def answered(answer: RemotingCommand | None) -> None:
             if answer is None or answer.code != ResponseCode.SUCCESS:
                 reason = "no answer" if answer is None else answer.remark
-                request.reply(
-                    request.answer(ResponseCode.SYSTEM_ERROR, f"push reply message to {client_id} fail: {reason}")
-                )
+                remark = f"push reply message to {client_id} fail: {reason}"
+                asked.reply(asked.answer(ResponseCode.SYSTEM_ERROR, remark))
             else:
-                request.reply(request.answer(header=place_of("0", max(header.queue_id, 0), 0, None)))
+                asked.reply(asked.answer(header=place))
 
         call_peer(peer, request_of(self._notice(request, header, properties), request.command.body), answered)
 
@@ -80,6 +83,11 @@ class ReplyProcessor:
             reconsume_times=header.reconsume_times or 0,
             unit_mode=bool(header.unit_mode),
         )
+
+
+def _without_content(request: Request) -> Request:
+    """What an answer needs: a request that waits for a client is not in work, so nobody counts its bytes."""
+    return replace(request, command=replace(request.command, ext_fields={}, body=b""))
 
 
 def _failed(remark: str) -> MQBrokerError:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from rmq_store.protocol.wire.command import RemotingCommand
 
 OnAnswer: TypeAlias = Callable[[RemotingCommand | None], None]
-"""Gets the client's answer; None: it did not come in time, or the connection ended. Must not wait."""
+"""Gets the client's answer; None: it did not come in time, the connection ended, or too many calls wait. Must not wait.
+"""
+
+CALLS_MAX: Final = 1024
+"""The most calls that wait for the answers of one client, as many as it may have requests in work."""
 
 
 class ClientCalls:
@@ -22,9 +26,11 @@ class ClientCalls:
         self._closed = False
 
     def begin(self, on_answer: OnAnswer) -> int | None:
-        """Expect an answer, and return the opaque of its request; None: the connection has ended."""
+        """Expect an answer, and return the opaque of its request; None: the connection has ended, or
+        CALLS_MAX wait.
+        """
         with self._turn:
-            if self._closed:
+            if self._closed or len(self._waiting) >= CALLS_MAX:
                 return None
             self._last += 1
             self._waiting[self._last] = on_answer

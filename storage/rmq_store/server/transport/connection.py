@@ -131,7 +131,8 @@ class Connection(asyncio.Protocol):
             self._outgoing.clear()
 
     def call(self, command: RemotingCommand, on_answer: OnAnswer, timeout_ms: int) -> None:
-        """Send a request to the client. `on_answer` is called once, in the thread of the loop as a rule.
+        """Send a request to the client. `on_answer` is called once, in the thread of the loop as a rule; at
+        once with None if the connection has ended, or too many calls wait.
 
         Raises:
             RemotingCommandError: the request fits no frame; `on_answer` is not called.

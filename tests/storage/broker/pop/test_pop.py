@@ -382,6 +382,28 @@ def test_the_committed_offset_follows_the_smallest_unfinished_message(
         assert store.committed_offsets("h") == {("T", 0): 0}
 
 
+@pytest.mark.parametrize(("moved_to", "expected"), [(0, 4), (1, 3), (4, 0)])
+def test_the_rest_of_a_queue_counts_from_the_offset_that_another_program_set(
+    store: Store, moved_to: int, expected: int
+) -> None:
+    send(store, 4)
+    for popped in store.pop.receive("g", "T", 3, 30_000, init_mode=ConsumeInitMode.MIN):
+        store.pop.ack("g", "T", popped.receipt_handle)
+    store.pop._step(store.pop._of("g", "T"), "g", "T").commit()
+    assert store.pop.rest("g", "T") == 1
+    store.commit_offsets("g", {("T", 0): moved_to})
+    assert store.pop.rest("g", "T") == expected
+    assert len(store.pop.receive("g", "T", 4, 30_000)) == expected
+    assert store.pop.rest("g", "T") == 0
+
+
+def test_the_rest_of_a_group_without_a_position_counts_from_its_committed_offset(store: Store) -> None:
+    send(store, 4)
+    assert store.pop.rest("g", "T") == 4
+    store.commit_offsets("g", {("T", 0): 3})
+    assert store.pop.rest("g", "T") == 1
+
+
 @pytest.mark.parametrize("moved_to", [0, 2, 5, 9])
 def test_when_somebody_else_moves_the_offset_the_group_begins_anew_there(
     store: Store, clock: Clock, moved_to: int

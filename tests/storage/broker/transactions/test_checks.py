@@ -14,6 +14,7 @@ from rmq_store.broker.transactions.half_queue import PendingHalf
 from rmq_store.broker.write.single_copy import CopiedMessage
 from rmq_store.errors import UsageError
 from rmq_store.format.frames.stored_message import StoredMessage
+from rmq_store.protocol.errors import RemotingCommandError
 
 HALF, GIVEN_UP = "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
 WEEK_H = 168
@@ -172,20 +173,43 @@ def test_a_half_message_that_was_given_up_is_put_back_once(parking: Any, asked: 
         assert parking.bodies(store) == [b"paid"]
 
 
-def test_one_half_message_that_fails_holds_up_no_other(parking: Any, asked: Asked) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [UsageError("cannot be asked"), RemotingCommandError("fits no frame"), RuntimeError("can't start new thread")],
+)
+def test_one_half_message_that_fails_holds_up_no_other(parking: Any, asked: Asked, error: Exception) -> None:
     with parking.open() as store:
         for body in (b"a", b"b", b"c"):
             half(store, body)
 
         def fail_once(one: PendingHalf, message: StoredMessage) -> None:
             if message.body == b"b":
-                raise UsageError("cannot be asked")
+                raise error
 
         asked.answers = fail_once
         running = checks(store, asked)
         parking.now_ms += 6000
         assert running.round() == 2
         assert [one.check_times for one in store.transactions.pending()] == [0, 1, 1]
+
+
+def test_a_half_message_that_failed_is_tried_again_behind_a_clock_that_was_set_back(parking: Any, asked: Asked) -> None:
+    failures = [UsageError("cannot be asked")] * 2
+
+    def fail(one: PendingHalf, message: StoredMessage) -> None:
+        if failures:
+            raise failures.pop()
+
+    with parking.open() as store:
+        half(store)
+        asked.answers = fail
+        running = checks(store, asked)
+        parking.now_ms += 3_600_000
+        assert (running.round(), running.round(), len(failures)) == (0, 0, 1)  # put off
+        parking.now_ms -= 3_500_000
+        assert (running.round(), len(failures)) == (0, 0)
+        parking.now_ms += 30_000
+        assert running.round() == 1
 
 
 def test_a_full_disk_ends_the_round_and_a_later_one_goes_on(
