@@ -67,6 +67,7 @@ class HalfQueue:
         self.pending: dict[int, PendingHalf] = {}
         self._newest: dict[int, int] = {}  # first copy -> newest copy, of those pending
         self._early: set[int] = set()  # ended, and not read yet
+        self.is_progress_wrong = False  # committed offsets beyond the log, as after a cut: they would hide half messages
         self._halves_end = self._ops_end = -1  # -1: nothing is read yet
 
     @property
@@ -76,12 +77,15 @@ class HalfQueue:
 
     def read_on(self) -> None:
         """Read what the log holds by now. CorruptionError: an op record cannot be read."""
+        done = {} if self.is_read else self._offsets.committed(rules.TRANSACTION_GROUP)
         # The ops first: each names half messages that were stored before it.
         ops, halves = (self._queues.range(topic, _QUEUE) for topic in (OP_HALF_TOPIC, HALF_TOPIC))
         if not self.is_read:
-            done = self._offsets.committed(rules.TRANSACTION_GROUP)
-            self._halves_end = done.get((HALF_TOPIC, _QUEUE), 0)
-            self._ops_end = done.get((OP_HALF_TOPIC, _QUEUE), 0)
+            begin = done.get((HALF_TOPIC, _QUEUE), 0), done.get((OP_HALF_TOPIC, _QUEUE), 0)
+            self.is_progress_wrong = begin[0] > halves.max_offset or begin[1] > ops.max_offset
+            if self.is_progress_wrong:
+                _log.error("offsets %s of %s lie beyond the log: all is read", begin, rules.TRANSACTION_GROUP)
+            self._halves_end, self._ops_end = (0, 0) if self.is_progress_wrong else begin
         self._halves_end, self._ops_end = max(self._halves_end, halves.min_offset), max(self._ops_end, ops.min_offset)
         while self._halves_end < halves.max_offset:
             end = min(self._halves_end + _ROWS, halves.max_offset)

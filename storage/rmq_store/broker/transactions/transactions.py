@@ -80,7 +80,8 @@ class Transactions:
 
         Raises:
             ResponseError: 13, the body is too large, or the message has a delay; nothing was written.
-            UsageError: another rule is broken. StoreFullError, StoreLockedError, StoreFailedError as `Store.append`.
+            UsageError: another rule is broken. CorruptionError: as `pending`, on the first call only. StoreFullError,
+                StoreLockedError, StoreFailedError as `Store.append`.
         """
         check_message(message)
         validate_topic(message.topic)
@@ -97,6 +98,7 @@ class Transactions:
         born = born_host or Host(Host.parse(self._config.broker_host).address, 0)
         born_ms = now_ms if message.born_timestamp_ms is None else message.born_timestamp_ms
         copied = CopiedMessage(message.body, message.flag, sys_flag & COMPRESSION_FLAGS, born_ms, born, properties)
+        self._begin()
         offset, queue_offset = self._writer.put(self._records.half(copied))
         offset_id = offset_message_id(Host.parse(self._config.broker_host), offset)
         return SendResult(message.topic, queue_id, queue_offset, offset, unique_id, offset_id)
@@ -196,6 +198,16 @@ class Transactions:
         if self._written is None:
             raise ReadOnlyError(f"{self._log.root} was opened with read_only=True")
         return self._written
+
+    def _begin(self) -> None:
+        """Read the topics before this process stores its first half message. Offsets that lie beyond the log are
+        mended now: later the log has grown past them, and nobody can tell.
+        """
+        with self._turn:
+            if not self._halves.is_read:
+                self._halves.read_on()
+                if self._halves.is_progress_wrong:
+                    self.save_progress()
 
     def _half_at(self, commit_log_offset: int) -> StoredMessage:
         try:

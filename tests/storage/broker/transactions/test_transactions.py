@@ -195,6 +195,36 @@ def test_half_messages_below_the_committed_offset_are_done(parking: Any) -> None
         assert [half.transaction_id for half in store.transactions.pending()] == ["U-waits"]
 
 
+@pytest.mark.parametrize("beyond", [{(HALF, 0): 5, (OP, 0): 0}, {(HALF, 0): 0, (OP, 0): 5}])
+def test_offsets_beyond_the_log_hide_no_half_message(
+    parking: Any, beyond: dict[tuple[str, int], int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A log that lost its end, or offsets that were restored."""
+    with parking.open() as store:
+        done = half(store, b"done")
+        assert end(store, done)
+    (parking.root / "config" / "consumerOffset.json").unlink()
+    with parking.open() as store:
+        store.commit_offsets(PROGRESS, beyond)
+        sent = half(store, b"paid")
+        assert not end(store, done)
+        assert end(store, sent)
+        assert not end(store, sent)
+        assert parking.bodies(store) == [b"done", b"paid"]
+        store.transactions.save_progress()
+        assert store.committed_offsets(PROGRESS) == {(HALF, 0): 2, (OP, 0): 2}
+    assert "lie beyond the log" in caplog.text
+
+
+def test_offsets_beyond_the_log_are_mended_before_the_log_grows_past_them(parking: Any) -> None:
+    with parking.open() as store:
+        store.commit_offsets(PROGRESS, {(HALF, 0): 2})
+        sent = [half(store, b"%d" % number) for number in range(4)]
+        with parking.open() as other:
+            assert len(other.transactions.pending()) == 4
+        assert all(end(store, one) for one in sent)
+
+
 def test_a_broken_half_message_holds_up_no_other(parking: Any, caplog: pytest.LogCaptureFixture) -> None:
     with parking.open() as store:
         broker_half(store, b"a", REAL_QID="none")
