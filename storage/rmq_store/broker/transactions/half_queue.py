@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -32,11 +32,16 @@ _log: Final = logging.getLogger(__name__)
 _QUEUE: Final = 0
 _ROWS: Final = 4096
 _COLUMNS: Final = ("queueOffset", "commitLogOffset", "msgId", "bornTimestamp", "storeTimestamp", "properties")
+_ENDED_MAX: Final = 4 * _ROWS
+
+_Sender: TypeAlias = tuple[str, str, int]
+"""Producer group, UNIQ_KEY and bornTimestamp (ms): all copies have them."""
 
 
 class PendingHalf(NamedTuple):
     """A half message without an end, and the queue that it is for. `first_offset`: the queue offset of its first copy.
-    `is_ours` False: a broker has left it.
+    `prepared_offset`: that of the copy whose op record ends this one, too; -1: there is none. `is_ours` False: a broker
+    has left it.
     """
 
     queue_offset: int
@@ -51,6 +56,17 @@ class PendingHalf(NamedTuple):
     check_times: int
     immunity_ms: int
     is_ours: bool
+    prepared_offset: int = -1
+
+    @property
+    def names(self) -> tuple[int | _Sender, ...]:
+        """What its copies are found by: first copy, prepared copy, and the sender's values."""
+        prepared = self.first_offset if self.prepared_offset < 0 else self.prepared_offset
+        return self.first_offset, prepared, (self.group, self.transaction_id, self.born_ms)
+
+    def has_sender_of(self, other: PendingHalf) -> bool:
+        """True if both may be copies of one message."""
+        return (self.group, self.born_ms) == (other.group, other.born_ms)
 
     @property
     def due_ms(self) -> int:
@@ -65,9 +81,10 @@ class HalfQueue:
         self._queues = queues
         self._offsets = offsets
         self.pending: dict[int, PendingHalf] = {}
-        self._newest: dict[int, int] = {}  # first copy -> newest copy, of those pending
+        self._newest: dict[int | _Sender, int] = {}  # `names` -> newest copy, of those pending
+        self._ended: dict[int, None] = {}  # by the last _ENDED_MAX ops
         self._early: set[int] = set()  # ended, and not read yet
-        self.is_progress_wrong = False  # committed offsets beyond the log, as after a cut: they would hide half messages
+        self.is_progress_wrong = False  # committed offsets beyond the log, as after a cut: they hide half messages
         self._halves_end = self._ops_end = -1  # -1: nothing is read yet
 
     @property
@@ -90,15 +107,14 @@ class HalfQueue:
         while self._halves_end < halves.max_offset:
             end = min(self._halves_end + _ROWS, halves.max_offset)
             for half in self._halves(self._halves_end, end):
-                if half.queue_offset not in self._early:
-                    self._add(half)
+                self._add(half)
             self._halves_end = end
             self._early = {offset for offset in self._early if offset >= end}
             self._read_ops(ops.max_offset, self._queues.commit_log_offset_before(HALF_TOPIC, _QUEUE, end))
         self._read_ops(ops.max_offset, None)
         for gone in [offset for offset in self.pending if offset < halves.min_offset]:
             _log.error("half message %d was deleted with its segment before its transaction ended", gone)
-            self._remove(gone)
+            self._drop(self.pending[gone])
 
     def newest_copy(self, half: PendingHalf | int) -> PendingHalf | None:
         """The copy that counts of a first copy's queue offset, or of a copy; None: the transaction has ended."""
@@ -118,16 +134,53 @@ class HalfQueue:
         return {(HALF_TOPIC, _QUEUE): oldest.queue_offset, (OP_HALF_TOPIC, _QUEUE): low + before}
 
     def _add(self, half: PendingHalf) -> None:
-        self.pending[half.queue_offset] = half
-        self._newest[half.first_offset] = half.queue_offset
+        """Take a half message in the place of its older copies: a broker that was killed leaves several."""
+        half = self._checked(half)
+        older = self.newest_copy(half)
+        if older is not None:
+            self._drop(older)
+        # Ops of this engine name a copy that a newer one replaces; those of brokers name an end.
+        is_ended = half.prepared_offset == half.first_offset and half.prepared_offset in self._ended
+        if not is_ended and half.queue_offset not in self._early:
+            self.pending[half.queue_offset] = half
+            self._newest |= dict.fromkeys(half.names, half.queue_offset)
+
+    def _checked(self, half: PendingHalf) -> PendingHalf:
+        """The half message with its true first copy. One that a broker stored with a question does not name it; and
+        a name counts only if that message has the same sender.
+        """
+        *_, sender = half.names
+        if half.first_offset != half.queue_offset:
+            older = self.pending.get(half.first_offset) or self.newest_copy(half)
+        else:
+            older = self.pending.get(self._newest.get(sender, -1)) if half.check_times else None
+        if older is None:
+            return half
+        if not half.has_sender_of(older):
+            return half._replace(first_offset=half.queue_offset, prepared_offset=-1)
+        prepared = self.pending.get(half.prepared_offset)
+        is_same = prepared is None or half.has_sender_of(prepared)
+        return half._replace(first_offset=older.first_offset, prepared_offset=half.prepared_offset if is_same else -1)
 
     def _remove(self, queue_offset: int) -> None:
-        half = self.pending.pop(queue_offset, None)
+        """Apply an op record."""
+        self._ended[queue_offset] = None
+        if len(self._ended) > _ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
+        half = self.pending.get(queue_offset)
         if half is None:
             if queue_offset >= self._halves_end:
                 self._early.add(queue_offset)
-        elif self._newest.get(half.first_offset) == queue_offset:
-            del self._newest[half.first_offset]
+            half = self.pending.get(self._newest.get(queue_offset, -1))
+            if half is None or half.prepared_offset != queue_offset:
+                return
+        self._drop(half)
+
+    def _drop(self, half: PendingHalf) -> None:
+        del self.pending[half.queue_offset]
+        for name in half.names:
+            if self._newest.get(name) == half.queue_offset:
+                del self._newest[name]
 
     def _read_ops(self, end: int, until_log_offset: int | None) -> None:
         """Read op records below `end`; no further batch behind one that reaches `until_log_offset`."""
@@ -168,9 +221,10 @@ def _rows(batch: pa.RecordBatch) -> Iterator[PendingHalf]:
         if target is None or not group:
             _log.error("half message %d names no queue or no producer group: its transaction never ends", offset)
             continue
-        first = properties.get(rules.HALF_OF)
+        prepared = rules.number(properties.get(rules.PREPARED_QUEUE_OFFSET))
+        firsts = rules.number(properties.get(rules.HALF_OF)), prepared, offset
         yield PendingHalf(
-            offset, log_offset, offset if first in (None, rules.FIRST) else max(rules.number(first), 0), *target,
+            offset, log_offset, next(first for first in firsts if first >= 0), *target,
             group, unique_key, born_us // 1000, stored_us // 1000, rules.check_times(properties),
-            rules.immunity_ms(properties), first is not None,
+            rules.immunity_ms(properties), rules.HALF_OF in properties, prepared,
         )  # fmt: skip

@@ -109,7 +109,7 @@ def test_an_answer_that_comes_before_the_count_is_the_end(parking: Any, asked: A
             "pg", one.queue_offset, one.commit_log_offset, commit=True, from_check=True
         )
         parking.now_ms += 6000
-        assert checks(store, asked).round() == 1
+        assert checks(store, asked).round() == 0  # nothing is left to count
         assert store.transactions.pending() == []
         assert parking.bodies(store) == [b"paid"]
         assert store.queue_range(HALF, 0).max_offset == 1
@@ -188,6 +188,33 @@ def test_one_half_message_that_fails_holds_up_no_other(parking: Any, asked: Aske
         assert [one.check_times for one in store.transactions.pending()] == [0, 1, 1]
 
 
+def test_half_messages_that_cannot_be_counted_keep_no_other_from_its_turn(
+    parking: Any, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmq_store.broker.transactions.checks.ROUND_MAX", 2)
+    with parking.open() as store:
+        for number in range(5):
+            half(store, b"%d" % number)
+        monkeypatch.setattr(store.transactions, "asked", lambda half: half)  # still due
+        running = checks(store, asked)
+        parking.now_ms += 6000
+        assert [running.round() for _ in range(3)] == [2, 2, 2]
+        assert [one.queue_offset for one in asked.halves] == [0, 1, 2, 3, 4, 0]
+
+
+def test_a_question_that_was_not_counted_takes_no_place_in_a_round(
+    parking: Any, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmq_store.broker.transactions.checks.ROUND_MAX", 2)
+    with parking.open() as store:
+        for number in range(5):
+            half(store, b"%d" % number)
+        monkeypatch.setattr(store.transactions, "asked", lambda half: None)
+        parking.now_ms += 6000
+        assert checks(store, asked).round() == 0
+        assert len(asked.halves) == 5
+
+
 def test_a_full_disk_ends_the_round_and_a_later_one_goes_on(
     parking: Any, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,7 +240,7 @@ def test_a_half_message_of_a_broker_is_asked_for_only_after_it_was_taken_over(pa
         message = store.transactions.half_message(ours)
         left = {name: value for name, value in message.properties.items() if name != rules.HALF_OF}
         records = store.transactions._records
-        left["TRANSACTION_CHECK_TIMES"] = "9"
+        left |= {"TRANSACTION_CHECK_TIMES": "9", "UNIQ_KEY": "U-left"}
         store._writer.put(records.half(CopiedMessage(b"left", 0, 0, parking.now_ms, message.born_host, left)))
         parking.now_ms += 60_000
         running = checks(store, asked)

@@ -216,6 +216,92 @@ def test_offsets_beyond_the_log_hide_no_half_message(
     assert "lie beyond the log" in caplog.text
 
 
+def copy_of_broker(store: Store, sent: SendResult, **more: str) -> None:
+    """A half message that a broker stores once more: all properties stay, born times too."""
+    message = store.message_at(sent.commit_log_offset)
+    properties = {name: value for name, value in message.properties.items() if name != "__CRC32#"} | more
+    rows = pa.RecordBatch.from_pydict({
+        "topic": [HALF], "tags": [message.tags], "body": [message.body],
+        "properties": pa.array([[*properties.items()]], pa.map_(pa.string(), pa.string())),
+    })  # fmt: skip
+    options = EncodeOptions(
+        store_host=BROKER, born_host=BROKER, now_ms=message.born_timestamp_ms, crc_property=store._log.crc_property,
+        index_tags=store._log.index_tags,
+    )  # fmt: skip
+    with append_lock(store._log):
+        append(store._log, [encode_batch(rows, queue_ids=np.zeros(1, np.int32), options=options)])
+
+
+@pytest.mark.parametrize("more", [
+    {rules.HALF_OF: "0"}, {"TRANSACTION_CHECK_TIMES": "1"}, {"TRAN_PREPARED_QUEUE_OFFSET": "0"},
+])  # fmt: skip
+def test_copies_of_a_broker_that_was_killed_are_one_half_message(parking: Any, more: dict[str, str]) -> None:
+    """It stores a copy at once, and its progress later: the first copies stay without an op record."""
+    with parking.open() as store:
+        sent = half(store, b"paid")
+        copy_of_broker(store, sent, **more)
+        copy_of_broker(store, sent, **more)
+        (pending,) = store.transactions.pending()
+        assert (pending.queue_offset, pending.first_offset) == (2, 0)
+        store.transactions.save_progress()
+        assert store.committed_offsets(PROGRESS)[HALF, 0] == 2
+        assert end(store, sent)
+        assert not end(store, sent)
+        assert parking.bodies(store) == [b"paid"]
+        assert store.transactions.pending() == []
+    with parking.open() as store:
+        assert store.transactions.pending() == []
+
+
+def test_an_op_record_of_the_newest_copy_that_is_read_first_ends_the_older_ones(
+    parking: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with parking.open() as store:
+        sent = half(store, b"paid")
+        copy_of_broker(store, sent, **{rules.HALF_OF: "0"})
+        end(store, sent, commit=False)
+    (parking.root / "config" / "consumerOffset.json").unlink()
+    monkeypatch.setattr(half_queue, "_ROWS", 1)
+    with parking.open() as store:
+        assert store.transactions.pending() == []
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_an_op_record_of_a_prepared_copy_ends_its_copies(parking: Any, is_late: bool) -> None:
+    """Of a message with CHECK_IMMUNITY_TIME_IN_SECONDS a broker stores copies that name the first one; so does its op
+    record. A copy may come after it.
+    """
+    with parking.open() as store:
+        sent = half(store, b"paid", CHECK_IMMUNITY_TIME_IN_SECONDS="60")
+        store.transactions.pending()
+        if not is_late:
+            copy_of_broker(store, sent, TRAN_PREPARED_QUEUE_OFFSET="0")
+            assert len(store.transactions.pending()) == 1
+        put(store, OP, "d", b"0,", {"UNIQ_KEY": "O1"})
+        if is_late:
+            store.transactions.pending()
+            copy_of_broker(store, sent, TRAN_PREPARED_QUEUE_OFFSET="0")
+        assert store.transactions.pending() == []
+        assert not end(store, sent)
+        assert parking.bodies(store) == []
+
+
+def test_a_half_message_that_names_a_strange_first_copy_takes_no_place(parking: Any) -> None:
+    with parking.open() as store:
+        sent = half(store, b"paid")
+        broker_half(store, b"other", TRAN_PREPARED_QUEUE_OFFSET="0", PGROUP="strange")
+        assert [one.first_offset for one in store.transactions.pending()] == [0, 1]
+        assert end(store, sent)
+        assert parking.bodies(store) == [b"paid"]
+
+
+def test_a_sender_names_no_first_copy(parking: Any) -> None:
+    with parking.open() as store:
+        half(store, b"a", TRAN_PREPARED_QUEUE_OFFSET="0", PYRMQ_HALF_OF="0")
+        half(store, b"b", TRAN_PREPARED_QUEUE_OFFSET="0", PYRMQ_HALF_OF="0")
+        assert [one.first_offset for one in store.transactions.pending()] == [0, 1]
+
+
 def test_offsets_beyond_the_log_are_mended_before_the_log_grows_past_them(parking: Any) -> None:
     with parking.open() as store:
         store.commit_offsets(PROGRESS, {(HALF, 0): 2})
