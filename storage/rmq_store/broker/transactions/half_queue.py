@@ -16,7 +16,6 @@ import logging
 from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
 from rmq_store.broker.metadata.offsets import OffsetTable
@@ -24,6 +23,7 @@ from rmq_store.broker.read.queues import Queues
 from rmq_store.broker.read.read_request import ReadRequest
 from rmq_store.broker.rules import transaction as rules
 from rmq_store.errors import CorruptionError
+from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.format.properties.property_string import PRODUCER_GROUP
 from rmq_store.format.text.names import HALF_TOPIC, OP_HALF_TOPIC
 
@@ -86,6 +86,7 @@ class HalfQueue:
         self._early: set[int] = set()  # ended, and not read yet
         self.is_progress_wrong = False  # committed offsets beyond the log, as after a cut: they hide half messages
         self._halves_end = self._ops_end = -1  # -1: nothing is read yet
+        self._ops_done = 0  # of the last `progress`, which only grows
 
     @property
     def is_read(self) -> bool:
@@ -121,6 +122,16 @@ class HalfQueue:
         first = half if isinstance(half, int) else half.first_offset
         return self.pending.get(self._newest.get(first, -1))
 
+    def copy_of(self, named: StoredMessage) -> PendingHalf | None:
+        """The pending copy of a half message that does not name its first one. A broker stores such a copy with each
+        question, and the older one counts as done.
+        """
+        sender = named.properties.get(PRODUCER_GROUP, ""), named.msg_id, named.born_timestamp_ms
+        found = self.pending.get(self._newest.get(sender, -1))
+        is_copy = found is not None and (found.check_times > 0 or found.prepared_offset >= 0)
+        is_older = found is not None and named.queue_offset < found.queue_offset
+        return found if is_copy and is_older and named.queue_offset not in self._ended else None
+
     def progress(self) -> dict[tuple[str, int], int]:
         """The offsets that tell a broker, and the next opener, where to begin: all half messages below are done, and
         no op record below names another one.
@@ -128,10 +139,13 @@ class HalfQueue:
         if not self.pending:
             return {(HALF_TOPIC, _QUEUE): self._halves_end, (OP_HALF_TOPIC, _QUEUE): self._ops_end}
         oldest = self.pending[min(self.pending)]
-        low = self._queues.range(OP_HALF_TOPIC, _QUEUE).min_offset
-        places = self._queues.entries(OP_HALF_TOPIC, _QUEUE, low, self._ops_end)["commit_log_offset"]
-        before = int(np.searchsorted(places.astype(np.int64), oldest.commit_log_offset))
-        return {(HALF_TOPIC, _QUEUE): oldest.queue_offset, (OP_HALF_TOPIC, _QUEUE): low + before}
+        low, high = max(self._queues.range(OP_HALF_TOPIC, _QUEUE).min_offset, self._ops_done), self._ops_end
+        while low < high:
+            middle = (low + high) // 2
+            place = self._queues.commit_log_offset_before(OP_HALF_TOPIC, _QUEUE, middle + 1)
+            low, high = (middle + 1, high) if place < oldest.commit_log_offset else (low, middle)
+        self._ops_done = low
+        return {(HALF_TOPIC, _QUEUE): oldest.queue_offset, (OP_HALF_TOPIC, _QUEUE): low}
 
     def _add(self, half: PendingHalf) -> None:
         """Take a half message in the place of its older copies: a broker that was killed leaves several."""

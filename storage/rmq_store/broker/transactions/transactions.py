@@ -129,6 +129,7 @@ class Transactions:
         return self._finish(
             queue_offset if first < 0 else first,
             lambda message, _: [self._records.committed(message)] if commit else [],
+            named=half,
         )
 
     def pending(self) -> list[PendingHalf]:
@@ -225,8 +226,12 @@ class Transactions:
             only=half,
         )
 
-    def _finish(self, first: int, records: Records, *, only: PendingHalf | None = None) -> PendingHalf | None:
-        """End the newest copy of a half message, together with `records`; `only`: unless there is a newer copy."""
+    def _finish(
+        self, first: int, records: Records, *, only: PendingHalf | None = None, named: StoredMessage | None = None
+    ) -> PendingHalf | None:
+        """End the newest copy of a half message, together with `records`; `only`: unless there is a newer copy. `named`
+        is the one that a producer names, perhaps a copy that a broker has left behind.
+        """
         with self._turn:
             while True:
                 newest = self._writer.newest_unit(purposes.TRANSACTION, _KEY)
@@ -234,6 +239,8 @@ class Transactions:
                     flush(self._log)  # what waits for the disk is not visible; and a repetition must be durable
                 self._halves.read_on()
                 half = self._halves.newest_copy(first)
+                if half is None and named is not None:
+                    half = self._halves.copy_of(named)
                 if half is None or (only is not None and half.queue_offset != only.queue_offset):
                     return None
                 batches = [*records(self.half_message(half), half), self._records.op(half.queue_offset)]

@@ -253,6 +253,23 @@ def test_copies_of_a_broker_that_was_killed_are_one_half_message(parking: Any, m
         assert store.transactions.pending() == []
 
 
+def test_an_end_of_a_copy_that_a_broker_left_behind_ends_the_newer_one(parking: Any) -> None:
+    """The broker has asked once, and counts the older copy as done; the producer knows only that."""
+    with parking.open() as store:
+        broker_half(store, b"paid")
+        (first,) = store.transactions.pending()
+        message = store.transactions.half_message(first)
+        put(store, HALF, "TagA", b"paid", dict(message.properties) | {"TRANSACTION_CHECK_TIMES": "1"})
+        store.commit_offsets(PROGRESS, {(HALF, 0): 1, (OP, 0): 0})
+    with parking.open() as store:
+        other = half(store, b"other")
+        assert [one.queue_offset for one in store.transactions.pending()] == [1, 2]
+        assert store.transactions.end("pg", 0, first.commit_log_offset, commit=True)
+        assert store.transactions.end("pg", 0, first.commit_log_offset, commit=True) is None
+        assert parking.bodies(store) == [b"paid"]
+        assert [one.queue_offset for one in store.transactions.pending()] == [other.queue_offset]
+
+
 def test_an_op_record_of_the_newest_copy_that_is_read_first_ends_the_older_ones(
     parking: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,6 +380,37 @@ def test_the_progress_tells_a_broker_where_to_begin(parking: Any) -> None:
         end(store, second)
     table = json.loads((parking.root / "config" / "consumerOffset.json").read_text().replace("0:", '"0":'))
     assert table["offsetTable"] == {f"{HALF}@{PROGRESS}": {"0": 3}, f"{OP}@{PROGRESS}": {"0": 3}}
+
+
+def test_saving_the_progress_reads_few_ops(parking: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with parking.open() as store:
+        ended = [half(store, b"paid") for _ in range(30)]
+        for one in ended:
+            end(store, one)
+        waits = half(store, b"waits")
+        for _ in range(30):
+            end(store, half(store, b"paid"))
+        store.transactions.pending()
+        looks: list[int] = []
+        before = store._queues.commit_log_offset_before
+
+        def counted(topic: str, queue_id: int, offset: int) -> int:
+            looks.append(offset)
+            return before(topic, queue_id, offset)
+
+        def read(*_: Any) -> Any:
+            raise AssertionError("entries of the whole topic")
+
+        monkeypatch.setattr(store._queues, "commit_log_offset_before", counted)
+        monkeypatch.setattr(store._queues, "entries", read)
+        assert store.transactions._halves.progress() == {(HALF, 0): waits.queue_offset, (OP, 0): 30}
+        assert len(looks) <= 7
+        end(store, waits)
+        half(store, b"waits")
+        store.transactions.pending()
+        looks.clear()
+        assert store.transactions._halves.progress()[OP, 0] == 61
+        assert min(looks) > 30
 
 
 def test_a_store_for_reading_lists_and_ends_nothing(parking: Any) -> None:
