@@ -12,7 +12,7 @@ from rmq_store.broker.rules import transaction as rules
 from rmq_store.broker.transactions.checks import TransactionChecks
 from rmq_store.broker.transactions.half_queue import PendingHalf
 from rmq_store.broker.write.single_copy import CopiedMessage
-from rmq_store.errors import UsageError
+from rmq_store.errors import ResponseError, UsageError
 from rmq_store.format.frames.stored_message import StoredMessage
 
 HALF, GIVEN_UP = "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
@@ -97,7 +97,7 @@ def test_an_end_of_the_first_copy_ends_the_newest_one(parking: Any, asked: Asked
         end = store.transactions.end
         assert end("pg", sent.queue_offset, sent.commit_log_offset, commit=commit)
         (last,) = [asked.halves[-1]]
-        assert end("pg", last.queue_offset, last.commit_log_offset, commit=True, from_check=True) is None
+        assert end("pg", last.queue_offset, last.commit_log_offset, commit=commit, from_check=True) is None
         assert parking.bodies(store) == ([b"paid"] if commit else [])
         assert store.transactions.pending() == []
 
@@ -162,6 +162,9 @@ def test_a_half_message_that_was_given_up_is_put_back_once(parking: Any, asked: 
             parking.now_ms += 30_000
             running.round()
         (given_up,) = store.transactions.given_up()
+        late = store.query.by_unique_key(HALF, given_up.msg_id, begin_ms=0)[-1]
+        with pytest.raises(ResponseError, match=f"given up .* `rmq transactions resume {given_up.msg_id}`"):
+            store.transactions.end("pg", late.queue_offset, late.commit_log_offset, commit=True)
         assert store.transactions.resume(given_up)
         assert not store.transactions.resume(given_up)
     with parking.open() as store:
@@ -170,6 +173,20 @@ def test_a_half_message_that_was_given_up_is_put_back_once(parking: Any, asked: 
         assert (again.check_times, again.is_ours) == (0, True)
         assert store.transactions.end("pg", again.queue_offset, again.commit_log_offset, commit=True)
         assert parking.bodies(store) == [b"paid"]
+        assert store.transactions.end("pg", late.queue_offset, late.commit_log_offset, commit=True) is None
+
+
+def test_a_commit_of_what_was_resumed_and_rolled_back_does_not_advise_to_resume(parking: Any, asked: Asked) -> None:
+    with parking.open() as store:
+        half(store)
+        (one,) = store.transactions.pending()
+        assert store.transactions.give_up(one)
+        (given_up,) = store.transactions.given_up()
+        assert store.transactions.resume(given_up)
+        (again,) = store.transactions.pending()
+        assert store.transactions.end("pg", again.queue_offset, again.commit_log_offset, commit=False)
+        with pytest.raises(ResponseError, match="rolled back"):
+            store.transactions.end("pg", again.queue_offset, again.commit_log_offset, commit=True)
 
 
 def test_one_half_message_that_fails_holds_up_no_other(parking: Any, asked: Asked) -> None:

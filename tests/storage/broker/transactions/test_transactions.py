@@ -14,6 +14,7 @@ from rmq_store.broker.rules import transaction as rules
 from rmq_store.broker.transactions import half_queue
 from rmq_store.errors import ReadOnlyError
 from rmq_store.format.batches.frame_encoder import EncodeOptions, encode_batch
+from rmq_store.format.properties.property_string import encode_properties
 from rmq_store.format.text.host import Host
 from rmq_store.log.append.append import append, append_lock
 from rmq_store.protocol.results import SendResult
@@ -126,8 +127,51 @@ def test_of_two_ends_that_meet_only_one_is_stored(parking: Any, monkeypatch: pyt
             return committed(message)
 
         monkeypatch.setattr(records, "committed", late)
-        assert not end(store, sent)
+        with pytest.raises(ResponseError, match="rolled back"):
+            end(store, sent)
         assert parking.bodies(store) == []
+
+
+def test_a_commit_of_what_was_rolled_back_is_an_error(parking: Any) -> None:
+    """Its sender would believe that the message is stored."""
+    with parking.open() as store:
+        sent = half(store, b"paid")
+        end(store, sent, commit=False)
+        assert not end(store, sent, commit=False)
+        with pytest.raises(ResponseError, match="was rolled back; or it was committed") as it:
+            end(store, sent)
+        assert it.value.response_code == 604
+        assert parking.bodies(store) == []
+
+
+def test_without_an_index_a_commit_that_comes_late_says_what_it_does_not_know(
+    parking: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_index(*_: Any, **__: Any) -> Any:
+        raise UsageError("the store keeps no index")
+
+    with parking.open() as store:
+        sent = half(store, b"paid")
+        end(store, sent)
+        monkeypatch.setattr(store._query, "by_unique_key", no_index)
+        with pytest.raises(ResponseError, match="has ended before, and the index does not tell how"):
+            end(store, sent)
+        assert parking.bodies(store) == [b"paid"]
+
+
+def test_the_largest_half_message_that_is_stored_has_room_for_its_copies(parking: Any) -> None:
+    """Otherwise it could neither be asked for nor be stored again before retention deletes it."""
+    with parking.open() as store:
+        for size in range(32_767, 32_000, -1):
+            try:
+                half(store, b"paid", fill="x" * size)
+                break
+            except UsageError as error:
+                assert "32767" in str(error)
+        (one,) = store.transactions.pending()
+        assert store.transactions.asked(one._replace(check_times=rules.CHECK_MAX - 1)) is not None
+        message = store.transactions.half_message(one)
+        encode_properties(rules.copy_properties(message.properties, (1 << 63) - 1, rules.CHECK_MAX))
 
 
 @pytest.mark.parametrize(("change", "remark"), [
@@ -299,7 +343,7 @@ def test_an_op_record_of_a_prepared_copy_ends_its_copies(parking: Any, is_late: 
             store.transactions.pending()
             copy_of_broker(store, sent, TRAN_PREPARED_QUEUE_OFFSET="0")
         assert store.transactions.pending() == []
-        assert not end(store, sent)
+        assert not end(store, sent, commit=False)
         assert parking.bodies(store) == []
 
 
@@ -410,7 +454,7 @@ def test_saving_the_progress_reads_few_ops(parking: Any, monkeypatch: pytest.Mon
         store.transactions.pending()
         looks.clear()
         assert store.transactions._halves.progress()[OP, 0] == 61
-        assert min(looks) > 30
+        assert min(looks) > 40  # from the last saved one on
 
 
 def test_a_store_for_reading_lists_and_ends_nothing(parking: Any) -> None:
