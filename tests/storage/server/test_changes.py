@@ -117,9 +117,11 @@ def test_a_topic_of_the_broker_is_not_deleted(cluster: Cluster, orders: Store) -
 # -- resets ---
 
 
-def reset(cluster: Cluster, timestamp: int, *, force: bool = True, **fields: int) -> RemotingCommand:
+def reset(
+    cluster: Cluster, timestamp: int, *, force: bool = True, group: str = "cg", **fields: int
+) -> RemotingCommand:
     header = InvokeBrokerToResetOffsetRequestHeader(
-        topic="Orders", group="cg", timestamp=timestamp, is_force=force, **fields
+        topic="Orders", group=group, timestamp=timestamp, is_force=force, **fields
     )
     return cluster.client.call(cluster.settings.name_servers[0], request(header), 20_000)
 
@@ -157,6 +159,12 @@ def test_a_reset_that_cannot_be_done_changes_nothing(
         orders.create_group(SubscriptionGroup("cg"))
     assert reset(cluster, 0, **fields).code == code
     assert stored(orders) == {}
+
+
+def test_a_group_of_the_store_is_not_reset(cluster: Cluster, orders: Store) -> None:
+    orders.commit_offsets("CID_RMQ_SYS_TRANS", {("Orders", 0): 2})
+    assert reset(cluster, -1, group="CID_RMQ_SYS_TRANS").code == ResponseCode.NO_PERMISSION
+    assert orders.committed_offsets("CID_RMQ_SYS_TRANS") == {("Orders", 0): 2}
 
 
 def test_a_member_that_is_online_gets_the_messages_again(place: str, cluster: Cluster, orders: Store) -> None:

@@ -12,6 +12,7 @@ import pytest
 from rmq_store import Store, StoreConfig
 from rmq_store.broker.processor.local_broker import LocalBroker
 from rmq_store.errors import StoreError, StoreFailedError, StoreLockedError, UsageError
+from rmq_store.protocol.errors import MQBrokerError
 from rmq_store.protocol.wire.command import ONEWAY_FLAG, RemotingCommand
 from rmq_store.protocol.wire.headers import QueryConsumerOffsetResponseHeader
 from rmq_store.protocol.wire.request_codes import RequestCode
@@ -43,9 +44,24 @@ def offsets(store: Store) -> CommittedOffsets:
     return CommittedOffsets(ServedStore(store, LocalBroker("b", store), "c", "127.0.0.1:1"))
 
 
-def update(queue_id: int, offset: int, *, topic: str = "Orders", flag: int = 0) -> Request:
-    fields = {"consumerGroup": "cg", "topic": topic, "queueId": str(queue_id), "commitOffset": str(offset)}
+def update(queue_id: int, offset: int, *, topic: str = "Orders", flag: int = 0, group: str = "cg") -> Request:
+    fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id), "commitOffset": str(offset)}
     return Request(RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, fields, flag=flag), Peer())
+
+
+@pytest.mark.parametrize("flag", [0, ONEWAY_FLAG])
+def test_no_client_sets_the_offsets_that_say_which_half_messages_are_done(
+    store: Store, offsets: CommittedOffsets, flag: int
+) -> None:
+    """Half messages below a wrong offset would never be committed."""
+    request = update(0, 5, topic="RMQ_SYS_TRANS_HALF_TOPIC", flag=flag, group="CID_RMQ_SYS_TRANS")
+    with pytest.raises(MQBrokerError, match="belong to the broker") as caught:
+        offsets.update(request)
+    assert caught.value.response_code == 16
+    with pytest.raises(MQBrokerError):
+        offsets.commit_later("CID_RMQ_SYS_TRANS", ORDERS, 5)  # as a pull does
+    offsets.write()
+    assert store.committed_offsets("CID_RMQ_SYS_TRANS") == {}
 
 
 @pytest.mark.parametrize(

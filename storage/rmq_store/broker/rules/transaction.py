@@ -26,6 +26,10 @@ HALF_OF: Final = "PYRMQ_HALF_OF"
 message without it was left by a broker.
 """
 FIRST: Final = "first"
+PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
+"""On copies that a broker stores of half messages with CHECK_IMMUNITY_TIME_IN_SECONDS: the queue offset of the first
+copy, which the producer's end and its op record name (TransactionalMessageServiceImpl#checkPrepareQueueOffset).
+"""
 
 TRANSACTION_TIMEOUT_MS: Final = 6_000
 """BrokerConfig.java: transactionTimeOut, until the first question."""
@@ -39,7 +43,8 @@ _NUMBER: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 def half_properties(properties: Mapping[str, str], topic: str, queue_id: int, group: str) -> dict[str, str]:
     """The properties of a half message for queue `queue_id` of `topic`; `properties` are those of a stored message."""
-    half = {name: value for name, value in properties.items() if name not in (HALF_OF, names.TRANSACTION_CHECK_TIMES)}
+    ours = HALF_OF, PREPARED_QUEUE_OFFSET, names.TRANSACTION_CHECK_TIMES
+    half = {name: value for name, value in properties.items() if name not in ours}
     half[names.TRANSACTION_PREPARED] = "true"
     half.setdefault(names.PRODUCER_GROUP, group)
     half[names.TRANSACTION_ID] = half[names.UNIQUE_KEY]
@@ -50,7 +55,8 @@ def copy_properties(properties: Mapping[str, str], first: int | None, check_time
     """The properties of a copy of a half message that was asked for `check_times` times; `first` None: the copy counts
     as a first one.
     """
-    copy = {name: value for name, value in properties.items() if name != names.TRANSACTION_CHECK_TIMES}
+    gone = (names.TRANSACTION_CHECK_TIMES, *([PREPARED_QUEUE_OFFSET] if first is None else []))
+    copy = {name: value for name, value in properties.items() if name not in gone}
     if check_times:
         copy[names.TRANSACTION_CHECK_TIMES] = str(check_times)
     return {**copy, HALF_OF: FIRST if first is None else str(first)}

@@ -72,7 +72,9 @@ class StoreParts:
             self._pop = Pop(
                 log, broker_name, self._topics, groups, self._offsets, self._queues, self._writer, self._retry
             )
-        self._transactions = Transactions(log, file.config, self._topics, self._queues, self._offsets, self._writer)
+        self._transactions = Transactions(
+            log, file.config, self._topics, self._queues, self._query, self._offsets, self._writer
+        )
         self._retention = Retention(log, file.config, self._queues, self._topics)
         self._admin = Administration(log, self._topics, self._groups, self._offsets, self._queues, self._unlisted)
         self._pid = os.getpid()

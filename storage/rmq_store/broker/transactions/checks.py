@@ -52,11 +52,13 @@ class TransactionChecks:
         self._clock = clock
         self._renew_after_ms = max(file_reserved_hours * _HOUR_MS // 2, rules.CHECK_INTERVAL_MS)
         self._failed: dict[int, int] = {}  # queue offset -> when it is tried again
+        self._next = 0  # queue offset of the half message that the last round did not reach
         self._saved_ms = clock()
 
     def round(self) -> int:
         """Ask for the half messages that are due, at most ROUND_MAX, give up those that were asked for often enough,
-        and save the progress every 10 s. Returns the number of questions. Raises as `Transactions.pending`;
+        and save the progress every 10 s. A round begins where the last one stopped. Returns the number of questions
+        that were counted: one that was answered at once is none. Raises as `Transactions.pending`;
         StoreFullError, StoreLockedError, StoreFailedError: a later round goes on.
         """
         now_ms = self._clock()
@@ -67,8 +69,10 @@ class TransactionChecks:
             offset: until for offset, until in self._failed.items() if 0 < until - now_ms <= rules.CHECK_INTERVAL_MS
         }
         asked = 0
-        for half in pending:
+        begin, self._next = self._next, 0
+        for half in sorted(pending, key=lambda one: one.queue_offset < begin):
             if asked >= ROUND_MAX:
+                self._next = half.queue_offset
                 break
             if not half.is_ours or half.queue_offset in self._failed:
                 continue
@@ -92,8 +96,7 @@ class TransactionChecks:
                     _log.error(text, half.transaction_id, half.group, half.check_times)
                 return False
             if is_there and self._producers.ask(half, self._transactions.half_message(half)):
-                self._transactions.asked(half)
-                return True
+                return self._transactions.asked(half) is not None
         if now_ms - half.stored_ms >= self._renew_after_ms:
             self._transactions.renew(half)
         return False

@@ -16,6 +16,7 @@ from rmq_store.arguments import checked_methods
 from rmq_store.broker.metadata.offsets import OffsetTable
 from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.metadata.topics import TopicConfig, TopicTable
+from rmq_store.broker.read.query import Query
 from rmq_store.broker.read.queues import Queues
 from rmq_store.broker.read.read_request import ReadRequest
 from rmq_store.broker.read.records import message_at
@@ -26,11 +27,11 @@ from rmq_store.broker.transactions.half_records import HalfRecords
 from rmq_store.broker.write.single_copy import CopiedMessage
 from rmq_store.broker.write.single_record import OneMessageEncoder
 from rmq_store.broker.write.writer import Writer
-from rmq_store.errors import ReadOnlyError, ResponseError, UsageError
-from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS
+from rmq_store.errors import CorruptionError, ReadOnlyError, ResponseError, UsageError
+from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS, TRANSACTION_MASK, SysFlag
 from rmq_store.format.frames.message import Message, check_message
 from rmq_store.format.frames.stored_message import StoredMessage
-from rmq_store.format.properties.property_string import DELAY_TIME_LEVEL, PRODUCER_GROUP, encode_properties
+from rmq_store.format.properties.property_string import DELAY_TIME_LEVEL, PRODUCER_GROUP, REAL_TOPIC, encode_properties
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import offset_message_id
 from rmq_store.format.text.names import HALF_TOPIC, TRANSACTION_CHECK_MAX_TIME_TOPIC, validate_group, validate_topic
@@ -39,6 +40,7 @@ from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.units import UnitRecord
 from rmq_store.protocol.results import SendResult
 
+_OFFSET_MAX = (1 << 63) - 1
 _KEY = "0"  # the queue of half messages
 _QUEUE = 0
 _SYSTEM_ERROR, _MESSAGE_ILLEGAL, _ILLEGAL_OPERATION = 1, 13, 604
@@ -57,6 +59,7 @@ class Transactions:
         config: StoreConfig,
         topics: TopicTable,
         queues: Queues,
+        query: Query,
         offsets: OffsetTable,
         writer: Writer | None,
     ) -> None:
@@ -64,6 +67,7 @@ class Transactions:
         self._config = config
         self._topics = topics
         self._queues = queues
+        self._query = query
         self._offsets = offsets
         self._written = writer
         self._records = HalfRecords(log, config)
@@ -80,7 +84,8 @@ class Transactions:
 
         Raises:
             ResponseError: 13, the body is too large, or the message has a delay; nothing was written.
-            UsageError: another rule is broken. StoreFullError, StoreLockedError, StoreFailedError as `Store.append`.
+            UsageError: another rule is broken. CorruptionError: as `pending`, on the first call only. StoreFullError,
+                StoreLockedError, StoreFailedError as `Store.append`.
         """
         check_message(message)
         validate_topic(message.topic)
@@ -93,10 +98,12 @@ class Transactions:
         if any(name in stored for name in (DELAY_TIME_LEVEL, *_TIMERS)):
             raise ResponseError(_MESSAGE_ILLEGAL, "a transactional message cannot be delayed, too")
         properties = rules.half_properties(stored, message.topic, queue_id, group)
-        encode_properties(properties)  # refuses what no property may hold
+        # Refuses what no property may hold, and what has no room for the two properties of a copy.
+        encode_properties(rules.copy_properties(properties, _OFFSET_MAX, rules.CHECK_MAX))
         born = born_host or Host(Host.parse(self._config.broker_host).address, 0)
         born_ms = now_ms if message.born_timestamp_ms is None else message.born_timestamp_ms
         copied = CopiedMessage(message.body, message.flag, sys_flag & COMPRESSION_FLAGS, born_ms, born, properties)
+        self._begin()
         offset, queue_offset = self._writer.put(self._records.half(copied))
         offset_id = offset_message_id(Host.parse(self._config.broker_host), offset)
         return SendResult(message.topic, queue_id, queue_offset, offset, unique_id, offset_id)
@@ -106,13 +113,15 @@ class Transactions:
     ) -> PendingHalf | None:
         """End a transaction: commit its message, or roll it back. `from_check`: a producer answers a question.
 
-        Returns the half message; None: nothing was written, because the transaction has ended, or was given up, before.
+        Returns the half message; None: nothing was written, because the transaction has ended before, by a commit if
+        `commit` is wanted.
         An earlier copy of a half message stands for its newest one. Durable as `Store.append`; the message and the end
         of its half message are stored together, or not at all.
 
         Raises:
             ResponseError: 1, no half message lies there, or it is that of another group or queue offset; 604, its time
-                CHECK_IMMUNITY_TIME_IN_SECONDS is over, so that only an answer to a question counts.
+                CHECK_IMMUNITY_TIME_IN_SECONDS is over, so that only an answer to a question counts; or a commit comes
+                too late: the transaction was rolled back or given up. A broker answers that with success.
             CorruptionError: the half message or an op record is damaged. Others as `Store.append`.
         """
         half = self._half_at(commit_log_offset)
@@ -124,10 +133,14 @@ class Transactions:
         if not from_check and rules.is_too_late(half.properties, age_ms):
             raise ResponseError(_ILLEGAL_OPERATION, "the time for this end is over: the producer will be asked")
         first = rules.number(half.properties.get(rules.HALF_OF))
-        return self._finish(
+        ended = self._finish(
             queue_offset if first < 0 else first,
             lambda message, _: [self._records.committed(message)] if commit else [],
+            named=half,
         )
+        if ended is None and commit:
+            self._refuse_late_commit(half)
+        return ended
 
     def pending(self) -> list[PendingHalf]:
         """The half messages that nobody has ended, in the order of their queue. CorruptionError."""
@@ -197,6 +210,36 @@ class Transactions:
             raise ReadOnlyError(f"{self._log.root} was opened with read_only=True")
         return self._written
 
+    def _begin(self) -> None:
+        """Read the topics before this process stores its first half message. Offsets that lie beyond the log are
+        mended now: later the log has grown past them, and nobody can tell.
+        """
+        with self._turn:
+            if not self._halves.is_read:
+                self._halves.read_on()
+                if self._halves.is_progress_wrong:
+                    self.save_progress()
+
+    def _refuse_late_commit(self, half: StoredMessage) -> None:
+        """ResponseError 604, unless the index finds the message of an earlier commit."""
+        unique_id, topic = half.msg_id, half.properties.get(REAL_TOPIC, "")
+        group = half.properties.get(PRODUCER_GROUP)
+        try:
+            for found in self._query.by_unique_key(topic, unique_id, begin_ms=0):
+                is_commit = found.sys_flag & TRANSACTION_MASK == SysFlag.TRANSACTION_COMMIT
+                if is_commit and found.properties.get(PRODUCER_GROUP) == group:
+                    return
+            given_up = self._query.by_unique_key(TRANSACTION_CHECK_MAX_TIME_TOPIC, unique_id, begin_ms=0)
+        except (CorruptionError, UsageError) as error:
+            remark = f"transaction {unique_id} has ended before, and the index does not tell how: {error}"
+            raise ResponseError(_ILLEGAL_OPERATION, remark) from error
+        waiting = [one for one in given_up if not self._writer.newest_unit(purposes.TRANSACTION, _resumed(one))]
+        remark = f"transaction {unique_id} was rolled back; or it was committed, and its message is deleted by now"
+        if waiting:
+            remark = f"transaction {unique_id} was given up after {rules.CHECK_MAX} questions and is not committed: "
+            remark += f"`rmq transactions resume {unique_id}` asks its producers again"
+        raise ResponseError(_ILLEGAL_OPERATION, remark)
+
     def _half_at(self, commit_log_offset: int) -> StoredMessage:
         try:
             found = message_at(self._log, self._queues.end(), commit_log_offset)
@@ -213,8 +256,12 @@ class Transactions:
             only=half,
         )
 
-    def _finish(self, first: int, records: Records, *, only: PendingHalf | None = None) -> PendingHalf | None:
-        """End the newest copy of a half message, together with `records`; `only`: unless there is a newer copy."""
+    def _finish(
+        self, first: int, records: Records, *, only: PendingHalf | None = None, named: StoredMessage | None = None
+    ) -> PendingHalf | None:
+        """End the newest copy of a half message, together with `records`; `only`: unless there is a newer copy. `named`
+        is the one that a producer names, perhaps a copy that a broker has left behind.
+        """
         with self._turn:
             while True:
                 newest = self._writer.newest_unit(purposes.TRANSACTION, _KEY)
@@ -222,6 +269,8 @@ class Transactions:
                     flush(self._log)  # what waits for the disk is not visible; and a repetition must be durable
                 self._halves.read_on()
                 half = self._halves.newest_copy(first)
+                if half is None and named is not None:
+                    half = self._halves.copy_of(named)
                 if half is None or (only is not None and half.queue_offset != only.queue_offset):
                     return None
                 batches = [*records(self.half_message(half), half), self._records.op(half.queue_offset)]

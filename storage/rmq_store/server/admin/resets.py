@@ -16,7 +16,7 @@ from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import ONEWAY_FLAG, LanguageCode, RemotingCommand
 from rmq_store.protocol.wire.group_headers import InvokeBrokerToResetOffsetRequestHeader, ResetOffsetRequestHeader
 from rmq_store.protocol.wire.header_fields import request as request_of
-from rmq_store.server.processors.committed_offsets import CommittedOffsets
+from rmq_store.server.processors.committed_offsets import CommittedOffsets, refuse_group_of_store
 from rmq_store.server.processors.members import Members
 from rmq_store.server.processors.served_store import ServedStore
 from rmq_store.server.requests.request import Request, refusal
@@ -36,10 +36,11 @@ class Resets:
         """222.
 
         Raises:
-            MQBrokerError: 17 or 26, no such topic or group; 29, no such queue; 1, no such offset, or members in other
-                processes of the directory, which cannot be told.
+            MQBrokerError: 16, the group is the store's own; 17 or 26, no such topic or group; 29, no such queue; 1, no
+                such offset, or members in other processes of the directory, which cannot be told.
         """
         header = request.header(InvokeBrokerToResetOffsetRequestHeader)
+        refuse_group_of_store(header.group)
         topic = self._served.topic(header.topic)
         self._offsets.write()
         committed = self._served.store.committed_offsets(header.group)

@@ -11,7 +11,7 @@ import threading
 from typing import Final, TypeAlias
 
 from rmq_store.errors import StoreError, UsageError
-from rmq_store.format.text.names import validate_topic
+from rmq_store.format.text.names import is_system_group, validate_topic
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
@@ -51,8 +51,9 @@ class CommittedOffsets:
         return request.answer(header=QueryConsumerOffsetResponseHeader(offset=offset))
 
     def update(self, request: Request) -> RemotingCommand:
-        """15."""
+        """15. MQBrokerError: 16, the group is the store's own; 26, there is no such group."""
         header = request.header(UpdateConsumerOffsetRequestHeader)
+        refuse_group_of_store(header.consumer_group)
         self._served.group(header.consumer_group)
         queue = header.topic, header.queue_id
         if request.command.is_oneway:
@@ -64,7 +65,13 @@ class CommittedOffsets:
         return request.answer()
 
     def commit_later(self, group: str, queue: _Queue, offset: int) -> None:
-        """Remember an offset for the next `write`. UsageError: no queue or no offset can be that."""
+        """Remember an offset for the next `write`.
+
+        Raises:
+            MQBrokerError: 16, the group is the store's own.
+            UsageError: no queue or no offset can be that.
+        """
+        refuse_group_of_store(group)
         validate_topic(queue[0])
         if not 0 <= queue[1] < 1 << 31 or not 0 <= offset < 1 << 63:
             raise UsageError(f"no offset of a queue: {queue[0]}, queue {queue[1]}, offset {offset}")
@@ -91,3 +98,11 @@ class CommittedOffsets:
     def _put_back(self, group: str, offsets: dict[_Queue, int]) -> None:
         with self._turn:
             self._waiting[group] = offsets | self._waiting.get(group, {})
+
+
+def refuse_group_of_store(group: str) -> None:
+    """MQBrokerError 16: the group is the store's own. Its offsets say which half messages are done, for example, and a
+    wrong one would hide others.
+    """
+    if is_system_group(group):
+        raise refusal(ResponseCode.NO_PERMISSION, f"the offsets of group {group} belong to the broker")

@@ -12,7 +12,7 @@ from rmq_store.broker.rules import transaction as rules
 from rmq_store.broker.transactions.checks import TransactionChecks
 from rmq_store.broker.transactions.half_queue import PendingHalf
 from rmq_store.broker.write.single_copy import CopiedMessage
-from rmq_store.errors import UsageError
+from rmq_store.errors import ResponseError, UsageError
 from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.protocol.errors import RemotingCommandError
 
@@ -98,7 +98,7 @@ def test_an_end_of_the_first_copy_ends_the_newest_one(parking: Any, asked: Asked
         end = store.transactions.end
         assert end("pg", sent.queue_offset, sent.commit_log_offset, commit=commit)
         (last,) = [asked.halves[-1]]
-        assert end("pg", last.queue_offset, last.commit_log_offset, commit=True, from_check=True) is None
+        assert end("pg", last.queue_offset, last.commit_log_offset, commit=commit, from_check=True) is None
         assert parking.bodies(store) == ([b"paid"] if commit else [])
         assert store.transactions.pending() == []
 
@@ -110,7 +110,7 @@ def test_an_answer_that_comes_before_the_count_is_the_end(parking: Any, asked: A
             "pg", one.queue_offset, one.commit_log_offset, commit=True, from_check=True
         )
         parking.now_ms += 6000
-        assert checks(store, asked).round() == 1
+        assert checks(store, asked).round() == 0  # nothing is left to count
         assert store.transactions.pending() == []
         assert parking.bodies(store) == [b"paid"]
         assert store.queue_range(HALF, 0).max_offset == 1
@@ -163,6 +163,9 @@ def test_a_half_message_that_was_given_up_is_put_back_once(parking: Any, asked: 
             parking.now_ms += 30_000
             running.round()
         (given_up,) = store.transactions.given_up()
+        late = store.query.by_unique_key(HALF, given_up.msg_id, begin_ms=0)[-1]
+        with pytest.raises(ResponseError, match=f"given up .* `rmq transactions resume {given_up.msg_id}`"):
+            store.transactions.end("pg", late.queue_offset, late.commit_log_offset, commit=True)
         assert store.transactions.resume(given_up)
         assert not store.transactions.resume(given_up)
     with parking.open() as store:
@@ -171,6 +174,20 @@ def test_a_half_message_that_was_given_up_is_put_back_once(parking: Any, asked: 
         assert (again.check_times, again.is_ours) == (0, True)
         assert store.transactions.end("pg", again.queue_offset, again.commit_log_offset, commit=True)
         assert parking.bodies(store) == [b"paid"]
+        assert store.transactions.end("pg", late.queue_offset, late.commit_log_offset, commit=True) is None
+
+
+def test_a_commit_of_what_was_resumed_and_rolled_back_does_not_advise_to_resume(parking: Any, asked: Asked) -> None:
+    with parking.open() as store:
+        half(store)
+        (one,) = store.transactions.pending()
+        assert store.transactions.give_up(one)
+        (given_up,) = store.transactions.given_up()
+        assert store.transactions.resume(given_up)
+        (again,) = store.transactions.pending()
+        assert store.transactions.end("pg", again.queue_offset, again.commit_log_offset, commit=False)
+        with pytest.raises(ResponseError, match="rolled back"):
+            store.transactions.end("pg", again.queue_offset, again.commit_log_offset, commit=True)
 
 
 @pytest.mark.parametrize(
@@ -212,6 +229,33 @@ def test_a_half_message_that_failed_is_tried_again_behind_a_clock_that_was_set_b
         assert running.round() == 1
 
 
+def test_half_messages_that_cannot_be_counted_keep_no_other_from_its_turn(
+    parking: Any, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmq_store.broker.transactions.checks.ROUND_MAX", 2)
+    with parking.open() as store:
+        for number in range(5):
+            half(store, b"%d" % number)
+        monkeypatch.setattr(store.transactions, "asked", lambda half: half)  # still due
+        running = checks(store, asked)
+        parking.now_ms += 6000
+        assert [running.round() for _ in range(3)] == [2, 2, 2]
+        assert [one.queue_offset for one in asked.halves] == [0, 1, 2, 3, 4, 0]
+
+
+def test_a_question_that_was_not_counted_takes_no_place_in_a_round(
+    parking: Any, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmq_store.broker.transactions.checks.ROUND_MAX", 2)
+    with parking.open() as store:
+        for number in range(5):
+            half(store, b"%d" % number)
+        monkeypatch.setattr(store.transactions, "asked", lambda half: None)
+        parking.now_ms += 6000
+        assert checks(store, asked).round() == 0
+        assert len(asked.halves) == 5
+
+
 def test_a_full_disk_ends_the_round_and_a_later_one_goes_on(
     parking: Any, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,7 +281,7 @@ def test_a_half_message_of_a_broker_is_asked_for_only_after_it_was_taken_over(pa
         message = store.transactions.half_message(ours)
         left = {name: value for name, value in message.properties.items() if name != rules.HALF_OF}
         records = store.transactions._records
-        left["TRANSACTION_CHECK_TIMES"] = "9"
+        left |= {"TRANSACTION_CHECK_TIMES": "9", "UNIQ_KEY": "U-left"}
         store._writer.put(records.half(CopiedMessage(b"left", 0, 0, parking.now_ms, message.born_host, left)))
         parking.now_ms += 60_000
         running = checks(store, asked)

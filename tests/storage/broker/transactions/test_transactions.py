@@ -14,6 +14,7 @@ from rmq_store.broker.rules import transaction as rules
 from rmq_store.broker.transactions import half_queue
 from rmq_store.errors import ReadOnlyError
 from rmq_store.format.batches.frame_encoder import EncodeOptions, encode_batch
+from rmq_store.format.properties.property_string import encode_properties
 from rmq_store.format.text.host import Host
 from rmq_store.log.append.append import append, append_lock
 from rmq_store.protocol.results import SendResult
@@ -126,8 +127,51 @@ def test_of_two_ends_that_meet_only_one_is_stored(parking: Any, monkeypatch: pyt
             return committed(message)
 
         monkeypatch.setattr(records, "committed", late)
-        assert not end(store, sent)
+        with pytest.raises(ResponseError, match="rolled back"):
+            end(store, sent)
         assert parking.bodies(store) == []
+
+
+def test_a_commit_of_what_was_rolled_back_is_an_error(parking: Any) -> None:
+    """Its sender would believe that the message is stored."""
+    with parking.open() as store:
+        sent = half(store, b"paid")
+        end(store, sent, commit=False)
+        assert not end(store, sent, commit=False)
+        with pytest.raises(ResponseError, match="was rolled back; or it was committed") as it:
+            end(store, sent)
+        assert it.value.response_code == 604
+        assert parking.bodies(store) == []
+
+
+def test_without_an_index_a_commit_that_comes_late_says_what_it_does_not_know(
+    parking: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_index(*_: Any, **__: Any) -> Any:
+        raise UsageError("the store keeps no index")
+
+    with parking.open() as store:
+        sent = half(store, b"paid")
+        end(store, sent)
+        monkeypatch.setattr(store._query, "by_unique_key", no_index)
+        with pytest.raises(ResponseError, match="has ended before, and the index does not tell how"):
+            end(store, sent)
+        assert parking.bodies(store) == [b"paid"]
+
+
+def test_the_largest_half_message_that_is_stored_has_room_for_its_copies(parking: Any) -> None:
+    """Otherwise it could neither be asked for nor be stored again before retention deletes it."""
+    with parking.open() as store:
+        for size in range(32_767, 32_000, -1):
+            try:
+                half(store, b"paid", fill="x" * size)
+                break
+            except UsageError as error:
+                assert "32767" in str(error)
+        (one,) = store.transactions.pending()
+        assert store.transactions.asked(one._replace(check_times=rules.CHECK_MAX - 1)) is not None
+        message = store.transactions.half_message(one)
+        encode_properties(rules.copy_properties(message.properties, (1 << 63) - 1, rules.CHECK_MAX))
 
 
 @pytest.mark.parametrize(("change", "remark"), [
@@ -195,6 +239,139 @@ def test_half_messages_below_the_committed_offset_are_done(parking: Any) -> None
         assert [half.transaction_id for half in store.transactions.pending()] == ["U-waits"]
 
 
+@pytest.mark.parametrize("beyond", [{(HALF, 0): 5, (OP, 0): 0}, {(HALF, 0): 0, (OP, 0): 5}])
+def test_offsets_beyond_the_log_hide_no_half_message(
+    parking: Any, beyond: dict[tuple[str, int], int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A log that lost its end, or offsets that were restored."""
+    with parking.open() as store:
+        done = half(store, b"done")
+        assert end(store, done)
+    (parking.root / "config" / "consumerOffset.json").unlink()
+    with parking.open() as store:
+        store.commit_offsets(PROGRESS, beyond)
+        sent = half(store, b"paid")
+        assert not end(store, done)
+        assert end(store, sent)
+        assert not end(store, sent)
+        assert parking.bodies(store) == [b"done", b"paid"]
+        store.transactions.save_progress()
+        assert store.committed_offsets(PROGRESS) == {(HALF, 0): 2, (OP, 0): 2}
+    assert "lie beyond the log" in caplog.text
+
+
+def copy_of_broker(store: Store, sent: SendResult, **more: str) -> None:
+    """A half message that a broker stores once more: all properties stay, born times too."""
+    message = store.message_at(sent.commit_log_offset)
+    properties = {name: value for name, value in message.properties.items() if name != "__CRC32#"} | more
+    rows = pa.RecordBatch.from_pydict({
+        "topic": [HALF], "tags": [message.tags], "body": [message.body],
+        "properties": pa.array([[*properties.items()]], pa.map_(pa.string(), pa.string())),
+    })  # fmt: skip
+    options = EncodeOptions(
+        store_host=BROKER, born_host=BROKER, now_ms=message.born_timestamp_ms, crc_property=store._log.crc_property,
+        index_tags=store._log.index_tags,
+    )  # fmt: skip
+    with append_lock(store._log):
+        append(store._log, [encode_batch(rows, queue_ids=np.zeros(1, np.int32), options=options)])
+
+
+@pytest.mark.parametrize("more", [
+    {rules.HALF_OF: "0"}, {"TRANSACTION_CHECK_TIMES": "1"}, {"TRAN_PREPARED_QUEUE_OFFSET": "0"},
+])  # fmt: skip
+def test_copies_of_a_broker_that_was_killed_are_one_half_message(parking: Any, more: dict[str, str]) -> None:
+    """It stores a copy at once, and its progress later: the first copies stay without an op record."""
+    with parking.open() as store:
+        sent = half(store, b"paid")
+        copy_of_broker(store, sent, **more)
+        copy_of_broker(store, sent, **more)
+        (pending,) = store.transactions.pending()
+        assert (pending.queue_offset, pending.first_offset) == (2, 0)
+        store.transactions.save_progress()
+        assert store.committed_offsets(PROGRESS)[HALF, 0] == 2
+        assert end(store, sent)
+        assert not end(store, sent)
+        assert parking.bodies(store) == [b"paid"]
+        assert store.transactions.pending() == []
+    with parking.open() as store:
+        assert store.transactions.pending() == []
+
+
+def test_an_end_of_a_copy_that_a_broker_left_behind_ends_the_newer_one(parking: Any) -> None:
+    """The broker has asked once, and counts the older copy as done; the producer knows only that."""
+    with parking.open() as store:
+        broker_half(store, b"paid")
+        (first,) = store.transactions.pending()
+        message = store.transactions.half_message(first)
+        put(store, HALF, "TagA", b"paid", dict(message.properties) | {"TRANSACTION_CHECK_TIMES": "1"})
+        store.commit_offsets(PROGRESS, {(HALF, 0): 1, (OP, 0): 0})
+    with parking.open() as store:
+        other = half(store, b"other")
+        assert [one.queue_offset for one in store.transactions.pending()] == [1, 2]
+        assert store.transactions.end("pg", 0, first.commit_log_offset, commit=True)
+        assert store.transactions.end("pg", 0, first.commit_log_offset, commit=True) is None
+        assert parking.bodies(store) == [b"paid"]
+        assert [one.queue_offset for one in store.transactions.pending()] == [other.queue_offset]
+
+
+def test_an_op_record_of_the_newest_copy_that_is_read_first_ends_the_older_ones(
+    parking: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with parking.open() as store:
+        sent = half(store, b"paid")
+        copy_of_broker(store, sent, **{rules.HALF_OF: "0"})
+        end(store, sent, commit=False)
+    (parking.root / "config" / "consumerOffset.json").unlink()
+    monkeypatch.setattr(half_queue, "_ROWS", 1)
+    with parking.open() as store:
+        assert store.transactions.pending() == []
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_an_op_record_of_a_prepared_copy_ends_its_copies(parking: Any, is_late: bool) -> None:
+    """Of a message with CHECK_IMMUNITY_TIME_IN_SECONDS a broker stores copies that name the first one; so does its op
+    record. A copy may come after it.
+    """
+    with parking.open() as store:
+        sent = half(store, b"paid", CHECK_IMMUNITY_TIME_IN_SECONDS="60")
+        store.transactions.pending()
+        if not is_late:
+            copy_of_broker(store, sent, TRAN_PREPARED_QUEUE_OFFSET="0")
+            assert len(store.transactions.pending()) == 1
+        put(store, OP, "d", b"0,", {"UNIQ_KEY": "O1"})
+        if is_late:
+            store.transactions.pending()
+            copy_of_broker(store, sent, TRAN_PREPARED_QUEUE_OFFSET="0")
+        assert store.transactions.pending() == []
+        assert not end(store, sent, commit=False)
+        assert parking.bodies(store) == []
+
+
+def test_a_half_message_that_names_a_strange_first_copy_takes_no_place(parking: Any) -> None:
+    with parking.open() as store:
+        sent = half(store, b"paid")
+        broker_half(store, b"other", TRAN_PREPARED_QUEUE_OFFSET="0", PGROUP="strange")
+        assert [one.first_offset for one in store.transactions.pending()] == [0, 1]
+        assert end(store, sent)
+        assert parking.bodies(store) == [b"paid"]
+
+
+def test_a_sender_names_no_first_copy(parking: Any) -> None:
+    with parking.open() as store:
+        half(store, b"a", TRAN_PREPARED_QUEUE_OFFSET="0", PYRMQ_HALF_OF="0")
+        half(store, b"b", TRAN_PREPARED_QUEUE_OFFSET="0", PYRMQ_HALF_OF="0")
+        assert [one.first_offset for one in store.transactions.pending()] == [0, 1]
+
+
+def test_offsets_beyond_the_log_are_mended_before_the_log_grows_past_them(parking: Any) -> None:
+    with parking.open() as store:
+        store.commit_offsets(PROGRESS, {(HALF, 0): 2})
+        sent = [half(store, b"%d" % number) for number in range(4)]
+        with parking.open() as other:
+            assert len(other.transactions.pending()) == 4
+        assert all(end(store, one) for one in sent)
+
+
 def test_a_broken_half_message_holds_up_no_other(parking: Any, caplog: pytest.LogCaptureFixture) -> None:
     with parking.open() as store:
         broker_half(store, b"a", REAL_QID="none")
@@ -247,6 +424,37 @@ def test_the_progress_tells_a_broker_where_to_begin(parking: Any) -> None:
         end(store, second)
     table = json.loads((parking.root / "config" / "consumerOffset.json").read_text().replace("0:", '"0":'))
     assert table["offsetTable"] == {f"{HALF}@{PROGRESS}": {"0": 3}, f"{OP}@{PROGRESS}": {"0": 3}}
+
+
+def test_saving_the_progress_reads_few_ops(parking: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with parking.open() as store:
+        ended = [half(store, b"paid") for _ in range(30)]
+        for one in ended:
+            end(store, one)
+        waits = half(store, b"waits")
+        for _ in range(30):
+            end(store, half(store, b"paid"))
+        store.transactions.pending()
+        looks: list[int] = []
+        before = store._queues.commit_log_offset_before
+
+        def counted(topic: str, queue_id: int, offset: int) -> int:
+            looks.append(offset)
+            return before(topic, queue_id, offset)
+
+        def read(*_: Any) -> Any:
+            raise AssertionError("entries of the whole topic")
+
+        monkeypatch.setattr(store._queues, "commit_log_offset_before", counted)
+        monkeypatch.setattr(store._queues, "entries", read)
+        assert store.transactions._halves.progress() == {(HALF, 0): waits.queue_offset, (OP, 0): 30}
+        assert len(looks) <= 7
+        end(store, waits)
+        half(store, b"waits")
+        store.transactions.pending()
+        looks.clear()
+        assert store.transactions._halves.progress()[OP, 0] == 61
+        assert min(looks) > 40  # from the last saved one on
 
 
 def test_a_store_for_reading_lists_and_ends_nothing(parking: Any) -> None:
