@@ -29,7 +29,7 @@ from rmq_store.client import (
 )
 from rmq_store.client.backend.remote import RemoteBackend
 from rmq_store.protocol.bodies.clients import HeartbeatData
-from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.command import SECRET_FIELDS, RemotingCommand
 from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.protocol.wire.signature import sign
 from rmq_store.remoting.cluster.cluster import Cluster
@@ -200,6 +200,27 @@ def test_a_message_by_its_place_needs_the_right_for_its_topic(guarded: BrokerSer
     back = {"group": "billing", "delayLevel": "0"}
     assert ask("billing", 36, back | {"offset": str(mine)})[0] == 0
     assert ask("billing", 36, back | {"offset": str(foreign)})[0] == ResponseCode.NO_PERMISSION
+
+
+@pytest.mark.parametrize("code", [307, 309])
+def test_a_member_that_is_asked_gets_no_signature(guarded: BrokerServer, ask: Ask, code: int) -> None:
+    sent = guarded.store.send(Message("Orders", b"mine"))
+    asked: list[RemotingCommand] = []
+
+    def answer(address: str, command: RemotingCommand) -> RemotingCommand:
+        asked.append(command)
+        return RemotingCommand(0)
+
+    with Cluster(ClusterSettings.of_text(guarded.address)) as member:
+        member.client.on_request(code, answer)
+        beat = heartbeat("Orders", "billing", "CLIENT_INNER_PRODUCER")
+        joins = RemotingCommand(34, sign({}, beat, "billing", SECRETS["billing"]), beat)
+        assert member.client.call(guarded.address, joins, 20_000).code == 0
+        fields = {"consumerGroup": "billing", "clientId": "c1", "msgId": sent.offset_msg_id, "other": "x"}
+        assert ask("operator", code, fields | {"SecurityToken": "t"})[0] == 0
+    (question,) = asked
+    assert question.ext_fields.keys() & SECRET_FIELDS == set()
+    assert question.ext_fields["consumerGroup"] == "billing" and "other" not in question.ext_fields
 
 
 def test_routes_are_for_every_user_and_for_nobody_else(guarded: BrokerServer, ask: Ask) -> None:
