@@ -113,6 +113,22 @@ class Client:
 Ask = Callable[..., tuple[int, str]]
 
 
+Checked = Callable[..., None]
+
+
+@pytest.fixture
+def checked(guarded: BrokerServer) -> Checked:
+    """Check a request of a user, and carry out nothing. MQBrokerError: it is refused."""
+
+    def checked(user: str, code: int, ext: dict[str, str], body: bytes = b"") -> None:
+        assert guarded._dispatcher is not None
+        check = guarded._dispatcher._check
+        assert check is not None
+        check(Request(RemotingCommand(code, sign(ext, body, user, SECRETS[user]), body), Client()))
+
+    return checked
+
+
 @pytest.fixture
 def ask(guarded: BrokerServer) -> Iterator[Ask]:
     """Ask as a user; the answer's code and remark."""
@@ -156,18 +172,12 @@ def ask(guarded: BrokerServer) -> Iterator[Ask]:
     ],
 )
 def test_a_request_needs_its_right(
-    guarded: BrokerServer, code: int, ext: dict[str, str], body: bytes, user: str, others: str
+    checked: Checked, code: int, ext: dict[str, str], body: bytes, user: str, others: str
 ) -> None:
-    def checked(by: str) -> None:
-        assert guarded._dispatcher is not None
-        check = guarded._dispatcher._check
-        assert check is not None
-        check(Request(RemotingCommand(code, sign(ext, body, by, SECRETS[by]), body), Client()))
-
-    checked(user)
-    checked("operator")
+    checked(user, code, ext, body)
+    checked("operator", code, ext, body)
     with pytest.raises(MQBrokerError, match="is missing") as refused:
-        checked(others)
+        checked(others, code, ext, body)
     assert refused.value.response_code == ResponseCode.NO_PERMISSION
 
 
@@ -200,6 +210,16 @@ def test_a_message_by_its_place_needs_the_right_for_its_topic(guarded: BrokerSer
     back = {"group": "billing", "delayLevel": "0"}
     assert ask("billing", 36, back | {"offset": str(mine)})[0] == 0
     assert ask("billing", 36, back | {"offset": str(foreign)})[0] == ResponseCode.NO_PERMISSION
+
+
+def test_a_message_that_comes_behind_the_check_is_not_shown(guarded: BrokerServer, checked: Checked) -> None:
+    """The check refuses itself: its processor would find what was stored meanwhile."""
+    guarded.store.send(Message("Bills", b"foreign"))
+    end = str(guarded.store.log_range()[1])
+    for code, ext in ((33, {"offset": end}), (36, {"offset": end, "group": "billing", "delayLevel": "0"})):
+        with pytest.raises(MQBrokerError, match="can not find message") as refused:
+            checked("billing", code, ext)
+        assert refused.value.response_code == ResponseCode.SYSTEM_ERROR
 
 
 @pytest.mark.parametrize("code", [307, 309])

@@ -248,8 +248,8 @@ RIGHTS: Final[Mapping[int, Row]] = {
 }
 
 
-def needs_of(command: RemotingCommand, row: Row, topic_at: Callable[[int], str | None]) -> Iterator[Need]:
-    """All that a request needs. `topic_at` finds the topic of the message at a place in the log, or None.
+def needs_of(command: RemotingCommand, row: Row, topics_at: Callable[[int], Iterable[str]]) -> Iterator[Need]:
+    """All that a request needs. `topics_at` finds those of the message at a place in the log, or raises.
 
     Raises:
         RemotingCommandError: a body or a place in the log cannot be read.
@@ -261,9 +261,7 @@ def needs_of(command: RemotingCommand, row: Row, topic_at: Callable[[int], str |
                 if name is not None:
                     yield Need(right, resource, name)
             case StoredMessage(right, field):
-                topic = topic_at(_place(command, field))
-                if topic is not None:
-                    yield Need(right, Resource.TOPIC, topic)
+                yield from _needs(right, Resource.TOPIC, topics_at(_place(command, field)))
             case WholeBroker(right):
                 yield Need(right, Resource.BROKER, "")
             case _:
