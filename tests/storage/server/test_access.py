@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store import Message, StoreConfig, SubscriptionGroup
+from rmq_store import Message, StoreConfig, SubscriptionGroup, UsageError
 from rmq_store.client import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
@@ -56,7 +56,7 @@ groups = {{ "pg_orders" = "PUB", "new*" = "ADMIN" }}
 access_key = "billing"
 secret_key = "{SECRETS["billing"]}"
 topics = {{ "Orders" = "SUB" }}
-groups = {{ "billing" = "SUB" }}
+groups = {{ "billing" = "SUB", "helpers" = "SUB|ADMIN" }}
 """
 CONSUMER = {"consumerGroup": "billing", "topic": "Orders", "queueId": "0"}
 SEND = {
@@ -210,6 +210,18 @@ def test_a_message_by_its_place_needs_the_right_for_its_topic(guarded: BrokerSer
     back = {"group": "billing", "delayLevel": "0"}
     assert ask("billing", 36, back | {"offset": str(mine)})[0] == 0
     assert ask("billing", 36, back | {"offset": str(foreign)})[0] == ResponseCode.NO_PERMISSION
+
+
+def test_a_message_for_one_member_needs_the_right_for_its_topic(guarded: BrokerServer, checked: Checked) -> None:
+    mine, foreign = (guarded.store.send(Message(topic, b"m")).offset_msg_id for topic in ("Orders", "Bills"))
+    fields = {"consumerGroup": "helpers", "clientId": "c1"}
+    checked("billing", 309, fields | {"msgId": mine})
+    for topic in ({}, {"topic": "Orders"}):
+        with pytest.raises(MQBrokerError, match="SUB for the topic Bills is missing"):
+            checked("billing", 309, fields | {"msgId": foreign} | topic)
+    for msg_id in ("", "xyz", mine[:-16] + "0000000000000007"):
+        with pytest.raises((MQBrokerError, UsageError), match=r"can not find message|offset message id"):
+            checked("billing", 309, fields | {"msgId": msg_id, "topic": "Orders"})
 
 
 def test_a_message_that_comes_behind_the_check_is_not_shown(guarded: BrokerServer, checked: Checked) -> None:
