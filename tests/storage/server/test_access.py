@@ -28,6 +28,9 @@ from rmq_store.client import (
     ResponseCode,
 )
 from rmq_store.client.backend.remote import RemoteBackend
+from rmq_store.format.frames.stored_message import encode_frame
+from rmq_store.format.properties.property_string import encode_properties
+from rmq_store.format.text.host import Host
 from rmq_store.protocol.bodies.clients import HeartbeatData
 from rmq_store.protocol.wire.command import SECRET_FIELDS, RemotingCommand
 from rmq_store.protocol.wire.request_codes import RequestCode
@@ -69,6 +72,7 @@ PULL = CONSUMER | {
     "subVersion": "0", "subscription": "*",
 }  # fmt: skip
 FROM_FIRST = PushConsumerConfig(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
+HEADER_BYTES = 88  # of a record, with addresses of IPv4
 TIMES = {"beginTimestamp": "0", "endTimestamp": str(1 << 62), "maxNum": "1", "key": "k"}
 
 
@@ -222,6 +226,39 @@ def test_a_message_for_one_member_needs_the_right_for_its_topic(guarded: BrokerS
     for msg_id in ("", "xyz", mine[:-16] + "0000000000000007"):
         with pytest.raises((MQBrokerError, UsageError), match=r"can not find message|offset message id"):
             checked("billing", 309, fields | {"msgId": msg_id, "topic": "Orders"})
+
+
+@pytest.mark.parametrize(("code", "fields"), [(10, SEND | {"topic": "Orders"}), (310, SEND_V2 | {"b": "Orders"})])
+def test_a_half_message_needs_the_right_for_the_group_that_is_asked(
+    checked: Checked, code: int, fields: dict[str, str]
+) -> None:
+    properties, group = ("properties", "producerGroup") if code == 10 else ("i", "a")
+    half = {properties: encode_properties({"TRAN_MSG": "True"}).decode()}
+    foreign = {properties: encode_properties({"TRAN_MSG": "true", "PGROUP": "pg_bills"}).decode()}
+    plain = {properties: encode_properties({"KEYS": "TRAN_MSG", "PGROUP": "pg_bills"}).decode()}
+    checked("orders", code, fields | half)
+    checked("orders", code, fields | plain)
+    for refused in (fields | foreign, fields | half | {group: "pg_bills"}):
+        with pytest.raises(MQBrokerError, match="PUB for the group pg_bills is missing"):
+            checked("orders", code, refused)
+
+
+def test_a_record_inside_a_body_is_no_message(guarded: BrokerServer, checked: Checked) -> None:
+    store = guarded.store
+    place = store.log_range()[1] + HEADER_BYTES
+    host = Host.parse("127.0.0.1:10911")
+    forged = encode_frame(
+        topic="Orders", body=b"forged", properties=b"", queue_id=0, queue_offset=0, commit_log_offset=place,
+        born_timestamp_ms=1, born_host=host, store_timestamp_ms=1, store_host=host, crc_property=True,
+    )  # fmt: skip
+    store.send(Message("Bills", forged))
+    mine = store.send(Message("Orders", b"mine")).commit_log_offset
+    assert store.message_at(place).body == b"forged"
+    back = {"group": "billing", "delayLevel": "0"}
+    for code, ext in ((33, {}), (36, back)):
+        checked("billing", code, ext | {"offset": str(mine)})
+        with pytest.raises(MQBrokerError, match="can not find message"):
+            checked("billing", code, ext | {"offset": str(place)})
 
 
 def test_a_message_that_comes_behind_the_check_is_not_shown(guarded: BrokerServer, checked: Checked) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from rmq_store.broker.store.store import Store
-from rmq_store.errors import UsageError
+from rmq_store.errors import OffsetOutOfRangeError, UsageError
 from rmq_store.protocol.bodies.groups import SubscriptionGroupConfig
-from rmq_store.protocol.errors import ResponseCode
+from rmq_store.protocol.errors import MQBrokerError, ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.request_codes import RequestCode, request_name
 from rmq_store.protocol.wire.signature import ACCESS_KEY, is_signed_with
@@ -116,12 +116,22 @@ class RequestCheck:
 
     def _topics_at(self, offset: int) -> list[str]:
         """The topic of the message at a place in the log. MQBrokerError 1: none is there; if one came before the
-        processor looks, nobody would have asked for its right.
+        processor looks, nobody would have asked for its right. A record is a message if its queue has it: a sender can
+        write a body that looks like a record of any topic.
         """
         try:
-            return [self._store.message_at(offset).topic]
-        except UsageError as error:
-            raise refusal(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}") from error
+            found = self._store.message_at(offset)
+            behind = found.queue_offset + 1
+            (entry,) = self._store.queue_entries(found.topic, found.queue_id, found.queue_offset, behind)
+        except (UsageError, OffsetOutOfRangeError) as error:
+            raise _not_found(offset) from error
+        if entry["commit_log_offset"] != offset:
+            raise _not_found(offset)
+        return [found.topic]
+
+
+def _not_found(offset: int) -> MQBrokerError:
+    return refusal(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
 
 
 def refuse_always(request: Request) -> None:

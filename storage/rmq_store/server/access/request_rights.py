@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from rmq_store.format.properties.property_string import PRODUCER_GROUP, TRANSACTION_PREPARED, parse_properties
 from rmq_store.format.text.ids import parse_offset_message_id
 from rmq_store.protocol.bodies.clients import (
     BatchAckMessageRequestBody,
@@ -46,6 +47,15 @@ class StoredMessage(NamedTuple):
     place: Callable[[str, str], int]
 
 
+class HalfMessage(NamedTuple):
+    """A need to send for the producer group of a half message: its members are asked how the transaction ends. The
+    fields name the properties, whose PGROUP counts, and the group of a message without it.
+    """
+
+    properties: str
+    group: str
+
+
 class WholeBroker(NamedTuple):
     """A need for what concerns no single topic or group."""
 
@@ -70,7 +80,7 @@ class Change(Enum):
 class Row(NamedTuple):
     """One request; without needs it is for every user."""
 
-    needs: tuple[Field | StoredMessage | WholeBroker | OfBody, ...] = ()
+    needs: tuple[Field | StoredMessage | HalfMessage | WholeBroker | OfBody, ...] = ()
     change: Change = Change.NO
 
 
@@ -94,6 +104,13 @@ def _offset(field: str, text: str) -> int:
 
 def _message_id(field: str, text: str) -> int:
     return parse_offset_message_id(text)[1]
+
+
+def _half(text: str, group: str) -> Iterator[Need]:
+    if TRANSACTION_PREPARED in text:  # few are: the properties of all others are read once, by the processor
+        properties = parse_properties(text.encode())
+        if properties.get(TRANSACTION_PREPARED, "").lower() == "true":
+            yield Need(_PUB, Resource.GROUP, properties.get(PRODUCER_GROUP, group))
 
 
 def _heartbeat(body: bytes) -> Iterator[Need]:
@@ -146,8 +163,8 @@ def _text(ack: Any, *names: str) -> str:
     return found[0]
 
 
-_SEND: Final = Row((_topic(_PUB),))
-_SEND_V2: Final = Row((_topic(_PUB, "b"),))
+_SEND: Final = Row((_topic(_PUB), HalfMessage("properties", "producerGroup")))
+_SEND_V2: Final = Row((_topic(_PUB, "b"), HalfMessage("i", "a")))
 _READ_TOPIC: Final = Row((_topic(_SUB),))
 _CONSUME: Final = Row((_topic(_SUB), _group(_SUB)))
 _OF_GROUP: Final = Row((_group(_SUB),))
@@ -160,8 +177,6 @@ _REFUSED: Final = Row((_BROKER,), Change.NEVER)
 
 UPDATE_NAMESRV_CONFIG: Final = 318
 UPDATE_CONTROLLER_CONFIG: Final = 1009
-_SEND_REPLY_MESSAGE: Final = 324
-_SEND_REPLY_MESSAGE_V2: Final = 325
 _RECALL_MESSAGE: Final = 370
 _ADVANCE_CLOCK: Final = 0x524D51
 
@@ -170,8 +185,8 @@ RIGHTS: Final[Mapping[int, Row]] = {
     RequestCode.SEND_MESSAGE: _SEND,
     RequestCode.SEND_MESSAGE_V2: _SEND_V2,
     RequestCode.SEND_BATCH_MESSAGE: _SEND_V2,
-    _SEND_REPLY_MESSAGE: _SEND,
-    _SEND_REPLY_MESSAGE_V2: _SEND_V2,
+    RequestCode.SEND_REPLY_MESSAGE: _SEND,
+    RequestCode.SEND_REPLY_MESSAGE_V2: _SEND_V2,
     _RECALL_MESSAGE: _SEND,
     RequestCode.END_TRANSACTION: Row((_group(_PUB, "producerGroup"),)),
     RequestCode.CONSUMER_SEND_MSG_BACK: Row((_group(_SUB, "group"), StoredMessage(_SUB, "offset", _offset))),
@@ -277,6 +292,8 @@ def needs_of(command: RemotingCommand, row: Row, topics_at: Callable[[int], Iter
             case StoredMessage(right, field, place):
                 offset = place(field, command.ext_fields.get(field, ""))
                 yield from _needs(right, Resource.TOPIC, topics_at(offset))
+            case HalfMessage(properties, group):
+                yield from _half(command.ext_fields.get(properties, ""), command.ext_fields.get(group, ""))
             case WholeBroker(right):
                 yield Need(right, Resource.BROKER, "")
             case _:
