@@ -261,6 +261,19 @@ def test_a_record_inside_a_body_is_no_message(guarded: BrokerServer, checked: Ch
             checked("billing", code, ext | {"offset": str(place)})
 
 
+def test_a_message_that_waits_needs_the_right_for_the_topic_it_is_for(
+    guarded: BrokerServer, ask: Ask, acl_file: Path
+) -> None:
+    delayed = [guarded.store.send(Message(topic, b"d", delay_level=18)) for topic in ("Orders", "Bills")]
+    mine, foreign = (str(one.commit_log_offset) for one in delayed)
+    assert "SUB for the topic SCHEDULE_TOPIC_XXXX" in ask("billing", 33, {"offset": mine})[1]
+    replace_file(acl_file, FILE.replace('"Orders" = "SUB"', '"Orders" = "SUB", "SCHEDULE_TOPIC_XXXX" = "SUB"'))
+    assert guarded._users is not None
+    guarded._users.reload_if_changed()
+    assert ask("billing", 33, {"offset": mine})[0] == 0
+    assert "SUB for the topic Bills" in ask("billing", 33, {"offset": foreign})[1]
+
+
 def test_a_message_that_comes_behind_the_check_is_not_shown(guarded: BrokerServer, checked: Checked) -> None:
     """The check refuses itself: its processor would find what was stored meanwhile."""
     guarded.store.send(Message("Bills", b"foreign"))

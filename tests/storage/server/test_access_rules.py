@@ -64,6 +64,18 @@ def test_topics_of_retries_and_dead_letters_belong_to_the_group(topic: str) -> N
     assert not may(member, Right.ADMIN, Resource.TOPIC, topic)
 
 
+@pytest.mark.parametrize(
+    "topic",
+    ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "rmq_sys_wheel_timer", "TBW102"],
+)
+def test_a_topic_that_holds_messages_of_others_is_opened_by_its_name_only(topic: str) -> None:
+    """Otherwise who has `*` would read there what a DENY keeps from it."""
+    wide = user({"*": "PUB|SUB|ADMIN", f"{topic[:-1]}*": "PUB|SUB|ADMIN"})
+    assert not any(may(wide, right, Resource.TOPIC, topic) for right in (Right.PUB, Right.SUB, Right.ADMIN))
+    assert may(user({topic: "SUB"}), Right.SUB, Resource.TOPIC, topic)
+    assert may(wide, Right.PUB, Resource.TOPIC, "RMQ_SYS_TRACE_TOPIC")
+
+
 def test_every_client_may_have_the_producer_that_java_makes_for_it() -> None:
     assert may(user(), Right.PUB, Resource.GROUP, "CLIENT_INNER_PRODUCER")
     assert not may(user(), Right.SUB, Resource.GROUP, "CLIENT_INNER_PRODUCER")

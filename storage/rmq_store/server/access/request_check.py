@@ -8,6 +8,8 @@ from typing import Final
 
 from rmq_store.broker.store.store import Store
 from rmq_store.errors import OffsetOutOfRangeError, UsageError
+from rmq_store.format.properties.property_string import REAL_TOPIC
+from rmq_store.format.text.names import is_sent_by_broker_only
 from rmq_store.protocol.bodies.groups import SubscriptionGroupConfig
 from rmq_store.protocol.errors import MQBrokerError, ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
@@ -115,9 +117,9 @@ class RequestCheck:
         return SubscriptionGroupConfig.decode(command.body).group_name in self._store.groups()
 
     def _topics_at(self, offset: int) -> list[str]:
-        """The topic of the message at a place in the log. MQBrokerError 1: none is there; if one came before the
-        processor looks, nobody would have asked for its right. A record is a message if its queue has it: a sender can
-        write a body that looks like a record of any topic.
+        """The topic of the message at a place in the log, and the one that it is for if it waits in a system topic.
+        MQBrokerError 1: none is there; if one came before the processor looks, nobody would have asked for its right. A
+        record is a message if its queue has it: a sender can write a body that looks like a record of any topic.
         """
         try:
             found = self._store.message_at(offset)
@@ -127,7 +129,8 @@ class RequestCheck:
             raise _not_found(offset) from error
         if entry["commit_log_offset"] != offset:
             raise _not_found(offset)
-        return [found.topic]
+        real = found.properties.get(REAL_TOPIC)
+        return [found.topic, real] if real is not None and is_sent_by_broker_only(found.topic) else [found.topic]
 
 
 def _not_found(offset: int) -> MQBrokerError:

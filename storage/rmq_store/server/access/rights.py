@@ -1,7 +1,8 @@
 """Rights of a user for topics and groups, by patterns (PlainAccessResource.java, AclAuthorizationHandler.java).
 
 A pattern is a name, a beginning of names with `*` behind it, or `*`. The most exact pattern that fits a name decides
-alone; what no pattern fits is denied. `%RETRY%group` and `%DLQ%group` belong to their group.
+alone; what no pattern fits is denied. `%RETRY%group` and `%DLQ%group` belong to their group. A system topic that only a
+broker sends to holds messages for every topic, so that no pattern with a `*` opens it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from enum import Enum, Flag
 from typing import Final, NamedTuple
 
 from rmq_store.errors import UsageError
-from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX, retry_group
+from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX, is_sent_by_broker_only, retry_group
 
 
 class Right(Flag):
@@ -77,6 +78,10 @@ class Patterns:
             return named
         return next((right for beginning, right in self._beginnings if name.startswith(beginning)), Right.DENY)
 
+    def of_exactly(self, name: str) -> Right:
+        """The rights of the pattern that is the name itself."""
+        return self._names.get(name, Right.DENY)
+
 
 class User:
     """One access key. `is_admin`: may do everything. The secret has no text and is not compared."""
@@ -104,8 +109,9 @@ class User:
             return False
         if resource is Resource.GROUP and right is Right.PUB and name.startswith(_CLIENTS_OWN_PRODUCERS):
             return True
-        patterns = self.topics if resource is Resource.TOPIC else self.groups
-        return right in patterns.of(name)
+        if resource is Resource.GROUP:
+            return right in self.groups.of(name)
+        return right in (self.topics.of_exactly(name) if is_sent_by_broker_only(name) else self.topics.of(name))
 
 
 def _of_group(need: Need) -> Need:
