@@ -114,6 +114,13 @@ class Client:
         pytest.fail("a check answers nothing")
 
 
+def eventually(condition: Callable[[], object]) -> None:
+    end_s = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end_s, "it did not happen"
+        time.sleep(0.005)
+
+
 Ask = Callable[..., tuple[int, str]]
 
 
@@ -303,6 +310,76 @@ def test_a_member_that_is_asked_gets_no_signature(guarded: BrokerServer, ask: As
     (question,) = asked
     assert question.ext_fields.keys() & SECRET_FIELDS == set()
     assert question.ext_fields["consumerGroup"] == "billing" and "other" not in question.ext_fields
+
+
+def test_nobody_takes_the_client_id_of_another_user(guarded: BrokerServer, ask: Ask) -> None:
+    members = guarded._members
+    with Cluster(ClusterSettings.of_text(guarded.address)) as first:
+
+        def beat(at: Cluster, user: str, group: str, client_id: str = "c1") -> int:
+            body = body_of(clientID=client_id, producerDataSet=[{"groupName": group}])
+            signed = sign({}, body, user, SECRETS[user])
+            return at.client.call(guarded.address, RemotingCommand(34, signed, body), 20_000).code
+
+        assert beat(first, "orders", "pg_orders") == 0
+        peer = members.producer_peer("c1")
+        assert peer is not None
+        with Cluster(ClusterSettings.of_text(guarded.address)) as other:
+            assert beat(other, "billing", "CLIENT_INNER_PRODUCER") == ResponseCode.NO_PERMISSION
+            assert beat(other, "operator", "pg_orders") == ResponseCode.NO_PERMISSION
+            assert members.producer_peer("c1") is peer
+            assert beat(other, "billing", "CLIENT_INNER_PRODUCER", "c2") == 0
+            assert members.producer_peer("c2") is None  # everybody may join that group: nothing is sent there
+            # A client that connects anew is there twice for a while.
+            assert beat(other, "orders", "pg_orders") == 0
+        eventually(lambda: members.producer_peer("c1") is None)
+        for group in ({"consumerGroup": "billing"}, {"producerGroup": "CLIENT_INNER_PRODUCER"}):
+            assert ask("billing", 35, {"clientID": "c1"} | group)[0] == ResponseCode.NO_PERMISSION
+        assert beat(first, "orders", "pg_orders") == 0
+    eventually(lambda: members.producer_peer("c1") is None)
+    eventually(lambda: ask("billing", 35, {"clientID": "c1", "consumerGroup": "billing"})[0] == 0)
+
+
+def test_names_of_producers_are_few_and_short(server: BrokerServer) -> None:
+    with Cluster(ClusterSettings.of_text(server.address)) as cluster:
+
+        def beat(client_id: str, *names: str) -> RemotingCommand:
+            body = body_of(clientID=client_id, producerDataSet=[{"groupName": one} for one in names])
+            return cluster.client.call(server.address, RemotingCommand(34, {}, body), 20_000)
+
+        for client_id in ("", "c" * 256, "c\nERROR"):
+            assert "printable characters" in (beat(client_id, "pg").remark or "")
+        for name in ("x" * 8192, "no name", "", "../pg"):
+            assert beat("c", name, "pg").code == ResponseCode.SYSTEM_ERROR
+            assert server._members.producer_peers(name) == []
+        assert len(server._members.producer_peers("pg")) == 1
+        for turn in range(2):
+            answer = beat("c", *(f"pg{turn}-{number}" for number in range(1000)))
+        assert answer.code == ResponseCode.SYSTEM_ERROR and "from one connection" in (answer.remark or "")
+        leaves = RemotingCommand(35, {"clientID": "c", "producerGroup": "pg"})
+        assert cluster.client.call(server.address, leaves, 20_000).code == 0
+        assert not server._members.producer_peers("pg") and not beat("c", "pg").code
+    eventually(lambda: server._members.producer_peer("c") is None)
+
+
+@pytest.mark.parametrize("failing", ["unregister", "consumer_ids"])
+def test_no_name_of_a_client_makes_a_line_of_the_log(
+    server: BrokerServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(type(server._served.broker), failing, fail)
+    fields = {"clientID": "c\nforged", "consumerGroup": "g\nforged"}
+    with Cluster(ClusterSettings.of_text(server.address)) as cluster:
+        cluster.client.call(server.address, RemotingCommand(35, fields), 20_000)
+    assert "forged" in caplog.text and "\nforged" not in caplog.text
+
+
+def test_a_name_that_lacks_a_right_makes_no_line_of_the_log(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    ask("billing", 11, PULL | {"topic": "T\nforged"})
+    assert "forged" in caplog.text and "\nforged" not in caplog.text
 
 
 def test_routes_are_for_every_user_and_for_nobody_else(guarded: BrokerServer, ask: Ask) -> None:

@@ -76,9 +76,27 @@ def test_a_topic_that_holds_messages_of_others_is_opened_by_its_name_only(topic:
     assert may(wide, Right.PUB, Resource.TOPIC, "RMQ_SYS_TRACE_TOPIC")
 
 
-def test_every_client_may_have_the_producer_that_java_makes_for_it() -> None:
-    assert may(user(), Right.PUB, Resource.GROUP, "CLIENT_INNER_PRODUCER")
-    assert not may(user(), Right.SUB, Resource.GROUP, "CLIENT_INNER_PRODUCER")
+@pytest.mark.parametrize(
+    "group",
+    [
+        "CLIENT_INNER_PRODUCER", "_INNER_TRACE_PRODUCER", "_INNER_TRACE_PRODUCER-pg-PRODUCE",
+        "_INNER_TRACE_PRODUCER-ns%c-g-CONSUME-12",
+    ],
+)  # fmt: skip
+def test_every_client_may_have_the_producers_that_java_makes_for_it(group: str) -> None:
+    assert may(user(), Right.PUB, Resource.GROUP, group)
+    assert not may(user(), Right.SUB, Resource.GROUP, group)
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        "CLIENT_INNER_PRODUCER2", "CLIENT_INNER_PRODUCER\n", "_INNER_TRACE_PRODUCERS", "_INNER_TRACE_PRODUCER-pg",
+        "_INNER_TRACE_PRODUCER-pg-PRODUCE-x", "_INNER_TRACE_PRODUCER--PRODUCE",
+    ],
+)  # fmt: skip
+def test_a_group_that_only_begins_like_one_of_java_needs_its_right(group: str) -> None:
+    assert not may(user(), Right.PUB, Resource.GROUP, group)
 
 
 @pytest.mark.parametrize("pattern", ["", "Or*ders", "**"])

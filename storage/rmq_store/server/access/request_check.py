@@ -100,7 +100,7 @@ class RequestCheck:
                 raise refusal(ResponseCode.NO_PERMISSION, f"{request_name(command.code)} has no declared right")
             for need in () if user.is_admin else needs_of(command, row, self._topics_at):
                 if not user.may(need):
-                    _log.info("%s: %s lacks %s", request.peer.address, request_name(command.code), need)
+                    _log.info("%s: %s lacks %r", request.peer.address, request_name(command.code), str(need))
                     raise refusal(ResponseCode.NO_PERMISSION, f"no permission: {need} is missing")
         if row is not None and not self._is_admin and self._is_change(command, row):
             remark = (

@@ -7,6 +7,7 @@ broker sends to holds messages for every topic, so that no pattern with a `*` op
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import Enum, Flag
 from typing import Final, NamedTuple
@@ -45,8 +46,17 @@ class Need(NamedTuple):
 
 _BY_NAME: Final = {right.name or "DENY": right for right in (Right.DENY, *Right)}
 _ANY: Final = "*"
-# Groups that every Java client or its trace dispatcher makes for itself; nothing is ever asked of their members.
-_CLIENTS_OWN_PRODUCERS: Final = ("CLIENT_INNER_PRODUCER", "_INNER_TRACE_PRODUCER")
+# MixAll.CLIENT_INNER_PRODUCER_GROUP; and AsyncTraceDispatcher: first the prefix alone, now with group, kind and number.
+_OWN_PRODUCER: Final = re.compile(
+    r"CLIENT_INNER_PRODUCER|_INNER_TRACE_PRODUCER(-[%|a-zA-Z0-9_-]+-(PRODUCE|CONSUME)(-[0-9]+)?)?", re.ASCII
+)
+
+
+def is_clients_own_producer(group: str) -> bool:
+    """True for the producer groups that every Java client or its trace dispatcher makes for itself. Everybody may join
+    them, so nothing is ever asked of their members.
+    """
+    return _OWN_PRODUCER.fullmatch(group) is not None
 
 
 def parse_rights(text: str) -> Right:
@@ -107,7 +117,7 @@ class User:
         right, resource, name = _of_group(need)
         if resource is Resource.BROKER:
             return False
-        if resource is Resource.GROUP and right is Right.PUB and name.startswith(_CLIENTS_OWN_PRODUCERS):
+        if resource is Resource.GROUP and right is Right.PUB and is_clients_own_producer(name):
             return True
         if resource is Resource.GROUP:
             return right in self.groups.of(name)
