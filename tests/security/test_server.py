@@ -12,7 +12,11 @@ from pathlib import Path
 import pytest
 
 from helpers.cluster.security import Tls
+from rmq_store import Message
 from rmq_store.client import ResponseCode
+from rmq_store.format.frames.stored_message import encode_frame
+from rmq_store.format.properties.property_string import encode_properties
+from rmq_store.format.text.host import Host
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.frames import encode_command
 from rmq_store.protocol.wire.signature import sign
@@ -37,6 +41,7 @@ groups = {{ "billing" = "SUB" }}
 """
 SEND = {"a": "pg", "b": "Orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
 FRAME_BYTES_MAX = 1 << 24
+HEADER_BYTES = 88  # of a record, with addresses of IPv4
 # Accounts and rights of ACL 2.0, broker and name server settings, settings of cold data: CVE-2024-23321 and others.
 READS_OF_SECRETS = (26, 319, 1010, 3004, 3005, 3009, 3010)
 CHANGES_OF_SETTINGS = (25, 318, 1009)
@@ -129,6 +134,27 @@ def test_a_one_way_request_without_a_right_changes_nothing(guarded: BrokerServer
             cluster.client.call(guarded.address, RemotingCommand(14, ext), 30_000)
     guarded._offsets.write()
     assert guarded.store.committed_offsets("billing") == {}
+
+
+def test_a_half_message_inside_a_body_ends_no_transaction(server: BrokerServer) -> None:
+    store, host = server.store, Host.parse("127.0.0.1:10911")
+    store.create_topic("Orders", 1)
+    half = store.transactions.prepare(Message("Orders", b"of another"), 0, "pg_other")
+    place = store.log_range()[1] + HEADER_BYTES
+    forged = encode_frame(
+        topic="RMQ_SYS_TRANS_HALF_TOPIC", body=b"", properties=encode_properties({"PGROUP": "pg_mine"}), queue_id=0,
+        queue_offset=half.queue_offset, commit_log_offset=place, born_timestamp_ms=1, born_host=host,
+        store_timestamp_ms=1, store_host=host, crc_property=True,
+    )  # fmt: skip
+    assert call(server, 310, SEND, forged).code == ResponseCode.SUCCESS
+    assert store.message_at(place).topic == "RMQ_SYS_TRANS_HALF_TOPIC"
+    end = {
+        "producerGroup": "pg_mine", "tranStateTableOffset": str(half.queue_offset), "commitLogOffset": str(place),
+        "msgId": "x",
+    }  # fmt: skip
+    for outcome in ("8", "12"):
+        assert call(server, 37, end | {"commitOrRollback": outcome}).code == ResponseCode.SYSTEM_ERROR
+    assert [one.group for one in store.transactions.pending()] == ["pg_other"]
 
 
 # -- sizes ------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store import Message, StoreConfig, SubscriptionGroup
+from rmq_store import Message, StoreConfig, SubscriptionGroup, UsageError
 from rmq_store.client import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
@@ -28,8 +28,11 @@ from rmq_store.client import (
     ResponseCode,
 )
 from rmq_store.client.backend.remote import RemoteBackend
+from rmq_store.format.frames.stored_message import encode_frame
+from rmq_store.format.properties.property_string import encode_properties
+from rmq_store.format.text.host import Host
 from rmq_store.protocol.bodies.clients import HeartbeatData
-from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.command import SECRET_FIELDS, RemotingCommand
 from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.protocol.wire.signature import sign
 from rmq_store.remoting.cluster.cluster import Cluster
@@ -56,7 +59,7 @@ groups = {{ "pg_orders" = "PUB", "new*" = "ADMIN" }}
 access_key = "billing"
 secret_key = "{SECRETS["billing"]}"
 topics = {{ "Orders" = "SUB" }}
-groups = {{ "billing" = "SUB" }}
+groups = {{ "billing" = "SUB", "helpers" = "SUB|ADMIN" }}
 """
 CONSUMER = {"consumerGroup": "billing", "topic": "Orders", "queueId": "0"}
 SEND = {
@@ -69,6 +72,7 @@ PULL = CONSUMER | {
     "subVersion": "0", "subscription": "*",
 }  # fmt: skip
 FROM_FIRST = PushConsumerConfig(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
+HEADER_BYTES = 88  # of a record, with addresses of IPv4
 TIMES = {"beginTimestamp": "0", "endTimestamp": str(1 << 62), "maxNum": "1", "key": "k"}
 
 
@@ -110,7 +114,30 @@ class Client:
         pytest.fail("a check answers nothing")
 
 
+def eventually(condition: Callable[[], object]) -> None:
+    end_s = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end_s, "it did not happen"
+        time.sleep(0.005)
+
+
 Ask = Callable[..., tuple[int, str]]
+
+
+Checked = Callable[..., None]
+
+
+@pytest.fixture
+def checked(guarded: BrokerServer) -> Checked:
+    """Check a request of a user, and carry out nothing. MQBrokerError: it is refused."""
+
+    def checked(user: str, code: int, ext: dict[str, str], body: bytes = b"") -> None:
+        assert guarded._dispatcher is not None
+        check = guarded._dispatcher._check
+        assert check is not None
+        check(Request(RemotingCommand(code, sign(ext, body, user, SECRETS[user]), body), Client()))
+
+    return checked
 
 
 @pytest.fixture
@@ -156,18 +183,12 @@ def ask(guarded: BrokerServer) -> Iterator[Ask]:
     ],
 )
 def test_a_request_needs_its_right(
-    guarded: BrokerServer, code: int, ext: dict[str, str], body: bytes, user: str, others: str
+    checked: Checked, code: int, ext: dict[str, str], body: bytes, user: str, others: str
 ) -> None:
-    def checked(by: str) -> None:
-        assert guarded._dispatcher is not None
-        check = guarded._dispatcher._check
-        assert check is not None
-        check(Request(RemotingCommand(code, sign(ext, body, by, SECRETS[by]), body), Client()))
-
-    checked(user)
-    checked("operator")
+    checked(user, code, ext, body)
+    checked("operator", code, ext, body)
     with pytest.raises(MQBrokerError, match="is missing") as refused:
-        checked(others)
+        checked(others, code, ext, body)
     assert refused.value.response_code == ResponseCode.NO_PERMISSION
 
 
@@ -200,6 +221,165 @@ def test_a_message_by_its_place_needs_the_right_for_its_topic(guarded: BrokerSer
     back = {"group": "billing", "delayLevel": "0"}
     assert ask("billing", 36, back | {"offset": str(mine)})[0] == 0
     assert ask("billing", 36, back | {"offset": str(foreign)})[0] == ResponseCode.NO_PERMISSION
+
+
+def test_a_message_for_one_member_needs_the_right_for_its_topic(guarded: BrokerServer, checked: Checked) -> None:
+    mine, foreign = (guarded.store.send(Message(topic, b"m")).offset_msg_id for topic in ("Orders", "Bills"))
+    fields = {"consumerGroup": "helpers", "clientId": "c1"}
+    checked("billing", 309, fields | {"msgId": mine})
+    for topic in ({}, {"topic": "Orders"}):
+        with pytest.raises(MQBrokerError, match="SUB for the topic Bills is missing"):
+            checked("billing", 309, fields | {"msgId": foreign} | topic)
+    for msg_id in ("", "xyz", mine[:-16] + "0000000000000007"):
+        with pytest.raises((MQBrokerError, UsageError), match=r"can not find message|offset message id"):
+            checked("billing", 309, fields | {"msgId": msg_id, "topic": "Orders"})
+
+
+@pytest.mark.parametrize(("code", "fields"), [(10, SEND | {"topic": "Orders"}), (310, SEND_V2 | {"b": "Orders"})])
+def test_a_half_message_needs_the_right_for_the_group_that_is_asked(
+    checked: Checked, code: int, fields: dict[str, str]
+) -> None:
+    properties, group = ("properties", "producerGroup") if code == 10 else ("i", "a")
+    half = {properties: encode_properties({"TRAN_MSG": "True"}).decode()}
+    foreign = {properties: encode_properties({"TRAN_MSG": "true", "PGROUP": "pg_bills"}).decode()}
+    plain = {properties: encode_properties({"KEYS": "TRAN_MSG", "PGROUP": "pg_bills"}).decode()}
+    checked("orders", code, fields | half)
+    checked("orders", code, fields | plain)
+    for refused in (fields | foreign, fields | half | {group: "pg_bills"}):
+        with pytest.raises(MQBrokerError, match="PUB for the group pg_bills is missing"):
+            checked("orders", code, refused)
+
+
+def test_a_record_inside_a_body_is_no_message(guarded: BrokerServer, checked: Checked) -> None:
+    store = guarded.store
+    place = store.log_range()[1] + HEADER_BYTES
+    host = Host.parse("127.0.0.1:10911")
+    forged = encode_frame(
+        topic="Orders", body=b"forged", properties=b"", queue_id=0, queue_offset=0, commit_log_offset=place,
+        born_timestamp_ms=1, born_host=host, store_timestamp_ms=1, store_host=host, crc_property=True,
+    )  # fmt: skip
+    store.send(Message("Bills", forged))
+    mine = store.send(Message("Orders", b"mine")).commit_log_offset
+    assert store.message_at(place).body == b"forged"
+    back = {"group": "billing", "delayLevel": "0"}
+    for code, ext in ((33, {}), (36, back)):
+        checked("billing", code, ext | {"offset": str(mine)})
+        with pytest.raises(MQBrokerError, match="can not find message"):
+            checked("billing", code, ext | {"offset": str(place)})
+
+
+def test_a_message_that_waits_needs_the_right_for_the_topic_it_is_for(
+    guarded: BrokerServer, ask: Ask, acl_file: Path
+) -> None:
+    delayed = [guarded.store.send(Message(topic, b"d", delay_level=18)) for topic in ("Orders", "Bills")]
+    mine, foreign = (str(one.commit_log_offset) for one in delayed)
+    assert "SUB for the topic SCHEDULE_TOPIC_XXXX" in ask("billing", 33, {"offset": mine})[1]
+    replace_file(acl_file, FILE.replace('"Orders" = "SUB"', '"Orders" = "SUB", "SCHEDULE_TOPIC_XXXX" = "SUB"'))
+    assert guarded._users is not None
+    guarded._users.reload_if_changed()
+    assert ask("billing", 33, {"offset": mine})[0] == 0
+    assert "SUB for the topic Bills" in ask("billing", 33, {"offset": foreign})[1]
+
+
+def test_a_message_that_comes_behind_the_check_is_not_shown(guarded: BrokerServer, checked: Checked) -> None:
+    """The check refuses itself: its processor would find what was stored meanwhile."""
+    guarded.store.send(Message("Bills", b"foreign"))
+    end = str(guarded.store.log_range()[1])
+    for code, ext in ((33, {"offset": end}), (36, {"offset": end, "group": "billing", "delayLevel": "0"})):
+        with pytest.raises(MQBrokerError, match="can not find message") as refused:
+            checked("billing", code, ext)
+        assert refused.value.response_code == ResponseCode.SYSTEM_ERROR
+
+
+@pytest.mark.parametrize("code", [307, 309])
+def test_a_member_that_is_asked_gets_no_signature(guarded: BrokerServer, ask: Ask, code: int) -> None:
+    sent = guarded.store.send(Message("Orders", b"mine"))
+    asked: list[RemotingCommand] = []
+
+    def answer(address: str, command: RemotingCommand) -> RemotingCommand:
+        asked.append(command)
+        return RemotingCommand(0)
+
+    with Cluster(ClusterSettings.of_text(guarded.address)) as member:
+        member.client.on_request(code, answer)
+        beat = heartbeat("Orders", "billing", "CLIENT_INNER_PRODUCER")
+        joins = RemotingCommand(34, sign({}, beat, "billing", SECRETS["billing"]), beat)
+        assert member.client.call(guarded.address, joins, 20_000).code == 0
+        fields = {"consumerGroup": "billing", "clientId": "c1", "msgId": sent.offset_msg_id, "other": "x"}
+        assert ask("operator", code, fields | {"SecurityToken": "t"})[0] == 0
+    (question,) = asked
+    assert question.ext_fields.keys() & SECRET_FIELDS == set()
+    assert question.ext_fields["consumerGroup"] == "billing" and "other" not in question.ext_fields
+
+
+def test_nobody_takes_the_client_id_of_another_user(guarded: BrokerServer, ask: Ask) -> None:
+    members = guarded._members
+    with Cluster(ClusterSettings.of_text(guarded.address)) as first:
+
+        def beat(at: Cluster, user: str, group: str, client_id: str = "c1") -> int:
+            body = body_of(clientID=client_id, producerDataSet=[{"groupName": group}])
+            signed = sign({}, body, user, SECRETS[user])
+            return at.client.call(guarded.address, RemotingCommand(34, signed, body), 20_000).code
+
+        assert beat(first, "orders", "pg_orders") == 0
+        peer = members.producer_peer("c1")
+        assert peer is not None
+        with Cluster(ClusterSettings.of_text(guarded.address)) as other:
+            assert beat(other, "billing", "CLIENT_INNER_PRODUCER") == ResponseCode.NO_PERMISSION
+            assert beat(other, "operator", "pg_orders") == ResponseCode.NO_PERMISSION
+            assert members.producer_peer("c1") is peer
+            assert beat(other, "billing", "CLIENT_INNER_PRODUCER", "c2") == 0
+            assert members.producer_peer("c2") is None  # everybody may join that group: nothing is sent there
+            # A client that connects anew is there twice for a while.
+            assert beat(other, "orders", "pg_orders") == 0
+        eventually(lambda: members.producer_peer("c1") is None)
+        for group in ({"consumerGroup": "billing"}, {"producerGroup": "CLIENT_INNER_PRODUCER"}):
+            assert ask("billing", 35, {"clientID": "c1"} | group)[0] == ResponseCode.NO_PERMISSION
+        assert beat(first, "orders", "pg_orders") == 0
+    eventually(lambda: members.producer_peer("c1") is None)
+    eventually(lambda: ask("billing", 35, {"clientID": "c1", "consumerGroup": "billing"})[0] == 0)
+
+
+def test_names_of_producers_are_few_and_short(server: BrokerServer) -> None:
+    with Cluster(ClusterSettings.of_text(server.address)) as cluster:
+
+        def beat(client_id: str, *names: str) -> RemotingCommand:
+            body = body_of(clientID=client_id, producerDataSet=[{"groupName": one} for one in names])
+            return cluster.client.call(server.address, RemotingCommand(34, {}, body), 20_000)
+
+        for client_id in ("", "c" * 256, "c\nERROR"):
+            assert "printable characters" in (beat(client_id, "pg").remark or "")
+        for name in ("x" * 8192, "no name", "", "../pg"):
+            assert beat("c", name, "pg").code == ResponseCode.SYSTEM_ERROR
+            assert server._members.producer_peers(name) == []
+        assert len(server._members.producer_peers("pg")) == 1
+        for turn in range(2):
+            answer = beat("c", *(f"pg{turn}-{number}" for number in range(1000)))
+        assert answer.code == ResponseCode.SYSTEM_ERROR and "from one connection" in (answer.remark or "")
+        leaves = RemotingCommand(35, {"clientID": "c", "producerGroup": "pg"})
+        assert cluster.client.call(server.address, leaves, 20_000).code == 0
+        assert not server._members.producer_peers("pg") and not beat("c", "pg").code
+    eventually(lambda: server._members.producer_peer("c") is None)
+
+
+@pytest.mark.parametrize("failing", ["unregister", "consumer_ids"])
+def test_no_name_of_a_client_makes_a_line_of_the_log(
+    server: BrokerServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(type(server._served.broker), failing, fail)
+    fields = {"clientID": "c\nforged", "consumerGroup": "g\nforged"}
+    with Cluster(ClusterSettings.of_text(server.address)) as cluster:
+        cluster.client.call(server.address, RemotingCommand(35, fields), 20_000)
+    assert "forged" in caplog.text and "\nforged" not in caplog.text
+
+
+def test_a_name_that_lacks_a_right_makes_no_line_of_the_log(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    ask("billing", 11, PULL | {"topic": "T\nforged"})
+    assert "forged" in caplog.text and "\nforged" not in caplog.text
 
 
 def test_routes_are_for_every_user_and_for_nobody_else(guarded: BrokerServer, ask: Ask) -> None:

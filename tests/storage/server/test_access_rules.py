@@ -64,9 +64,39 @@ def test_topics_of_retries_and_dead_letters_belong_to_the_group(topic: str) -> N
     assert not may(member, Right.ADMIN, Resource.TOPIC, topic)
 
 
-def test_every_client_may_have_the_producer_that_java_makes_for_it() -> None:
-    assert may(user(), Right.PUB, Resource.GROUP, "CLIENT_INNER_PRODUCER")
-    assert not may(user(), Right.SUB, Resource.GROUP, "CLIENT_INNER_PRODUCER")
+@pytest.mark.parametrize(
+    "topic",
+    ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "rmq_sys_wheel_timer", "TBW102"],
+)
+def test_a_topic_that_holds_messages_of_others_is_opened_by_its_name_only(topic: str) -> None:
+    """Otherwise who has `*` would read there what a DENY keeps from it."""
+    wide = user({"*": "PUB|SUB|ADMIN", f"{topic[:-1]}*": "PUB|SUB|ADMIN"})
+    assert not any(may(wide, right, Resource.TOPIC, topic) for right in (Right.PUB, Right.SUB, Right.ADMIN))
+    assert may(user({topic: "SUB"}), Right.SUB, Resource.TOPIC, topic)
+    assert may(wide, Right.PUB, Resource.TOPIC, "RMQ_SYS_TRACE_TOPIC")
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        "CLIENT_INNER_PRODUCER", "_INNER_TRACE_PRODUCER", "_INNER_TRACE_PRODUCER-pg-PRODUCE",
+        "_INNER_TRACE_PRODUCER-ns%c-g-CONSUME-12",
+    ],
+)  # fmt: skip
+def test_every_client_may_have_the_producers_that_java_makes_for_it(group: str) -> None:
+    assert may(user(), Right.PUB, Resource.GROUP, group)
+    assert not may(user(), Right.SUB, Resource.GROUP, group)
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        "CLIENT_INNER_PRODUCER2", "CLIENT_INNER_PRODUCER\n", "_INNER_TRACE_PRODUCERS", "_INNER_TRACE_PRODUCER-pg",
+        "_INNER_TRACE_PRODUCER-pg-PRODUCE-x", "_INNER_TRACE_PRODUCER--PRODUCE",
+    ],
+)  # fmt: skip
+def test_a_group_that_only_begins_like_one_of_java_needs_its_right(group: str) -> None:
+    assert not may(user(), Right.PUB, Resource.GROUP, group)
 
 
 @pytest.mark.parametrize("pattern", ["", "Or*ders", "**"])

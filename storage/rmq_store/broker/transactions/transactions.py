@@ -27,7 +27,7 @@ from rmq_store.broker.transactions.half_records import HalfRecords
 from rmq_store.broker.write.single_copy import CopiedMessage
 from rmq_store.broker.write.single_record import OneMessageEncoder
 from rmq_store.broker.write.writer import Writer
-from rmq_store.errors import CorruptionError, ReadOnlyError, ResponseError, UsageError
+from rmq_store.errors import CorruptionError, OffsetOutOfRangeError, ReadOnlyError, ResponseError, UsageError
 from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS, TRANSACTION_MASK, SysFlag
 from rmq_store.format.frames.message import Message, check_message
 from rmq_store.format.frames.stored_message import StoredMessage
@@ -243,9 +243,11 @@ class Transactions:
     def _half_at(self, commit_log_offset: int) -> StoredMessage:
         try:
             found = message_at(self._log, self._queues.end(), commit_log_offset)
-        except UsageError as error:
+            entry = self._queues.commit_log_offset(HALF_TOPIC, _QUEUE, found.queue_offset)
+        except (UsageError, OffsetOutOfRangeError) as error:
             raise ResponseError(_SYSTEM_ERROR, "Find prepared transaction message failed") from error
-        if found.topic != HALF_TOPIC:
+        # A sender can write a body that is a sound record of a half message; but no queue entry points into a body.
+        if found.topic != HALF_TOPIC or entry != commit_log_offset:
             raise ResponseError(_SYSTEM_ERROR, "Find prepared transaction message failed")
         return found
 

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from rmq_store.broker.store.store import Store
-from rmq_store.errors import UsageError
+from rmq_store.errors import OffsetOutOfRangeError, UsageError
+from rmq_store.format.properties.property_string import REAL_TOPIC
+from rmq_store.format.text.names import is_sent_by_broker_only
 from rmq_store.protocol.bodies.groups import SubscriptionGroupConfig
-from rmq_store.protocol.errors import ResponseCode
+from rmq_store.protocol.errors import MQBrokerError, ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.request_codes import RequestCode, request_name
 from rmq_store.protocol.wire.signature import ACCESS_KEY, is_signed_with
@@ -87,8 +89,8 @@ class RequestCheck:
         """Return if the request may be carried out.
 
         Raises:
-            MQBrokerError: 16, the remark says what is missing.
-            RemotingCommandError: the body cannot be read.
+            MQBrokerError: 16, the remark says what is missing; 1, no message is at the place that is named.
+            RemotingCommandError, UsageError: a body or a place in the log cannot be read.
         """
         command = request.command
         user = self._users.signer(command) if self._users is not None else None
@@ -96,9 +98,9 @@ class RequestCheck:
         if user is not None:
             if row is None:
                 raise refusal(ResponseCode.NO_PERMISSION, f"{request_name(command.code)} has no declared right")
-            for need in needs_of(command, row, self._topic_at):
+            for need in () if user.is_admin else needs_of(command, row, self._topics_at):
                 if not user.may(need):
-                    _log.info("%s: %s lacks %s", request.peer.address, request_name(command.code), need)
+                    _log.info("%s: %s lacks %r", request.peer.address, request_name(command.code), str(need))
                     raise refusal(ResponseCode.NO_PERMISSION, f"no permission: {need} is missing")
         if row is not None and not self._is_admin and self._is_change(command, row):
             remark = (
@@ -114,11 +116,25 @@ class RequestCheck:
             return self._store.find_topic(command.ext_fields.get("topic", "")) is not None
         return SubscriptionGroupConfig.decode(command.body).group_name in self._store.groups()
 
-    def _topic_at(self, offset: int) -> str | None:
+    def _topics_at(self, offset: int) -> list[str]:
+        """The topic of the message at a place in the log, and the one that it is for if it waits in a system topic.
+        MQBrokerError 1: none is there; if one came before the processor looks, nobody would have asked for its right. A
+        record is a message if its queue has it: a sender can write a body that looks like a record of any topic.
+        """
         try:
-            return self._store.message_at(offset).topic
-        except UsageError:  # no message begins there: its processor says so
-            return None
+            found = self._store.message_at(offset)
+            behind = found.queue_offset + 1
+            (entry,) = self._store.queue_entries(found.topic, found.queue_id, found.queue_offset, behind)
+        except (UsageError, OffsetOutOfRangeError) as error:
+            raise _not_found(offset) from error
+        if entry["commit_log_offset"] != offset:
+            raise _not_found(offset)
+        real = found.properties.get(REAL_TOPIC)
+        return [found.topic, real] if real is not None and is_sent_by_broker_only(found.topic) else [found.topic]
+
+
+def _not_found(offset: int) -> MQBrokerError:
+    return refusal(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
 
 
 def refuse_always(request: Request) -> None:

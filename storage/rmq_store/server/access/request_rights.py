@@ -2,8 +2,8 @@
 
 A request that has no row is refused where there are users. Source: DefaultAuthorizationContextBuilder.java, which also
 takes a heartbeat and a lock apart by their groups and topics. Beyond it: a message that is named by its place in the
-log (33, 36) needs the right for its topic, and a producer group is joined by those only who may send for it, because
-brokers show its members half messages.
+log (33, 36, 309) needs the right for its topic, and a producer group is joined by those only who may send for it,
+because brokers show its members half messages.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from rmq_store.format.properties.property_string import PRODUCER_GROUP, TRANSACTION_PREPARED, parse_properties
+from rmq_store.format.text.ids import parse_offset_message_id
 from rmq_store.protocol.bodies.clients import (
     BatchAckMessageRequestBody,
     CheckClientRequestBody,
@@ -38,10 +40,20 @@ class Field(NamedTuple):
 
 
 class StoredMessage(NamedTuple):
-    """A need for the topic of the message at the place in the log that a field names."""
+    """A need for the topic of the message at the place in the log that a field names; `place` reads the field."""
 
     right: Right
     name: str
+    place: Callable[[str, str], int]
+
+
+class HalfMessage(NamedTuple):
+    """A need to send for the producer group of a half message: its members are asked how the transaction ends. The
+    fields name the properties, whose PGROUP counts, and the group of a message without it.
+    """
+
+    properties: str
+    group: str
 
 
 class WholeBroker(NamedTuple):
@@ -68,7 +80,7 @@ class Change(Enum):
 class Row(NamedTuple):
     """One request; without needs it is for every user."""
 
-    needs: tuple[Field | StoredMessage | WholeBroker | OfBody, ...] = ()
+    needs: tuple[Field | StoredMessage | HalfMessage | WholeBroker | OfBody, ...] = ()
     change: Change = Change.NO
 
 
@@ -82,6 +94,23 @@ def _group(right: Right, field: str = "consumerGroup") -> Field:
 
 def _needs(right: Right, resource: Resource, names: Iterable[str]) -> Iterator[Need]:
     return (Need(right, resource, name) for name in names)
+
+
+def _offset(field: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise RemotingCommandError(f"{field}={text[:64]!r} is no place in the log")
+    return int(text)
+
+
+def _message_id(field: str, text: str) -> int:
+    return parse_offset_message_id(text)[1]
+
+
+def _half(text: str, group: str) -> Iterator[Need]:
+    if TRANSACTION_PREPARED in text:  # few are: the properties of all others are read once, by the processor
+        properties = parse_properties(text.encode())
+        if properties.get(TRANSACTION_PREPARED, "").lower() == "true":
+            yield Need(_PUB, Resource.GROUP, properties.get(PRODUCER_GROUP, group))
 
 
 def _heartbeat(body: bytes) -> Iterator[Need]:
@@ -134,8 +163,8 @@ def _text(ack: Any, *names: str) -> str:
     return found[0]
 
 
-_SEND: Final = Row((_topic(_PUB),))
-_SEND_V2: Final = Row((_topic(_PUB, "b"),))
+_SEND: Final = Row((_topic(_PUB), HalfMessage("properties", "producerGroup")))
+_SEND_V2: Final = Row((_topic(_PUB, "b"), HalfMessage("i", "a")))
 _READ_TOPIC: Final = Row((_topic(_SUB),))
 _CONSUME: Final = Row((_topic(_SUB), _group(_SUB)))
 _OF_GROUP: Final = Row((_group(_SUB),))
@@ -148,8 +177,6 @@ _REFUSED: Final = Row((_BROKER,), Change.NEVER)
 
 UPDATE_NAMESRV_CONFIG: Final = 318
 UPDATE_CONTROLLER_CONFIG: Final = 1009
-_SEND_REPLY_MESSAGE: Final = 324
-_SEND_REPLY_MESSAGE_V2: Final = 325
 _RECALL_MESSAGE: Final = 370
 _ADVANCE_CLOCK: Final = 0x524D51
 
@@ -158,15 +185,15 @@ RIGHTS: Final[Mapping[int, Row]] = {
     RequestCode.SEND_MESSAGE: _SEND,
     RequestCode.SEND_MESSAGE_V2: _SEND_V2,
     RequestCode.SEND_BATCH_MESSAGE: _SEND_V2,
-    _SEND_REPLY_MESSAGE: _SEND,
-    _SEND_REPLY_MESSAGE_V2: _SEND_V2,
+    RequestCode.SEND_REPLY_MESSAGE: _SEND,
+    RequestCode.SEND_REPLY_MESSAGE_V2: _SEND_V2,
     _RECALL_MESSAGE: _SEND,
     RequestCode.END_TRANSACTION: Row((_group(_PUB, "producerGroup"),)),
-    RequestCode.CONSUMER_SEND_MSG_BACK: Row((_group(_SUB, "group"), StoredMessage(_SUB, "offset"))),
+    RequestCode.CONSUMER_SEND_MSG_BACK: Row((_group(_SUB, "group"), StoredMessage(_SUB, "offset", _offset))),
     RequestCode.PULL_MESSAGE: _CONSUME,
     RequestCode.LITE_PULL_MESSAGE: _CONSUME,
     RequestCode.QUERY_MESSAGE: _READ_TOPIC,
-    RequestCode.VIEW_MESSAGE_BY_ID: Row((StoredMessage(_SUB, "offset"),)),
+    RequestCode.VIEW_MESSAGE_BY_ID: Row((StoredMessage(_SUB, "offset", _offset),)),
     # offsets and queues
     RequestCode.QUERY_CONSUMER_OFFSET: _CONSUME,
     RequestCode.UPDATE_CONSUMER_OFFSET: _CONSUME,
@@ -218,7 +245,9 @@ RIGHTS: Final[Mapping[int, Row]] = {
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Row(_RESET, Change.ALWAYS),
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET: Row(_RESET, Change.ALWAYS),
     RequestCode.SET_MESSAGE_REQUEST_MODE: Row((_request_mode,), Change.ALWAYS),
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: Row((_group(_ADMIN), _topic(_SUB)), Change.ALWAYS),
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: Row(
+        (_group(_ADMIN), StoredMessage(_SUB, "msgId", _message_id)), Change.ALWAYS
+    ),
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: _CHANGE_BROKER,
     RequestCode.CLEAN_UNUSED_TOPIC: _CHANGE_BROKER,
     RequestCode.DELETE_EXPIRED_COMMITLOG: _CHANGE_BROKER,
@@ -248,11 +277,11 @@ RIGHTS: Final[Mapping[int, Row]] = {
 }
 
 
-def needs_of(command: RemotingCommand, row: Row, topic_at: Callable[[int], str | None]) -> Iterator[Need]:
-    """All that a request needs. `topic_at` finds the topic of the message at a place in the log, or None.
+def needs_of(command: RemotingCommand, row: Row, topics_at: Callable[[int], Iterable[str]]) -> Iterator[Need]:
+    """All that a request needs. `topics_at` finds those of the message at a place in the log, or raises.
 
     Raises:
-        RemotingCommandError: a body or a place in the log cannot be read.
+        RemotingCommandError, UsageError: a body or a place in the log cannot be read.
     """
     for one in row.needs:
         match one:
@@ -260,18 +289,12 @@ def needs_of(command: RemotingCommand, row: Row, topic_at: Callable[[int], str |
                 name = command.ext_fields.get(field)
                 if name is not None:
                     yield Need(right, resource, name)
-            case StoredMessage(right, field):
-                topic = topic_at(_place(command, field))
-                if topic is not None:
-                    yield Need(right, Resource.TOPIC, topic)
+            case StoredMessage(right, field, place):
+                offset = place(field, command.ext_fields.get(field, ""))
+                yield from _needs(right, Resource.TOPIC, topics_at(offset))
+            case HalfMessage(properties, group):
+                yield from _half(command.ext_fields.get(properties, ""), command.ext_fields.get(group, ""))
             case WholeBroker(right):
                 yield Need(right, Resource.BROKER, "")
             case _:
                 yield from one(command.body)
-
-
-def _place(command: RemotingCommand, field: str) -> int:
-    text = command.ext_fields.get(field, "")
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise RemotingCommandError(f"{field}={text[:64]!r} is no place in the log")
-    return int(text)

@@ -1,17 +1,19 @@
 """Rights of a user for topics and groups, by patterns (PlainAccessResource.java, AclAuthorizationHandler.java).
 
 A pattern is a name, a beginning of names with `*` behind it, or `*`. The most exact pattern that fits a name decides
-alone; what no pattern fits is denied. `%RETRY%group` and `%DLQ%group` belong to their group.
+alone; what no pattern fits is denied. `%RETRY%group` and `%DLQ%group` belong to their group. A system topic that only a
+broker sends to holds messages for every topic, so that no pattern with a `*` opens it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import Enum, Flag
 from typing import Final, NamedTuple
 
 from rmq_store.errors import UsageError
-from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX, retry_group
+from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX, is_sent_by_broker_only, retry_group
 
 
 class Right(Flag):
@@ -44,8 +46,17 @@ class Need(NamedTuple):
 
 _BY_NAME: Final = {right.name or "DENY": right for right in (Right.DENY, *Right)}
 _ANY: Final = "*"
-# Groups that every Java client or its trace dispatcher makes for itself; nothing is ever asked of their members.
-_CLIENTS_OWN_PRODUCERS: Final = ("CLIENT_INNER_PRODUCER", "_INNER_TRACE_PRODUCER")
+# MixAll.CLIENT_INNER_PRODUCER_GROUP; and AsyncTraceDispatcher: first the prefix alone, now with group, kind and number.
+_OWN_PRODUCER: Final = re.compile(
+    r"CLIENT_INNER_PRODUCER|_INNER_TRACE_PRODUCER(-[%|a-zA-Z0-9_-]+-(PRODUCE|CONSUME)(-[0-9]+)?)?", re.ASCII
+)
+
+
+def is_clients_own_producer(group: str) -> bool:
+    """True for the producer groups that every Java client or its trace dispatcher makes for itself. Everybody may join
+    them, so nothing is ever asked of their members.
+    """
+    return _OWN_PRODUCER.fullmatch(group) is not None
 
 
 def parse_rights(text: str) -> Right:
@@ -77,6 +88,10 @@ class Patterns:
             return named
         return next((right for beginning, right in self._beginnings if name.startswith(beginning)), Right.DENY)
 
+    def of_exactly(self, name: str) -> Right:
+        """The rights of the pattern that is the name itself."""
+        return self._names.get(name, Right.DENY)
+
 
 class User:
     """One access key. `is_admin`: may do everything. The secret has no text and is not compared."""
@@ -102,10 +117,11 @@ class User:
         right, resource, name = _of_group(need)
         if resource is Resource.BROKER:
             return False
-        if resource is Resource.GROUP and right is Right.PUB and name.startswith(_CLIENTS_OWN_PRODUCERS):
+        if resource is Resource.GROUP and right is Right.PUB and is_clients_own_producer(name):
             return True
-        patterns = self.topics if resource is Resource.TOPIC else self.groups
-        return right in patterns.of(name)
+        if resource is Resource.GROUP:
+            return right in self.groups.of(name)
+        return right in (self.topics.of_exactly(name) if is_sent_by_broker_only(name) else self.topics.of(name))
 
 
 def _of_group(need: Need) -> Need:

@@ -1,10 +1,13 @@
 """307 and 309: requests that a member of a group answers itself (AdminBrokerProcessor#callConsumer).
 
 The request goes to the member over its own connection, and its answer comes back as that of the broker. No thread
-waits in between.
+waits in between. It has the fields of its header only: the asker's signature stays here, as the member could use it for
+requests of its own.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from rmq_store.errors import UsageError
 from rmq_store.format.text.ids import parse_offset_message_id
@@ -14,6 +17,8 @@ from rmq_store.protocol.wire.group_headers import (
     ConsumeMessageDirectlyRequestHeader,
     GetConsumerRunningInfoRequestHeader,
 )
+from rmq_store.protocol.wire.header_fields import RequestHeader
+from rmq_store.protocol.wire.header_fields import request as request_of
 from rmq_store.server.processors.calling import CALL_TIMEOUT_MS, call_peer
 from rmq_store.server.processors.members import Members
 from rmq_store.server.processors.served_store import ServedStore
@@ -30,7 +35,7 @@ class MemberQuestions:
     def running_info(self, request: Request) -> None:
         """307: the member's description of itself."""
         header = request.header(GetConsumerRunningInfoRequestHeader)
-        self._pass_on(request, header.consumer_group, header.client_id, dict(request.command.ext_fields), b"")
+        self._pass_on(request, header.consumer_group, header.client_id, header, b"")
 
     def consume_directly(self, request: Request) -> None:
         """309: one message for the member's listener, and what came of it. MQBrokerError 1: no such message."""
@@ -40,10 +45,10 @@ class MemberQuestions:
             frame = self._served.store.frame_at(offset)
         except UsageError as error:
             raise _failed(f"can not find message by the id, {header.msg_id}: {error}") from error
-        fields = dict(request.command.ext_fields) | {"brokerName": self._served.name}
-        self._pass_on(request, header.consumer_group, header.client_id or "", fields, frame)
+        named = replace(header, broker_name=self._served.name)
+        self._pass_on(request, header.consumer_group, header.client_id or "", named, frame)
 
-    def _pass_on(self, request: Request, group: str, client_id: str, fields: dict[str, str], body: bytes) -> None:
+    def _pass_on(self, request: Request, group: str, client_id: str, header: RequestHeader, body: bytes) -> None:
         member = self._members.member(group, client_id)
         if member is None:
             raise _failed(f"The Consumer <{group}> <{client_id}> not online")
@@ -57,7 +62,7 @@ class MemberQuestions:
             passed.ext_fields = dict(answer.ext_fields)
             request.reply(passed)
 
-        call_peer(member.peer, RemotingCommand(request.command.code, fields, body), answered)
+        call_peer(member.peer, request_of(header, body), answered)
 
 
 def _failed(remark: str) -> MQBrokerError:

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from rmq_store.broker.filter.subscription import MessageSelector, Subscription
 from rmq_store.errors import UsageError
@@ -20,7 +20,7 @@ from rmq_store.protocol.bodies.clients import (
     HeartbeatData,
 )
 from rmq_store.protocol.bodies.groups import Connection, ConsumerConnection, ConsumerList, SubscriptionData
-from rmq_store.protocol.errors import ResponseCode
+from rmq_store.protocol.errors import MQBrokerError, ResponseCode
 from rmq_store.protocol.wire.command import LanguageCode, RemotingCommand
 from rmq_store.protocol.wire.group_headers import (
     GetConsumerListByGroupRequestHeader,
@@ -29,10 +29,10 @@ from rmq_store.protocol.wire.group_headers import (
     UnregisterClientRequestHeader,
 )
 from rmq_store.protocol.wire.header_fields import request as request_of
+from rmq_store.protocol.wire.signature import ACCESS_KEY
+from rmq_store.server.processors.connected_clients import ConnectedClients
 from rmq_store.server.processors.served_store import ServedStore
 from rmq_store.server.requests.request import Peer, Request, refusal
-
-T = TypeVar("T")
 
 _log: Final = logging.getLogger(__name__)
 
@@ -65,19 +65,24 @@ class Members:
         self._on_left = on_left
         self._turn = threading.RLock()
         self._consumers: dict[str, dict[str, Member]] = {}
-        self._producers: dict[str, dict[str, Peer]] = {}
+        self._connected = ConnectedClients()
         self._known_ids: dict[str, list[str]] = {}
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
     def heartbeat(self, request: Request) -> RemotingCommand:
-        """34. A group that is refused does not keep the client out of its other groups; its error is the answer."""
+        """34. A group that is refused does not keep the client out of its other groups; its error is the answer.
+        MQBrokerError 16: the client id is that of another user.
+        """
         beat = HeartbeatData.decode(request.command.body)
         _check_size(beat)
-        with self._turn:
-            for producer in beat.producer_data_set:
-                self._producers.setdefault(producer.group_name, {})[beat.client_id] = request.peer
+        self._connected.claim(beat.client_id, _user(request), request.peer)
         errors: list[Exception] = []
+        for producer in beat.producer_data_set:
+            try:
+                self._connected.produces(producer.group_name, beat.client_id, request.peer)
+            except (UsageError, MQBrokerError) as error:
+                errors.append(error)
         for consumer in beat.consumer_data_set:
             try:
                 self._beat(request, beat.client_id, consumer)
@@ -88,11 +93,11 @@ class Members:
         return request.answer(header=HeartbeatResponseHeader())
 
     def unregister(self, request: Request) -> RemotingCommand:
-        """35."""
+        """35. MQBrokerError 16: the client id is that of another user."""
         header = request.header(UnregisterClientRequestHeader)
+        self._connected.check_owner(header.client_id, _user(request), request.peer)
         if header.producer_group is not None:
-            with self._turn:
-                _forget(self._producers, header.producer_group, header.client_id)
+            self._connected.left(header.producer_group, header.client_id)
         if header.consumer_group is not None:
             self._on_left(header.consumer_group, header.client_id)
             self._leave(header.consumer_group, header.client_id)
@@ -164,13 +169,11 @@ class Members:
 
     def producer_peer(self, client_id: str) -> Peer | None:
         """The connection of a client that produces, in whichever group; None: it is not online here."""
-        with self._turn:
-            return next((known[client_id] for known in self._producers.values() if client_id in known), None)
+        return self._connected.producer(client_id)
 
     def producer_peers(self, group: str) -> list[Peer]:
         """The connections of a producer group."""
-        with self._turn:
-            return list(self._producers.get(group, {}).values())
+        return self._connected.producers(group)
 
     def consumer_peers(self, group: str) -> list[Peer]:
         """The connections of a consumer group."""
@@ -186,9 +189,7 @@ class Members:
                 for client_id, member in members.items()
                 if member.peer is peer
             ]
-            for group, producers in list(self._producers.items()):
-                for client_id in [one for one, known in producers.items() if known is peer]:
-                    _forget(self._producers, group, client_id)
+        self._connected.disconnected(peer)
         for group, client_id in gone:
             self._leave(group, client_id)
 
@@ -219,7 +220,7 @@ class Members:
         try:
             self._served.broker.unregister(group, client_id, keeps_locks=True)
         except Exception as error:
-            _log.warning("client %s could not leave group %s: %s", client_id, group, error)
+            _log.warning("client %r could not leave group %r: %s", client_id, group, error)
         self._notify_if_changed(group)
 
     def _notify_if_changed(self, group: str) -> None:
@@ -238,7 +239,12 @@ class Members:
             for peer in peers:
                 peer.send(notice)
         except Exception as error:
-            _log.warning("members of group %s are not told of a change: %s", group, error)
+            _log.warning("members of group %r are not told of a change: %s", group, error)
+
+
+def _user(request: Request) -> str:
+    """The user who has signed; "" where there are no users, unless the client signs all the same."""
+    return request.command.ext_fields.get(ACCESS_KEY, "")
 
 
 def _check_size(beat: HeartbeatData) -> None:
@@ -249,7 +255,7 @@ def _check_size(beat: HeartbeatData) -> None:
         raise refusal(ResponseCode.SYSTEM_ERROR, remark)
 
 
-def _forget(clients: dict[str, dict[str, T]], group: str, client_id: str) -> None:
+def _forget(clients: dict[str, dict[str, Member]], group: str, client_id: str) -> None:
     known = clients.get(group, {})
     known.pop(client_id, None)
     if not known:
