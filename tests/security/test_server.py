@@ -143,6 +143,7 @@ def test_a_one_way_request_without_a_right_changes_nothing(guarded: BrokerServer
         struct.pack(">i", 0),
         struct.pack(">ii", 100, 1 << 20),
         struct.pack(">ii", 100, 7 << 24),
+        struct.pack(">ii", 1 << 20, (256 << 10) + 1),
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ],
 )

@@ -3,6 +3,7 @@
     length int32, without itself | serialize type int8, header length int24 | header | body
 
 The decoder checks both lengths and the type as soon as these 8 bytes are there, before it keeps anything of the frame.
+A server takes shorter headers than the form allows: it reads them before it knows who asks, in the thread of all clients.
 """
 
 from __future__ import annotations
@@ -16,6 +17,12 @@ from rmq_store.protocol.wire.command import RemotingCommand, SerializeType
 
 FRAME_BYTES_MAX: Final = 16 << 20
 """The largest value of `length` that Java's peers accept (com.rocketmq.remoting.frameMaxLength)."""
+
+SERVED_HEADER_BYTES_MAX: Final = 256 << 10
+"""The largest header that a server takes: 32 KiB of properties, of which JSON may make six times as much."""
+
+FIELDS_MAX: Final = 1024
+"""The most fields of a header; RocketMQ's own have fewer than 40."""
 
 ROOM_BYTES: Final = 320 << 10
 """So much is kept for the frames of a connection that come in pieces: an answer to a pull has 256 KiB."""
@@ -55,8 +62,11 @@ class FrameDecoder:
     everything else: `failure` is the error.
     """
 
-    def __init__(self, max_frame_bytes: int = FRAME_BYTES_MAX) -> None:
+    def __init__(
+        self, max_frame_bytes: int = FRAME_BYTES_MAX, *, max_header_bytes: int = _HEADER_BYTES_MAX
+    ) -> None:
         self.max_frame_bytes = max_frame_bytes
+        self.max_header_bytes = max_header_bytes
         self.failure: RemotingCommandError | None = None
         # The incomplete frame: `_there` bytes of `_wanted`, or of its prefix while that is incomplete.
         self._room = bytearray(_PREFIX.size)
@@ -69,7 +79,7 @@ class FrameDecoder:
         Commands before a bad frame are returned; `failure` is set then, and the next call raises it.
 
         Raises:
-            RemotingCommandError: a bad frame: its length, its type, or its header.
+            RemotingCommandError: a bad frame: its lengths, its type, or its header.
         """
         if self.failure is not None:
             raise self.failure
@@ -180,6 +190,9 @@ class FrameDecoder:
             raise RemotingCommandError(f"oversized frame: {length} bytes, at most {self.max_frame_bytes} are allowed")
         if length < _MARK_BYTES or header_bytes > length - _MARK_BYTES:
             raise RemotingCommandError(f"bad lengths: a header of {header_bytes} bytes in a frame of {length}")
+        if header_bytes > self.max_header_bytes:
+            text = f"oversized header: {header_bytes} bytes, at most {self.max_header_bytes} are allowed"
+            raise RemotingCommandError(text)
         if mark >> 24 not in _KINDS:
             raise RemotingCommandError(f"unknown serialize type {mark >> 24}")
         return _LENGTH_BYTES + int(length)
@@ -190,4 +203,7 @@ def _command(view: memoryview, at: int, end: int) -> RemotingCommand:
     start = at + _PREFIX.size
     body_start = start + (mark & _HEADER_BYTES_MAX)
     decode = json_header.decode if mark >> 24 == SerializeType.JSON else binary_header.decode
-    return decode(bytes(view[start:body_start]), bytes(view[body_start:end]))
+    command = decode(bytes(view[start:body_start]), bytes(view[body_start:end]))
+    if len(command.ext_fields) > FIELDS_MAX:
+        raise RemotingCommandError(f"a header of {len(command.ext_fields)} fields, at most {FIELDS_MAX} are allowed")
+    return command

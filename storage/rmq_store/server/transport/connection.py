@@ -49,7 +49,8 @@ class Connection(asyncio.Protocol):
     def __init__(self, owner: ConnectionOwner, loop: asyncio.AbstractEventLoop) -> None:
         self._owner = owner
         self._loop = loop
-        self._decoder = FrameDecoder(owner.limits.frame_bytes_max)
+        limits = owner.limits
+        self._decoder = FrameDecoder(limits.frame_bytes_max, max_header_bytes=limits.header_bytes_max)
         self._transport: asyncio.Transport | None = None
         self._outgoing: deque[bytes] = deque()
         self._turn = threading.Lock()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rmq_store.protocol.wire.frames import FRAME_BYTES_MAX
+from rmq_store.protocol.wire.frames import FRAME_BYTES_MAX, SERVED_HEADER_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +19,7 @@ class ListenerLimits:
 
     connections_max: int = 20_000
     frame_bytes_max: int = FRAME_BYTES_MAX
+    header_bytes_max: int = SERVED_HEADER_BYTES_MAX
     unsent_bytes_max: int = 4 << 20
     unread_bytes_max: int = 256 << 20
     requests_max: int = 1024
