@@ -3,7 +3,7 @@
     length int32, without itself | serialize type int8, header length int24 | header | body
 
 The decoder checks both lengths and the type as soon as these 8 bytes are there, before it keeps anything of the frame.
-A server takes shorter headers than the form allows: it reads them before it knows who asks, in the thread of all clients.
+A server takes shorter headers than the form allows: it reads them before it knows who asks, in the thread of all.
 """
 
 from __future__ import annotations
