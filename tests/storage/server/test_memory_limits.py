@@ -23,6 +23,7 @@ from rmq_store.server.processors.members import Members
 from rmq_store.server.processors.replies import ReplyProcessor
 from rmq_store.server.requests.dispatcher import Dispatcher, Service
 from rmq_store.server.requests.request import Request
+from rmq_store.server.transport.incomplete_frames import IncompleteFrames
 from rmq_store.server.transport.limits import ListenerLimits
 from rmq_store.server.transport.listener import Listener
 from rmq_store.server.transport.working_bytes import Charge, WorkingBytes
@@ -152,6 +153,53 @@ def test_a_request_is_done_whatever_becomes_of_it(code: int) -> None:
     charge = Charge(5, counted.append)
     Dispatcher(services).receive(Request(RemotingCommand(code), Peer(), done=charge.release))
     assert counted == [5]
+
+
+def test_incomplete_frames_of_all_clients_have_a_limit(
+    taking: Callable[..., Taking], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The oldest frame goes: whoever stops within one must not keep the others from sending theirs."""
+    server = taking(incomplete_bytes_max=3 << 20)
+    incomplete = server.listener.incomplete
+    stopped, going = server.client(), server.client()
+    stopped.sendall(frame(2 << 20)[: 3 << 19])
+    eventually(lambda: incomplete.count >= 3 << 19)
+    whole = frame(2 << 20)
+    going.sendall(whole[:-1])
+    eventually(lambda: len(server.listener.connections) == 1)
+    assert stopped.recv(1) == b""
+    assert "the oldest; the connection is closed" in caplog.text
+    going.sendall(whole[-1:])
+    eventually(lambda: len(server.requests) == 1)
+    assert incomplete.count == 0
+
+
+def test_no_memory_of_a_frame_is_kept_behind_it(taking: Callable[..., Taking]) -> None:
+    server = taking()
+    client, whole = server.client(), frame(100_000)
+    client.sendall(whole[:50_000])
+    eventually(lambda: server.listener.incomplete.count == len(whole))
+    client.sendall(whole[50_000:] + whole[:1])
+    eventually(lambda: len(server.requests) == 1)
+    eventually(lambda: server.listener.incomplete.count == 8)
+    client.close()
+    eventually(lambda: server.listener.incomplete.count == 0)
+
+
+def test_a_frame_that_begins_anew_is_no_old_one() -> None:
+    class Kept:
+        def __init__(self) -> None:
+            self.is_given_up = False
+
+        def give_up(self, reason: str) -> None:
+            self.is_given_up = True
+
+    frames, first, second = IncompleteFrames(100), Kept(), Kept()
+    frames.keep(first, 10)
+    frames.keep(second, 10)
+    frames.keep(first, 20, is_new=True)
+    frames.keep(second, 85)
+    assert (first.is_given_up, second.is_given_up, frames.count) == (False, True, 20)
 
 
 class Silent:

@@ -58,20 +58,30 @@ class FrameDecoder:
 
     Bytes come by `feed`; or, while a frame is incomplete, into `room`, and `fill` says how many came. Of an incomplete
     frame the decoder keeps what came, in memory that grows in steps with it: a length alone makes it allocate
-    ROOM_BYTES at most. After the first bad frame the place of the next one is unknown, so that the decoder refuses
-    everything else: `failure` is the error.
+    ROOM_BYTES at most. Between two frames it keeps that room, unless `keeps_room` is False. After the first bad frame
+    the place of the next one is unknown, so that the decoder refuses everything else: `failure` is the error.
     """
 
     def __init__(
-        self, max_frame_bytes: int = FRAME_BYTES_MAX, *, max_header_bytes: int = _HEADER_BYTES_MAX
+        self,
+        max_frame_bytes: int = FRAME_BYTES_MAX,
+        *,
+        max_header_bytes: int = _HEADER_BYTES_MAX,
+        keeps_room: bool = True,
     ) -> None:
         self.max_frame_bytes = max_frame_bytes
         self.max_header_bytes = max_header_bytes
+        self._room_bytes_kept = ROOM_BYTES if keeps_room else _PREFIX.size
         self.failure: RemotingCommandError | None = None
         # The incomplete frame: `_there` bytes of `_wanted`, or of its prefix while that is incomplete.
         self._room = bytearray(_PREFIX.size)
         self._there = 0
         self._wanted = _PREFIX.size
+
+    @property
+    def kept_bytes(self) -> int:
+        """The memory of the incomplete frame, whether bytes are in it or not yet; 0: there is no such frame."""
+        return len(self._room) if self._there else 0
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[RemotingCommand]:
         """Take the next bytes and return the commands that are complete.
@@ -172,7 +182,7 @@ class FrameDecoder:
             return
         with memoryview(self._room) as view:
             commands.append(_command(view, 0, self._wanted))
-        self._reset(self._room if len(self._room) <= ROOM_BYTES else bytearray(_PREFIX.size))
+        self._reset(self._room if len(self._room) <= self._room_bytes_kept else bytearray(_PREFIX.size))
 
     def _grow(self, needed: int) -> None:
         """Make the memory of the incomplete frame larger than what is there, `needed` bytes, unless it is complete."""

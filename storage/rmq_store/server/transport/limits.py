@@ -14,7 +14,8 @@ class ListenerLimits:
     A client whose unread answers have `unsent_bytes_max` is not read until it has taken some. Requests that it has sent
     before are answered all the same; at `unread_bytes_max` the connection is closed. A client is not read while
     `requests_max` of its requests are in work, and no client while the requests of all have `working_bytes_max`. A pull
-    that is held is not in work. `idle_ms`: a connection that sends no whole request for so long is closed.
+    that is held is not in work. Of incomplete frames all clients have `incomplete_bytes_max`: then the connection with
+    the oldest one is closed. `idle_ms`: a connection that sends no whole request for so long is closed.
     """
 
     connections_max: int = 20_000
@@ -24,5 +25,6 @@ class ListenerLimits:
     unread_bytes_max: int = 256 << 20
     requests_max: int = 1024
     working_bytes_max: int = 256 << 20
+    incomplete_bytes_max: int = 128 << 20
     idle_ms: int = 120_000
     tls_handshake_ms: int = 10_000
