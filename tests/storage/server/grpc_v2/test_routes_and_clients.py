@@ -161,6 +161,14 @@ def test_bad_settings_end_the_stream_with_a_status(stub: Stub) -> None:
     assert talk.ends()
 
 
+def test_settings_have_a_number_of_topics(stub: Stub) -> None:
+    talk = Talk(stub)
+    entries = [{"topic": {"name": "../no topic"}}] * 1001
+    talk.say(client_type=ClientType.PUSH_CONSUMER, subscription={"group": {"name": "cg"}, "subscriptions": entries})
+    assert talk.hear().status.code == Code.BAD_REQUEST  # before any of them is looked at
+    assert talk.ends()
+
+
 def test_a_server_that_stops_ends_streams_and_receives_at_once(server: BrokerServer, stub: Stub) -> None:
     talk = Talk(stub)
     talk.say(client_type=ClientType.PRODUCER, publishing={})
