@@ -169,6 +169,7 @@ def test_a_half_message_inside_a_body_ends_no_transaction(server: BrokerServer) 
         struct.pack(">i", 0),
         struct.pack(">ii", 100, 1 << 20),
         struct.pack(">ii", 100, 7 << 24),
+        struct.pack(">ii", 1 << 20, (256 << 10) + 1),
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ],
 )

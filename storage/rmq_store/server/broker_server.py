@@ -99,13 +99,29 @@ def advertised(address: str) -> str:
     return str(host)
 
 
+def host_of(address: str) -> str:
+    """The IP address of `ip:port`, without brackets. UsageError: it is no such address."""
+    return str(Host.parse(address)).rpartition(":")[0].strip("[]")
+
+
+def _check_grpc_beside_tls(tls: TlsFiles, certificate: Certificate | None) -> None:
+    """UsageError: the gRPC port would take clients that the port beside it refuses."""
+    if tls.client_ca_file is not None:
+        raise UsageError("gRPC does not ask clients for certificates yet: serve without it, or without a client CA")
+    if certificate is None:
+        raise UsageError(
+            "gRPC in plain text beside a port with TLS would be open to all: give it a certificate (--grpc-tls)"
+        )
+
+
 class BrokerServer:
     """Serves a store at `host:port` (0: a free port) until `close`. Clients are told this address.
 
     A store given by path is opened for writing, with `config` and `create` as for `Store.open`. The store host of new
     messages becomes the served address, in all processes that open the store from now on: clients dial it. The server
     delivers delayed messages. `grpc_port` (0: a free port) serves RocketMQ's clients of version 5 over gRPC, too, at
-    `grpc_address`; with `grpc_certificate` over TLS only. It needs the extra [grpc], and has no users yet.
+    `grpc_address`; with `grpc_certificate` over TLS only. It needs the extra [grpc], has no users yet, and does not ask
+    clients for certificates: so it is refused beside users and `client_ca_file`, and in plain text beside `tls`.
 
     `acl_file` has the users (`rmq_store.server.access.acl_file`); without it everybody may ask. Changes of what exists
     are carried out with `admin` only. With `tls` no client is taken without TLS.
@@ -139,6 +155,8 @@ class BrokerServer:
     ) -> None:
         if grpc_port is not None and acl_file is not None:
             raise UsageError("gRPC has no access control yet: serve a store with users without it")
+        if grpc_port is not None and tls is not None:
+            _check_grpc_beside_tls(tls, grpc_certificate)
         self._users = Users(Path(acl_file)) if acl_file is not None else None
         self._is_admin = admin
         context = server_context(tls) if tls is not None else None
@@ -220,7 +238,7 @@ class BrokerServer:
             from rmq_store.server.grpc_v2.grpc_server import GrpcServer
         except ImportError as error:
             raise UsageError("gRPC needs grpcio and protobuf: pip install 'pyspark-rmq[grpc]'") from error
-        server = GrpcServer(self._served, host, port, certificate)
+        server = GrpcServer(self._served, host, port, certificate, advertised_host=host_of(self.address))
         parts.callback(server.close)
         return server.address
 

@@ -244,3 +244,8 @@ def test_a_registration_that_inflates_without_end_is_refused(monkeypatch: pytest
     monkeypatch.setattr(compressed_registration, "BODY_BYTES_MAX", 1000)
     with pytest.raises(RemotingCommandError, match="more than 1000 bytes"):
         compressed_registration.decode_compressed_registration(zlib.compress(bytes(1 << 20)))
+
+
+def test_a_registration_says_how_many_topics_it_has_before_they_are_read() -> None:
+    with pytest.raises(RemotingCommandError, match="has 100001 topics, at most 100000"):
+        compressed_registration.decode_compressed_registration(compressed([], count=100_001))

@@ -6,6 +6,7 @@ import pytest
 
 from rmq_store.protocol.bodies.routes import BrokerData
 from rmq_store.protocol.bodies.topics import TopicConfig
+from rmq_store.protocol.errors import MQBrokerError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.server.name_server import route_table
 from rmq_store.server.name_server.route_table import RouteTable
@@ -68,6 +69,54 @@ def test_a_broker_is_gone_with_its_connection_or_when_it_is_silent(monkeypatch: 
     now_s = route_table.time.monotonic() + 31
     monkeypatch.setattr(route_table.time, "monotonic", lambda: now_s)
     assert addresses(table) == {}
+
+
+def test_a_broker_is_never_kept_for_longer_than_two_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = RouteTable()
+    table.register(broker(), 0, "h:1", TOPICS, expires_ms=1 << 60)
+    table.register(broker("broker-b"), 0, "h:2", TOPICS, expires_ms=-(1 << 60))
+    assert addresses(table) == {"broker-a": {0: "h:1"}, "broker-b": {0: "h:2"}}
+    now_s = route_table.time.monotonic() + 121
+    monkeypatch.setattr(route_table.time, "monotonic", lambda: now_s)
+    assert addresses(table) == {}
+
+
+def test_registrations_have_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, limit in (("BROKERS_MAX", 2), ("ADDRESSES_MAX", 2), ("TOPICS_MAX", 3), ("ALL_TOPICS_MAX", 4)):
+        monkeypatch.setattr(route_table, name, limit)
+    table = RouteTable()
+
+    def topics(count: int, name: str = "T") -> dict[str, TopicConfig]:
+        return {f"{name}{number}": TopicConfig(topic_name="x") for number in range(count)}
+
+    def refused(name: str, topics: dict[str, TopicConfig], broker_id: int = 0, address: str = "h:1") -> str:
+        with pytest.raises(MQBrokerError) as caught:
+            table.register(broker(name), broker_id, address, topics)
+        return caught.value.remark or ""
+
+    assert "4 topics: a broker has 3 at most" in refused("broker-a", topics(4))
+    assert "a topic has at most 255 characters" in refused("broker-a", topics(1, "x" * 255))
+    assert "have at most 255 characters" in refused("b" * 256, {})
+    assert "have at most 255 characters" in refused("broker-a", {}, address="h" * 256)
+    table.register(broker(), 0, "h:1", topics(3))
+    table.register(broker(), 0, "h:1", topics(3))  # the same again is no more than before
+    assert "all together 4" in refused("broker-b", topics(2))
+    table.register(broker("broker-b"), 0, "h:2", topics(1))
+    assert "2 names of brokers are registered already" in refused("broker-c", {})
+    table.register(broker(), 1, "h:3", {})
+    assert "broker broker-a has 2 addresses already" in refused("broker-a", {}, 2, "h:4")
+    assert len(table.topics()) == 3
+    now_s = route_table.time.monotonic() + 121
+    monkeypatch.setattr(route_table.time, "monotonic", lambda: now_s)
+    table.register(broker("broker-c"), 0, "h:5", topics(3))  # brokers that are gone make room
+
+
+def test_of_a_topic_only_what_its_route_needs_is_kept() -> None:
+    table = RouteTable()
+    huge = TopicConfig(topic_name="x" * 1000, perm=4, topic_filter_type="y" * 1000, attributes={"+a": "b" * 1000})
+    table.register(broker(), 0, "h:1", {"Orders": huge})
+    (kept,) = table._brokers["broker-a"].topics.values()
+    assert kept == TopicConfig(topic_name="Orders", perm=4)
 
 
 def test_only_who_registered_can_unregister() -> None:

@@ -148,15 +148,16 @@ def run(
         return
     refuse_open_address(listen[0], is_open=insecure or access.acl is not None, is_told=not advertise)
     raise_file_limit()
-    from rmq_store.server.broker_server import BrokerServer
+    from rmq_store.server.broker_server import BrokerServer, host_of
 
     host, port = listen
+    told_host = host_of(advertise) if advertise else host
     with (
         stopped(until_stdin_closes=until_stdin_closes) as stop,
         BrokerServer(
             root, host=host, port=port, config=config, acl_file=access.acl, admin=access.admin, tls=access.tls(),
             advertise=advertise, name_servers=register_with or "",
-            grpc_port=None if grpc is None else grpc[1], grpc_certificate=_certificate(grpc_tls, host),
+            grpc_port=None if grpc is None else grpc[1], grpc_certificate=_certificate(grpc_tls, told_host),
         ) as server,
         written_address(port_file, server.address),
     ):

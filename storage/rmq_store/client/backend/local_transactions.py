@@ -54,7 +54,8 @@ class LocalTransactions:
         try:
             with self._turn.entered():
                 if self._thread is None:
-                    self._stop = stop = SimpleQueue()
+                    stop: SimpleQueue[None] = SimpleQueue()
+                    self._stop = stop
                     thread = Background(lambda: self._ask(stop), "rmq-transaction-rounds")
                     thread.start()
                     self._thread = thread

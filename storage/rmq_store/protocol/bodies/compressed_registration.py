@@ -19,6 +19,9 @@ from rmq_store.protocol.bodies.topics import DataVersion, TopicConfig, TopicConf
 from rmq_store.protocol.errors import RemotingCommandError
 
 BODY_BYTES_MAX: Final = 64 << 20
+TOPICS_MAX: Final = 100_000
+"""The most topics of one registration."""
+
 _LENGTH: Final = struct.Struct(">i")
 _TOPIC_FIELDS: Final = 5
 
@@ -27,11 +30,13 @@ def decode_compressed_registration(body: bytes) -> RegisterBrokerBody:
     """The version and the topics of a broker.
 
     Raises:
-        RemotingCommandError: not of that form, or more than BODY_BYTES_MAX when it is inflated.
+        RemotingCommandError: not of that form, more than BODY_BYTES_MAX when it is inflated, or more than TOPICS_MAX.
     """
     plain = _inflated(body)
     version, at = _text(plain, 0)
     count, at = _number(plain, at)
+    if count > TOPICS_MAX:
+        raise RemotingCommandError(f"the registration has {count} topics, at most {TOPICS_MAX} are allowed")
     topics = {}
     for _ in range(count):
         text, at = _text(plain, at)

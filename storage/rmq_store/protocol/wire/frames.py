@@ -3,6 +3,7 @@
     length int32, without itself | serialize type int8, header length int24 | header | body
 
 The decoder checks both lengths and the type as soon as these 8 bytes are there, before it keeps anything of the frame.
+A server takes shorter headers than the form allows: it reads them before it knows who asks, in the thread of all.
 """
 
 from __future__ import annotations
@@ -16,6 +17,12 @@ from rmq_store.protocol.wire.command import RemotingCommand, SerializeType
 
 FRAME_BYTES_MAX: Final = 16 << 20
 """The largest value of `length` that Java's peers accept (com.rocketmq.remoting.frameMaxLength)."""
+
+SERVED_HEADER_BYTES_MAX: Final = 256 << 10
+"""The largest header that a server takes: 32 KiB of properties, of which JSON may make six times as much."""
+
+FIELDS_MAX: Final = 1024
+"""The most fields of a header; RocketMQ's own have fewer than 40."""
 
 ROOM_BYTES: Final = 320 << 10
 """So much is kept for the frames of a connection that come in pieces: an answer to a pull has 256 KiB."""
@@ -51,17 +58,30 @@ class FrameDecoder:
 
     Bytes come by `feed`; or, while a frame is incomplete, into `room`, and `fill` says how many came. Of an incomplete
     frame the decoder keeps what came, in memory that grows in steps with it: a length alone makes it allocate
-    ROOM_BYTES at most. After the first bad frame the place of the next one is unknown, so that the decoder refuses
-    everything else: `failure` is the error.
+    ROOM_BYTES at most. Between two frames it keeps that room, unless `keeps_room` is False. After the first bad frame
+    the place of the next one is unknown, so that the decoder refuses everything else: `failure` is the error.
     """
 
-    def __init__(self, max_frame_bytes: int = FRAME_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        max_frame_bytes: int = FRAME_BYTES_MAX,
+        *,
+        max_header_bytes: int = _HEADER_BYTES_MAX,
+        keeps_room: bool = True,
+    ) -> None:
         self.max_frame_bytes = max_frame_bytes
+        self.max_header_bytes = max_header_bytes
+        self._room_bytes_kept = ROOM_BYTES if keeps_room else _PREFIX.size
         self.failure: RemotingCommandError | None = None
         # The incomplete frame: `_there` bytes of `_wanted`, or of its prefix while that is incomplete.
         self._room = bytearray(_PREFIX.size)
         self._there = 0
         self._wanted = _PREFIX.size
+
+    @property
+    def kept_bytes(self) -> int:
+        """The memory of the incomplete frame, whether bytes are in it or not yet; 0: there is no such frame."""
+        return len(self._room) if self._there else 0
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[RemotingCommand]:
         """Take the next bytes and return the commands that are complete.
@@ -69,7 +89,7 @@ class FrameDecoder:
         Commands before a bad frame are returned; `failure` is set then, and the next call raises it.
 
         Raises:
-            RemotingCommandError: a bad frame: its length, its type, or its header.
+            RemotingCommandError: a bad frame: its lengths, its type, or its header.
         """
         if self.failure is not None:
             raise self.failure
@@ -162,7 +182,7 @@ class FrameDecoder:
             return
         with memoryview(self._room) as view:
             commands.append(_command(view, 0, self._wanted))
-        self._reset(self._room if len(self._room) <= ROOM_BYTES else bytearray(_PREFIX.size))
+        self._reset(self._room if len(self._room) <= self._room_bytes_kept else bytearray(_PREFIX.size))
 
     def _grow(self, needed: int) -> None:
         """Make the memory of the incomplete frame larger than what is there, `needed` bytes, unless it is complete."""
@@ -180,6 +200,9 @@ class FrameDecoder:
             raise RemotingCommandError(f"oversized frame: {length} bytes, at most {self.max_frame_bytes} are allowed")
         if length < _MARK_BYTES or header_bytes > length - _MARK_BYTES:
             raise RemotingCommandError(f"bad lengths: a header of {header_bytes} bytes in a frame of {length}")
+        if header_bytes > self.max_header_bytes:
+            text = f"oversized header: {header_bytes} bytes, at most {self.max_header_bytes} are allowed"
+            raise RemotingCommandError(text)
         if mark >> 24 not in _KINDS:
             raise RemotingCommandError(f"unknown serialize type {mark >> 24}")
         return _LENGTH_BYTES + int(length)
@@ -190,4 +213,7 @@ def _command(view: memoryview, at: int, end: int) -> RemotingCommand:
     start = at + _PREFIX.size
     body_start = start + (mark & _HEADER_BYTES_MAX)
     decode = json_header.decode if mark >> 24 == SerializeType.JSON else binary_header.decode
-    return decode(bytes(view[start:body_start]), bytes(view[body_start:end]))
+    command = decode(bytes(view[start:body_start]), bytes(view[body_start:end]))
+    if len(command.ext_fields) > FIELDS_MAX:
+        raise RemotingCommandError(f"a header of {len(command.ext_fields)} fields, at most {FIELDS_MAX} are allowed")
+    return command

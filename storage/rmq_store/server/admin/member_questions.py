@@ -22,7 +22,7 @@ from rmq_store.protocol.wire.header_fields import request as request_of
 from rmq_store.server.processors.calling import CALL_TIMEOUT_MS, call_peer
 from rmq_store.server.processors.members import Members
 from rmq_store.server.processors.served_store import ServedStore
-from rmq_store.server.requests.request import Request, refusal
+from rmq_store.server.requests.request import Later, Request, refusal, refuse_body
 
 
 class MemberQuestions:
@@ -32,13 +32,15 @@ class MemberQuestions:
         self._served = served
         self._members = members
 
-    def running_info(self, request: Request) -> None:
+    def running_info(self, request: Request) -> Later:
         """307: the member's description of itself."""
+        refuse_body(request)
         header = request.header(GetConsumerRunningInfoRequestHeader)
-        self._pass_on(request, header.consumer_group, header.client_id, header, b"")
+        return self._pass_on(request, header.consumer_group, header.client_id, header, b"")
 
-    def consume_directly(self, request: Request) -> None:
+    def consume_directly(self, request: Request) -> Later:
         """309: one message for the member's listener, and what came of it. MQBrokerError 1: no such message."""
+        refuse_body(request)
         header = request.header(ConsumeMessageDirectlyRequestHeader)
         try:
             _, offset = parse_offset_message_id(header.msg_id or "")
@@ -46,14 +48,20 @@ class MemberQuestions:
         except UsageError as error:
             raise _failed(f"can not find message by the id, {header.msg_id}: {error}") from error
         named = replace(header, broker_name=self._served.name)
-        self._pass_on(request, header.consumer_group, header.client_id or "", named, frame)
+        return self._pass_on(request, header.consumer_group, header.client_id or "", named, frame)
 
-    def _pass_on(self, request: Request, group: str, client_id: str, header: RequestHeader, body: bytes) -> None:
+    def _pass_on(self, request: Request, group: str, client_id: str, header: RequestHeader, body: bytes) -> Later:
         member = self._members.member(group, client_id)
         if member is None:
             raise _failed(f"The Consumer <{group}> <{client_id}> not online")
 
         def answered(answer: RemotingCommand | None) -> None:
+            try:
+                pass_back(answer)
+            finally:
+                request.done()
+
+        def pass_back(answer: RemotingCommand | None) -> None:
             if answer is None:
                 remark = f"consumer <{group}> <{client_id}> Timeout: no answer within {CALL_TIMEOUT_MS} ms"
                 request.reply(request.answer(ResponseCode.CONSUME_MSG_TIMEOUT, remark))
@@ -63,6 +71,7 @@ class MemberQuestions:
             request.reply(passed)
 
         call_peer(member.peer, request_of(header, body), answered)
+        return Later.IN_WORK
 
 
 def _failed(remark: str) -> MQBrokerError:

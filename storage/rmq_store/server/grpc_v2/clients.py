@@ -132,6 +132,8 @@ class Clients:
 
     async def _subscribe(self, settings: Any, asked: Any, caller: Caller) -> None:
         name = group_of(asked.group)
+        if len(asked.subscriptions) > TOPICS_MAX:
+            raise Refusal(Code.BAD_REQUEST, f"a client subscribes to {TOPICS_MAX} topics of a group at most")
         topics = frozenset(topic_of(entry.topic) for entry in asked.subscriptions)
         await self._see(name, caller.known_id(), topics)
         group = await self._workers.run(lambda: self._served.group(name))

@@ -40,16 +40,25 @@ _OPTIONS: Final = (
 
 class GrpcServer:
     """Serves gRPC at `host:port` (0: a free port) from the constructor on until `close`. With a certificate the port
-    speaks TLS only, otherwise plain text only.
+    speaks TLS only, otherwise plain text only. Routes tell clients `advertised_host`, if it is given, with this port.
 
     Raises:
         UsageError: the address cannot be listened at, or the certificate and its key do not fit.
     """
 
-    def __init__(self, served: ServedStore, host: str, port: int = 0, certificate: Certificate | None = None) -> None:
+    def __init__(
+        self,
+        served: ServedStore,
+        host: str,
+        port: int = 0,
+        certificate: Certificate | None = None,
+        *,
+        advertised_host: str | None = None,
+    ) -> None:
         self.port = port
         self._served = served
         self._host = host
+        self._advertised_host = advertised_host or host
         self._certificate = certificate
         self._problem: Exception | None = None
         self._is_ready = threading.Event()
@@ -61,18 +70,21 @@ class GrpcServer:
         self._is_ready.wait()
         if self._problem is not None:
             self.close()
-            raise UsageError(f"cannot serve gRPC at {self.address}: {self._problem}") from self._problem
+            raise UsageError(f"cannot serve gRPC at {self._at(host)}: {self._problem}") from self._problem
 
     @property
     def address(self) -> str:
         """`host:port`, as clients dial it."""
-        return f"[{self._host}]:{self.port}" if ":" in self._host else f"{self._host}:{self.port}"
+        return self._at(self._advertised_host)
 
     def close(self) -> None:
         """Take no more calls, answer those that were taken, end streams. Does nothing the second time."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._closing.set)
             self._thread.join()
+
+    def _at(self, host: str) -> str:
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     def _run(self) -> None:
         try:
@@ -88,7 +100,7 @@ class GrpcServer:
     async def _serve(self) -> None:
         server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_CALLS_MAX)
         self.port = self._listen(server)
-        routes = Routes(self._served, self._host, self.port)
+        routes = Routes(self._served, self._advertised_host, self.port)
         clients, holds = Clients(self._served, self._calls), HeldReceives(self._served.store, self._calls)
         sending = Sending(self._served, routes, self._sends)
         receiving = Receiving(self._served, routes, clients, holds, self._calls)
@@ -104,6 +116,6 @@ class GrpcServer:
 
     def _listen(self, server: Any) -> int:
         if self._certificate is None:
-            return int(server.add_insecure_port(self.address))
+            return int(server.add_insecure_port(self._at(self._host)))
         pair = (self._certificate.key, self._certificate.chain)
-        return int(server.add_secure_port(self.address, grpc.ssl_server_credentials((pair,))))
+        return int(server.add_secure_port(self._at(self._host), grpc.ssl_server_credentials((pair,))))

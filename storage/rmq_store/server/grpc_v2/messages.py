@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any, Final
 
 from rmq_store.format.frames.message import Message
@@ -16,6 +17,10 @@ from rmq_store.server.grpc_v2.statuses import Refusal
 _PROPERTIES_MAX: Final = 128
 _PROPERTIES_BYTES_MAX: Final = 16 << 10
 _GROUP_BYTES_MAX: Final = 64
+# All texts of a message end up in its properties.
+_TEXTS_MAX: Final = names.PROPERTIES_BYTES_MAX
+# The separators of stored properties are among them.
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 # MessageConst.STRING_HASH_SET: properties that clients do not set themselves, and do not see.
 _SYSTEM_PROPERTIES: Final = frozenset(
@@ -44,6 +49,7 @@ def message_to_store(message: Any, topic: str, body_bytes_max: int) -> Message:
     if len(body) > body_bytes_max:
         text = f"message body cannot exceed the max {body_bytes_max}: it has {len(body)} bytes"
         raise Refusal(Code.MESSAGE_BODY_TOO_LARGE, text)
+    _check_lengths(message)
     _check_type(system)
     if not system.message_id.strip() or _has_control(system.message_id):
         raise Refusal(Code.ILLEGAL_MESSAGE_ID, "message id cannot be empty, and holds no control character")
@@ -124,6 +130,19 @@ def _stored_type(message: MessageExt) -> MessageType:
     return MessageType.FIFO if names.SHARDING_KEY in message.properties else MessageType.NORMAL
 
 
+def _check_lengths(message: Any) -> None:
+    """Refuse a message whose texts can fit no message, before any of them is looked at: this is the event loop."""
+    system, user = message.system_properties, message.user_properties
+    if len(user) > _PROPERTIES_MAX:
+        raise Refusal(Code.MESSAGE_PROPERTIES_TOO_LARGE, f"too many user properties, max is {_PROPERTIES_MAX}")
+    if len(system.keys) <= _TEXTS_MAX:
+        own = (system.message_id, system.message_group, system.trace_context, system.tag)
+        if sum(map(len, (*own, *system.keys, *user, *user.values()))) <= _TEXTS_MAX:
+            return
+    text = f"the texts of a message are too large, max is {_TEXTS_MAX}"
+    raise Refusal(Code.MESSAGE_PROPERTIES_TOO_LARGE, text)
+
+
 def _check_type(system: Any) -> None:
     kind = type_of(system)
     if kind in _NOT_STORED:
@@ -141,8 +160,6 @@ def _check_type(system: Any) -> None:
 def _checked_properties(message: Any) -> dict[str, str]:
     """The user's properties; tag and keys are checked with them, because they share one limit."""
     system, properties = message.system_properties, dict(message.user_properties)
-    if len(properties) > _PROPERTIES_MAX:
-        raise Refusal(Code.MESSAGE_PROPERTIES_TOO_LARGE, f"too many user properties, max is {_PROPERTIES_MAX}")
     for name, value in properties.items():
         if name in _SYSTEM_PROPERTIES:
             raise Refusal(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property is used by system: {name}")
@@ -169,5 +186,4 @@ def _without_control(text: str, code: Code, what: str) -> str:
 
 
 def _has_control(text: str) -> bool:
-    # The separators of stored properties are among them.
-    return any(character < " " or "\x7f" <= character <= "\x9f" for character in text)
+    return _CONTROL.search(text) is not None

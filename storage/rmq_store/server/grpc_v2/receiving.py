@@ -43,6 +43,7 @@ _MARGIN_S: Final = 0.2
 # A message that is sent to the dead letters stays hidden meanwhile.
 _FORWARDING_MS: Final = 60_000
 _ENTRIES_MAX: Final = 1024
+_EXPRESSION_MAX: Final = 16 << 10
 
 Write = Callable[[Any], Any]
 
@@ -72,12 +73,14 @@ class Receiving:
         if self._unread.is_full:
             raise Refusal(Code.TOO_MANY_REQUESTS, "the broker is busy: consumers do not read what they were given")
         group, topic = group_of(request.group), topic_of(request.message_queue.topic)
-        settings = await self._workers.run(lambda: self._served.group(group))
+        expression = request.filter_expression
+        settings, subscription = await self._workers.run(
+            lambda: (self._served.group(group), _subscription(topic, expression))
+        )
         if settings.consume_message_orderly:
             text = f"group {group} consumes orderly (consumeMessageOrderly): this broker has no ordered receives"
             raise Refusal(Code.VERIFY_FIFO_MESSAGE_UNSUPPORTED, text)
         self._routes.topic(topic)
-        subscription = _subscription(topic, request.filter_expression)
         invisible_ms = _invisible_ms(request, settings.consume_timeout_minute)
         batch = max(1, min(request.batch_size, MESSAGES_MAX))
         await self._clients.receives(caller, group, topic)
@@ -179,6 +182,9 @@ class Receiving:
 
 
 def _subscription(topic: str, expression: Any) -> Subscription:
+    if len(expression.expression) > _EXPRESSION_MAX:
+        text = f"an expression of {len(expression.expression)} characters, max is {_EXPRESSION_MAX}"
+        raise Refusal(Code.ILLEGAL_FILTER_EXPRESSION, text)
     by = MessageSelector.by_sql if expression.type == FilterType.SQL else MessageSelector.by_tag
     try:
         return Subscription(topic, by(expression.expression or "*"))

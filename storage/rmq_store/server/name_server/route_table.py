@@ -8,12 +8,29 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from rmq_store.format.text.names import RETRY_TOPIC_LENGTH_MAX
+from rmq_store.protocol.bodies.compressed_registration import TOPICS_MAX
 from rmq_store.protocol.bodies.routes import MASTER_ID, BrokerData, ClusterInfo, QueueData, TopicRouteData
 from rmq_store.protocol.bodies.topics import DataVersion, TopicConfig
-from rmq_store.server.requests.request import Peer
+from rmq_store.protocol.errors import ResponseCode
+from rmq_store.server.requests.request import Peer, refusal
 
 EXPIRES_MS: Final = 120_000
 """A broker that has not registered for so long is no longer in the routes (brokerChannelExpiredTime)."""
+
+EXPIRES_MS_MIN: Final = 1_000
+"""The shortest time that a broker may ask for; EXPIRES_MS is the longest."""
+
+BROKERS_MAX: Final = 1_000
+"""The most names of brokers."""
+
+ADDRESSES_MAX: Final = 100
+"""The most brokers of one name, a master and its slaves."""
+
+ALL_TOPICS_MAX: Final = 300_000
+"""The most topics of all brokers, one that two brokers have counted twice."""
+
+_NAME_LENGTH_MAX: Final = 255
 
 
 @dataclass(slots=True)
@@ -62,10 +79,18 @@ class RouteTable:
         version: DataVersion | None = None,
     ) -> str | None:
         """A broker reports itself; returns the address of its master if it is a slave that has one. Topics count from
-        a master, and from a slave only while its name has no master.
+        a master, and from a slave only while its name has no master. It stays for `expires_ms`, but no less than
+        EXPIRES_MS_MIN and no more than EXPIRES_MS.
+
+        Raises:
+            MQBrokerError: 1, a name is too long, or there would be too many topics, brokers, or names of them.
         """
+        expires_ms = max(EXPIRES_MS_MIN, min(expires_ms, EXPIRES_MS))
         until_s = time.monotonic() + expires_ms / 1000
+        _check_names(broker, address, topics)
+        kept = {name: _routed(name, config) for name, config in topics.items()}
         with self._turn:
+            self._check_room(broker.broker_name, broker_id, len(kept))
             known = self._brokers.setdefault(broker.broker_name, _Broker(broker.cluster))
             known.cluster = broker.cluster
             # The same process with another id: a slave that became a master.
@@ -73,7 +98,7 @@ class RouteTable:
                 del known.addresses[other]
             known.addresses[broker_id] = _Address(address, peer, until_s, expires_ms, version)
             if broker_id == MASTER_ID or MASTER_ID not in known.addresses:
-                known.topics = dict(topics)
+                known.topics = kept
             master = known.addresses.get(MASTER_ID)
             return master.address if master is not None and broker_id != MASTER_ID else None
 
@@ -156,11 +181,8 @@ class RouteTable:
         return sorted({name for data, topics in self._all() if cluster in (None, data.cluster) for name in topics})
 
     def _all(self) -> list[tuple[BrokerData, Mapping[str, TopicConfig]]]:
-        now_s = time.monotonic()
         with self._turn:
-            for name, broker in list(self._brokers.items()):
-                for broker_id in [one for one, there in broker.addresses.items() if there.until_s < now_s]:
-                    self._forget(name, broker_id)
+            self._forget_silent()
             others = [
                 (
                     BrokerData(
@@ -176,7 +198,46 @@ class RouteTable:
             own = list(self._own.values())
         return [*((data, topics()) for data, topics in own), *others]
 
+    def _check_room(self, name: str, broker_id: int, topic_count: int) -> None:
+        """MQBrokerError 1: a broker with so many topics is too much."""
+        self._forget_silent()
+        known = self._brokers.get(name)
+        if known is None and len(self._brokers) >= BROKERS_MAX:
+            raise refusal(ResponseCode.SYSTEM_ERROR, f"{BROKERS_MAX} names of brokers are registered already")
+        if known is not None and broker_id not in known.addresses and len(known.addresses) >= ADDRESSES_MAX:
+            raise refusal(ResponseCode.SYSTEM_ERROR, f"broker {name} has {ADDRESSES_MAX} addresses already")
+        others = sum(len(broker.topics) for other, broker in self._brokers.items() if other != name)
+        if topic_count > TOPICS_MAX or others + topic_count > ALL_TOPICS_MAX:
+            remark = f"{topic_count} topics: a broker has {TOPICS_MAX} at most, and all together {ALL_TOPICS_MAX}"
+            raise refusal(ResponseCode.SYSTEM_ERROR, remark)
+
+    def _forget_silent(self) -> None:
+        now_s = time.monotonic()
+        for name, broker in list(self._brokers.items()):
+            for broker_id in [one for one, there in broker.addresses.items() if there.until_s < now_s]:
+                self._forget(name, broker_id)
+
     def _forget(self, name: str, broker_id: int) -> None:
         del self._brokers[name].addresses[broker_id]
         if not self._brokers[name].addresses:
             del self._brokers[name]
+
+
+def _check_names(broker: BrokerData, address: str, topics: Mapping[str, TopicConfig]) -> None:
+    """MQBrokerError 1: a name is longer than any of RocketMQ's."""
+    if max(map(len, (broker.cluster, broker.broker_name, address))) > _NAME_LENGTH_MAX:
+        remark = f"names of brokers and clusters, and addresses, have at most {_NAME_LENGTH_MAX} characters"
+        raise refusal(ResponseCode.SYSTEM_ERROR, remark)
+    if max(map(len, topics), default=0) > RETRY_TOPIC_LENGTH_MAX:
+        raise refusal(ResponseCode.SYSTEM_ERROR, f"a topic has at most {RETRY_TOPIC_LENGTH_MAX} characters")
+
+
+def _routed(name: str, config: TopicConfig) -> TopicConfig:
+    """What a route needs of a topic. The rest has any size."""
+    return TopicConfig(
+        topic_name=name,
+        read_queue_nums=config.read_queue_nums,
+        write_queue_nums=config.write_queue_nums,
+        perm=config.perm,
+        topic_sys_flag=config.topic_sys_flag,
+    )

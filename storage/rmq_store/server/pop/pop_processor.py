@@ -37,7 +37,7 @@ from rmq_store.protocol.wire.pop_headers import (
 )
 from rmq_store.server.pop.held_pops import HeldPop, HeldPops
 from rmq_store.server.processors.served_store import ServedStore
-from rmq_store.server.requests.request import Request, refusal
+from rmq_store.server.requests.request import Request, refusal, refuse_body
 
 MESSAGES_MAX: Final = 32
 ANY_QUEUE: Final = -1
@@ -56,6 +56,7 @@ class PopProcessor:
 
     def pop(self, request: Request) -> RemotingCommand | None:
         """200050; None: the request is held."""
+        refuse_body(request)
         header = request.header(PopMessageRequestHeader)
         held = HeldPop(request, header, self._checked(header))
         answer = self._take(held)

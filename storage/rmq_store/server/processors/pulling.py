@@ -18,7 +18,7 @@ from rmq_store.server.processors.committed_offsets import CommittedOffsets
 from rmq_store.server.processors.held_pulls import HeldPull, HeldPulls
 from rmq_store.server.processors.members import Members, subscription_of
 from rmq_store.server.processors.served_store import ServedStore
-from rmq_store.server.requests.request import Request, refusal
+from rmq_store.server.requests.request import Request, refusal, refuse_body
 
 # PullSysFlag.java.
 COMMIT_OFFSET: Final = 1
@@ -53,6 +53,7 @@ class PullProcessor:
 
     def pull(self, request: Request) -> RemotingCommand | None:
         """11 and 361; None: the pull is held."""
+        refuse_body(request)
         header = request.header(PullMessageRequestHeader)
         subscription = self._checked(header)
         if header.sys_flag & COMMIT_OFFSET and header.commit_offset > 0:

@@ -28,7 +28,7 @@ from rmq_store.server.processors.calling import call_peer
 from rmq_store.server.processors.members import Members
 from rmq_store.server.processors.sending import place_of
 from rmq_store.server.processors.served_store import ServedStore
-from rmq_store.server.requests.request import Request, refusal
+from rmq_store.server.requests.request import Later, Request, refusal
 
 
 class ReplyProcessor:
@@ -38,8 +38,10 @@ class ReplyProcessor:
         self._served = served
         self._members = members
 
-    def reply(self, request: Request) -> None:
-        """324 and 325; it is answered when the client has taken the reply. MQBrokerError 1: no client waits for it."""
+    def reply(self, request: Request) -> Later:
+        """324 and 325; it is answered when the client has taken the reply, and counts until then. MQBrokerError 1: no
+        client waits for it.
+        """
         is_v1 = request.command.code == RequestCode.SEND_REPLY_MESSAGE
         header = request.header(SendReplyMessageRequestHeader if is_v1 else SendReplyMessageRequestHeaderV2)
         properties = parse_properties((header.properties or "").encode())
@@ -54,6 +56,12 @@ class ReplyProcessor:
         place = place_of("0", max(header.queue_id, 0), 0, None)
 
         def answered(answer: RemotingCommand | None) -> None:
+            try:
+                tell(answer)
+            finally:
+                request.done()
+
+        def tell(answer: RemotingCommand | None) -> None:
             if answer is None or answer.code != ResponseCode.SUCCESS:
                 reason = "no answer" if answer is None else answer.remark
                 remark = f"push reply message to {client_id} fail: {reason}"
@@ -62,6 +70,7 @@ class ReplyProcessor:
                 asked.reply(asked.answer(header=place))
 
         call_peer(peer, request_of(self._notice(request, header, properties), request.command.body), answered)
+        return Later.IN_WORK
 
     def _notice(
         self, request: Request, header: SendMessageRequestHeader, properties: dict[str, str]

@@ -10,13 +10,15 @@ from typing import Final, NamedTuple, TypeAlias
 from rmq_store.errors import ResponseError, StoreError, UsageError
 from rmq_store.protocol.errors import MQBrokerError, RemotingCommandError, ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.server.requests.request import Request
+from rmq_store.server.requests.request import Later, Request
 from rmq_store.server.requests.worker_pool import Work, WorkerPool
 
 _log: Final = logging.getLogger(__name__)
 
-Processor: TypeAlias = Callable[[Request], RemotingCommand | None]
-"""Answers a request; None: it answers later by `Request.reply`, or never if the client wants no answer."""
+Processor: TypeAlias = Callable[[Request], RemotingCommand | Later | None]
+"""Answers a request; None: it answers later by `Request.reply`, or never if the client wants no answer. IN_WORK: it
+answers later, and the request counts until then.
+"""
 
 
 class Service(NamedTuple):
@@ -59,6 +61,8 @@ class Dispatcher:
             if self._check is not None:
                 self._check(request)
             answer = processor(request)
+            if answer is Later.IN_WORK:
+                return
         except (MQBrokerError, ResponseError) as error:
             answer = request.answer(error.response_code, error.remark)
         except (RemotingCommandError, UsageError) as error:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final, Protocol, TypeVar
 
-from rmq_store.protocol.errors import MQBrokerError
+from rmq_store.protocol.errors import MQBrokerError, ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
 from rmq_store.protocol.wire.header_fields import RequestHeader, ResponseHeader
 
@@ -19,6 +20,12 @@ _REMARK_CHARACTERS_MAX: Final = 1024
 
 def _nothing() -> None:
     """Nobody counts this request."""
+
+
+class Later(Enum):
+    """What a processor returns if it keeps the body until it answers: it then calls `Request.done` itself."""
+
+    IN_WORK = "in work"
 
 
 class Peer(Protocol):
@@ -34,8 +41,8 @@ class Peer(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """`arrived_s` is the monotonic time at which the frame was complete. `done` is called when it is answered or held;
-    it may be called again.
+    """`arrived_s` is the monotonic time at which the frame was complete. `done` is called when it is answered, or held
+    without a body; it may be called again.
     """
 
     command: RemotingCommand
@@ -68,3 +75,10 @@ class Request:
 def refusal(code: int, remark: str) -> MQBrokerError:
     """The error that a processor raises for an answer other than success."""
     return MQBrokerError(code, remark, "")
+
+
+def refuse_body(request: Request) -> None:
+    """MQBrokerError 29: a request that may be held has a body. No client sends one, and it would be kept uncounted."""
+    if request.command.body:
+        remark = f"request {request.command.code} has no body; this one has {len(request.command.body)} bytes"
+        raise refusal(ResponseCode.INVALID_PARAMETER, remark)

@@ -16,6 +16,7 @@ from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.frames import FrameDecoder, encode_command
 from rmq_store.server.requests.request import Request
 from rmq_store.server.transport.client_calls import ClientCalls, OnAnswer
+from rmq_store.server.transport.incomplete_frames import IncompleteFrames
 from rmq_store.server.transport.limits import ListenerLimits
 from rmq_store.server.transport.working_bytes import Charge, WorkingBytes
 
@@ -29,6 +30,7 @@ class ConnectionOwner(Protocol):
 
     limits: ListenerLimits
     working: WorkingBytes
+    incomplete: IncompleteFrames
 
     def opened(self, connection: Connection) -> bool:
         """Count a connection; False if there are too many."""
@@ -49,7 +51,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, owner: ConnectionOwner, loop: asyncio.AbstractEventLoop) -> None:
         self._owner = owner
         self._loop = loop
-        self._decoder = FrameDecoder(owner.limits.frame_bytes_max)
+        self._decoder = self._new_decoder()
         self._transport: asyncio.Transport | None = None
         self._outgoing: deque[bytes] = deque()
         self._turn = threading.Lock()
@@ -84,6 +86,7 @@ class Connection(asyncio.Protocol):
         except RemotingCommandError as error:
             self._refuse(error)
             return
+        self._owner.incomplete.keep(self, self._decoder.kept_bytes, is_new=bool(commands))
         self._incoming_bytes += len(data)
         if commands:
             size, self._incoming_bytes = self._incoming_bytes // len(commands), 0
@@ -109,6 +112,7 @@ class Connection(asyncio.Protocol):
         self._transport = None
         with self._turn:
             self._outgoing.clear()
+        self._owner.incomplete.keep(self, 0)
         self._owner.closed(self)
         self._calls.close()
         for call in self.on_closed:
@@ -156,11 +160,21 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def give_up(self, reason: str) -> None:
+        """As `Keeper.give_up`."""
+        _log.warning("%s: %s; the connection is closed", self.address, reason)
+        self._decoder = self._new_decoder()
+        self.abort()
+
     def close(self) -> None:
         """End the connection behind what is being written; in the thread of the loop."""
         if self._transport is not None:
             self._flush()
             self._transport.close()
+
+    def _new_decoder(self) -> FrameDecoder:
+        limits = self._owner.limits
+        return FrameDecoder(limits.frame_bytes_max, max_header_bytes=limits.header_bytes_max, keeps_room=False)
 
     def _flush(self) -> None:
         with self._turn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rmq_store.protocol.wire.frames import FRAME_BYTES_MAX
+from rmq_store.protocol.wire.frames import FRAME_BYTES_MAX, SERVED_HEADER_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,14 +14,17 @@ class ListenerLimits:
     A client whose unread answers have `unsent_bytes_max` is not read until it has taken some. Requests that it has sent
     before are answered all the same; at `unread_bytes_max` the connection is closed. A client is not read while
     `requests_max` of its requests are in work, and no client while the requests of all have `working_bytes_max`. A pull
-    that is held is not in work. `idle_ms`: a connection that sends no whole request for so long is closed.
+    that is held is not in work. Of incomplete frames all clients have `incomplete_bytes_max`: then the connection with
+    the oldest one is closed. `idle_ms`: a connection that sends no whole request for so long is closed.
     """
 
     connections_max: int = 20_000
     frame_bytes_max: int = FRAME_BYTES_MAX
+    header_bytes_max: int = SERVED_HEADER_BYTES_MAX
     unsent_bytes_max: int = 4 << 20
     unread_bytes_max: int = 256 << 20
     requests_max: int = 1024
     working_bytes_max: int = 256 << 20
+    incomplete_bytes_max: int = 128 << 20
     idle_ms: int = 120_000
     tls_handshake_ms: int = 10_000

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 from rmq_store.errors import UsageError
 from rmq_store.server.requests.request import Request
 from rmq_store.server.transport.connection import Connection
+from rmq_store.server.transport.incomplete_frames import IncompleteFrames
 from rmq_store.server.transport.limits import ListenerLimits
 from rmq_store.server.transport.tls import TlsHandshake
 from rmq_store.server.transport.working_bytes import WorkingBytes
@@ -45,6 +46,7 @@ class Listener:
         self.limits = limits or ListenerLimits()
         self.receive = receive
         self.working = WorkingBytes(self.limits.working_bytes_max, self._full)
+        self.incomplete = IncompleteFrames(self.limits.incomplete_bytes_max)
         self.connections: set[Connection] = set()
         self._handshakes: set[TlsHandshake] = set()
         self._tls = tls

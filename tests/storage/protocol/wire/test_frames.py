@@ -20,7 +20,14 @@ from rmq_store.protocol.wire.command import (
     SerializeType,
     response_to,
 )
-from rmq_store.protocol.wire.frames import FRAME_BYTES_MAX, ROOM_BYTES, FrameDecoder, encode_command
+from rmq_store.protocol.wire.frames import (
+    FIELDS_MAX,
+    FRAME_BYTES_MAX,
+    ROOM_BYTES,
+    SERVED_HEADER_BYTES_MAX,
+    FrameDecoder,
+    encode_command,
+)
 
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -255,6 +262,27 @@ def test_lengths_and_type_are_checked_before_the_frame_is_there(prefix: bytes, m
     with pytest.raises(RemotingCommandError, match=message):
         decoder.feed(encode_command(RemotingCommand(0)))
     assert decoder.room() is None
+
+
+def test_a_header_that_is_too_long_for_a_server_is_refused_unread() -> None:
+    decoder = FrameDecoder(max_header_bytes=SERVED_HEADER_BYTES_MAX)
+    with pytest.raises(RemotingCommandError, match="oversized header: 262145 bytes, at most 262144"):
+        decoder.feed(struct.pack(">iI", 1 << 20, SERVED_HEADER_BYTES_MAX + 1))
+    assert FrameDecoder().feed(struct.pack(">iI", 1 << 20, SERVED_HEADER_BYTES_MAX + 1)) == []
+
+
+def test_the_longest_properties_fit_a_server_however_json_spells_them() -> None:
+    header = json.dumps({"code": 310, "extFields": {"i": "\x01" * 32767, "b": "T" * 255}}).encode()
+    (command,) = FrameDecoder(max_header_bytes=SERVED_HEADER_BYTES_MAX).feed(json_frame(header))
+    assert len(header) > 6 * 32767 and len(command.ext_fields["i"]) == 32767
+
+
+@pytest.mark.parametrize("kind", SerializeType)
+def test_a_header_has_a_number_of_fields(kind: SerializeType) -> None:
+    fields = {str(number): "" for number in range(FIELDS_MAX)}
+    assert decode(encode_command(RemotingCommand(7, fields, serialize_type=kind))).ext_fields == fields
+    with pytest.raises(RemotingCommandError, match="a header of 1025 fields, at most 1024"):
+        decode(encode_command(RemotingCommand(7, fields | {"x": ""}, serialize_type=kind)))
 
 
 def test_commands_before_a_bad_frame_are_not_lost() -> None:

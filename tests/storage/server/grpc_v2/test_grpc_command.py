@@ -14,7 +14,9 @@ from click.testing import CliRunner
 from helpers.grpc_stub import Stub
 from rmq_store import Store, StoreConfig
 from rmq_store.cli import commands
+from rmq_store.errors import UsageError
 from rmq_store.server.grpc_definitions.enums import Code
+from rmq_store.server.grpc_v2.tls import Certificate
 
 
 def test_the_command_serves_grpc_and_says_where(root: Path, small: StoreConfig) -> None:
@@ -33,6 +35,21 @@ def test_the_command_serves_grpc_and_says_where(root: Path, small: StoreConfig) 
         process.send_signal(signal.SIGTERM)
     with Store.open(root, read_only=True) as store:
         assert store.log_range()[1] > 0
+
+
+def test_a_throw_away_certificate_is_for_the_advertised_host(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts: list[str] = []
+
+    def remember(host: str) -> Certificate:
+        hosts.append(host)
+        raise UsageError("that is enough")
+
+    monkeypatch.setattr(Certificate, "self_signed", remember)
+    Store.open(root, create=True).close()
+    serve = ["broker", "run", str(root), "--listen", "0.0.0.0:0", "--insecure", "--grpc", "0.0.0.0:0"]
+    for address in ("127.0.0.2:10911", "[::1]:10911"):
+        CliRunner().invoke(commands, [*serve, "--grpc-tls", "self-signed", "--advertise", address])
+    assert hosts == ["127.0.0.2", "::1"]
 
 
 @pytest.mark.parametrize(

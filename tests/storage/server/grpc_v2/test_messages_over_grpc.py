@@ -114,6 +114,12 @@ def test_a_delayed_message_comes_when_it_is_due(server: BrokerServer, stub: Stub
         ({"message_type": MessageType.TRANSACTION}, Code.NOT_IMPLEMENTED),
         ({"delivery_timestamp": {"seconds": 1 << 33}}, Code.ILLEGAL_DELIVERY_TIME),
         ({"keys": ["k" * 1000] * 17}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
+        # Lengths first: what is too long is not looked at in the event loop, whatever else is wrong with it.
+        ({"message_id": "\x02" * 40_000}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
+        ({"tag": "\x02" * 40_000}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
+        ({"keys": [""] * 40_000}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
+        ({"trace_context": "t" * 40_000}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
+        ({"message_group": "g" * 40_000}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
     ],
 )
 def test_a_message_that_breaks_a_rule_is_refused(
@@ -138,6 +144,7 @@ def test_a_message_that_breaks_a_rule_is_refused(
         ({"a\x01b": "c"}, Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
         ({str(number): "" for number in range(129)}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
         ({"a": "b" * 20_000}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
+        ({"a": "\x02" * 40_000}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
     ],
 )
 def test_a_property_that_is_not_the_users_is_refused(
@@ -234,6 +241,24 @@ def test_tags_and_conditions_select(server: BrokerServer, stub: Stub) -> None:
     assert sorted(one.body for one in by_sql) == [b"4", b"5"]
     wrong = stub.receive("sql", "Orders", filter_expression={"type": 2, "expression": "n >"})
     assert wrong[0] == Code.ILLEGAL_FILTER_EXPRESSION
+
+
+def test_expressions_have_a_limit_and_are_read_beside_the_event_loop(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stub.receive("cg", "Orders", filter_expression={"expression": "a||" * 5461})[0] == Code.MESSAGE_NOT_FOUND
+    answer = stub.receive("cg", "Orders", filter_expression={"expression": "a||" * 5462})
+    assert answer[0] == Code.ILLEGAL_FILTER_EXPRESSION
+    threads: list[str] = []
+    read = receiving._subscription
+
+    def seen(topic: str, expression: object) -> object:
+        threads.append(threading.current_thread().name)
+        return read(topic, expression)
+
+    monkeypatch.setattr(receiving, "_subscription", seen)
+    stub.receive("cg", "Orders")
+    assert threads and "loop" not in threads[0]
 
 
 def test_an_ack_ends_a_message_and_its_handle(server: BrokerServer, stub: Stub) -> None:

@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import grpc
 import pytest
@@ -42,6 +43,20 @@ def test_a_route_names_each_queue_and_the_grpc_address(server: BrokerServer, stu
     [address] = one.broker.endpoints.addresses
     assert one.broker.endpoints.scheme == AddressScheme.IPv4
     assert f"{address.host}:{address.port}" == server.grpc_address
+
+
+def test_a_route_names_the_advertised_host_with_the_grpc_port(root: Path, small: StoreConfig) -> None:
+    """A client that dialed 0.0.0.0 would reach itself. 127.0.0.2 stands for the address of the machine."""
+    with BrokerServer(
+        root, config=small, create=True, host="0.0.0.0", advertise="127.0.0.2:10911", grpc_port=0
+    ) as server:
+        address = str(server.grpc_address)
+        host, _, port = address.rpartition(":")
+        assert host == "127.0.0.2" and int(port) not in (0, 10911)
+        stub = Stub(address)
+        [told] = stub.call("QueryRoute", topic={"name": "Orders"}).message_queues[0].broker.endpoints.addresses
+        assert f"{told.host}:{told.port}" == address
+        stub.close()
 
 
 def test_a_topic_yet_to_be_made_has_a_route_and_is_not_made(server: BrokerServer, stub: Stub) -> None:
@@ -143,6 +158,14 @@ def test_bad_settings_end_the_stream_with_a_status(stub: Stub) -> None:
     talk = Talk(stub)
     talk.say(client_type=ClientType.PUSH_CONSUMER, subscription={"group": {"name": "../cg"}})
     assert talk.hear().status.code == Code.ILLEGAL_CONSUMER_GROUP
+    assert talk.ends()
+
+
+def test_settings_have_a_number_of_topics(stub: Stub) -> None:
+    talk = Talk(stub)
+    entries = [{"topic": {"name": "../no topic"}}] * 1001
+    talk.say(client_type=ClientType.PUSH_CONSUMER, subscription={"group": {"name": "cg"}, "subscriptions": entries})
+    assert talk.hear().status.code == Code.BAD_REQUEST  # before any of them is looked at
     assert talk.ends()
 
 

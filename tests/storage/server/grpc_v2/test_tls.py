@@ -15,6 +15,7 @@ from rmq_store.errors import UsageError
 from rmq_store.server.broker_server import BrokerServer
 from rmq_store.server.grpc_definitions.enums import Code
 from rmq_store.server.grpc_v2.tls import Certificate
+from rmq_store.server.transport.tls import TlsFiles
 
 
 def test_a_self_signed_certificate_serves_its_address(root: Path, small: StoreConfig) -> None:
@@ -68,3 +69,19 @@ def test_without_the_extra_the_error_names_it(root: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program, str(root)], capture_output=True, text=True, check=True)
     assert done.stdout == "UsageError gRPC needs grpcio and protobuf: pip install 'pyspark-rmq[grpc]'\n"
+
+
+def test_no_port_takes_whom_the_port_beside_it_refuses(root: Path, scratch: Path) -> None:
+    certificate = Certificate.self_signed("127.0.0.1")
+    chain, key = scratch / "chain.pem", scratch / "key.pem"
+    chain.write_bytes(certificate.chain)
+    key.write_bytes(certificate.key)
+    with pytest.raises(UsageError, match="in plain text beside a port with TLS"):
+        BrokerServer(root, create=True, grpc_port=0, tls=TlsFiles(chain, key))
+    with pytest.raises(UsageError, match="does not ask clients for certificates"):
+        BrokerServer(root, create=True, grpc_port=0, grpc_certificate=certificate, tls=TlsFiles(chain, key, chain))
+    assert not root.exists()  # nothing was made, and nothing listened
+    with BrokerServer(root, create=True, grpc_port=0, grpc_certificate=certificate, tls=TlsFiles(chain, key)) as server:
+        stub = Stub(str(server.grpc_address), credentials=grpc.ssl_channel_credentials(certificate.chain))
+        assert stub.send("Orders", b"x").status.code == Code.OK
+        stub.close()
