@@ -60,7 +60,7 @@ class PendingHalf(NamedTuple):
 
     @property
     def names(self) -> tuple[int | _Sender, ...]:
-        """What its copies are found by: first copy, prepared copy, and the sender's values."""
+        """Find its copies by these: first copy, prepared copy, and values of the sender."""
         prepared = self.first_offset if self.prepared_offset < 0 else self.prepared_offset
         return self.first_offset, prepared, (self.group, self.transaction_id, self.born_ms)
 

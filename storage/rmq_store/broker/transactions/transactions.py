@@ -31,7 +31,14 @@ from rmq_store.errors import CorruptionError, OffsetOutOfRangeError, ReadOnlyErr
 from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS, TRANSACTION_MASK, SysFlag
 from rmq_store.format.frames.message import Message, check_message
 from rmq_store.format.frames.stored_message import StoredMessage
-from rmq_store.format.properties.property_string import DELAY_TIME_LEVEL, PRODUCER_GROUP, REAL_TOPIC, encode_properties
+from rmq_store.format.properties.property_string import (
+    CRC_PROPERTY_BYTES,
+    DELAY_TIME_LEVEL,
+    PRODUCER_GROUP,
+    PROPERTIES_BYTES_MAX,
+    REAL_TOPIC,
+    encode_properties,
+)
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import offset_message_id
 from rmq_store.format.text.names import HALF_TOPIC, TRANSACTION_CHECK_MAX_TIME_TOPIC, validate_group, validate_topic
@@ -98,8 +105,11 @@ class Transactions:
         if any(name in stored for name in (DELAY_TIME_LEVEL, *_TIMERS)):
             raise ResponseError(_MESSAGE_ILLEGAL, "a transactional message cannot be delayed, too")
         properties = rules.half_properties(stored, message.topic, queue_id, group)
-        # Refuses what no property may hold, and what has no room for the two properties of a copy.
-        encode_properties(rules.copy_properties(properties, _OFFSET_MAX, rules.CHECK_MAX))
+        # Refuses what no property may hold, and what has no room for the properties of a copy.
+        copied_bytes = len(encode_properties(rules.copy_properties(properties, _OFFSET_MAX, rules.CHECK_MAX)))
+        if copied_bytes + CRC_PROPERTY_BYTES > PROPERTIES_BYTES_MAX:
+            limit = PROPERTIES_BYTES_MAX - CRC_PROPERTY_BYTES
+            raise UsageError(f"properties of a copy take {copied_bytes} bytes, more than {limit} beside a checksum")
         born = born_host or Host(Host.parse(self._config.broker_host).address, 0)
         born_ms = now_ms if message.born_timestamp_ms is None else message.born_timestamp_ms
         copied = CopiedMessage(message.body, message.flag, sys_flag & COMPRESSION_FLAGS, born_ms, born, properties)

@@ -167,7 +167,7 @@ def test_the_largest_half_message_that_is_stored_has_room_for_its_copies(parking
                 half(store, b"paid", fill="x" * size)
                 break
             except UsageError as error:
-                assert "32767" in str(error)
+                assert "more than 327" in str(error)
         (one,) = store.transactions.pending()
         assert store.transactions.asked(one._replace(check_times=rules.CHECK_MAX - 1)) is not None
         message = store.transactions.half_message(one)
