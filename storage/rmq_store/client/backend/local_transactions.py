@@ -54,10 +54,10 @@ class LocalTransactions:
         try:
             with self._turn.entered():
                 if self._thread is None:
-                    self._stop = stop = SimpleQueue()
+                    stop: SimpleQueue[None] = SimpleQueue()
                     thread = Background(lambda: self._ask(stop), "rmq-transaction-rounds")
                     thread.start()
-                    self._thread = thread
+                    self._stop, self._thread = stop, thread
         except BaseException:
             self.leave(group)
             raise
