@@ -55,10 +55,9 @@ class LocalTransactions:
             with self._turn.entered():
                 if self._thread is None:
                     stop: SimpleQueue[None] = SimpleQueue()
-                    self._stop = stop
                     thread = Background(lambda: self._ask(stop), "rmq-transaction-rounds")
                     thread.start()
-                    self._thread = thread
+                    self._stop, self._thread = stop, thread
         except BaseException:
             self.leave(group)
             raise
