@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import click
 
 from rmq_store.cli.shared.output import time_text
 from rmq_store.cli.shared.times import parse_time
 from rmq_store.errors import UsageError
+
+# The answer comes when all that is due by then is delivered.
+_DELIVERY_MS: Final = 60_000
 
 
 @click.group(short_help="Move the time of a broker with --virtual-clock.")
@@ -43,7 +47,7 @@ def advance(port_file: Path | None, address: str | None, duration: str) -> None:
     where = address or (port_file.read_text(encoding="ascii").strip() if port_file else "")
     header = AdvanceClockRequestHeader(duration_ms=parse_time(duration, 0, ahead=True))
     with RemotingClient(ClusterSettings.of_text(where)) as client:
-        answer = client.call(where, request(header))
+        answer = client.call(where, request(header), _DELIVERY_MS)
     if answer.code != 0:
         raise MQBrokerError(answer.code, answer.remark or "", where)
     click.echo(time_text(AdvanceClockResponseHeader.from_ext(answer.ext_fields).time_ms * 1000))

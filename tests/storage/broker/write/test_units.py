@@ -90,7 +90,7 @@ def test_the_cache_is_written_now_and_then_only_and_a_look_up_goes_on_from_it(
 def test_a_record_in_the_topic_that_is_no_unit_is_passed_over(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker, or somebody with its tools, wrote into the topic."""
     store.commit_staged([], key="q", value=1)
-    monkeypatch.setattr("rmq_store.broker.rules.routing.is_system_topic", lambda topic: False)
+    monkeypatch.setattr("rmq_store.broker.rules.routing.is_sent_by_broker_only", lambda topic: False)
     for body in (b"", b"{}", b"[]", b"\xff", b"[" * 5000, b'{"purpose":"sink","key":"q","value":"9"}'):
         store.send(Message(UNITS_TOPIC, body, tags="end", queue_id=0))
     unit = b'{"purpose":"sink","key":"q","value":9,"rows":0,"content":0}'
