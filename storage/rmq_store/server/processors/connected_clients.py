@@ -1,4 +1,4 @@
-"""What each connection has told of itself: its client ids, whose they are, and the groups in which they produce.
+"""Keeps what each connection has told of itself: its client ids, whose they are, and the groups in which they produce.
 
 Replies and questions about transactions go to whoever has told a client id or a group. So a client id belongs to one
 user as long as one of its connections lives, and nothing is sent to the producers that Java makes for itself.
