@@ -23,7 +23,7 @@ def _nothing() -> None:
 
 
 class Later(Enum):
-    """What a processor returns if it keeps the body until it answers: it then calls `Request.done` itself."""
+    """A processor returns it if it keeps the body until it answers: it then calls `Request.done` itself."""
 
     IN_WORK = "in work"
 

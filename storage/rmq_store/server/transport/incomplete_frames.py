@@ -1,4 +1,4 @@
-"""What connections keep of frames that are not complete yet: as much as a number of bytes for all of them together.
+"""The bytes that connections keep of frames that are not complete yet; there is a limit for all of them together.
 
 Such a frame is no request, so that nothing else counts it. Reading no more would not help: it would never be complete.
 """
