@@ -52,14 +52,14 @@ class ReplyProcessor:
         if peer is None:
             raise _failed(f"push reply message fail, channel of <{client_id}> not found.")
 
-        asked = _without_content(request)
+        asked, done = _without_content(request), request.done
         place = place_of("0", max(header.queue_id, 0), 0, None)
 
         def answered(answer: RemotingCommand | None) -> None:
             try:
                 tell(answer)
             finally:
-                request.done()
+                done()
 
         def tell(answer: RemotingCommand | None) -> None:
             if answer is None or answer.code != ResponseCode.SUCCESS:
@@ -95,7 +95,7 @@ class ReplyProcessor:
 
 
 def _without_content(request: Request) -> Request:
-    """What an answer needs: a request that waits for a client is not in work, so nobody counts its bytes."""
+    """The part that an answer needs, so that the content of a reply does not wait for its client."""
     return replace(request, command=replace(request.command, ext_fields={}, body=b""))
 
 
