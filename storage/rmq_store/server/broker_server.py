@@ -94,14 +94,9 @@ def address_of(host: str, port: int) -> str:
 def advertised(address: str) -> str:
     """The address that clients are told, as given. UsageError: it is no `ip:port` that one can dial."""
     host = Host.parse(address)
-    if host.port == 0 or ipaddress.ip_address(str(host).rpartition(":")[0].strip("[]")).is_unspecified:
+    if host.port == 0 or ipaddress.ip_address(host.address).is_unspecified:
         raise UsageError(f"cannot advertise {address!r}: clients dial it, so it needs an IP address and a port")
     return str(host)
-
-
-def host_of(address: str) -> str:
-    """The IP address of `ip:port`, without brackets. UsageError: it is no such address."""
-    return str(Host.parse(address)).rpartition(":")[0].strip("[]")
 
 
 def _check_grpc_beside_tls(tls: TlsFiles, certificate: Certificate | None) -> None:
@@ -198,7 +193,7 @@ class BrokerServer:
         self._members = Members(served, self._locks.release)
         self._holds = HeldPulls(self.store)
         self._pulls = PullProcessor(served, self._members, self._offsets, self._holds)
-        self._transactions = TransactionProcessor(served, self._members, self._holds.stored)
+        self._transactions = TransactionProcessor(served, self._members, self._stored)
         self._checks = TransactionChecks(
             self.store.transactions, self._transactions, self.store.clock,
             file_reserved_hours=self.store.config.file_reserved_time,
@@ -238,7 +233,7 @@ class BrokerServer:
             from rmq_store.server.grpc_v2.grpc_server import GrpcServer
         except ImportError as error:
             raise UsageError("gRPC needs grpcio and protobuf: pip install 'pyspark-rmq[grpc]'") from error
-        server = GrpcServer(self._served, host, port, certificate, advertised_host=host_of(self.address))
+        server = GrpcServer(self._served, host, port, certificate, advertised_host=Host.parse(self.address).ip)
         parts.callback(server.close)
         return server.address
 

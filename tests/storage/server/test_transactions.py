@@ -23,6 +23,8 @@ from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.transport.settings import ClusterSettings
 from rmq_store.server.broker_server import BrokerServer
+from rmq_store.server.pop.held_pops import HeldPops
+from rmq_store.server.processors.held_pulls import HeldPulls
 
 COMMIT, ROLLBACK, UNKNOW = (
     LocalTransactionState.COMMIT_MESSAGE,
@@ -93,6 +95,17 @@ def test_a_transaction_ends_as_its_producer_says(
         eventually(lambda: not served.store.transactions.pending())
     assert (result.local_transaction_state, result.end_was_sent) == (state, True)
     assert served.bodies() == expected
+
+
+def test_a_commit_wakes_pulls_and_pops(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    with served.producer(UNKNOW, COMMIT) as producer:
+        producer.send_message_in_transaction(Message("Orders", b"tea"))
+        monkeypatch.setattr(HeldPulls, "stored", lambda _, topic, queue_id: told.append((topic, queue_id)))
+        monkeypatch.setattr(HeldPops, "stored", lambda _, topic: told.append(topic))
+        served.now_ms += 6_000
+        eventually(lambda: not served.store.transactions.pending())
+        eventually(lambda: told == [("Orders", 0), "Orders"])
 
 
 @pytest.mark.parametrize(("later", "expected"), [(COMMIT, [b"tea"]), (ROLLBACK, [])])

@@ -45,7 +45,7 @@ def listen_address(_ctx: click.Context, _parameter: click.Parameter, value: str 
         host = Host.parse(value)
     except UsageError as error:
         raise click.BadParameter(str(error)) from error
-    return str(host).rpartition(":")[0].strip("[]"), host.port
+    return host.ip, host.port
 
 
 @click.group(short_help="Deliver delayed messages and delete old ones.")
@@ -148,10 +148,10 @@ def run(
         return
     refuse_open_address(listen[0], is_open=insecure or access.acl is not None, is_told=not advertise)
     raise_file_limit()
-    from rmq_store.server.broker_server import BrokerServer, host_of
+    from rmq_store.server.broker_server import BrokerServer
 
     host, port = listen
-    told_host = host_of(advertise) if advertise else host
+    told_host = Host.parse(advertise).ip if advertise else host
     with (
         stopped(until_stdin_closes=until_stdin_closes) as stop,
         BrokerServer(

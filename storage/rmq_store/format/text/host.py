@@ -53,7 +53,10 @@ class Host(NamedTuple):
         """True for a 16-byte address."""
         return len(self.address) == 16
 
+    @property
+    def ip(self) -> str:
+        """The IP address as text, without brackets."""
+        return socket.inet_ntop(socket.AF_INET6 if self.is_ipv6 else socket.AF_INET, self.address)
+
     def __str__(self) -> str:
-        if self.is_ipv6:
-            return f"[{socket.inet_ntop(socket.AF_INET6, self.address)}]:{self.port}"
-        return f"{socket.inet_ntop(socket.AF_INET, self.address)}:{self.port}"
+        return f"[{self.ip}]:{self.port}" if self.is_ipv6 else f"{self.ip}:{self.port}"
