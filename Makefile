@@ -97,7 +97,7 @@ lint: $(STAMP) ## ruff: style and banned calls
 types: $(STAMP) ## mypy --strict over both packages
 	@$(PY) -m mypy
 
-check: ## what CI runs: lint, types, compat, harness, cluster-short, slow, test
+check: ## what CI runs: lint, types, compat, harness, cluster-short, test
 	@.ci/run
 
 clean: ## remove .venv and everything that was built or cached

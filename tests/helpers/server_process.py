@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib.util
 import os
 import pwd
@@ -101,9 +102,15 @@ class Server(ABC):
             return self._ask("status") == "running"
 
     def suspend(self) -> None:
-        """SIGSTOP: the server keeps its connections and answers nobody. `kill` ends it in this state, too."""
+        """SIGSTOP: the server keeps its connections and answers nobody. `kill` ends it in this state, too.
+
+        The signal stops one thread after another; on return all of them stand still.
+        """
         with self._lock:
-            os.kill(self._running_pid(), signal.SIGSTOP)
+            pid = self._running_pid()
+            os.kill(pid, signal.SIGSTOP)
+            while not _stands_still(pid):
+                time.sleep(_POLL_S)
 
     def resume(self) -> None:
         """SIGCONT."""
@@ -219,3 +226,12 @@ class Server(ABC):
 
 def _end_of(log: str) -> str:
     return " | ".join(log.splitlines()[-5:])
+
+
+def _stands_still(pid: int) -> bool:
+    """Whether each thread is stopped or has ended, by the third field of its stat; the second one may have blanks."""
+    states = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            states.append((thread / "stat").read_text().rpartition(")")[2].split()[0])
+    return set(states) <= {"T", "t", "Z", "X"}
