@@ -12,11 +12,12 @@ unexport PYTHONDONTWRITEBYTECODE
 # All tests of these markers are there (tests/test_markers.py); to collect the others would take half a minute.
 COMPAT := tests/compat
 CLUSTER := tests/cluster
+INTEROP := tests/interop
 HARNESS := tests/crash tests/fuzz tests/security tests/storage/reliable tests/storage/bridge
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv java spark-classes servers kafka-jars demo cluster-demo test slow compat compat-stores cluster cluster-short harness kafka crash soak bench bench-peers lint types check clean
+.PHONY: help venv interop java spark-classes servers kafka-jars demo cluster-demo test slow compat compat-stores cluster cluster-short harness harness-short kafka crash soak bench bench-peers lint types check clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,10 +54,10 @@ cluster-demo: java $(STAMP) ## show a stream over real brokers, and the death of
 	@$(PY) examples/cluster_demo.py
 
 test: spark-classes ## run the tests (less than ten minutes)
-	@$(PY) -m pytest $(IN_PARALLEL) -m "not slow and not compat and not compat_stores and not cluster and not harness" $(PYTEST_ARGS)
+	@$(PY) -m pytest $(IN_PARALLEL) -m "not slow and not compat and not compat_stores and not cluster and not harness and not interop" $(PYTEST_ARGS)
 
 slow: spark-classes ## run the tests that `make test` leaves out because they take long
-	@$(PY) -m pytest $(IN_PARALLEL) -m "slow and not cluster and not harness" -o timeout=600 $(PYTEST_ARGS)
+	@$(PY) -m pytest $(IN_PARALLEL) -m "slow and not cluster and not harness and not interop" -o timeout=600 $(PYTEST_ARGS)
 
 compat: java $(STAMP) ## let RocketMQ's own Java classes read and write our stores (needs Maven)
 	@$(PY) -m pytest $(IN_PARALLEL) -m "compat" $(COMPAT) $(PYTEST_ARGS)
@@ -71,8 +72,15 @@ cluster: spark-classes ## run everything against clusters of released brokers (t
 cluster-short: spark-classes ## one test for each feature against a cluster of each version (minutes; needs Maven)
 	@$(PY) -m pytest -m "cluster and not slow" -o timeout=300 $(CLUSTER) $(PYTEST_ARGS)
 
+interop: java $(STAMP) ## let clients of other languages use a served store (docs/interop.md; needs Maven, Go, Node)
+	@RMQ_TEST_SERVERS=required $(PY) -m pytest -m "interop" -o timeout=600 $(INTEROP) $(PYTEST_ARGS)
+	@PYTHONPATH=tests $(PY) tests/interop_page.py
+
 harness: spark-classes ## the short forms of the crash, fuzz and security proof, and their teeth (12 minutes)
 	@$(PY) -m pytest $(IN_PARALLEL) -m "harness and not slow" -o timeout=900 $(HARNESS) $(PYTEST_ARGS)
+
+harness-short: spark-classes ## the same without the proof of its teeth; part of CI
+	@$(PY) -m pytest $(IN_PARALLEL) -m "harness and not slow and not teeth" -o timeout=900 $(HARNESS) $(PYTEST_ARGS)
 
 kafka: kafka-jars ## kill mirrors to and from a real Kafka, and the Kafka, 100 times each (hours; needs Maven)
 	@RMQ_TEST_SERVERS=required RMQ_MIRROR_KILLS=100 $(PY) -m pytest -m "harness" -o timeout=7200 tests/storage/bridge/kills $(PYTEST_ARGS)
@@ -97,7 +105,7 @@ lint: $(STAMP) ## ruff: style and banned calls
 types: $(STAMP) ## mypy --strict over both packages
 	@$(PY) -m mypy
 
-check: ## what CI runs: lint, types, compat, harness, cluster-short, test
+check: ## what CI runs: lint, types, compat, harness-short, cluster-short, test
 	@.ci/run
 
 clean: ## remove .venv and everything that was built or cached

@@ -16,7 +16,13 @@ def directories(name: str) -> list[Path]:
     return [TESTS.parent / word for word in words.split()]
 
 
-@pytest.mark.parametrize(("marker", "name"), [("harness", "HARNESS"), ("compat", "COMPAT"), ("cluster", "CLUSTER")])
+@pytest.mark.parametrize(
+    ("marker", "name"),
+    [
+        ("harness", "HARNESS"), ("teeth", "HARNESS"), ("compat", "COMPAT"), ("cluster", "CLUSTER"),
+        ("interop", "INTEROP"),
+    ],
+)
 def test_all_tests_of_a_marker_are_in_the_directories_that_the_makefile_names(marker: str, name: str) -> None:
     places = directories(name)
     assert all(place.is_dir() for place in places)
@@ -26,5 +32,5 @@ def test_all_tests_of_a_marker_are_in_the_directories_that_the_makefile_names(ma
 
 
 def test_each_directory_of_the_makefile_is_used_by_its_target() -> None:
-    for name, targets in (("HARNESS", 1), ("COMPAT", 1), ("CLUSTER", 2)):
+    for name, targets in (("HARNESS", 2), ("COMPAT", 1), ("CLUSTER", 2), ("INTEROP", 1)):
         assert MAKEFILE.count(f"$({name})") == targets

@@ -39,5 +39,6 @@ def test_each_group_has_one_effect_of_what_was_committed_wherever_processes_die(
     [(part, name) for part in kills.PARTS for name in part.protections],
     ids=lambda value: getattr(value, "name", value),
 )
+@pytest.mark.teeth
 def test_it_would_be_noticed(part: Part, protection: str, run_part: Run) -> None:
     assert run_part(part, without_protection=protection).violations

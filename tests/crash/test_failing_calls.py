@@ -53,6 +53,7 @@ def test_nothing_acknowledged_is_lost_whatever_call_fails(run_part: Run, part: o
     [(part, name) for part in PARTS for name in part.protections],
     ids=lambda value: value if isinstance(value, str) else value.name,
 )
+@pytest.mark.teeth
 def test_without_a_protection_it_is_noticed(run_part: Run, part: object, protection: str) -> None:
     assert run_part(part, without_protection=protection).violations > 0
 

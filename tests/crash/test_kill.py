@@ -29,5 +29,6 @@ def test_a_writer_killed_at_any_moment_has_lost_nothing_that_was_acknowledged(pa
     [(part, name) for part in kill.PARTS for name in part.protections],
     ids=lambda value: getattr(value, "name", value),
 )
+@pytest.mark.teeth
 def test_it_would_be_noticed(part: Part, protection: str, run_part: Run) -> None:
     assert run_part(part, without_protection=protection).violations

@@ -20,5 +20,6 @@ def test_a_process_holds_as_much_after_hundreds_of_openings_as_after_some(run_pa
 
 
 @pytest.mark.parametrize("protection", PART.protections)
+@pytest.mark.teeth
 def test_it_would_be_noticed(protection: str, run_part: Run) -> None:
     assert run_part(PART, without_protection=protection).violations

@@ -22,5 +22,6 @@ def test_a_power_cut_takes_what_the_flusher_was_not_due_to_write_and_no_more(run
 
 
 @pytest.mark.parametrize("protection", PART.protections)
+@pytest.mark.teeth
 def test_it_would_be_noticed(protection: str, run_part: Run) -> None:
     assert run_part(PART, without_protection=protection).lost

@@ -28,5 +28,6 @@ def test_no_walk_of_calls_kills_and_power_cuts_leaves_the_model(run_part: Run) -
 
 
 @pytest.mark.parametrize("protection", PART.protections)
+@pytest.mark.teeth
 def test_it_would_be_noticed(protection: str, run_part: Run) -> None:
     assert run_part(PART, without_protection=protection).violations

@@ -41,5 +41,6 @@ def test_a_kill_at_any_point_loses_nothing(run_part: Run) -> None:
 
 
 @pytest.mark.parametrize("protection", PART.protections)
+@pytest.mark.teeth
 def test_it_would_be_noticed(protection: str, run_part: Run) -> None:
     assert run_part(PART, without_protection=protection).violations

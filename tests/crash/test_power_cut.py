@@ -25,6 +25,7 @@ def test_a_power_cut_loses_nothing_that_was_acknowledged(run_part: Run) -> None:
 
 
 @pytest.mark.parametrize("protection", PART.protections)
+@pytest.mark.teeth
 def test_it_would_be_noticed(protection: str, run_part: Run) -> None:
     assert run_part(PART, without_protection=protection).lost
 

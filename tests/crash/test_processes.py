@@ -54,5 +54,6 @@ def test_no_clock_loses_or_doubles_messages_or_changes_their_order(run_part: Run
     [(part, name) for part in (PROCESSES, STOPPED, FORKED, CLOCK) for name in part.protections],
     ids=lambda value: getattr(value, "name", value),
 )
+@pytest.mark.teeth
 def test_it_would_be_noticed(part: Part, protection: str, run_part: Run) -> None:
     assert run_part(part, without_protection=protection).violations

@@ -210,6 +210,7 @@ def without(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("without")
+@pytest.mark.teeth
 def test_it_would_be_noticed(fast_directory: Path) -> None:
     for number in range(TEETH_SEEDS):
         (fast_directory / str(number)).mkdir()

@@ -25,5 +25,6 @@ def test_readers_get_the_right_bytes_or_are_told_what_is_left(run_part: Run) -> 
 
 
 @pytest.mark.parametrize("protection", PART.protections)
+@pytest.mark.teeth
 def test_it_would_be_noticed(protection: str, run_part: Run) -> None:
     assert run_part(PART, without_protection=protection).violations

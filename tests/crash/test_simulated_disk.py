@@ -25,6 +25,7 @@ def test_whatever_a_power_cut_leaves_is_what_was_written_with_all_that_was_ackno
 
 
 @pytest.mark.parametrize("protection", PART.protections)
+@pytest.mark.teeth
 def test_it_would_be_noticed(protection: str, run_part: Run) -> None:
     assert run_part(PART, without_protection=protection).violations
 

@@ -25,6 +25,7 @@ def test_killed_drivers_lose_nothing_and_double_nothing(run_part: Run) -> None:
 
 
 @pytest.mark.parametrize("protection", KILLS.protections)
+@pytest.mark.teeth
 def test_killed_drivers_are_noticed_without(protection: str, run_part: Run) -> None:
     counters = run_part(KILLS, without_protection=protection)
     assert counters.duplicated > 0

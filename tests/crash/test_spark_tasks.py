@@ -40,6 +40,7 @@ def test_failing_tasks_change_nothing(run_part: Run, spark: Any) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("protection", FAILURES.protections)
+@pytest.mark.teeth
 def test_failing_tasks_are_noticed_without(protection: str, run_part: Run, spark: Any) -> None:
     assert run_part(FAILURES, without_protection=protection).violations > 0
 
@@ -61,6 +62,7 @@ def test_what_retention_takes_from_a_stream_is_told(run_part: Run) -> None:
 @pytest.mark.parametrize(
     ("part", "protection"), [(part, name) for part in (ATTEMPTS, RETENTION) for name in part.protections]
 )
+@pytest.mark.teeth
 def test_parts_without_spark_notice(part: Part, protection: str, run_part: Run) -> None:
     assert run_part(part, without_protection=protection).violations > 0
 

@@ -22,5 +22,6 @@ def test_a_system_clock_that_jumps_loses_nothing_and_brings_nothing_twice(run_pa
 
 
 @pytest.mark.parametrize("protection", PART.protections)
+@pytest.mark.teeth
 def test_it_would_be_noticed(protection: str, run_part: Run) -> None:
     assert run_part(PART, without_protection=protection).violations

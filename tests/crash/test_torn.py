@@ -43,5 +43,6 @@ def test_damage_between_records_costs_no_other_record_and_is_named_byte_by_byte(
 
 
 @pytest.mark.parametrize(("part", "name"), [(part, name) for part in PARTS for name in part.protections])
+@pytest.mark.teeth
 def test_it_would_be_noticed(run_part: Callable[..., Counters], part: Part, name: str) -> None:
     assert run_part(part, without_protection=name).violations > 0

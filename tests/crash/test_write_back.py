@@ -20,6 +20,7 @@ def test_what_is_shown_after_a_failed_write_back_is_on_the_disk(run_part: Run) -
 
 
 @pytest.mark.parametrize("protection", WRITE_BACK.protections)
+@pytest.mark.teeth
 def test_it_would_be_noticed(protection: str, run_part: Run) -> None:
     assert run_part(WRITE_BACK, without_protection=protection).violations
 

@@ -29,6 +29,7 @@ def test_only_errors_of_ours_come_out_of_a_decoder(run_part: Run, part: Part) ->
 @pytest.mark.parametrize(
     ("part", "name"), [(part, name) for part in PARTS for name in part.protections], ids=lambda value: str(value)[:40]
 )
+@pytest.mark.teeth
 def test_a_decoder_without_its_check_is_noticed(run_part: Run, part: Part, name: str) -> None:  # noqa: F811
     assert run_part(part, without_protection=name).violations > 0
 

@@ -51,5 +51,6 @@ def test_no_flip_of_anything_else_gives_a_wrong_message(run_part: Run) -> None: 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", VIEW_FLIPS.protections)
+@pytest.mark.teeth
 def test_without_a_check_flips_give_wrong_or_lost_messages(run_part: Run, name: str) -> None:  # noqa: F811
     assert run_part(VIEW_FLIPS, without_protection=name).violations > 0

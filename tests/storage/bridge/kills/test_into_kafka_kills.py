@@ -131,6 +131,7 @@ def test_kills_of_mirror_and_broker_lose_and_repeat_nothing(kafka: KafkaServer, 
     assert verdict.rows >= 2000 * PARTITIONS
 
 
+@pytest.mark.teeth
 def test_a_mirror_that_commits_rows_before_their_positions_is_caught(kafka: KafkaServer, scratch: Path) -> None:
     """The teeth of the test above."""
     root, log = scratch / "store", scratch / "mirror.log"

@@ -151,6 +151,7 @@ def test_kills_of_mirror_and_broker_lose_and_repeat_nothing(kafka: KafkaServer, 
     assert verify_store(root).status == "clean"
 
 
+@pytest.mark.teeth
 def test_a_mirror_that_writes_rows_before_their_position_is_caught(kafka: KafkaServer, scratch: Path) -> None:
     """The teeth of the test above."""
     root, log = scratch / "store", scratch / "mirror.log"
