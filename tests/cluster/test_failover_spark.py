@@ -163,13 +163,18 @@ def test_streams_go_on_through_a_master_that_is_away_and_comes_back(
         given = {"nameServer": brokers.name_server, "topic": bills, "settleTime": "1200ms"}
         if has_directory:
             given["markerPath"] = str(tmp_path / "records")
+        else:  # with two masters, tasks wait for the one that is away: its records may not be missed
+            given["sendTimeout"] = f"{PATIENCE_S}s"
         stream = source().select("body").writeStream.format("rmq").options(**given)
         return stream.option("checkpointLocation", str(tmp_path / "w")).trigger(processingTime="1 second").start()
 
     queries: list[Any] = []
     try:
         with Orders(brokers, orders) as sender:
-            queries += [start_reading(), start_writing()]
+            # One after the other: Spark gives each Python process ten seconds to start, beside six brokers.
+            queries.append(start_reading())
+            wait_for(queries, lambda: delivered.of(STAYS) > 0, "the first order")
+            queries.append(start_writing())
             wait_for(
                 queries,
                 lambda: min(delivered.of(DIES), delivered.of(STAYS)) >= 50

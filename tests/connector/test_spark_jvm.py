@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ def test_without_an_archive_no_jvm_is_told_of_one(monkeypatch: pytest.MonkeyPatc
     assert spark_jvm.environment()["SPARK_SUBMIT_OPTS"] == spark_jvm.SHORT_LIFE
     archive = spark_jvm.archive()
     assert archive is not None
-    archive.parent.mkdir()
+    archive.parent.mkdir(exist_ok=True)
     archive.touch()
     assert f"-XX:SharedArchiveFile={archive}" in spark_jvm.environment()["SPARK_SUBMIT_OPTS"]
 
@@ -40,7 +41,22 @@ def test_an_archive_that_cannot_be_made_is_told_and_no_error(
     spark_jvm.make()
     assert "No archive of Spark's classes" in (said := capsys.readouterr().err)
     assert "no Spark today" in said
-    assert list((tmp_path / "build").iterdir()) == []
+    assert [path for path in (tmp_path / "build").iterdir() if not path.name.startswith("spark-home-")] == []
+
+
+@pytest.mark.spark
+def test_a_python_process_of_spark_finds_bytecode(spark: Any) -> None:
+    """From the zip of the installed home it would compile pyspark each time."""
+
+    def origins(frames: Any) -> Iterator[Any]:
+        import pandas as pd
+        import pyspark
+
+        for _ in frames:
+            yield pd.DataFrame({"origin": [pyspark.__file__]})
+
+    (row,) = spark.range(1).mapInPandas(origins, "origin string").collect()
+    assert Path(row.origin).exists(), "a file, and no member of a zip"
 
 
 def test_a_jvm_with_an_archive_that_does_not_fit_starts_without_it(tmp_path: Path) -> None:

@@ -4,11 +4,16 @@
 
 Most of what a test with a Spark of its own waits for is Java that loads, verifies and compiles 15,000 classes. One
 compiler instead of two, the smallest collector, and an archive of classes (JEP 350) more than halve that. The archive
-lies in build/, for this Java, this Spark and this place; the JVM ignores one that does not fit, or is not there.
+lies in build/, for this Java, this Spark and this place. The JVM ignores one that does not fit, or is not there.
+
+Each Python process that Spark starts imports pyspark from `python/lib/pyspark.zip` of SPARK_HOME, and compiles all of
+it again: two seconds, of the ten that Spark waits for it. Without that file it imports the installed package, whose
+bytecode is there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -63,18 +68,35 @@ def archive() -> Path | None:
     if not release.exists():
         return None
     fits = (
-        f"{release.resolve()} {release.read_text()} {spark.origin} {importlib.metadata.version('pyspark')} {TRAINING}"
+        f"{release.resolve()} {release.read_text()} {spark_home()} {importlib.metadata.version('pyspark')} {TRAINING}"
     )
     return ROOT / "build" / f"spark-classes-{hashlib.sha256(fits.encode()).hexdigest()[:16]}.jsa"
+
+
+def spark_home() -> Path | None:
+    """A SPARK_HOME like the installed one, but without its zip of Python; made when it is not there. None without
+    pyspark.
+    """
+    spark = importlib.util.find_spec("pyspark")
+    if spark is None or spark.origin is None:
+        return None
+    installed = Path(spark.origin).parent
+    made = ROOT / "build" / f"spark-home-{hashlib.sha256(str(installed).encode()).hexdigest()[:16]}"
+    made.mkdir(parents=True, exist_ok=True)
+    for name in ("bin", "sbin", "jars", "data"):
+        with contextlib.suppress(FileExistsError):
+            (made / name).symlink_to(installed / name)
+    return made
 
 
 def environment() -> dict[str, str]:
     """For every process that starts a Spark, or whose children do."""
     options = SHORT_LIFE
+    place = {} if (path := spark_home()) is None else {"SPARK_HOME": str(path)}
     if (path := archive()) is not None and path.exists():
         # Without a word about archives that do not fit, on a standard output that tests read.
         options += f" -XX:SharedArchiveFile={path} -Xlog:disable"
-    return {"SPARK_SUBMIT_OPTS": options, "SPARK_LAUNCHER_OPTS": SHORT_LIFE}
+    return {"SPARK_SUBMIT_OPTS": options, "SPARK_LAUNCHER_OPTS": SHORT_LIFE, **place}
 
 
 def make() -> None:
@@ -89,8 +111,8 @@ def make() -> None:
         pythonpath = os.pathsep.join([str(ROOT / "storage"), str(ROOT / "connector")])
         done = subprocess.run(
             [sys.executable, "-c", TRAINING, directory],
-            env=os.environ | {"SPARK_SUBMIT_OPTS": options, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": pythonpath}
-            | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
+            env=os.environ | environment() | {"SPARK_SUBMIT_OPTS": options, "SPARK_LOCAL_IP": "127.0.0.1"}
+            | {"PYTHONPATH": pythonpath, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
             cwd=directory,
             capture_output=True,
             text=True,
