@@ -11,7 +11,7 @@ from typing import Final, Self
 from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.store.store import Store
 from rmq_store.clock import ClockFile
-from rmq_store.errors import UnknownTopicError
+from rmq_store.errors import UnknownTopicError, UsageError
 from rmq_store.format.frames.message import Message
 from rmq_store.format.text.names import dlq_topic
 from rmq_store.protocol.results import SendResult
@@ -74,23 +74,31 @@ def wait_until(
 
 
 class RmqTestBroker:
-    """A broker and name server over an empty store at `path`, until `close`.
+    """A broker and name server over an empty store at `path`, until `close`. It carries out what mqadmin changes, too.
 
     `address` is its `ip:port`, for RocketMQ's own clients; `url` the same for those of this package, `rmq://ip:port`.
-    `store` has the whole interface of the same messages; `clock` is the time of store and server.
+    `store` has the whole interface of the same messages; `clock` is the time of store and server. With `grpc_port`
+    (0: a free one) it has a port for clients of RocketMQ 5 as well, which needs the extra `[grpc]`.
     """
 
-    def __init__(self, path: Path, config: StoreConfig = SCRATCH_CONFIG) -> None:
+    def __init__(self, path: Path, config: StoreConfig = SCRATCH_CONFIG, *, grpc_port: int | None = None) -> None:
         clock = make_scratch_store(path, config)
         assert clock is not None
         self.path = path
         self.clock = VirtualClock(clock)
-        self._server = BrokerServer(path, config=config)
+        self._server = BrokerServer(path, config=config, grpc_port=grpc_port, admin=True)
 
     @property
     def address(self) -> str:
         """The `ip:port` of broker and name server."""
         return self._server.address
+
+    @property
+    def grpc_address(self) -> str:
+        """The `ip:port` for clients that speak gRPC. Raises UsageError: made without `grpc_port`."""
+        if self._server.grpc_address is None:
+            raise UsageError("this broker has no port for gRPC: make it with RmqTestBroker(path, grpc_port=0)")
+        return self._server.grpc_address
 
     @property
     def url(self) -> str:
@@ -164,9 +172,23 @@ class RmqTestBroker:
         None if nothing is delayed.
         """
         before = self.clock.now()
-        due_ms = self.store.schedule.deliver_due().next_due_ms
+        due_ms = self._deliver_due()
         if due_ms is None:
             return None
-        self.clock.set(datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=max(due_ms, self.clock())))
-        self.store.schedule.deliver_due()
+        self.clock.set(datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=due_ms))
+        self._deliver_due()
         return self.clock.now() - before
+
+    def _deliver_due(self) -> int | None:
+        """Deliver all that is due, and return when the next message is. A call that meets the server's own delivery
+        does nothing, and would take a message that the server delivers now for the next one.
+        """
+        due_ms: int | None = None
+
+        def is_done() -> bool:
+            nonlocal due_ms
+            due_ms = self.store.schedule.deliver_due().next_due_ms
+            return due_ms is None or due_ms > self.clock()
+
+        wait_until(is_done, lambda: "a message that is due is not delivered")
+        return due_ms

@@ -54,9 +54,12 @@ class Mqadmin:
                 return lines
             if line.strip():
                 lines.append(line.rstrip())
+        raise MqadminError(f"mqadmin ended at {arguments}:\n{self.log()}")
+
+    def log(self, lines: int = LOG_LINES) -> str:
+        """The end of what it wrote beside: exceptions of its commands."""
         self._log.seek(0)
-        said = "\n".join(self._log.read().splitlines()[-LOG_LINES:])
-        raise MqadminError(f"mqadmin ended at {arguments}:\n{said}")
+        return "\n".join(self._log.read().splitlines()[-lines:])
 
     def close(self) -> None:
         """End the JVM."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store import Message, StoreConfig, UsageError
+from rmq_store import Delivery, Message, StoreConfig, UsageError
 from rmq_store.client import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
@@ -125,6 +125,20 @@ def test_a_delayed_message_comes_when_the_clock_says_so(broker: RmqTestBroker) -
     assert broker.advance_to_next_due() == timedelta(seconds=1)
     assert broker.wait_for_messages("Orders", 2) == [b"sooner", b"later"]
     assert broker.advance_to_next_due() is None
+
+
+def test_a_message_that_the_server_is_delivering_is_not_the_next_one(
+    broker: RmqTestBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search that meets another one tells the present as the next time, and delivers nothing."""
+    busy, search = [1, 1], broker.store.schedule.deliver_due
+
+    def meets_another() -> Delivery:
+        return Delivery(0, broker.clock()) if busy and busy.pop() else search()
+
+    monkeypatch.setattr(broker.store.schedule, "deliver_due", meets_another)
+    broker.store.send(Message("Orders", b"later", properties={"DELAY": "1"}))
+    assert broker.advance_to_next_due() == timedelta(seconds=1)
 
 
 def test_the_server_itself_delivers_after_a_jump(broker: RmqTestBroker) -> None:

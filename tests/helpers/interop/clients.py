@@ -1,0 +1,91 @@
+"""How the program of each row is made and started."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from compat.stores import brokers as released
+from helpers.cluster.java_process import without_jars
+from helpers.interop.program import Program
+
+SOURCES: Final = Path(__file__).parents[2] / "interop"
+BUILT: Final = Path(__file__).parents[3] / "build" / "interop-clients"
+
+
+class Place(NamedTuple):
+    """A server: its addresses for both protocols, and the access key and secret key that a client uses."""
+
+    remoting: str
+    grpc: str
+    keys: tuple[str, ...] = ()
+
+
+Start = Callable[[Place, Path], Program]
+"""Start the client of a row; the path is a directory of its own. Raises MissingClientError."""
+
+
+class MissingClientError(Exception):
+    """A client or its language is not to be had on this machine; the reason."""
+
+
+@contextmanager
+def building(name: str) -> Iterator[Path]:
+    """A directory of which only this process makes the contents now."""
+    directory = BUILT / name
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "building").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield directory
+
+
+def is_newer(source: Path, made: Path) -> bool:
+    """Whether a program must be made anew."""
+    return not made.exists() or made.stat().st_mtime < source.stat().st_mtime
+
+
+def run(*command: str | Path, directory: Path | None = None) -> None:
+    """Run a tool. Raises MissingClientError with what it said."""
+    try:
+        done = subprocess.run(
+            [str(part) for part in command], cwd=directory, capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError as error:
+        raise MissingClientError(f"{command[0]} is not on PATH") from error
+    if done.returncode:
+        raise MissingClientError(f"{command[0]} failed: {(done.stderr or done.stdout)[-2000:]}")
+
+
+def remoting_java(version: str) -> Start:
+    """RocketMQ's remoting client of a version."""
+
+    def start(place: Place, home: Path) -> Program:
+        if reason := without_jars(version):
+            raise MissingClientError(reason)
+        source = SOURCES / "java" / "RemotingClient.java"
+        jars = f"{released.jars(version)}/*"
+        with building(f"java-{version}") as target:
+            if is_newer(source, target / "RemotingClient.class"):
+                text = source.read_text()
+                if not version.startswith("4."):  # 5.x has moved one class
+                    text = text.replace(
+                        "common.protocol.heartbeat.MessageModel", "remoting.protocol.heartbeat.MessageModel"
+                    )
+                (target / source.name).write_text(text)
+                run("javac", "-nowarn", "-d", target, "-cp", jars, target / source.name)
+        options = ("-Xmx192m", *released.JVM, f"-Duser.home={home}", "-Drocketmq.client.logUseSlf4j=true")
+        path = f"{target}:{jars}"
+        return Program(["java", *options, "-cp", path, source.stem, place.remoting, *place.keys], directory=home)
+
+    return start
+
+
+STARTS: Final[dict[str, Start]] = {
+    "Java 4.9.7": remoting_java("4.9.7"),
+    "Java 5.5.0": remoting_java("5.5.0"),
+}
+"""The client of each row."""

@@ -1,0 +1,72 @@
+"""The matrix of clients and features: its rows and columns, the cells that cannot be, and what tests have found.
+
+A test of a cell leaves its result below build/interop; tests/interop_page.py makes docs/interop.md of them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+DIRECTORY: Final = ROOT / "build" / "interop"
+
+JAVA: Final = ("Java 4.9.7", "Java 5.5.0")
+GRPC: Final = ("Python gRPC", "Java gRPC", "Go gRPC", "Node gRPC")
+CPP: Final = "C++"
+ROWS: Final = (*JAVA, CPP, *GRPC)
+
+COLUMNS: Final = (
+    "send, sync", "send, async", "send, one-way", "send, batch", "send, ordered", "delay level", "timer", "recall",
+    "tags", "SQL92", "concurrent", "ordered", "broadcast", "lite pull", "simple", "POP", "retries to DLQ",
+    "transaction, commit", "transaction, rollback", "transaction, check-back", "trace topic", "query by key",
+    "query by id", "reset", "request-reply", "message too large", "wrong signature",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The result of one client and feature. `verdict`: "works", "refused" or "no"; `text`: the code or the reason."""
+
+    verdict: str
+    text: str = ""
+
+
+_NOT_IN_GRPC: Final = Cell("no", "gRPC has none")
+_NOT_IN_4: Final = Cell("no", "since 5.x")
+
+CANNOT_BE: Final[dict[tuple[str, str], Cell]] = {
+    ("Java 4.9.7", "recall"): _NOT_IN_4,
+    ("Java 4.9.7", "timer"): Cell("no", "its clients know delay levels only"),
+    ("Java 4.9.7", "POP"): _NOT_IN_4,
+    **{(row, "simple"): Cell("no", "a consumer of gRPC") for row in (*JAVA, CPP)},
+    **{
+        (row, column): _NOT_IN_GRPC
+        for row in GRPC
+        for column in ("send, one-way", "send, batch", "delay level", "broadcast", "lite pull", "POP", "trace topic",
+                       "query by key", "query by id", "reset", "request-reply")
+    },
+}  # fmt: skip
+"""Cells without a test: the client or the protocol has no such feature."""
+
+
+REFUSED: Final[dict[tuple[str, str], str]] = {
+    ("Java 5.5.0", "recall"): "CODE: 3 ",
+}
+"""Cells whose test must end with an answer of the server that has this text."""
+
+
+def record(row: str, column: str, cell: Cell, directory: Path = DIRECTORY) -> None:
+    """Write down what a test found."""
+    directory.mkdir(parents=True, exist_ok=True)
+    name = "".join(letter if letter.isalnum() else "-" for letter in f"{row} {column}")
+    text = json.dumps({"row": row, "column": column, "verdict": cell.verdict, "text": cell.text})
+    (directory / f"{name}.json").write_text(text + "\n")
+
+
+def recorded(directory: Path = DIRECTORY) -> dict[tuple[str, str], Cell]:
+    """What tests have found up to now."""
+    found = [json.loads(file.read_text()) for file in sorted(directory.glob("*.json"))]
+    return {(one["row"], one["column"]): Cell(one["verdict"], one["text"]) for one in found}

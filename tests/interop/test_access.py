@@ -1,0 +1,39 @@
+"""The column about users: a client with the right secret is served, one with a wrong secret is refused.
+
+The server refuses the first request already, the one for the route (16). Java's client then says that there is none.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from helpers.interop.clients import Place
+from helpers.interop.program import RefusedError
+from interop.conftest import start_client
+from rmq_store.server.broker_server import BrokerServer
+from rmq_store.server.scratch_store import SCRATCH_CONFIG
+
+USERS = """
+[[user]]
+access_key = "shop"
+secret_key = "secret of the shop"
+topics = { "Orders" = "PUB" }
+"""
+
+
+@pytest.mark.column("wrong signature")
+def test_a_wrong_secret_is_refused(row: str, tmp_path: Path) -> None:
+    users = tmp_path / "users.toml"
+    users.touch(0o600)
+    users.write_text(USERS)
+    with BrokerServer(tmp_path / "store", config=SCRATCH_CONFIG, create=True, acl_file=users) as server:
+        server.store.create_topic("Orders", queue_count=1)
+        place = Place(server.address, server.grpc_address or "", ("shop", "secret of the shop"))
+        with start_client(row, place, tmp_path) as client:
+            client.ask("send", topic="Orders", messages=[{"body": "paid"}])
+        with start_client(row, place._replace(keys=("shop", "another secret")), tmp_path) as client:
+            with pytest.raises(RefusedError):
+                client.ask("send", topic="Orders", messages=[{"body": "forged"}])
+        assert server.store.queue_ranges("Orders") == {0: (0, 1)}
