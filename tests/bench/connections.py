@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import resource
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
@@ -74,20 +75,13 @@ def only_connected(number: int, address: str, count: int) -> Iterator[Callable[[
 def bare_server(number: int) -> Iterator[Callable[[], int]]:
     """One process of a crew: an event loop that takes connections and does nothing with them. Returns its port."""
     raise_file_limit()
-    with asyncio.Runner() as runner:
-
-        async def listen() -> asyncio.Server:
-            loop = asyncio.get_running_loop()
-            return await loop.create_server(asyncio.Protocol, "127.0.0.1", 0, backlog=1024)
-
-        port = int(runner.run(listen()).sockets[0].getsockname()[1])
-
-        def once(connected: int = 0) -> int:
-            """Take so many connections."""
-            runner.run(asyncio.sleep(0.1 + connected / 2000))
-            return port
-
-        yield once
+    loop = asyncio.new_event_loop()
+    server = loop.run_until_complete(loop.create_server(asyncio.Protocol, "127.0.0.1", 0, backlog=1024))
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    yield lambda: int(server.sockets[0].getsockname()[1])
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
 
 
 # -- busy -------------------------------------------------------------------------------------------------------------

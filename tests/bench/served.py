@@ -38,14 +38,16 @@ def started(directory: Path, *arguments: str) -> Iterator[Served]:
     """`rmq broker run` with these arguments, from when its port answers on."""
     port_file = directory / "port"
     server = subprocess.Popen(
-        [sys.executable, "-c", _COMMAND, "broker", "run", *arguments, "--port-file", str(port_file)],
-        stdout=subprocess.DEVNULL, env=environment(),
+        [
+            sys.executable, "-c", _COMMAND, "broker", "run", *arguments, "--port-file", str(port_file),
+            "--until-stdin-closes",  # it ends when this process does, however it ends
+        ],
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment(),
     )  # fmt: skip
     try:
         yield Served(_told_address(server, port_file), server.pid)
     finally:
-        server.terminate()
-        server.wait()
+        server.communicate()
 
 
 def environment() -> dict[str, str]:

@@ -68,8 +68,7 @@ def idle_memory(scratch: Scratch) -> Iterator[Pair]:
             port = bare.run()[0].answer
             before = anonymous_kib(bare.pids[0])
             with Crew(PROCESSES, only_connected, f"127.0.0.1:{port}", count // PROCESSES):
-                bare.run(count)
-                return (anonymous_kib(bare.pids[0]) - before) / count
+                return (settled_kib(bare.pids[0]) - before) / count
 
     yield Pair(ours, yardstick)
 

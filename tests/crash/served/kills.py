@@ -35,9 +35,11 @@ from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
 
 PORT: Final = 0
-# A commit has about so many operations on files and mapped words; beyond its last one a kill comes behind the call.
-OPERATIONS_MAX: Final = 24
+# Operations on files and mapped words: an offset has few, the first commit into a topic has many. Where a call has
+# fewer, the kill comes at its end.
+OPERATIONS: Final = (8, 24, 64)
 MORE_STORING: Final = 4
+SOONEST: Final = (*[("a commit", points.STORING)] * MORE_STORING, *[("an offset", points.ANSWERED)] * 2)
 FLUSHES: Final = ("ASYNC_FLUSH", "SYNC_FLUSH")
 
 
@@ -60,15 +62,16 @@ def run(trial: Trial) -> Counters:
 
 
 def in_turn(chance: random.Random) -> list[tuple[Work, str]]:
-    """To be taken from its end: commits inside of the store, which have the most to lose there; then each kind of
-    request at each point once; then some more inside of the store.
+    """To be taken from its end: the kills that miss a protection soonest; then each kind of request at each point once;
+    then some more inside of the store.
     """
-    commits = [(work, points.STORING) for work in WORKS if work.name == "a commit"]
+    by_name = {work.name: work for work in WORKS}
+    first = [(by_name[name], point) for name, point in SOONEST]
     each = list(product(WORKS, points.POINTS))
     more = list(product(WORKS, [points.STORING] * MORE_STORING))
     chance.shuffle(each)
     chance.shuffle(more)
-    return more + each + MORE_STORING * commits
+    return more + each + first
 
 
 class Life:
@@ -96,7 +99,7 @@ class Life:
         self._saved.restore()
         self._operation.unlink(missing_ok=True)
         hit = chance.randrange(REQUESTS)
-        armed = points.Armed(point, hit + 1, chance.randrange(OPERATIONS_MAX), self.root, self._operation)
+        armed = points.Armed(point, hit + 1, chance.randrange(chance.choice(OPERATIONS)), self.root, self._operation)
         try:
             answered = self._serve_until_killed(work, armed, found)
             found.seen[f"at {work.name}: {point}"] += 1
@@ -299,7 +302,7 @@ def _without_one_unit() -> Iterator[None]:
 PARTS = (
     Part(
         "served", "30", "a server killed at each point of a request", "kills",
-        harness=len(WORKS) * len(points.POINTS) + MORE_STORING, crash=1000, soak=5000, chunk=500, run=run,
+        harness=len(SOONEST) + len(WORKS) * len(points.POINTS), crash=1000, soak=5000, chunk=500, run=run,
         protections=("answers_last", "offsets_at_once", "one_unit"), bites_within=96, by_cycle=True,
     ),
 )  # fmt: skip
