@@ -21,6 +21,7 @@ GROUPS = (
     "send back",
     "push consumer",
     "cluster",
+    "server",
     "reliable",
     "mirror",
     "lookup",

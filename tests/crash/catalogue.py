@@ -29,6 +29,7 @@ MODULES = (
     "crash.spark_tasks",
     "crash.spark_kills",
     "crash.business.kills",
+    "crash.served.kills",
     "crash.mixed",
 )
 

@@ -44,6 +44,7 @@ TEST_LIST = {
     "27": "stores of released versions",
     "28": "a day of all of it, mixed",
     "29": "a business on a database: both sides of `rmq_store.reliable` killed at named points",
+    "30": "a served store: the server killed at each point of a request",
 }
 ELSEWHERE = {
     "21": "`make compat`: 1,000 random messages each way with every commit, 100,000 on 2026-11-21",

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -218,21 +218,48 @@ def _without_remoting_lengths() -> Iterator[None]:
     binary_header._length = kept
 
 
+@protection("errors_answered", "an error that a processor raises becomes the answer to its request")
+def _without_errors_answered() -> Iterator[None]:
+    from rmq_store.server.requests.dispatcher import Dispatcher
+    from rmq_store.server.requests.request import Request
+
+    def believe(dispatcher: Dispatcher, processor: Callable[[Request], object], request: Request) -> None:
+        request.reply(processor(request))
+        request.done()
+
+    kept = Dispatcher.run
+    Dispatcher.run = believe
+    yield
+    Dispatcher.run = kept
+
+
 # -- parts ------------------------------------------------------------------------------------------------------------
 
-_TEETH = {"frame": "frame_check", "config_json": "json_depth", "remoting": "remoting_lengths"}
+_TEETH = {
+    "frame": "frame_check",
+    "config_json": "json_depth",
+    "remoting": "remoting_lengths",
+    "server": "errors_answered",
+}
 # Executions of the short form, and thousands of them in an hour's run: by what one costs.
 _SCALES = {
     "frame": (6000, 400), "frames": (600, 20), "properties": (1500, 60), "compression": (3000, 200), "ids": (4000, 400),
     "consume_queue": (2500, 100), "index": (1200, 40), "checkpoint": (4000, 400), "config_json": (3000, 150),
     "tables": (2500, 80), "store_file": (2500, 80), "progress": (4000, 150), "unit": (4000, 400), "staged": (2000, 80),
-    "pop_journal": (2000, 80), "remoting": (2000, 60), "java_json": (3000, 150),
+    "pop_journal": (2000, 80), "remoting": (2000, 60), "java_json": (3000, 150), "server": (600, 20),
     "receipt_handle": (4000, 400), "sql92": (3000, 200), "spark_offsets": (4000, 300),
 }  # fmt: skip
 
+
+def _title(name: str) -> str:
+    if name == "server":
+        return "hostile bytes of a client for a server, from the connection to the store"
+    return f"hostile bytes for the decoder of {name.replace('_', ' ')}"
+
+
 PARTS = tuple(
     Part(
-        f"decoders {name}", "20", f"hostile bytes for the decoder of {name.replace('_', ' ')}", "executions",
+        f"decoders {name}", "20", _title(name), "executions",
         harness=short, crash=thousands * 1000, soak=10_000_000, chunk=CHUNK,
         run=partial(run_target, name), protections=(_TEETH[name],) if name in _TEETH else (), bites_within=short,
     )

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 import rmq_store
+from fuzz.server_target import run_server, server_seeds
 from pyspark_rmq.position.position import StreamPosition, parse_assign, parse_offsets, parse_timestamps
 from rmq_store.broker.filter.sql92 import compile_selector
 from rmq_store.broker.metadata.groups import GroupTable
@@ -570,9 +571,7 @@ def run_spark_offsets(data: bytes) -> None:
 
 
 def spark_seeds() -> list[bytes]:
-    position = (
-        b'{"version":1,"store":"","topics":{"T":{"0":5,"1":7}},"after":{"T":{"0":100}},"began":{"T":{"1":7}}}'
-    )
+    position = b'{"version":1,"store":"","topics":{"T":{"0":5,"1":7}},"after":{"T":{"0":100}},"began":{"T":{"1":7}}}'
     return [b'\0{"T":{"0":23,"1":-2}}', b"\0latest", b'\1{"T":{"0":1700000000000}}', b'\2{"T":[0,1]}', b"\3" + position]
 
 
@@ -596,6 +595,7 @@ TARGETS = tuple(
         ("pop_journal", journal_seeds, run_pop_journal),
         ("remoting", remoting_seeds, run_remoting),
         ("java_json", java_json_seeds, run_java_json),
+        ("server", server_seeds, run_server),
         ("receipt_handle", lambda: [b"5 1700000000000 60000 1 0 broker-a 3 5 1234"], run_receipt_handle),
         ("sql92", lambda: [b"a BETWEEN 1 AND 9 OR b IN ('x', 'y') AND NOT (c IS NULL)", b"-(+3.5e2) < a"], run_sql92),
         ("spark_offsets", spark_seeds, run_spark_offsets),

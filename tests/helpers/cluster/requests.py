@@ -14,6 +14,7 @@ from rmq_store.protocol.wire.request_codes import RequestCode
 
 TOOLS_CONSUMER = "TOOLS_CONSUMER"
 SUBSCRIPTION_FLAG = 4
+SUSPEND_FLAG = 2
 QUEUE_ID_AT, BODY_LENGTH_AT, QUEUE_OFFSET_AT = 12, 84, 20
 FOREVER_MS = (1 << 63) - 1
 
@@ -33,7 +34,7 @@ def send(
     properties: Mapping[str, str] | None = None, *, sys_flag: int = 0, reconsume_times: int = 0,
     max_reconsume_times: int | None = None,
 ) -> RemotingCommand:  # fmt: skip
-    fields = _send_fields(topic, queue_id, _text(properties or {}))
+    fields = send_fields(topic, queue_id, _text(properties or {}))
     fields |= {"f": sys_flag, "j": reconsume_times}
     if max_reconsume_times is not None:
         fields["l"] = max_reconsume_times
@@ -45,7 +46,7 @@ def send_batch(
     properties: Mapping[str, str] | None = None, outer: Mapping[str, str] | None = None,
 ) -> RemotingCommand:  # fmt: skip
     """`properties` are those of each message, `outer` those of the request."""
-    fields = _send_fields(topic, queue_id, _text({"WAIT": "true"} if outer is None else outer)) | {"m": "true"}
+    fields = send_fields(topic, queue_id, _text({"WAIT": "true"} if outer is None else outer)) | {"m": "true"}
     inner = _text(properties or {}).encode()
     return broker.ask(RequestCode.SEND_BATCH_MESSAGE, fields, b"".join(_inner(body, inner) for body in bodies))
 
@@ -55,12 +56,22 @@ def pull(
     sys_flag: int = SUBSCRIPTION_FLAG, subscription: str = "*", expression_type: str = "TAG",
     code: int = RequestCode.PULL_MESSAGE, suspend_ms: int = 0,
 ) -> RemotingCommand:  # fmt: skip
-    fields = {
+    fields = pull_fields(
+        topic, queue_id, offset, count=count, group=group, sys_flag=sys_flag, subscription=subscription,
+        expression_type=expression_type, suspend_ms=suspend_ms,
+    )  # fmt: skip
+    return broker.ask(code, fields)
+
+
+def pull_fields(
+    topic: str, queue_id: int = 0, offset: int = 0, *, count: int = 32, group: str = TOOLS_CONSUMER,
+    sys_flag: int = SUBSCRIPTION_FLAG, subscription: str = "*", expression_type: str = "TAG", suspend_ms: int = 0,
+) -> dict[str, object]:  # fmt: skip
+    return {
         "consumerGroup": group, "topic": topic, "queueId": queue_id, "queueOffset": offset, "maxMsgNums": count,
         "sysFlag": sys_flag, "commitOffset": 0, "suspendTimeoutMillis": suspend_ms, "subscription": subscription,
         "subVersion": 0, "expressionType": expression_type,
     }  # fmt: skip
-    return broker.ask(code, fields)
 
 
 def heartbeat(broker: Connection, client_id: str, group: str, topic: str) -> RemotingCommand:
@@ -144,7 +155,7 @@ def records(data: bytes) -> Iterator[bytes]:
         data = data[length:]
 
 
-def _send_fields(topic: str, queue_id: int, properties: str) -> dict[str, object]:
+def send_fields(topic: str, queue_id: int = 0, properties: str = "") -> dict[str, object]:
     return {
         "a": "tests", "b": topic, "c": "TBW102", "d": 4, "e": queue_id, "f": 0, "g": int(time.time() * 1000), "h": 0,
         "i": properties, "j": 0, "k": "false", "m": "false",

@@ -23,6 +23,8 @@ T = TypeVar("T")
 _CALL_S: Final = 30.0
 _IDLE_LOOK_S: Final = 5.0
 _BACKLOG: Final = 1024
+# asyncio accepts so many connections at once, before it asks us whether there is room for one.
+_ACCEPTED_AT_ONCE: Final = 64
 
 
 class Listener:
@@ -45,6 +47,7 @@ class Listener:
         self.host, self.port = host, port
         self.limits = limits or ListenerLimits()
         self.receive = receive
+        self._connections_max = self.limits.connections_that_fit()
         self.working = WorkingBytes(self.limits.working_bytes_max, self._full)
         self.incomplete = IncompleteFrames(self.limits.incomplete_bytes_max)
         self.connections: set[Connection] = set()
@@ -84,7 +87,7 @@ class Listener:
         self._handshakes.discard(handshake)
 
     def _has_room(self) -> bool:
-        return len(self.connections) + len(self._handshakes) < self.limits.connections_max
+        return len(self.connections) + len(self._handshakes) < self._connections_max
 
     def _full(self, is_full: bool) -> None:
         with suppress(RuntimeError):  # the loop was closed
@@ -97,7 +100,7 @@ class Listener:
     def start(self) -> None:
         """Take connections. UsageError: another one listens at the address since then."""
         try:
-            self._run(self._server.start_serving())
+            self._run(self._start_serving())
         except OSError as error:
             raise self._refused(error) from error
 
@@ -113,7 +116,15 @@ class Listener:
         self._stop_loop()
 
     async def _listen(self, host: str, port: int) -> asyncio.Server:
-        return await self._loop.create_server(self._accepted, host, port, backlog=_BACKLOG, start_serving=False)
+        return await self._loop.create_server(
+            self._accepted, host, port, backlog=_ACCEPTED_AT_ONCE, start_serving=False
+        )
+
+    async def _start_serving(self) -> None:
+        await self._server.start_serving()
+        for each in self._server.sockets:
+            with each.dup() as same:  # the kernel keeps more of them waiting than asyncio accepts at once
+                same.listen(_BACKLOG)
 
     def _accepted(self) -> asyncio.Protocol:
         """The protocol of a new connection. asyncio's own TLS servers do not tell why a handshake has failed."""

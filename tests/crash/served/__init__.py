@@ -1,0 +1,1 @@
+"""A served store whose server is killed at named points of a request (part 30)."""

@@ -1,0 +1,156 @@
+"""The points of a request at which a server is killed, in the order in which a request comes by them.
+
+The points are put into a forked server by patches: nothing in the server knows of them. The request that is hit is
+told from the others by its opaque.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final, NoReturn
+from unittest import mock
+
+from crash.operations import die, kind_of, watched
+
+UNREAD: Final = "before the request is read"
+READ: Final = "read, not queued"
+QUEUED: Final = "queued"
+TAKEN: Final = "in the processor, before the store's call"
+STORING: Final = "in the store's call"
+STORED: Final = "stored, not answered"
+HALF: Final = "half of the answer written"
+ANSWERED: Final = "answered"
+
+POINTS: Final = (UNREAD, READ, QUEUED, TAKEN, STORING, STORED, HALF, ANSWERED)
+NOT_STORED: Final = frozenset((UNREAD, READ, QUEUED, TAKEN))
+
+
+class Armed:
+    """Kills its process when the request `opaque` comes by `point`.
+
+    STORING: before the operation number `operation` on a file or a mapped word, or at the end of the store's call if it
+    has fewer; `notes` then says which operation it was.
+    """
+
+    def __init__(self, point: str, opaque: int, operation: int, root: Path, notes: Path) -> None:
+        self._point = point
+        self._opaque = opaque
+        self._left = operation
+        self._root = root
+        self._notes = notes
+        self._answer = b""
+        # Of the thread that has the request.
+        self._own = threading.local()
+
+    def installed(self) -> AbstractContextManager[object]:
+        """Patch this process, before the server is made."""
+        from rmq_store.broker.pop.pop import Pop
+        from rmq_store.broker.retry.retry import Retry
+        from rmq_store.broker.store.store import Store
+        from rmq_store.broker.transactions.transactions import Transactions
+        from rmq_store.server.requests.dispatcher import Dispatcher
+        from rmq_store.server.requests.worker_pool import WorkerPool
+        from rmq_store.server.transport.connection import Connection
+
+        wraps_by_method: dict[tuple[type, str], Callable[..., Any]] = {
+            (Connection, "data_received"): self._reading,
+            (Dispatcher, "receive"): self._receiving,
+            (WorkerPool, "submit"): self._queueing,
+            (Dispatcher, "run"): self._running,
+            (Connection, "send"): self._answering,
+            (Connection, "_flush"): self._writing,
+        }
+        calls = (
+            (Store, "send"), (Store, "send_all"), (Store, "commit_offsets"), (Transactions, "prepare"),
+            (Transactions, "end"), (Retry, "send_back"), (Pop, "ack"),
+        )  # fmt: skip
+        with ExitStack() as patches:
+            patches.enter_context(watched(self._operation))
+            for (owner, name), wrap in {**wraps_by_method, **dict.fromkeys(calls, self._storing)}.items():
+                patches.enter_context(mock.patch.object(owner, name, _around(getattr(owner, name), wrap)))
+            return patches.pop_all()
+
+    def _die_at(self, point: str) -> None:
+        if point == self._point:
+            die()
+
+    def _is_hit(self, request: Any) -> bool:
+        return bool(request.command.opaque == self._opaque)
+
+    def _reading(self, read: Callable[..., None], connection: Any, data: bytes) -> None:
+        from rmq_store.protocol.wire.frames import FrameDecoder
+
+        if any(command.opaque == self._opaque for command in FrameDecoder().feed(data)):
+            self._die_at(UNREAD)
+        read(connection, data)
+
+    def _receiving(self, receive: Callable[..., None], dispatcher: Any, request: Any) -> None:
+        if self._is_hit(request):
+            self._die_at(READ)
+            self._own.queueing = True
+        receive(dispatcher, request)
+        self._own.queueing = False
+
+    def _queueing(self, submit: Callable[..., bool], pool: Any, work: Any, **options: Any) -> bool:
+        if self._point == QUEUED and getattr(self._own, "queueing", False):
+            # No thread begins with it meanwhile.
+            submit(pool, work._replace(run=_wait_for_ever), **options)
+            die()
+        return submit(pool, work, **options)
+
+    def _running(self, run: Callable[..., None], dispatcher: Any, processor: Any, request: Any) -> None:
+        self._own.hit = self._is_hit(request)
+        run(dispatcher, processor, request)
+
+    def _storing(self, call: Callable[..., Any], *given: Any, **options: Any) -> Any:
+        if not getattr(self._own, "hit", False):
+            return call(*given, **options)
+        self._die_at(TAKEN)
+        self._own.storing = self._point == STORING
+        result = call(*given, **options)
+        self._own.storing = False
+        self._die_at(STORING)
+        self._die_at(STORED)
+        return result
+
+    def _operation(self, operation: str, path: str) -> None:
+        if getattr(self._own, "storing", False):
+            if not self._left:
+                self._notes.write_text(f"{operation} {kind_of(path, self._root)}", encoding="utf-8")
+                die()
+            self._left -= 1
+
+    def _answering(self, send: Callable[..., None], connection: Any, command: Any) -> None:
+        from rmq_store.protocol.wire.frames import encode_command
+
+        if command.is_response and command.opaque == self._opaque:
+            self._answer = encode_command(command)
+        send(connection, command)
+
+    def _writing(self, flush: Callable[..., None], connection: Any) -> None:
+        written = b"".join(connection._outgoing)
+        at = written.find(self._answer) if self._answer else -1
+        if at >= 0 and self._point == HALF:
+            os.write(connection._transport.get_extra_info("socket").fileno(), written[: at + len(self._answer) // 2])
+            die()
+        flush(connection)
+        if at >= 0:  # also if it has come by none of the points before: then it was answered too early
+            die()
+
+
+def _around(call: Callable[..., Any], wrap: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(call)
+    def called(*given: Any, **options: Any) -> Any:
+        return wrap(call, *given, **options)
+
+    return called
+
+
+def _wait_for_ever() -> NoReturn:
+    while True:
+        threading.Event().wait()
