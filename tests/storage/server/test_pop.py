@@ -206,7 +206,7 @@ def test_a_request_that_cannot_be_answered_is_refused(
 
 
 def waiting(server: BrokerServer) -> int:
-    return server._held_pops.count("cg", "Orders")
+    return server._held_pops.count(("cg", "Orders"))
 
 
 class Waiter:

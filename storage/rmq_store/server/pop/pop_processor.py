@@ -103,7 +103,7 @@ class PopProcessor:
     def polling_info(self, request: Request) -> RemotingCommand:
         """200055."""
         header = request.header(PollingInfoRequestHeader)
-        count = self._holds.count(header.consumer_group, header.topic)
+        count = self._holds.count((header.consumer_group, header.topic))
         return request.answer(header=PollingInfoResponseHeader(polling_num=count))
 
     def _checked(self, header: PopMessageRequestHeader) -> Subscription:
@@ -137,7 +137,7 @@ class PopProcessor:
         )
         if not popped:
             return None
-        self._holds.received(*held.share)
+        self._holds.received(*held.key)
         return self._answer(held, popped)
 
     def _answer(self, held: HeldPop, popped: Sequence[PoppedMessage]) -> RemotingCommand:
@@ -161,7 +161,7 @@ class PopProcessor:
             pop_time=handles[0].pop_time_ms,
             invisible_time=handles[0].invisible_ms,
             revive_qid=(bare or handles[0]).version,
-            rest_num=self._served.store.pop.rest(*held.share),
+            rest_num=self._served.store.pop.rest(*held.key),
             start_offset_info=";".join(f"{_ORIGINAL} {queue_id} {start}" for queue_id, start in starts.items()),
             msg_offset_info=";".join(
                 f"{_ORIGINAL} {queue_id} {','.join(map(str, known))}" for queue_id, known in offsets.items()
