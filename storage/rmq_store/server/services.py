@@ -10,8 +10,12 @@ from rmq_store.server.access.request_check import refuse_always
 from rmq_store.server.access.request_rights import RIGHTS, Change
 from rmq_store.server.admin.changes import Changes
 from rmq_store.server.admin.cleaning import Cleaning
+from rmq_store.server.admin.member_offsets import MemberOffsets
 from rmq_store.server.admin.member_questions import MemberQuestions
+from rmq_store.server.admin.queue_entries import QueueEntries
+from rmq_store.server.admin.rates import Rates
 from rmq_store.server.admin.resets import Resets
+from rmq_store.server.admin.settings import Settings
 from rmq_store.server.name_server.route_processor import RouteProcessor
 from rmq_store.server.name_server.route_table import RouteTable
 from rmq_store.server.pop.assignments import Assignments
@@ -144,8 +148,12 @@ def _administration(parts: Parts) -> dict[int, Service]:
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Service(admins.groups, admin),
         RequestCode.GET_CONSUME_STATS: Service(admins.consume_stats, admin),
         RequestCode.GET_CONSUMER_CONNECTION_LIST: Service(admins.consumer_connection, admin),
+        RequestCode.GET_PRODUCER_CONNECTION_LIST: Service(admins.producer_connection, admin),
         RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: Service(admins.groups_of_topic, admin),
         RequestCode.GET_BROKER_RUNTIME_INFO: Service(admins.runtime_info, admin),
+        RequestCode.GET_BROKER_CONFIG: Service(Settings(served).all, admin),
+        RequestCode.VIEW_BROKER_STATS_DATA: Service(Rates(served).view, admin),
+        RequestCode.QUERY_CONSUME_QUEUE: Service(QueueEntries(served, members).query, admin),
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Service(changes.update_group, admin),
         RequestCode.DELETE_SUBSCRIPTIONGROUP: Service(changes.delete_group, admin),
         RequestCode.DELETE_TOPIC_IN_BROKER: Service(changes.delete_topic, admin),
@@ -155,6 +163,7 @@ def _administration(parts: Parts) -> dict[int, Service]:
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Service(resets.reset, admin),
         RequestCode.GET_CONSUMER_RUNNING_INFO: Service(questions.running_info, admin),
         RequestCode.CONSUME_MESSAGE_DIRECTLY: Service(questions.consume_directly, admin),
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: Service(MemberOffsets(members).ask, admin),
         ADVANCE_CLOCK: Service(clock.advance, admin),
         **{code: Service(refuse_always, admin) for code, row in RIGHTS.items() if row.change is Change.NEVER},
     }

@@ -109,6 +109,7 @@ REQUESTS: Final[dict[RequestCode, RequestType]] = {
         RequestType(_C, groups.NotifyConsumerIdsChangedRequestHeader, oneway=True),
         RequestType(_C, groups.ResetOffsetRequestHeader, request_body=ResetOffsetBody, oneway=True),
         RequestType(_B, groups.InvokeBrokerToResetOffsetRequestHeader, response_body=ResetOffsetBody),
+        RequestType(_B, groups.InvokeBrokerToGetConsumerStatusRequestHeader, response_body=ConsumerStatusBody),
         RequestType(_C, groups.GetConsumerStatusRequestHeader, response_body=ConsumerStatusBody),
         RequestType(_C, groups.GetConsumerRunningInfoRequestHeader, response_body=ConsumerRunningInfo),
         RequestType(_C, groups.ConsumeMessageDirectlyRequestHeader, response_body=ConsumeMessageDirectlyResult),

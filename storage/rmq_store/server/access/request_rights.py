@@ -32,11 +32,14 @@ _PUB, _SUB, _ADMIN = Right.PUB, Right.SUB, Right.ADMIN
 
 
 class Field(NamedTuple):
-    """A need for the topic or group that a field of the request names; none if the field is missing."""
+    """A need for the topic or group that a field of the request names; none if the field is missing. `may_be_empty`:
+    clients send "" for no name.
+    """
 
     right: Right
     resource: Resource
     name: str
+    may_be_empty: bool = False
 
 
 class StoredMessage(NamedTuple):
@@ -169,6 +172,7 @@ _READ_TOPIC: Final = Row((_topic(_SUB),))
 _CONSUME: Final = Row((_topic(_SUB), _group(_SUB)))
 _OF_GROUP: Final = Row((_group(_SUB),))
 _RESET: Final = (_topic(_SUB), _group(_ADMIN, "group"))
+_STATUS: Final = Row((_topic(_SUB), _group(_SUB, "group")))
 _ANYBODY: Final = Row()
 _BROKER: Final = WholeBroker(_ADMIN)
 _CHANGE_TOPIC: Final = Row((_topic(_ADMIN),), Change.ALWAYS)
@@ -202,7 +206,7 @@ RIGHTS: Final[Mapping[int, Row]] = {
     RequestCode.GET_MIN_OFFSET: _READ_TOPIC,
     RequestCode.GET_EARLIEST_MSG_STORETIME: _READ_TOPIC,
     RequestCode.GET_TOPIC_STATS_INFO: _READ_TOPIC,
-    RequestCode.QUERY_CONSUME_QUEUE: _CONSUME,
+    RequestCode.QUERY_CONSUME_QUEUE: Row((_topic(_SUB), _group(_SUB)._replace(may_be_empty=True))),
     # members of groups
     RequestCode.HEART_BEAT: Row((_heartbeat,)),
     RequestCode.UNREGISTER_CLIENT: Row((_group(_PUB, "producerGroup"), _group(_SUB))),
@@ -232,7 +236,7 @@ RIGHTS: Final[Mapping[int, Row]] = {
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _READ_TOPIC,
     RequestCode.QUERY_TOPICS_BY_CONSUMER: Row((_group(_SUB, "group"),)),
     RequestCode.GET_CONSUMER_RUNNING_INFO: _OF_GROUP,
-    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: Row((_topic(_SUB), _group(_SUB, "group"))),
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _STATUS,
     RequestCode.GET_BROKER_CONFIG: Row((_BROKER,)),
     RequestCode.GET_ALL_CONSUMER_OFFSET: Row((_BROKER,)),
     RequestCode.GET_ALL_DELAY_OFFSET: Row((_BROKER,)),
@@ -266,6 +270,7 @@ RIGHTS: Final[Mapping[int, Row]] = {
     RequestCode.WIPE_WRITE_PERM_OF_BROKER: _CHANGE_BROKER,
     # to clients only: a broker that is asked answers code 3
     RequestCode.CHECK_TRANSACTION_STATE: Row((_BROKER,)),
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: _STATUS,
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: Row((_BROKER,)),
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: Row((_BROKER,)),
     # of this engine
@@ -285,9 +290,9 @@ def needs_of(command: RemotingCommand, row: Row, topics_at: Callable[[int], Iter
     """
     for one in row.needs:
         match one:
-            case Field(right, resource, field):
+            case Field(right, resource, field, may_be_empty):
                 name = command.ext_fields.get(field)
-                if name is not None:
+                if name is not None and (name or not may_be_empty):
                     yield Need(right, resource, name)
             case StoredMessage(right, field, place):
                 offset = place(field, command.ext_fields.get(field, ""))
