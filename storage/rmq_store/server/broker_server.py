@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -23,24 +23,28 @@ from rmq_store.errors import UsageError
 from rmq_store.format.text.host import Host
 from rmq_store.protocol.bodies.routes import MASTER_ID, BrokerData
 from rmq_store.protocol.bodies.topics import TopicConfig
+from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.server.access.request_check import RequestCheck, Users
 from rmq_store.server.alone import open_alone, server_lock
 from rmq_store.server.grpc_v2.tls import Certificate
 from rmq_store.server.housekeeping import Housekeeping, Step
 from rmq_store.server.name_server.route_table import RouteTable
-from rmq_store.server.pop.held_pops import HeldPop, HeldPops
+from rmq_store.server.pop.held_pops import HeldNotifications, HeldPops
+from rmq_store.server.pop.notifications import NotificationProcessor
 from rmq_store.server.pop.pop_processor import PopProcessor
+from rmq_store.server.pop.receipts import ReceiptProcessor
 from rmq_store.server.processors.administration import topic_config_of
 from rmq_store.server.processors.committed_offsets import CommittedOffsets
-from rmq_store.server.processors.held_pulls import HeldPull, HeldPulls
+from rmq_store.server.processors.held_pulls import HeldPulls
 from rmq_store.server.processors.members import Members
 from rmq_store.server.processors.pulling import PullProcessor
 from rmq_store.server.processors.queue_locks import QueueLocks
 from rmq_store.server.processors.served_store import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, ServedStore
 from rmq_store.server.processors.transactions import TransactionProcessor
 from rmq_store.server.requests.dispatcher import Dispatcher
+from rmq_store.server.requests.held_requests import Held
 from rmq_store.server.requests.request import Peer, Request
-from rmq_store.server.requests.worker_pool import Work
+from rmq_store.server.requests.worker_pool import Work, WorkerPool
 from rmq_store.server.services import Parts, services, start_pools
 from rmq_store.server.transport.connection import Connection
 from rmq_store.server.transport.limits import ListenerLimits
@@ -177,20 +181,25 @@ class BrokerServer:
             file_reserved_hours=self.store.config.file_reserved_time,
         )  # fmt: skip
         self._held_pops = HeldPops(self.store)
+        self._held_notifications = HeldNotifications(self.store)
         self._pops = PopProcessor(served, self._held_pops)
+        notifications = NotificationProcessor(served, self._held_notifications)
         self.routes = RouteTable()
         addresses = {MASTER_ID: self.address}
         own = BrokerData(cluster=cluster_name, broker_name=served.name, broker_addrs=addresses)
         self.routes.add_own(own, self._topics)
         shared = Parts(
-            served, self._pools, self._offsets, self._members, self._locks, self._pulls, self._pops,
-            self._transactions, self.routes, self._stored,
+            served, self._pools, self._offsets, self._members, self._locks, self._pulls, self._pops, notifications,
+            ReceiptProcessor(served, self._freed), self._transactions, self.routes, self._stored,
         )  # fmt: skip
         self._dispatcher = Dispatcher(services(shared), RequestCheck(self.store, self._users, is_admin=self._is_admin))
-        self._holds.start(self._wake)
-        parts.callback(self._holds.close)
-        self._held_pops.start(self._wake_pop)
-        parts.callback(self._held_pops.close)
+        for holds, pool, again in (
+            (self._holds, self._pools.pull, self._pulls.pull_again),
+            (self._held_pops, self._pools.pop, self._pops.pop_again),
+            (self._held_notifications, self._pools.pop, notifications.ask_again),
+        ):
+            holds.start(partial(self._wake, pool, again))
+            parts.callback(holds.close)
         housekeeping = Housekeeping(str(self.store.path), self._steps())
         housekeeping.start()
         parts.callback(housekeeping.close)
@@ -244,6 +253,7 @@ class BrokerServer:
         self.routes.disconnected(peer)
         self._holds.disconnected(peer)
         self._held_pops.disconnected(peer)
+        self._held_notifications.disconnected(peer)
         work = partial(self._members.disconnected, peer)
         self._pools.client.submit(Work(float("inf"), work, work), force=True)
 
@@ -257,19 +267,19 @@ class BrokerServer:
             )
         return topics
 
-    def _wake(self, held: HeldPull, is_last: bool) -> None:
+    def _wake(self, pool: WorkerPool, again: Callable[..., RemotingCommand | None], held: Held, is_last: bool) -> None:
         assert self._dispatcher is not None
-        work = partial(self._dispatcher.run, lambda _: self._pulls.pull_again(held, is_last=is_last), held.request)
-        self._pools.pull.submit(Work(float("inf"), work, work), force=True)
-
-    def _wake_pop(self, held: HeldPop, is_last: bool) -> None:
-        assert self._dispatcher is not None
-        work = partial(self._dispatcher.run, lambda _: self._pops.pop_again(held, is_last=is_last), held.request)
-        self._pools.pop.submit(Work(float("inf"), work, work), force=True)
+        work = partial(self._dispatcher.run, lambda _: again(held, is_last=is_last), held.request)
+        pool.submit(Work(float("inf"), work, work), force=True)
 
     def _stored(self, topic: str, queue_id: int) -> None:
         self._holds.stored(topic, queue_id)
         self._held_pops.stored(topic)
+        self._held_notifications.stored(topic)
+
+    def _freed(self, group: str, topic: str) -> None:
+        self._held_pops.freed(group, topic)
+        self._held_notifications.freed(group, topic)
 
     def _steps(self) -> tuple[Step, ...]:
         return (

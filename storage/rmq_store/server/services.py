@@ -19,7 +19,10 @@ from rmq_store.server.admin.settings import Settings
 from rmq_store.server.name_server.route_processor import RouteProcessor
 from rmq_store.server.name_server.route_table import RouteTable
 from rmq_store.server.pop.assignments import Assignments
+from rmq_store.server.pop.notifications import NotificationProcessor
+from rmq_store.server.pop.peeks import PeekProcessor
 from rmq_store.server.pop.pop_processor import PopProcessor
+from rmq_store.server.pop.receipts import ReceiptProcessor
 from rmq_store.server.processors.administration import AdministrationProcessor
 from rmq_store.server.processors.committed_offsets import CommittedOffsets
 from rmq_store.server.processors.members import Members
@@ -79,6 +82,8 @@ class Parts:
     locks: QueueLocks
     pulls: PullProcessor
     pops: PopProcessor
+    notifications: NotificationProcessor
+    receipts: ReceiptProcessor
     transactions: TransactionProcessor
     routes: RouteTable
     on_stored: OnStored
@@ -86,7 +91,7 @@ class Parts:
 
 def services(parts: Parts) -> dict[int, Service]:
     """The services of a broker that is a name server, too, by request code."""
-    return {**_messages(parts), **_consumers(parts), **_administration(parts), **_name_server(parts)}
+    return {**_messages(parts), **_pops(parts), **_consumers(parts), **_administration(parts), **_name_server(parts)}
 
 
 def _messages(parts: Parts) -> dict[int, Service]:
@@ -104,12 +109,21 @@ def _messages(parts: Parts) -> dict[int, Service]:
         RequestCode.END_TRANSACTION: Service(parts.transactions.end, pools.transaction),
         RequestCode.PULL_MESSAGE: Service(parts.pulls.pull, pools.pull),
         RequestCode.LITE_PULL_MESSAGE: Service(parts.pulls.pull, pools.pull),
-        RequestCode.POP_MESSAGE: Service(parts.pops.pop, pools.pop),
-        RequestCode.ACK_MESSAGE: Service(parts.pops.ack, pools.pop),
-        RequestCode.CHANGE_MESSAGE_INVISIBLETIME: Service(parts.pops.change_invisible_time, pools.pop),
-        RequestCode.POLLING_INFO: Service(parts.pops.polling_info, pools.admin),
         RequestCode.QUERY_MESSAGE: Service(queries.query, pools.admin),
         RequestCode.VIEW_MESSAGE_BY_ID: Service(queries.view, pools.admin),
+    }
+
+
+def _pops(parts: Parts) -> dict[int, Service]:
+    receipts, pop = parts.receipts, parts.pools.pop
+    return {
+        RequestCode.POP_MESSAGE: Service(parts.pops.pop, pop),
+        RequestCode.ACK_MESSAGE: Service(receipts.ack, pop),
+        RequestCode.BATCH_ACK_MESSAGE: Service(receipts.ack_all, pop),
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME: Service(receipts.change_invisible_time, pop),
+        RequestCode.NOTIFICATION: Service(parts.notifications.ask, pop),
+        RequestCode.PEEK_MESSAGE: Service(PeekProcessor(parts.served).peek, pop),
+        RequestCode.POLLING_INFO: Service(parts.pops.polling_info, parts.pools.admin),
     }
 
 

@@ -62,6 +62,7 @@ topics = {{ "Orders" = "SUB" }}
 groups = {{ "billing" = "SUB", "helpers" = "SUB|ADMIN" }}
 """
 CONSUMER = {"consumerGroup": "billing", "topic": "Orders", "queueId": "0"}
+ACK = {"c": "billing", "t": "Orders", "so": 0, "q": 0, "rq": 0, "pt": 0, "it": 0, "b": ""}
 SEND = {
     "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "0", "sysFlag": "0", "bornTimestamp": "1",
     "flag": "0", "producerGroup": "pg_orders",
@@ -177,6 +178,9 @@ def ask(guarded: BrokerServer) -> Iterator[Ask]:
         (37, {"producerGroup": "pg_orders"}, b"", "orders", "billing"),
         (208, {"consumerGroup": "billing"}, b"", "billing", "orders"),
         (300, {"topic": "Orders"}, b"", "billing", "orders"),
+        (200052, CONSUMER | {"maxMsgNums": "1"}, b"", "billing", "orders"),
+        (200054, CONSUMER | {"pollTime": "0", "bornTime": "0"}, b"", "billing", "orders"),
+        (200151, {}, body_of(brokerName="b", acks=[ACK]), "billing", "orders"),
         (26, {}, b"", "operator", "orders"),
         (204, {"producerGroup": "pg_orders"}, b"", "orders", "billing"),
         (223, {"topic": "Orders", "group": "billing"}, b"", "billing", "orders"),
@@ -209,6 +213,8 @@ def test_a_request_needs_its_right(
         (41, {}, queues("Bills", "billing"), "SUB for the topic Bills"),
         (41, {}, queues("Orders", "other"), "SUB for the group other"),
         (15, CONSUMER | {"commitOffset": "0", "topic": "Bills"}, b"", "SUB for the topic Bills"),
+        (200151, {}, body_of(brokerName="b", acks=[ACK, ACK | {"t": "Bills"}]), "SUB for the topic Bills"),
+        (200151, {}, body_of(brokerName="b", acks=[ACK, ACK | {"c": "other"}]), "SUB for the group other"),
         (321, CONSUMER | {"consumerGroup": "other"}, b"", "SUB for the group other"),
         (223, {"topic": "Bills", "group": "billing"}, b"", "SUB for the topic Bills"),
         (11, PULL | {"consumerGroup": ""}, b"", "SUB for the group"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from rmq_store.format.properties.property_string import PRODUCER_GROUP, TRANSACTION_PREPARED, parse_properties
 from rmq_store.format.text.ids import parse_offset_message_id
@@ -153,17 +153,9 @@ def _request_mode(body: bytes) -> Iterator[Need]:
 
 
 def _acks(body: bytes) -> Iterator[Need]:
-    for ack in BatchAckMessageRequestBody.decode(body).acks:
-        yield Need(_SUB, Resource.GROUP, _text(ack, "c", "consumerGroup"))
-        yield Need(_SUB, Resource.TOPIC, _text(ack, "t", "topic"))
-
-
-def _text(ack: Any, *names: str) -> str:
-    """A member of BatchAck.java under one of its two names; with both, a reader could take either."""
-    found = [ack[name] for name in names if name in ack] if isinstance(ack, dict) else []
-    if len(found) != 1 or not isinstance(found[0], str):
-        raise RemotingCommandError(f"an ack of a batch needs {names[0]!r} once")
-    return found[0]
+    acks = BatchAckMessageRequestBody.decode(body).acks
+    yield from _needs(_SUB, Resource.GROUP, {ack.consumer_group for ack in acks})
+    yield from _needs(_SUB, Resource.TOPIC, {ack.topic for ack in acks})
 
 
 _SEND: Final = Row((_topic(_PUB), HalfMessage("properties", "producerGroup")))
