@@ -97,12 +97,13 @@ def test_a_transaction_ends_as_its_producer_says(
     assert served.bodies() == expected
 
 
-def test_a_commit_wakes_pulls_and_pops(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_wakes_pulls_and_pops_and_a_half_message_none(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[object] = []
+    monkeypatch.setattr(HeldPulls, "stored", lambda _, topic, queue_id: told.append((topic, queue_id)))
+    monkeypatch.setattr(HeldPops, "stored", lambda _, topic: told.append(topic))
     with served.producer(UNKNOW, COMMIT) as producer:
         producer.send_message_in_transaction(Message("Orders", b"tea"))
-        monkeypatch.setattr(HeldPulls, "stored", lambda _, topic, queue_id: told.append((topic, queue_id)))
-        monkeypatch.setattr(HeldPops, "stored", lambda _, topic: told.append(topic))
+        assert told == []
         served.now_ms += 6_000
         eventually(lambda: not served.store.transactions.pending())
         eventually(lambda: told == [("Orders", 0), "Orders"])

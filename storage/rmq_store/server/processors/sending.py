@@ -13,6 +13,7 @@ from rmq_store.format.properties.property_string import (
     CLUSTER,
     REPLY_TO_CLIENT,
     RETRY_TOPIC,
+    TRANSACTION_PREPARED,
     UNIQUE_KEY,
     parse_properties,
 )
@@ -62,7 +63,7 @@ class SendProcessor:
         header = request.header(SendMessageRequestHeader if is_v1 else SendMessageRequestHeaderV2)
         if header.topic.startswith(RETRY_PREFIX):
             return self._send_to_retry(request, header)
-        queue_id, born = self._queue_id(header), Host.parse(request.peer.address)
+        queue_id, born, is_half = self._queue_id(header), Host.parse(request.peer.address), False
         if header.batch or request.command.code == RequestCode.SEND_BATCH_MESSAGE:
             messages = list(_members(header, request.command.body))
             if not messages:
@@ -72,6 +73,7 @@ class SendProcessor:
             )
         else:
             properties = parse_properties((header.properties or "").encode())
+            is_half = properties.get(TRANSACTION_PREPARED, "").lower() == "true"
             if REPLY_TO_CLIENT in properties:  # whoever replies reads it there (MessageUtil.createReplyMessage)
                 properties[CLUSTER] = self._served.cluster_name
             result = self._served.broker.send(
@@ -82,7 +84,8 @@ class SendProcessor:
                 sys_flag=header.sys_flag & _SENDERS_FLAGS,
                 born_host=born,
             )
-        self._on_stored(header.topic, result.queue_id)
+        if not is_half:  # nobody gets it before its commit
+            self._on_stored(header.topic, result.queue_id)
         return self._answer(request, result)
 
     def send_back(self, request: Request) -> RemotingCommand:
