@@ -84,6 +84,7 @@ REQUESTS: Final[dict[RequestCode, RequestType]] = {
         RequestType(_B, replies.SendReplyMessageRequestHeaderV2, messages.SendMessageResponseHeader),
         RequestType(_C, replies.ReplyMessageRequestHeader),
         RequestType(_B, messages.ConsumerSendMsgBackRequestHeader),
+        RequestType(_B, messages.RecallMessageRequestHeader, messages.RecallMessageResponseHeader),
         RequestType(_B, messages.EndTransactionRequestHeader, oneway=True),
         RequestType(_C, messages.CheckTransactionStateRequestHeader, oneway=True),
         RequestType(_B, messages.PullMessageRequestHeader, messages.PullMessageResponseHeader),

@@ -173,7 +173,6 @@ _REFUSED: Final = Row((_BROKER,), Change.NEVER)
 
 UPDATE_NAMESRV_CONFIG: Final = 318
 UPDATE_CONTROLLER_CONFIG: Final = 1009
-_RECALL_MESSAGE: Final = 370
 _ADVANCE_CLOCK: Final = 0x524D51
 
 RIGHTS: Final[Mapping[int, Row]] = {
@@ -183,7 +182,7 @@ RIGHTS: Final[Mapping[int, Row]] = {
     RequestCode.SEND_BATCH_MESSAGE: _SEND_V2,
     RequestCode.SEND_REPLY_MESSAGE: _SEND,
     RequestCode.SEND_REPLY_MESSAGE_V2: _SEND_V2,
-    _RECALL_MESSAGE: _SEND,
+    RequestCode.RECALL_MESSAGE: _SEND,
     RequestCode.END_TRANSACTION: Row((_group(_PUB, "producerGroup"),)),
     RequestCode.CONSUMER_SEND_MSG_BACK: Row((_group(_SUB, "group"), StoredMessage(_SUB, "offset", _offset))),
     RequestCode.PULL_MESSAGE: _CONSUME,

@@ -1,4 +1,6 @@
-"""10, 310 and 320: messages to store; 36: messages to retry (SendMessageProcessor.java)."""
+"""10, 310 and 320: messages to store; 36: messages to retry; 370: timers to cancel (SendMessageProcessor.java,
+RecallMessageProcessor.java).
+"""
 
 from __future__ import annotations
 
@@ -24,6 +26,7 @@ from rmq_store.protocol.results import SendResult, SendStatus
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.headers import (
     ConsumerSendMsgBackRequestHeader,
+    RecallMessageRequestHeader,
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
@@ -98,6 +101,16 @@ class SendProcessor:
             max_reconsume_times=header.max_reconsume_times,
         )
         return request.answer()
+
+    def recall(self, request: Request) -> RemotingCommand:
+        """370. MQBrokerError 16, as of a broker without recallMessageEnable. A broker cancels a timer by a record in
+        its timer wheel. Timers of this engine wait in a topic of their own, which has no such records.
+        """
+        topic = request.header(RecallMessageRequestHeader).topic
+        raise refusal(
+            ResponseCode.NO_PERMISSION,
+            f"recall failed, operation is forbidden: a timer of {topic} cannot be cancelled in this store",
+        )
 
     def _send_to_retry(self, request: Request, header: SendMessageRequestHeader) -> RemotingCommand:
         """SEND_MESSAGE to `%RETRY%group` (handleRetryAndDLQ)."""
