@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -23,57 +23,39 @@ from rmq_store.errors import UsageError
 from rmq_store.format.text.host import Host
 from rmq_store.protocol.bodies.routes import MASTER_ID, BrokerData
 from rmq_store.protocol.bodies.topics import TopicConfig
-from rmq_store.protocol.wire.request_codes import RequestCode
-from rmq_store.server.access.request_check import RequestCheck, Users, refuse_always
-from rmq_store.server.access.request_rights import RIGHTS, Change
-from rmq_store.server.admin.changes import Changes
-from rmq_store.server.admin.cleaning import Cleaning
-from rmq_store.server.admin.member_questions import MemberQuestions
-from rmq_store.server.admin.resets import Resets
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.server.access.request_check import RequestCheck, Users
 from rmq_store.server.alone import open_alone, server_lock
 from rmq_store.server.grpc_v2.tls import Certificate
 from rmq_store.server.housekeeping import Housekeeping, Step
-from rmq_store.server.name_server.route_processor import RouteProcessor
 from rmq_store.server.name_server.route_table import RouteTable
-from rmq_store.server.pop.assignments import Assignments
-from rmq_store.server.pop.held_pops import HeldPop, HeldPops
+from rmq_store.server.pop.held_pops import HeldNotifications, HeldPops
+from rmq_store.server.pop.notifications import NotificationProcessor
 from rmq_store.server.pop.pop_processor import PopProcessor
-from rmq_store.server.processors.administration import AdministrationProcessor, topic_config_of
+from rmq_store.server.pop.receipts import ReceiptProcessor
+from rmq_store.server.processors.administration import topic_config_of
 from rmq_store.server.processors.committed_offsets import CommittedOffsets
-from rmq_store.server.processors.held_pulls import HeldPull, HeldPulls
+from rmq_store.server.processors.held_pulls import HeldPulls
 from rmq_store.server.processors.members import Members
 from rmq_store.server.processors.pulling import PullProcessor
-from rmq_store.server.processors.queries import QueryProcessor
-from rmq_store.server.processors.queue_ends import QueueEndsProcessor
 from rmq_store.server.processors.queue_locks import QueueLocks
-from rmq_store.server.processors.replies import ReplyProcessor
-from rmq_store.server.processors.sending import SendProcessor
 from rmq_store.server.processors.served_store import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, ServedStore
 from rmq_store.server.processors.transactions import TransactionProcessor
-from rmq_store.server.requests.dispatcher import Dispatcher, Service
+from rmq_store.server.requests.dispatcher import Dispatcher
+from rmq_store.server.requests.held_requests import Held
 from rmq_store.server.requests.request import Peer, Request
 from rmq_store.server.requests.worker_pool import Work, WorkerPool
+from rmq_store.server.services import Parts, services, start_pools
 from rmq_store.server.transport.connection import Connection
 from rmq_store.server.transport.limits import ListenerLimits
 from rmq_store.server.transport.listener import Listener
 from rmq_store.server.transport.tls import TlsFiles, server_context
-from rmq_store.server.virtual_clock import ADVANCE_CLOCK, VirtualClockProcessor
 
 if TYPE_CHECKING:
     from rmq_store.server.registration import Registration
 
 CLUSTER_NAME: Final = "DefaultCluster"
 
-# BrokerConfig.java: threads (two processors), queue capacities, and how long a request may wait in its queue.
-_SEND: Final = (1, 10_000, 200)
-_PULL: Final = (2, 100_000, 5_000)
-_POP: Final = (2, 100_000, 5_000)
-_ADMIN: Final = (2, 20_000, 5_000)
-_TRANSACTIONS: Final = (1, 100_000, 3_000)
-_CLIENTS: Final = (1, 50_000, 31_000)
-_POOLS: Final = {
-    "send": _SEND, "pull": _PULL, "pop": _POP, "admin": _ADMIN, "client": _CLIENTS, "transaction": _TRANSACTIONS,
-}  # fmt: skip
 # Between two deliveries of due messages, writes of offsets that wait, looks at members of other processes, at users.
 _DELIVERY_S: Final = 0.1
 _OFFSETS_S: Final = 0.5
@@ -186,8 +168,8 @@ class BrokerServer:
         self._offsets = CommittedOffsets(served)
         parts.callback(self._offsets.write)
         parts.callback(self._listener.close)
-        self._pools = {name: WorkerPool(name, *figures) for name, figures in _POOLS.items()}
-        for pool in self._pools.values():
+        self._pools = start_pools()
+        for pool in self._pools.each():
             parts.callback(pool.close)
         self._locks = QueueLocks(served)
         self._members = Members(served, self._locks.release)
@@ -199,16 +181,25 @@ class BrokerServer:
             file_reserved_hours=self.store.config.file_reserved_time,
         )  # fmt: skip
         self._held_pops = HeldPops(self.store)
+        self._held_notifications = HeldNotifications(self.store)
         self._pops = PopProcessor(served, self._held_pops)
+        notifications = NotificationProcessor(served, self._held_notifications)
         self.routes = RouteTable()
         addresses = {MASTER_ID: self.address}
         own = BrokerData(cluster=cluster_name, broker_name=served.name, broker_addrs=addresses)
         self.routes.add_own(own, self._topics)
-        self._dispatcher = Dispatcher(self._services(), RequestCheck(self.store, self._users, is_admin=self._is_admin))
-        self._holds.start(self._wake)
-        parts.callback(self._holds.close)
-        self._held_pops.start(self._wake_pop)
-        parts.callback(self._held_pops.close)
+        shared = Parts(
+            served, self._pools, self._offsets, self._members, self._locks, self._pulls, self._pops, notifications,
+            ReceiptProcessor(served, self._freed), self._transactions, self.routes, self._stored,
+        )  # fmt: skip
+        self._dispatcher = Dispatcher(services(shared), RequestCheck(self.store, self._users, is_admin=self._is_admin))
+        for holds, pool, again in (
+            (self._holds, self._pools.pull, self._pulls.pull_again),
+            (self._held_pops, self._pools.pop, self._pops.pop_again),
+            (self._held_notifications, self._pools.pop, notifications.ask_again),
+        ):
+            holds.start(partial(self._wake, pool, again))
+            parts.callback(holds.close)
         housekeeping = Housekeeping(str(self.store.path), self._steps())
         housekeeping.start()
         parts.callback(housekeeping.close)
@@ -262,78 +253,9 @@ class BrokerServer:
         self.routes.disconnected(peer)
         self._holds.disconnected(peer)
         self._held_pops.disconnected(peer)
+        self._held_notifications.disconnected(peer)
         work = partial(self._members.disconnected, peer)
-        self._pools["client"].submit(Work(float("inf"), work, work), force=True)
-
-    def _services(self) -> dict[int, Service]:
-        send, pull, pop, admin, client = (self._pools[name] for name in ("send", "pull", "pop", "admin", "client"))
-        sends, ends = SendProcessor(self._served, self._stored), QueueEndsProcessor(self._served)
-        assignments = Assignments(self._served)
-        changes, resets = Changes(self._served, self._offsets), Resets(self._served, self._members, self._offsets)
-        replies = ReplyProcessor(self._served, self._members)
-        cleaning = Cleaning(self._served, self._offsets)
-        questions = MemberQuestions(self._served, self._members)
-        queries = QueryProcessor(self._served)
-        admins = AdministrationProcessor(self._served, self._members, self._offsets)
-        routes, members = RouteProcessor(self.routes), self._members
-        return {
-            RequestCode.SEND_MESSAGE: Service(sends.send, send),
-            RequestCode.SEND_MESSAGE_V2: Service(sends.send, send),
-            RequestCode.SEND_BATCH_MESSAGE: Service(sends.send, send),
-            RequestCode.SEND_REPLY_MESSAGE: Service(replies.reply, client),
-            RequestCode.SEND_REPLY_MESSAGE_V2: Service(replies.reply, client),
-            RequestCode.CONSUMER_SEND_MSG_BACK: Service(sends.send_back, send),
-            RequestCode.END_TRANSACTION: Service(self._transactions.end, self._pools["transaction"]),
-            RequestCode.PULL_MESSAGE: Service(self._pulls.pull, pull),
-            RequestCode.LITE_PULL_MESSAGE: Service(self._pulls.pull, pull),
-            RequestCode.POP_MESSAGE: Service(self._pops.pop, pop),
-            RequestCode.ACK_MESSAGE: Service(self._pops.ack, pop),
-            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: Service(self._pops.change_invisible_time, pop),
-            RequestCode.POLLING_INFO: Service(self._pops.polling_info, admin),
-            RequestCode.QUERY_ASSIGNMENT: Service(assignments.query, client),
-            RequestCode.SET_MESSAGE_REQUEST_MODE: Service(assignments.set_mode, admin),
-            RequestCode.QUERY_CONSUMER_OFFSET: Service(self._offsets.query, admin),
-            RequestCode.UPDATE_CONSUMER_OFFSET: Service(self._offsets.update, admin),
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Service(ends.search, admin),
-            RequestCode.GET_MAX_OFFSET: Service(ends.maximum, admin),
-            RequestCode.GET_MIN_OFFSET: Service(ends.minimum, admin),
-            RequestCode.GET_EARLIEST_MSG_STORETIME: Service(ends.earliest_time, admin),
-            RequestCode.GET_TOPIC_STATS_INFO: Service(ends.topic_stats, admin),
-            RequestCode.HEART_BEAT: Service(members.heartbeat, client),
-            RequestCode.UNREGISTER_CLIENT: Service(members.unregister, client),
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP: Service(members.consumer_list, client),
-            RequestCode.LOCK_BATCH_MQ: Service(self._locks.lock, client),
-            RequestCode.UNLOCK_BATCH_MQ: Service(self._locks.unlock, client),
-            RequestCode.CHECK_CLIENT_CONFIG: Service(members.check_client, client),
-            RequestCode.QUERY_MESSAGE: Service(queries.query, admin),
-            RequestCode.VIEW_MESSAGE_BY_ID: Service(queries.view, admin),
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Service(changes.update_group, admin),
-            RequestCode.DELETE_SUBSCRIPTIONGROUP: Service(changes.delete_group, admin),
-            RequestCode.DELETE_TOPIC_IN_BROKER: Service(changes.delete_topic, admin),
-            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: Service(cleaning.queue_files, admin),
-            RequestCode.CLEAN_UNUSED_TOPIC: Service(cleaning.unused_topics, admin),
-            RequestCode.DELETE_EXPIRED_COMMITLOG: Service(cleaning.expired_segments, admin),
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Service(resets.reset, admin),
-            RequestCode.GET_CONSUMER_RUNNING_INFO: Service(questions.running_info, admin),
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: Service(questions.consume_directly, admin),
-            RequestCode.DELETE_TOPIC_IN_NAMESRV: Service(routes.delete_topic, client),
-            RequestCode.UPDATE_AND_CREATE_TOPIC: Service(admins.create_topic, admin),
-            RequestCode.GET_TOPIC_CONFIG: Service(admins.topic_config, admin),
-            RequestCode.GET_ALL_TOPIC_CONFIG: Service(admins.topic_configs, admin),
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Service(admins.groups, admin),
-            RequestCode.GET_CONSUME_STATS: Service(admins.consume_stats, admin),
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: Service(admins.consumer_connection, admin),
-            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: Service(admins.groups_of_topic, admin),
-            RequestCode.GET_BROKER_RUNTIME_INFO: Service(admins.runtime_info, admin),
-            RequestCode.GET_ROUTEINFO_BY_TOPIC: Service(routes.route, client),
-            RequestCode.GET_BROKER_CLUSTER_INFO: Service(routes.clusters, client),
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: Service(routes.topics, client),
-            RequestCode.GET_TOPICS_BY_CLUSTER: Service(routes.topics_of_cluster, client),
-            RequestCode.REGISTER_BROKER: Service(routes.register, client),
-            RequestCode.UNREGISTER_BROKER: Service(routes.unregister, client),
-            **{code: Service(refuse_always, admin) for code, row in RIGHTS.items() if row.change is Change.NEVER},
-            ADVANCE_CLOCK: Service(VirtualClockProcessor(self.store).advance, admin),
-        }
+        self._pools.client.submit(Work(float("inf"), work, work), force=True)
 
     def _topics(self) -> Mapping[str, TopicConfig]:
         topics = {name: topic_config_of(topic) for name, topic in self.store.topics().items() if topic.kind is None}
@@ -345,19 +267,19 @@ class BrokerServer:
             )
         return topics
 
-    def _wake(self, held: HeldPull, is_last: bool) -> None:
+    def _wake(self, pool: WorkerPool, again: Callable[..., RemotingCommand | None], held: Held, is_last: bool) -> None:
         assert self._dispatcher is not None
-        work = partial(self._dispatcher.run, lambda _: self._pulls.pull_again(held, is_last=is_last), held.request)
-        self._pools["pull"].submit(Work(float("inf"), work, work), force=True)
-
-    def _wake_pop(self, held: HeldPop, is_last: bool) -> None:
-        assert self._dispatcher is not None
-        work = partial(self._dispatcher.run, lambda _: self._pops.pop_again(held, is_last=is_last), held.request)
-        self._pools["pop"].submit(Work(float("inf"), work, work), force=True)
+        work = partial(self._dispatcher.run, lambda _: again(held, is_last=is_last), held.request)
+        pool.submit(Work(float("inf"), work, work), force=True)
 
     def _stored(self, topic: str, queue_id: int) -> None:
         self._holds.stored(topic, queue_id)
         self._held_pops.stored(topic)
+        self._held_notifications.stored(topic)
+
+    def _freed(self, group: str, topic: str) -> None:
+        self._held_pops.freed(group, topic)
+        self._held_notifications.freed(group, topic)
 
     def _steps(self) -> tuple[Step, ...]:
         return (

@@ -62,6 +62,7 @@ topics = {{ "Orders" = "SUB" }}
 groups = {{ "billing" = "SUB", "helpers" = "SUB|ADMIN" }}
 """
 CONSUMER = {"consumerGroup": "billing", "topic": "Orders", "queueId": "0"}
+ACK = {"c": "billing", "t": "Orders", "so": 0, "q": 0, "rq": 0, "pt": 0, "it": 0, "b": ""}
 SEND = {
     "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "0", "sysFlag": "0", "bornTimestamp": "1",
     "flag": "0", "producerGroup": "pg_orders",
@@ -177,6 +178,14 @@ def ask(guarded: BrokerServer) -> Iterator[Ask]:
         (37, {"producerGroup": "pg_orders"}, b"", "orders", "billing"),
         (208, {"consumerGroup": "billing"}, b"", "billing", "orders"),
         (300, {"topic": "Orders"}, b"", "billing", "orders"),
+        (200052, CONSUMER | {"maxMsgNums": "1"}, b"", "billing", "orders"),
+        (200054, CONSUMER | {"pollTime": "0", "bornTime": "0"}, b"", "billing", "orders"),
+        (200151, {}, body_of(brokerName="b", acks=[ACK]), "billing", "orders"),
+        (26, {}, b"", "operator", "orders"),
+        (204, {"producerGroup": "pg_orders"}, b"", "orders", "billing"),
+        (223, {"topic": "Orders", "group": "billing"}, b"", "billing", "orders"),
+        (321, CONSUMER, b"", "billing", "orders"),
+        (321, CONSUMER | {"consumerGroup": ""}, b"", "billing", "orders"),
         (215, {"topic": "Orders2"}, b"", "orders", "billing"),
         (103, {}, b"", "operator", "orders"),
         (200, {}, body_of(groupName="new1"), "orders", "billing"),
@@ -204,6 +213,11 @@ def test_a_request_needs_its_right(
         (41, {}, queues("Bills", "billing"), "SUB for the topic Bills"),
         (41, {}, queues("Orders", "other"), "SUB for the group other"),
         (15, CONSUMER | {"commitOffset": "0", "topic": "Bills"}, b"", "SUB for the topic Bills"),
+        (200151, {}, body_of(brokerName="b", acks=[ACK, ACK | {"t": "Bills"}]), "SUB for the topic Bills"),
+        (200151, {}, body_of(brokerName="b", acks=[ACK, ACK | {"c": "other"}]), "SUB for the group other"),
+        (321, CONSUMER | {"consumerGroup": "other"}, b"", "SUB for the group other"),
+        (223, {"topic": "Bills", "group": "billing"}, b"", "SUB for the topic Bills"),
+        (11, PULL | {"consumerGroup": ""}, b"", "SUB for the group"),
     ],
 )
 def test_each_of_several_rights_counts(ask: Ask, code: int, ext: dict[str, str], body: bytes, missing: str) -> None:
@@ -291,25 +305,26 @@ def test_a_message_that_comes_behind_the_check_is_not_shown(guarded: BrokerServe
         assert refused.value.response_code == ResponseCode.SYSTEM_ERROR
 
 
-@pytest.mark.parametrize("code", [307, 309])
-def test_a_member_that_is_asked_gets_no_signature(guarded: BrokerServer, ask: Ask, code: int) -> None:
+@pytest.mark.parametrize(("code", "passed_on"), [(307, 307), (309, 309), (223, 221)])
+def test_a_member_that_is_asked_gets_no_signature(guarded: BrokerServer, ask: Ask, code: int, passed_on: int) -> None:
     sent = guarded.store.send(Message("Orders", b"mine"))
     asked: list[RemotingCommand] = []
 
     def answer(address: str, command: RemotingCommand) -> RemotingCommand:
         asked.append(command)
-        return RemotingCommand(0)
+        return RemotingCommand(0, body=b"{}")
 
     with Cluster(ClusterSettings.of_text(guarded.address)) as member:
-        member.client.on_request(code, answer)
+        member.client.on_request(passed_on, answer)
         beat = heartbeat("Orders", "billing", "CLIENT_INNER_PRODUCER")
         joins = RemotingCommand(34, sign({}, beat, "billing", SECRETS["billing"]), beat)
         assert member.client.call(guarded.address, joins, 20_000).code == 0
         fields = {"consumerGroup": "billing", "clientId": "c1", "msgId": sent.offset_msg_id, "other": "x"}
+        fields |= {"group": "billing", "topic": "Orders"}
         assert ask("operator", code, fields | {"SecurityToken": "t"})[0] == 0
     (question,) = asked
     assert question.ext_fields.keys() & SECRET_FIELDS == set()
-    assert question.ext_fields["consumerGroup"] == "billing" and "other" not in question.ext_fields
+    assert "billing" in question.ext_fields.values() and "other" not in question.ext_fields
 
 
 def test_nobody_takes_the_client_id_of_another_user(guarded: BrokerServer, ask: Ask) -> None:
@@ -572,9 +587,7 @@ def test_an_ordinary_user_is_no_administrator_of_the_settings(ask: Ask) -> None:
     assert "CVE-2023-33246" in ask("operator", 25)[1]
 
 
-def test_no_answer_and_no_log_has_a_secret(
-    guarded: BrokerServer, ask: Ask, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_answer_and_no_log_has_a_secret(guarded: BrokerServer, ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     texts = [str(ask("billing", code, PULL | {"topic": "Bills"})) for code in (11, 21, 26, 28, 30, 201, 105)]
     with Cluster(ClusterSettings.of_text(guarded.address)) as cluster:

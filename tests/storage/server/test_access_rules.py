@@ -189,7 +189,8 @@ def test_something_else_in_the_place_of_the_file_is_refused_at_once(scratch: Pat
 
 
 def test_every_request_that_is_served_has_a_row(server: BrokerServer) -> None:
-    assert set(server._services()) <= set(RIGHTS)
+    assert server._dispatcher is not None
+    assert set(server._dispatcher._services) <= set(RIGHTS)
 
 
 def test_every_known_request_has_a_row() -> None:

@@ -202,7 +202,7 @@ class Member:
         self.asked: list[RemotingCommand] = []
         self.answer = RemotingCommand(0)
         self.silent = threading.Event()
-        for code in (220, 307, 309, 326):
+        for code in (220, 221, 307, 309, 326):
             self.cluster.client.on_request(code, self._asked)
         beat = HeartbeatData(client_id="one", consumer_data_set=(ConsumerData(group_name="cg"),)).encode()
         command = RemotingCommand(RequestCode.HEART_BEAT, {}, beat)

@@ -42,6 +42,7 @@ from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.transport.settings import ClusterSettings
 from rmq_store.server.broker_server import BrokerServer
 from rmq_store.server.pop import pop_processor
+from rmq_store.server.pop.held_pops import Share
 
 PATIENCE_S = 60.0
 LONG = timedelta(minutes=5)
@@ -191,8 +192,8 @@ def test_an_answer_fits_a_frame(cluster: Cluster, orders: Store, monkeypatch: py
     [
         ({"max_msg_nums": 33}, ResponseCode.INVALID_PARAMETER),
         ({"max_msg_nums": 0}, ResponseCode.INVALID_PARAMETER),
-        ({"order": True}, ResponseCode.INVALID_PARAMETER),
-        ({"queue_id": 0}, ResponseCode.INVALID_PARAMETER),
+        ({"queue_id": 2}, ResponseCode.INVALID_PARAMETER),
+        ({"queue_id": -2}, ResponseCode.INVALID_PARAMETER),
         ({"topic": "Missing"}, ResponseCode.TOPIC_NOT_EXIST),
         ({"exp_type": "SQL92", "exp": "a ="}, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
         ({"consumer_group": "a/b"}, ResponseCode.SYSTEM_ERROR),
@@ -206,7 +207,7 @@ def test_a_request_that_cannot_be_answered_is_refused(
 
 
 def waiting(server: BrokerServer) -> int:
-    return server._held_pops.count("cg", "Orders")
+    return server._held_pops.count(Share("cg", "Orders"))
 
 
 class Waiter:
@@ -288,7 +289,7 @@ def test_too_many_waiting_requests_are_answered_at_once(
     waiter()
     server._held_pops._held_max = 1
     assert pop(cluster, poll_time=50_000).code == ResponseCode.POLLING_FULL
-    asked = request(PollingInfoRequestHeader(consumer_group="cg", topic="Orders", queue_id=0))
+    asked = request(PollingInfoRequestHeader(consumer_group="cg", topic="Orders", queue_id=-1))
     answer = cluster.client.call(server.address, asked, 20_000)
     assert PollingInfoResponseHeader.from_ext(answer.ext_fields).polling_num == 1
 

@@ -50,3 +50,15 @@ def test_the_topics_of_the_broker_take_none(cluster: Cluster, server: BrokerServ
     ):  # fmt: skip
         answer = send(cluster, server, topic, b"x")
         assert answer.code == ResponseCode.NO_PERMISSION, topic
+
+
+def test_a_timer_is_not_recalled(cluster: Cluster, server: BrokerServer) -> None:
+    """As at a broker without recallMessageEnable, which the clients know."""
+    answer = send(cluster, server, "Orders", b"later", i="TIMER_DELAY_SEC\x0160\x02")
+    assert answer.code == ResponseCode.SUCCESS and "recallHandle" not in answer.ext_fields
+    command = RemotingCommand(
+        RequestCode.RECALL_MESSAGE, {"topic": "Orders", "recallHandle": "x", "producerGroup": "pg"}
+    )
+    refused = cluster.client.call(server.address, command, 20_000)
+    assert refused.code == ResponseCode.NO_PERMISSION
+    assert (refused.remark or "").startswith("recall failed, operation is forbidden")

@@ -14,6 +14,7 @@ from rmq_store.client import (
     LocalTransactionState,
     Message,
     MessageExt,
+    MQClientError,
     ResponseCode,
     TransactionListener,
     TransactionProducer,
@@ -25,6 +26,7 @@ from rmq_store.remoting.transport.settings import ClusterSettings
 from rmq_store.server.broker_server import BrokerServer
 from rmq_store.server.pop.held_pops import HeldPops
 from rmq_store.server.processors.held_pulls import HeldPulls
+from rmq_store.server.requests.request import Request
 
 COMMIT, ROLLBACK, UNKNOW = (
     LocalTransactionState.COMMIT_MESSAGE,
@@ -97,12 +99,13 @@ def test_a_transaction_ends_as_its_producer_says(
     assert served.bodies() == expected
 
 
-def test_a_commit_wakes_pulls_and_pops(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_wakes_pulls_and_pops_and_a_half_message_none(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[object] = []
+    monkeypatch.setattr(HeldPulls, "stored", lambda _, topic, queue_id: told.append((topic, queue_id)))
+    monkeypatch.setattr(HeldPops, "stored", lambda _, topic: told.append(topic))
     with served.producer(UNKNOW, COMMIT) as producer:
         producer.send_message_in_transaction(Message("Orders", b"tea"))
-        monkeypatch.setattr(HeldPulls, "stored", lambda _, topic, queue_id: told.append((topic, queue_id)))
-        monkeypatch.setattr(HeldPops, "stored", lambda _, topic: told.append(topic))
+        assert told == []
         served.now_ms += 6_000
         eventually(lambda: not served.store.transactions.pending())
         eventually(lambda: told == [("Orders", 0), "Orders"])
@@ -146,6 +149,29 @@ def test_only_the_group_of_the_half_message_is_asked(served: Served) -> None:
         served.now_ms += 60_000
         assert served.server._checks.round() == 0
     assert served.asked == []
+
+
+@pytest.mark.statement("A07")
+def test_a_half_message_whose_answer_is_late_is_not_sent_again(served: Served) -> None:
+    assert served.server._dispatcher is not None
+    services = served.server._dispatcher._services
+    sends = services[RequestCode.SEND_MESSAGE_V2]
+    taken: list[RemotingCommand] = []
+
+    def no_answer(request: Request) -> None:
+        sends.processor(request)
+        taken.append(request.command)
+
+    services[RequestCode.SEND_MESSAGE_V2] = sends._replace(processor=no_answer)
+    with served.producer(UNKNOW, ROLLBACK) as producer:
+        with pytest.raises(MQClientError, match=r"Send \[1\] times"):
+            producer.send_message_in_transaction(Message("Orders", b"tea"), timeout=500)
+        assert len(taken) == 1
+        (half,) = served.store.transactions.pending()
+        served.now_ms += 6_000
+        eventually(lambda: not served.store.transactions.pending())
+    assert [one.body for one in served.asked] == [b"tea"] and half.check_times == 0
+    assert served.bodies() == []
 
 
 def test_an_end_is_answered_with_the_codes_of_a_broker(served: Served) -> None:

@@ -1,7 +1,8 @@
 """`store.pop`: invisible messages, the base of SimpleConsumer.
 
 A received message is invisible to its group for a time. If the consumer acknowledges it in time, it is finished;
-otherwise it is given out again. The rules are in `pop_step`, the states in `pop_state`, the file in `pop_journal`.
+otherwise it is given out again. The rules are in `pop_step` and `pop_take`, the states in `pop_state`, the file in
+`pop_journal`.
 Sources: PopConsumerService.java (5.x), PopMessageProcessor.java, AckMessageProcessor.java,
 ChangeInvisibleTimeProcessor.java; ConsumerProcessor.java and PopMessageResultFilterImpl.java (proxy) for dead letters
 and void handles. The differences to RocketMQ:
@@ -29,10 +30,13 @@ from rmq_store.broker.filter.tags import TagFilter
 from rmq_store.broker.metadata.group_topics import NO_PERMISSION, GroupTopics
 from rmq_store.broker.metadata.offsets import OffsetTable
 from rmq_store.broker.metadata.topics import TopicTable
-from rmq_store.broker.pop.pop_journal import PopJournal
+from rmq_store.broker.pop.pop_journal import PopJournal, read_state
+from rmq_store.broker.pop.pop_look import PopLook
 from rmq_store.broker.pop.pop_messages import ConsumeInitMode, PropertyFilter, StoredRow, TopicReader
-from rmq_store.broker.pop.pop_state import Change, Given, Gone, Key
+from rmq_store.broker.pop.pop_receipts import Receipts
+from rmq_store.broker.pop.pop_state import Change, Given, Gone, Key, PopState
 from rmq_store.broker.pop.pop_step import PopStep, Services
+from rmq_store.broker.pop.pop_take import Wish
 from rmq_store.broker.pop.receipt_handle import ReceiptHandle
 from rmq_store.broker.read.queues import Queues
 from rmq_store.broker.retry.retry import Retry
@@ -115,6 +119,8 @@ class Pop:
         init_mode: ConsumeInitMode = ConsumeInitMode.MAX,
         max_delivery_attempts: int | None = None,
         bytes_max: int = BYTES_MAX,
+        queue_id: int | None = None,
+        in_order: bool = False,
     ) -> list[Popped]:
         """Give out up to `max_messages` (1 to 32) and hide them for `invisible_duration_ms` (1 ms and more). Returns at
         once, [] if there are none. The bodies have at most `bytes_max` together, unless the first one alone has more.
@@ -123,6 +129,9 @@ class Pop:
         `accepts` (called with the properties); other new messages are skipped. `init_mode`: the start of a group that
         has no offset. A message is given out `max_delivery_attempts` times at most, None: the group's retryMaxTimes + 1
         (below 0: without limit). Then it becomes a dead letter with reconsumeTimes one above that, as in RocketMQ.
+
+        `queue_id`: only messages of this queue. `in_order`: a queue of which the group has a message in flight is
+        locked, and gives out none; after that its messages come in the order of their offsets.
 
         On return the state survives this process, and under SYNC_FLUSH the machine. After a crash messages may be given
         out earlier or more often, but never less often.
@@ -143,6 +152,7 @@ class Pop:
         TagFilter.parse(tags)
         settings = self._groups.group(group)
         config = self._topics.get(topic)
+        queue_ids = _queue_ids(topic, config.read_queue_nums, queue_id)
         kinds.refuse_to_read_topic(topic, config.kind)
         if not settings.consume_enable or not config.readable:
             what = f"group {group!r}" if config.readable else f"topic {topic!r}"
@@ -151,19 +161,17 @@ class Pop:
         if attempts_max is None and settings.retry_max_times >= 0:
             attempts_max = settings.retry_max_times + 1
         pops = self._of(group, topic)
+        wish = Wish(max_messages, invisible_duration_ms, attempts_max, tags, accepts, bytes_max, in_order)
 
         def take() -> list[tuple[StoredRow, Given]]:
             with pops.journal.exclusive():
                 step = self._step(pops, group, topic)
-                queue_count = config.read_queue_nums
-                ranges = pops.reader.ranges(queue_count)
+                ranges = pops.reader.ranges(config.read_queue_nums)
                 step.ensure_positions(ranges, init_mode, pops.checked)
                 step.store_dead_letters(attempts_max)
-                order = [(pops.receives + number) % queue_count for number in range(queue_count)]
+                first = pops.receives % max(len(queue_ids), 1)
                 pops.receives += 1
-                taken = step.take(
-                    ranges, order, max_messages, invisible_duration_ms, attempts_max, tags, accepts, bytes_max
-                )
+                taken = step.take(ranges, [*queue_ids[first:], *queue_ids[:first]], wish)
                 self._commit(pops, step)
                 return taken
 
@@ -184,6 +192,37 @@ class Pop:
         """
         self._change(group, topic, receipt_handle, lambda given, now_ms: Gone(*given.key))
 
+    def ack_all(self, group: str, topic: str, receipt_handles: Sequence[str]) -> list[InvalidReceiptHandleError]:
+        """Acknowledge several messages by one write, and return an error for each handle that is void, as of `ack`:
+        void ones keep no others. Durable as `receive`.
+        """
+        pops, errors = self._of(group, topic), list[InvalidReceiptHandleError]()
+        receipts, gone = Receipts(self._broker_name, group, topic), dict[Key, Gone]()
+
+        def find(state: PopState | None) -> None:
+            now_ms = self._clock()
+            for text in receipt_handles:
+                try:
+                    given = receipts.given(state, text, now_ms)
+                    gone[given.key] = Gone(*given.key)
+                except InvalidReceiptHandleError as error:
+                    errors.append(error)
+
+        def change() -> None:
+            with pops.journal.exclusive() as state:
+                find(state)
+                pops.journal.append(list(gone.values()))
+                self._commit(pops, self._step(pops, group, topic))
+
+        if not pops.journal.exists():
+            find(None)
+            return errors
+        try:
+            change()
+        finally:
+            pops.journal.release_left()  # of a block that was interrupted on its way in or out
+        return errors
+
     def change_invisible_duration(self, group: str, topic: str, receipt_handle: str, invisible_duration_ms: int) -> str:
         """Hide a message for `invisible_duration_ms` from now on (0: it comes again at once), and return its new
         handle; the old one is void. Durable as `receive`, raises as `ack`.
@@ -198,23 +237,35 @@ class Pop:
         assert isinstance(changed, Given)
         return str(ReceiptHandle.of(changed, self._broker_name))
 
-    def rest(self, group: str, topic: str) -> int:
+    def rest(self, group: str, topic: str, *, queue_id: int | None = None, in_order: bool = False) -> int:
         """How many messages the group could receive now, as far as this process knows: 0 or more. New messages count
         although a filter may skip them, and one counts for all that are visible again. A queue whose committed offset
-        another program moved counts from there. It takes no lock, and writes nothing. Raises UsageError,
-        UnknownTopicError and CorruptionError as `receive`.
+        another program moved counts from there. It takes no lock, and writes nothing. `queue_id` and `in_order` as for
+        `receive`. Raises UsageError, UnknownTopicError and CorruptionError as `receive`.
         """
-        state = self._of(group, topic).journal.state
-        ranges = self._queues.ranges(topic, range(self._topics.get(topic).read_queue_nums))
-        positions = dict(state.positions)
-        committed = self._services.offsets.committed(group)
-        new = 0
-        for queue_id, found in ranges.items():
-            position, start = positions.get(queue_id), max(committed.get((topic, queue_id), -1), -1)
-            if position is not None and start in (position.committed_before, position.committed):
-                start = position.next_offset
-            new += max(found.max_offset - max(start, found.min_offset), 0)
-        return new + state.has_visible(self._clock())
+        pops = self._of(group, topic)
+        ranges = self._queues.ranges(topic, _queue_ids(topic, self._topics.get(topic).read_queue_nums, queue_id))
+        look, state, now_ms = self._look(group, topic), pops.journal.state, self._clock()
+        if queue_id is None and not in_order:
+            return look.rest(state, ranges, now_ms)
+        return look.rest_of_queues(state, ranges, now_ms, frozenset(pops.damaged), in_order=in_order)
+
+    def peek(
+        self, group: str, topic: str, max_messages: int, *, queue_id: int | None = None, bytes_max: int = BYTES_MAX
+    ) -> list[Popped]:
+        """Up to `max_messages` (1 to 32) that `receive` could give out next, without giving them out: nothing is
+        hidden, and the handles are empty. `bytes_max` as for `receive`. Raises as `rest`.
+        """
+        _check_number("max_messages", max_messages, 1, MESSAGES_MAX)
+        _check_number("bytes_max", bytes_max, 1, BYTES_MAX)
+        pops = self._of(group, topic)
+        config = self._topics.get(topic)
+        kinds.refuse_to_read_topic(topic, config.kind)
+        ranges = self._queues.ranges(topic, _queue_ids(topic, config.read_queue_nums, queue_id))
+        state = read_state(pops.journal.path.parent)
+        wish = Wish(max_messages, 0, bytes_max=bytes_max)
+        found = self._look(group, topic).peek(state, pops.reader, ranges, wish, self._clock())
+        return [Popped(row.row, "", attempt) for row, attempt in found]
 
     def close(self) -> None:
         """Commit the offsets of the groups that this process has served. StoreLockedError and others as `receive`."""
@@ -237,31 +288,25 @@ class Pop:
         self._pops.pop(key, None)  # at last: after an interrupt, close() is called again
 
     def _change(self, group: str, topic: str, receipt_handle: str, change: Callable[[Given, int], Change]) -> Change:
-        handle = ReceiptHandle.parse(receipt_handle)
-        pops = self._of(group, topic)
-        if handle.broker_name != self._broker_name or not pops.journal.exists():
-            raise _void(handle, group, topic, "this store never handed it out")
+        pops, receipts = self._of(group, topic), Receipts(self._broker_name, group, topic)
+
+        def change_alone() -> Change:
+            with pops.journal.exclusive() as state:
+                now_ms = self._clock()
+                changed = change(receipts.given(state, receipt_handle, now_ms), now_ms)
+                pops.journal.append([changed])
+                self._commit(pops, self._step(pops, group, topic))
+                return changed
+
+        if not pops.journal.exists():
+            receipts.given(None, receipt_handle, self._clock())
         try:
-            return self._change_alone(pops, group, topic, handle, change)
+            return change_alone()
         finally:
             pops.journal.release_left()  # of a block that was interrupted on its way in or out
 
-    def _change_alone(
-        self, pops: _Pops, group: str, topic: str, handle: ReceiptHandle, change: Callable[[Given, int], Change]
-    ) -> Change:
-        with pops.journal.exclusive() as state:
-            now_ms = self._clock()
-            given = state.get((handle.queue_id, handle.queue_offset))
-            if given is None:
-                raise _void(handle, group, topic, "it is done with")
-            if not handle.names(given):
-                raise _void(handle, group, topic, "it has a newer handle")
-            if now_ms >= given.visible_at_ms or given.key in state.dying:
-                raise _void(handle, group, topic, f"its invisible duration ended at {given.visible_at_ms}")
-            changed = change(given, now_ms)
-            pops.journal.append([changed])
-            self._commit(pops, self._step(pops, group, topic))
-        return changed
+    def _look(self, group: str, topic: str) -> PopLook:
+        return PopLook(self._services.offsets, group, topic)
 
     def _send_dead(self, group: str, topic: str, unit: int, dead: Sequence[tuple[StoredRow, int]]) -> None:
         found = pa.Table.from_batches([one.row for one, _ in dead]).select(["commitLogOffset", "msgId"])
@@ -295,13 +340,16 @@ class Pop:
         return known
 
 
+def _queue_ids(topic: str, queue_count: int, queue_id: int | None) -> Sequence[int]:
+    """All queues of a topic, or one. UsageError: it has no such queue."""
+    if queue_id is None:
+        return range(queue_count)
+    _check_number("queue_id", queue_id, 0, queue_count - 1)
+    return (queue_id,)
+
+
 def _unit_key(group: str, topic: str) -> str:
     return f"pop {group} {topic}"
-
-
-def _void(handle: ReceiptHandle, group: str, topic: str, reason: str) -> InvalidReceiptHandleError:
-    place = f"message {handle.queue_offset} of {topic}-{handle.queue_id}"
-    return InvalidReceiptHandleError(f"the receipt handle of {place} is void for group {group!r}: {reason}")
 
 
 def _check_number(name: str, value: int, low: int, high: int) -> None:

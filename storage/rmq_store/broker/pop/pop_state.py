@@ -13,7 +13,7 @@ Sources: PopConsumerRecord.java, PopConsumerService.java (5.x).
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
 Key = tuple[int, int]  # queue id, queue offset
@@ -136,8 +136,10 @@ class PopState:
         """The newest Given of a message; None if the message was not given out, or is finished."""
         return self._given.get(key)
 
-    def visible(self, now_ms: int, limit: int) -> list[Given]:
-        """Up to `limit` messages whose visible time has come, the earliest first; without dying ones."""
+    def visible(self, now_ms: int, limit: int, queue_ids: Set[int] | None = None) -> list[Given]:
+        """Up to `limit` messages whose visible time has come, the earliest first; without dying ones. `queue_ids`:
+        only those of these queues.
+        """
         found: list[Given] = []
         taken = []
         while self._heap and self._heap[0][0] <= now_ms and len(found) < limit:
@@ -146,7 +148,8 @@ class PopState:
             if given is not None and given.visible_at_ms == entry[0]:
                 taken.append(entry)
                 # The same message hidden anew until the same moment has two entries.
-                if given.key not in self.dying and not (found and given is found[-1]):
+                is_wanted = queue_ids is None or given.queue_id in queue_ids
+                if is_wanted and given.key not in self.dying and not (found and given is found[-1]):
                     found.append(given)
         for entry in taken:
             heapq.heappush(self._heap, entry)
@@ -156,6 +159,13 @@ class PopState:
         """Whether some message may be visible: True also if that has just been acknowledged. Safe for threads."""
         first = self._heap[:1]
         return bool(first) and first[0][0] <= now_ms
+
+    def by_queue(self) -> dict[int, list[Given]]:
+        """The messages that were given out and are not finished, by queue. Safe for threads."""
+        found: dict[int, list[Given]] = {}
+        for given in list(self._given.values()):  # one step of the interpreter
+            found.setdefault(given.queue_id, []).append(given)
+        return found
 
     def smallest_unfinished(self, queue_id: int) -> int:
         """The offset to commit: all messages of the queue before it are acknowledged, dead or passed."""

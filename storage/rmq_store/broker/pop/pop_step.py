@@ -8,33 +8,26 @@ disk up to it. A damaged message is put off again and again, and blocks no other
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from rmq_store.broker.metadata.offsets import OffsetTable
 from rmq_store.broker.pop.pop_journal import PopJournal
 from rmq_store.broker.pop.pop_messages import (
     ConsumeInitMode,
     Damaged,
-    PropertyFilter,
-    Room,
     StoredRow,
     TopicReader,
 )
 from rmq_store.broker.pop.pop_state import Change, Dying, Given, Gone, Key, Position
-from rmq_store.errors import CorruptionError, OffsetOutOfRangeError, ResponseError
+from rmq_store.broker.pop.pop_take import DEAD_MAX, Take, Wish, is_exhausted
+from rmq_store.errors import CorruptionError, ResponseError
 from rmq_store.format.text.names import RETRY_PREFIX
 from rmq_store.log.core.commit_log import Clock
 from rmq_store.protocol.results import QueueRange
 
 _LOG = logging.getLogger(__name__)
 
-IN_FLIGHT_MAX: Final = 10_000
-"""The most messages of one queue that may be in flight for a group (BrokerConfig.java popInflightMessageThreshold)."""
-
-# Dead letters of one look.
-_DEAD_MAX = 256
 # A message that is damaged, or cannot become a dead letter, is looked at again after this time (default invisible time
 # of a pop).
 _TRY_AGAIN_MS = 60_000
@@ -144,79 +137,14 @@ class PopStep:
 
     # -- messages ---------------------------------------------------------------------------------------------------
 
-    def take(
-        self,
-        ranges: Mapping[int, QueueRange],
-        order: Sequence[int],
-        count: int,
-        invisible_ms: int,
-        attempts_max: int | None,
-        tags: str | None,
-        accepts: PropertyFilter | None,
-        bytes_max: int,
-    ) -> list[tuple[StoredRow, Given]]:
-        """Give out up to `count` messages of `bytes_max`: first those whose time has come, then new ones, queue by
-        queue in `order`. Filters apply only to new messages, not to messages that the group was given before. The
-        journal gets one append.
-        """
-        space = Room(bytes_max)
-        changes: list[Change] = []
-        found: list[tuple[StoredRow, int, int]] = []  # with attempt and version
-        visible = self._state.visible(self._now_ms, count + _DEAD_MAX)
-        for given in [given for given in visible if not _is_exhausted(given, attempts_max)][:count]:
-            row = self._reader.message(*given.key)
-            if row is None:
-                changes.append(Gone(*given.key))
-            elif isinstance(row, Damaged):
-                changes.append(self._later(given, row))
-            elif not space.takes(row):
-                break
-            else:
-                attempt = max(given.attempt, row.reconsume_times) + 1
-                found.append((row, attempt, given.version + 1))
-        for queue_id in order:
-            room = min(count - len(found), IN_FLIGHT_MAX - self._state.count(queue_id))
-            if room > 0 and not space.is_full:
-                rows, end = self._new(queue_id, ranges[queue_id], room, tags, accepts)
-                for row in rows:
-                    if isinstance(row, Damaged):
-                        changes.append(self._later(self._given(row, 0, 0, 0), row))
-                        continue
-                    attempt = row.reconsume_times + 1
-                    if attempts_max is not None and attempt > attempts_max:
-                        # Failed too often elsewhere: visible at once, and dead at the next look.
-                        changes.append(self._given(row, row.reconsume_times, 1, 0))
-                    elif not space.takes(row):
-                        end = row.queue_offset
-                        break
-                    else:
-                        found.append((row, attempt, 1))
-                changes += self._moved(queue_id, end)
+    def take(self, ranges: Mapping[int, QueueRange], order: Sequence[int], wish: Wish) -> list[tuple[StoredRow, Given]]:
+        """Give out messages of the queues in `order`, see `Take`. The journal gets one append."""
+        take = Take(self._state, self._reader, wish, self._now_ms, self._named, self._later)
+        take.choose(ranges, order)
         self._now_ms = self._clock()
-        taken = [(row, self._given(row, attempt, version, invisible_ms)) for row, attempt, version in found]
-        self._journal.append([*(given for _, given in taken), *changes])
+        taken = [(row, self._given(row, attempt, version, wish.invisible_ms)) for row, attempt, version in take.found]
+        self._journal.append([*(given for _, given in taken), *take.changes])
         return taken
-
-    def _new(
-        self, queue_id: int, found: QueueRange, count: int, tags: str | None, accepts: PropertyFilter | None
-    ) -> tuple[list[StoredRow | Damaged], int]:
-        start = max(self._state.positions[queue_id].next_offset, found.min_offset)
-        try:
-            return self._reader.scan(queue_id, start, found.max_offset, count, tags, accepts)
-        except OffsetOutOfRangeError as error:  # retention was faster
-            return [], error.minimum
-
-    def _moved(self, queue_id: int, next_offset: int) -> Iterator[Position]:
-        position = self._state.positions[queue_id]
-        if next_offset != position.next_offset:
-            log_offset, timestamp_ms = self._reader.fingerprint(queue_id, next_offset)
-            yield replace(
-                position,
-                next_offset=next_offset,
-                commit_log_offset=log_offset,
-                store_timestamp_ms=timestamp_ms,
-                is_reset=False,
-            )
 
     def _later(self, given: Given, damaged: Damaged) -> Given:
         """Hide a damaged message; it was not given out."""
@@ -231,7 +159,7 @@ class PopStep:
     def _hidden(self, given: Given) -> Given:
         return replace(given, version=given.version + 1, pop_time_ms=self._now_ms, invisible_ms=_TRY_AGAIN_MS)
 
-    def _given(self, row: StoredRow | Damaged, attempt: int, version: int, invisible_ms: int) -> Given:
+    def _given(self, row: StoredRow, attempt: int, version: int, invisible_ms: int) -> Given:
         return Given(
             row.queue_id, row.queue_offset, attempt, version, row.commit_log_offset, self._now_ms, invisible_ms
         )
@@ -245,8 +173,8 @@ class PopStep:
             units.setdefault(unit, []).append(key)
         for unit in sorted(units):
             self._finish_unit(units[unit], unit)
-        visible = self._state.visible(self._now_ms, _DEAD_MAX)
-        exhausted = [given.key for given in visible if _is_exhausted(given, attempts_max)]
+        visible = self._state.visible(self._now_ms, DEAD_MAX)
+        exhausted = [given.key for given in visible if is_exhausted(given, attempts_max)]
         if exhausted:
             newest = self._services.last_unit(self._group, self._topic)
             self._begin_dead_letters(exhausted, [1 + max([newest, *units])] * len(exhausted))
@@ -287,7 +215,3 @@ class PopStep:
             self._group, given.queue_offset, self._topic, given.queue_id, given.attempt, error,
         )  # fmt: skip
         self._journal.append([self._hidden(given)])
-
-
-def _is_exhausted(given: Given, attempts_max: int | None) -> bool:
-    return attempts_max is not None and given.attempt >= attempts_max

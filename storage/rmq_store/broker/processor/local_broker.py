@@ -291,8 +291,10 @@ class LocalBroker:
         from_first: bool = False,
         max_delivery_attempts: int | None = None,
         bytes_max: int = BYTES_MAX,
+        queue_id: int | None = None,
+        in_order: bool = False,
     ) -> list[PoppedMessage]:
-        """See `Broker.receive_message`; at most `bytes_max` of bodies, but one message at least."""
+        """See `Broker.receive_message`; `bytes_max`, `queue_id` and `in_order` are those of `Pop.receive`."""
         with self._answers.answering():
             popped = self.store.pop.receive(
                 group,
@@ -304,6 +306,8 @@ class LocalBroker:
                 init_mode=ConsumeInitMode.MIN if from_first else ConsumeInitMode.MAX,
                 max_delivery_attempts=max_delivery_attempts,
                 bytes_max=bytes_max,
+                queue_id=queue_id,
+                in_order=in_order,
             )
         if not popped:
             return []

@@ -89,7 +89,7 @@ class TransactionChecks:
         return asked
 
     def _look(self, half: PendingHalf, now_ms: int, is_there: bool) -> bool:
-        if now_ms >= half.due_ms:
+        if half.is_due(now_ms):
             if half.check_times >= rules.CHECK_MAX:
                 if self._transactions.give_up(half) is not None:
                     text = "transaction %s of group %s: no outcome after %d questions"

@@ -6,8 +6,8 @@ Both topics are read in batches, in the order of the log, so that memory holds p
     op topic     ... done ...|  "8"  "7,10"  |          pending: 9
 
 A later call reads only what is new. A half message that is damaged, or does not name its queue or group, is logged once
-and holds up no other. A damaged op record is an error: without it an ended transaction could be ended twice. Source:
-TransactionalMessageServiceImpl#check, #fillOpRemoveMap.
+and holds up no other. So is a damaged op record: its half message counts as pending, and `lost_op_offset` tells that it
+may have ended all the same. Source: TransactionalMessageServiceImpl#check, #fillOpRemoveMap.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rmq_store.broker.metadata.offsets import OffsetTable
 from rmq_store.broker.read.queues import Queues
 from rmq_store.broker.read.read_request import ReadRequest
 from rmq_store.broker.rules import transaction as rules
-from rmq_store.errors import CorruptionError
+from rmq_store.errors import CorruptionError, CorruptRecordError
 from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.format.properties.property_string import PRODUCER_GROUP
 from rmq_store.format.text.names import HALF_TOPIC, OP_HALF_TOPIC
@@ -73,6 +73,12 @@ class PendingHalf(NamedTuple):
         """When a producer is asked next."""
         return self.stored_ms + (rules.CHECK_INTERVAL_MS if self.check_times else self.immunity_ms)
 
+    def is_due(self, now_ms: int) -> bool:
+        """True if a producer is to be asked now. A half message that seems to come from the future by more than the
+        interval is due, too: the clock was set back, and it would wait until the clock is there again.
+        """
+        return now_ms >= self.due_ms or self.stored_ms - now_ms > rules.CHECK_INTERVAL_MS
+
 
 class HalfQueue:
     """Pending half messages of one store by their queue offsets, in that order. Not safe for threads."""
@@ -85,6 +91,7 @@ class HalfQueue:
         self._ended: dict[int, None] = {}  # by the last _ENDED_MAX ops
         self._early: set[int] = set()  # ended, and not read yet
         self.is_progress_wrong = False  # committed offsets beyond the log, as after a cut: they hide half messages
+        self.lost_op_offset = -1  # log offset of the last op record that cannot be read
         self._halves_end = self._ops_end = -1  # -1: nothing is read yet
         self._ops_done = 0  # of the last `progress`, which only grows
 
@@ -94,7 +101,7 @@ class HalfQueue:
         return self._halves_end >= 0
 
     def read_on(self) -> None:
-        """Read what the log holds by now. CorruptionError: an op record cannot be read."""
+        """Read what the log holds by now. CorruptionError: a queue file is damaged."""
         done = {} if self.is_read else self._offsets.committed(rules.TRANSACTION_GROUP)
         # The ops first: each names half messages that were stored before it.
         ops, halves = (self._queues.range(topic, _QUEUE) for topic in (OP_HALF_TOPIC, HALF_TOPIC))
@@ -198,18 +205,33 @@ class HalfQueue:
 
     def _read_ops(self, end: int, until_log_offset: int | None) -> None:
         """Read op records below `end`; no further batch behind one that reaches `until_log_offset`."""
-        columns = ("tags", "body")
         while self._ops_end < end:
             stop = min(self._ops_end + _ROWS, end)
-            for batch in self._queues.read(ReadRequest(OP_HALF_TOPIC, _QUEUE, self._ops_end, stop, columns)):
-                for tag, body in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
-                    if tag == rules.REMOVED_TAG:
-                        for offset in rules.removed_offsets(body):
-                            self._remove(offset)
+            for offset in self._ops(self._ops_end, stop):
+                self._remove(offset)
             self._ops_end = stop
             if until_log_offset is not None:
                 if self._queues.commit_log_offset_before(OP_HALF_TOPIC, _QUEUE, stop) > until_log_offset:
                     return
+
+    def _ops(self, start: int, end: int) -> Iterator[int]:
+        """The half messages that op records [start, end) name."""
+        columns = ("tags", "body")
+        try:
+            batches = list(self._queues.read(ReadRequest(OP_HALF_TOPIC, _QUEUE, start, end, columns)))
+        except CorruptRecordError as error:
+            if end - start == 1:
+                self.lost_op_offset = self._queues.commit_log_offset_before(OP_HALF_TOPIC, _QUEUE, end)
+                _log.error("op record %d cannot be read; its producer is asked again: %s", start, error)
+                return
+            middle = (start + end) // 2
+            yield from self._ops(start, middle)
+            yield from self._ops(middle, end)
+            return
+        for batch in batches:
+            for tag, body in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
+                if tag == rules.REMOVED_TAG:
+                    yield from rules.removed_offsets(body)
 
     def _halves(self, start: int, end: int) -> Iterator[PendingHalf]:
         try:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.rules import transaction as rules
+from rmq_store.broker.rules.delay import DelayRules, destination_of
 from rmq_store.broker.transactions.half_queue import PendingHalf
 from rmq_store.broker.write.single_copy import CopiedMessage, property_string, record_of
 from rmq_store.broker.write.system_records import system_records
@@ -23,6 +24,7 @@ from rmq_store.format.batches.frame_parts import encoded_rows
 from rmq_store.format.frames.frame_check import TRANSACTION_MASK, SysFlag
 from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.format.properties.property_string import CRC32, CRC_PROPERTY_BYTES
+from rmq_store.format.tables.schema import ENCODED_SCHEMA
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_CHECK_MAX_TIME_TOPIC
 from rmq_store.log.append.append import OneRecord
@@ -49,12 +51,22 @@ class HalfRecords:
         return self._encoded(self._record(_copied(half, properties), HALF_TOPIC, _QUEUE))
 
     def committed(self, half: StoredMessage) -> pa.RecordBatch:
-        """The message for its real queue: ENCODED_SCHEMA. ResponseError: the half message does not say which."""
+        """The message for its real queue, or for the queue in which it waits: ENCODED_SCHEMA. Only brokers take half
+        messages with a time.
+
+        Raises:
+            ResponseError: the half message names no queue.
+            UsageError: its time is none, or too far ahead.
+        """
         target = rules.real_queue(half.properties)
         if target is None:
             raise ResponseError(_SYSTEM_ERROR, f"the half message at {half.commit_log_offset} names no queue")
-        copied = _copied(half, rules.final_properties(half.properties), int(SysFlag.TRANSACTION_COMMIT))
-        return self._encoded(self._record(copied, *target, half.commit_log_offset, half.reconsume_times))
+        properties = rules.final_properties(half.properties)
+        goes = destination_of(properties, *target, self._log.clock(), DelayRules.of(self._config))
+        copied = _copied(half, goes.properties, int(SysFlag.TRANSACTION_COMMIT))
+        record = self._record(copied, goes.topic, goes.queue_id, half.commit_log_offset, half.reconsume_times)
+        tags_code = record.tags_code if goes.tags_code is None else goes.tags_code
+        return self._encoded(record._replace(tags_code=tags_code, delay_ms=goes.delay_ms))
 
     def given_up(self, half: StoredMessage) -> pa.RecordBatch:
         """The record of a half message that nobody has ended after all questions: ENCODED_SCHEMA."""
@@ -78,7 +90,7 @@ class HalfRecords:
     def _encoded(self, record: OneRecord) -> pa.RecordBatch:
         frame = bytes(record.frame)
         crc = zlib.crc32(frame[:-CRC_PROPERTY_BYTES]) if self._log.crc_property else 0
-        return encoded_rows(
+        batch = encoded_rows(
             pa.array([frame], pa.large_binary()),
             pa.DictionaryArray.from_arrays(pa.array([0], pa.int32()), pa.array([record.topic])),
             np.array([record.queue_id], np.int32),
@@ -87,6 +99,8 @@ class HalfRecords:
             np.array([record.tags_code], np.int64),
             pa.array([_signed(record.key_hashes)], pa.list_(pa.int32())),
         )
+        column = ENCODED_SCHEMA.get_field_index("delay_ms")
+        return batch.set_column(column, ENCODED_SCHEMA.field(column), pa.array([record.delay_ms], pa.int64()))
 
 
 def shown_frame(half: PendingHalf, message: StoredMessage) -> bytes:

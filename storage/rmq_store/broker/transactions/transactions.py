@@ -7,8 +7,10 @@ records, or none. Sources: EndTransactionProcessor.java, TransactionalMessageSer
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 import pyarrow as pa
 
@@ -41,11 +43,20 @@ from rmq_store.format.properties.property_string import (
 )
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import offset_message_id
-from rmq_store.format.text.names import HALF_TOPIC, TRANSACTION_CHECK_MAX_TIME_TOPIC, validate_group, validate_topic
+from rmq_store.format.text.names import (
+    HALF_TOPIC,
+    PYRMQ_TIMER_TOPIC,
+    SCHEDULE_TOPIC,
+    TRANSACTION_CHECK_MAX_TIME_TOPIC,
+    validate_group,
+    validate_topic,
+)
 from rmq_store.log.append.flush import flush
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.units import UnitRecord
 from rmq_store.protocol.results import SendResult
+
+_log: Final = logging.getLogger(__name__)
 
 _OFFSET_MAX = (1 << 63) - 1
 _KEY = "0"  # the queue of half messages
@@ -132,7 +143,8 @@ class Transactions:
             ResponseError: 1, no half message lies there, or it is that of another group or queue offset; 604, its time
                 CHECK_IMMUNITY_TIME_IN_SECONDS is over, so that only an answer to a question counts; or a commit comes
                 too late: the transaction was rolled back or given up. A broker answers that with success.
-            CorruptionError: the half message or an op record is damaged. Others as `Store.append`.
+            UsageError: a time that a broker's half message asks for is none, or too far ahead.
+            CorruptionError: the half message is damaged. Others as `Store.append`.
         """
         half = self._half_at(commit_log_offset)
         if half.properties.get(PRODUCER_GROUP) != group:
@@ -145,7 +157,7 @@ class Transactions:
         first = rules.number(half.properties.get(rules.HALF_OF))
         ended = self._finish(
             queue_offset if first < 0 else first,
-            lambda message, _: [self._records.committed(message)] if commit else [],
+            lambda message, copy: self._committed(message, copy) if commit else [],
             named=half,
         )
         if ended is None and commit:
@@ -230,15 +242,32 @@ class Transactions:
                 if self._halves.is_progress_wrong:
                     self.save_progress()
 
+    def _committed(self, half: StoredMessage, copy: PendingHalf) -> list[pa.RecordBatch]:
+        """The message of a commit; none if it is stored already, and the op record that says so cannot be read."""
+        if copy.commit_log_offset < self._halves.lost_op_offset:
+            try:
+                if self._is_committed(half):
+                    return []
+            except (CorruptionError, UsageError) as error:
+                _log.warning("transaction %s may be committed twice, the index does not tell: %s", half.msg_id, error)
+        return [self._records.committed(half)]
+
+    def _is_committed(self, half: StoredMessage) -> bool:
+        """True if the index finds the message of an earlier commit. CorruptionError, UsageError: it does not tell."""
+        group = half.properties.get(PRODUCER_GROUP)
+        return any(
+            found.sys_flag & TRANSACTION_MASK == SysFlag.TRANSACTION_COMMIT
+            and found.properties.get(PRODUCER_GROUP) == group
+            for topic in (half.properties.get(REAL_TOPIC, ""), PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC)
+            for found in self._query.by_unique_key(topic, half.msg_id, begin_ms=0)
+        )
+
     def _refuse_late_commit(self, half: StoredMessage) -> None:
         """ResponseError 604, unless the index finds the message of an earlier commit."""
-        unique_id, topic = half.msg_id, half.properties.get(REAL_TOPIC, "")
-        group = half.properties.get(PRODUCER_GROUP)
+        unique_id = half.msg_id
         try:
-            for found in self._query.by_unique_key(topic, unique_id, begin_ms=0):
-                is_commit = found.sys_flag & TRANSACTION_MASK == SysFlag.TRANSACTION_COMMIT
-                if is_commit and found.properties.get(PRODUCER_GROUP) == group:
-                    return
+            if self._is_committed(half):
+                return
             given_up = self._query.by_unique_key(TRANSACTION_CHECK_MAX_TIME_TOPIC, unique_id, begin_ms=0)
         except (CorruptionError, UsageError) as error:
             remark = f"transaction {unique_id} has ended before, and the index does not tell how: {error}"

@@ -29,7 +29,7 @@ def explain_pending(half: PendingHalf, now_ms: int) -> list[str]:
         lines.append(f"Producers were asked {half.check_times} times, last at {_time(half.stored_ms)}; none decided.")
     else:
         lines.append("No producer was asked yet.")
-    when = f"in {duration_text(half.due_ms - now_ms)}" if half.due_ms > now_ms else "now"
+    when = "now" if half.is_due(now_ms) else f"in {duration_text(half.due_ms - now_ms)}"
     if half.check_times >= CHECK_MAX:
         lines.append(f"The last question was sent. The half message is given up {when}.")
     else:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 _CQ_COUNT = 10
 
-_MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
+_HOUR_MS = 3_600_000
 _MASTER_ID = 0
 
 
@@ -65,8 +64,10 @@ def broker_status(root: Path, as_json: bool) -> None:
 @mqadmin_options()
 def get_broker_config(root: Path, as_json: bool) -> None:
     """Settings of the store, under their names in broker.conf."""
+    from rmq_store.broker.monitoring.broker_conf import broker_conf
+
     with open_store(root) as store:
-        settings, address = _settings(store), broker_address(store)
+        settings, address = broker_conf(store), broker_address(store)
     if as_json:
         write_json(settings)
     else:
@@ -91,6 +92,7 @@ def update_broker_config(root: Path, as_json: bool, key: str, value: str) -> Non
     """
     from rmq_store import Store
     from rmq_store.broker.metadata.store_config import CHANGEABLE, JAVA_NAMES, parse_settings
+    from rmq_store.broker.monitoring.broker_conf import broker_conf
 
     parsed = parse_settings({key: value}, "updateBrokerConfig")
     if not parsed.keys() <= set(CHANGEABLE):
@@ -98,7 +100,7 @@ def update_broker_config(root: Path, as_json: bool, key: str, value: str) -> Non
         raise UsageError(f"{key} decides how the store is written and cannot be changed; these can: {', '.join(names)}")
     with Store.open(root) as store:
         store.retention.configure(**parsed)
-        settings = _settings(store)
+        settings = broker_conf(store)
         address = broker_address(store)
     if as_json:
         write_json(settings)
@@ -154,6 +156,7 @@ def stats_all(root: Path, as_json: bool, active: bool, topic: str | None) -> Non
     Delivered messages are not counted in a directory: `-`.
     """
     from rmq_store.broker.monitoring.lag import all_lags
+    from rmq_store.broker.monitoring.topic_rates import DAY_MS, MINUTE_MS, stored_lately
     from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX
 
     rows: list[TopicRates] = []
@@ -163,7 +166,7 @@ def stats_all(root: Path, as_json: bool, active: bool, topic: str | None) -> Non
         all_names = sorted(name for name, config in known.items() if config.is_read_here)
         names = all_names if topic is None else [require_topic(store, topic)]
         for name in (name for name in names if not name.startswith((RETRY_PREFIX, DLQ_PREFIX))):
-            per_second, day = _came_in(store, name, _MINUTE_MS) / 60, _came_in(store, name, _DAY_MS)
+            per_second, day = stored_lately(store, name, MINUTE_MS) / 60, stored_lately(store, name, DAY_MS)
             if day or not active:
                 groups: list[str | None] = [*consumer_groups(store, name)] or [None]
                 rows += [
@@ -220,28 +223,12 @@ def _state(store: Store) -> dict[str, str]:
     }
 
 
-def _settings(store: Store) -> dict[str, Any]:
-    from rmq_store.broker.metadata.store_file import StoreFile
-    from rmq_store.broker.metadata.store_log import with_delays
-
-    known = StoreFile.load(store.path)
-    config = known.config if known is not None else replace(store.config, message_delay_level="")
-    delays = {"messageDelayLevel": with_delays(store.path, config).message_delay_level}
-    return {**store.retention.settings().broker_conf(), **delays, "brokerName": store.broker_name}
-
-
 def _space(store: Store) -> float | None:
     """The used part of the disk, 0 to 1 in steps of 0.01 (UtilAll#getDiskPartitionSpaceUsedPercent)."""
     from rmq_store.broker.write.disk_space import usage_percent
 
     percent = usage_percent(store.path)
     return None if percent is None else percent / 100
-
-
-def _came_in(store: Store, topic: str, period_ms: int) -> int:
-    since_ms = store.clock() - period_ms
-    ranges = store.queue_ranges(topic).items()
-    return sum(span.max_offset - store.offset_by_time(topic, queue_id, since_ms) for queue_id, span in ranges)
 
 
 def _accumulation(lag: GroupLag | None, topic: str) -> int:

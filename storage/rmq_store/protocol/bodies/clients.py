@@ -116,11 +116,36 @@ class SetMessageRequestModeRequestBody(JsonBody):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchAck(JsonBody):
+    """Messages of one receive from one queue. `bit_set`: base64 of little-endian bits; bit n is `start_offset` + n."""
+
+    wire_names: ClassVar = {
+        "consumer_group": "c", "topic": "t", "retry": "r", "start_offset": "so", "queue_id": "q",
+        "revive_queue_id": "rq", "pop_time": "pt", "invisible_time": "it", "bit_set": "b",
+    }  # fmt: skip
+    other_names: ClassVar = {
+        "consumer_group": "consumerGroup", "topic": "topic", "retry": "retry", "start_offset": "startOffset",
+        "queue_id": "queueId", "revive_queue_id": "reviveQueueId", "pop_time": "popTime",
+        "invisible_time": "invisibleTime", "bit_set": "bitSet",
+    }  # fmt: skip
+
+    consumer_group: str
+    topic: str
+    start_offset: int
+    queue_id: int
+    revive_queue_id: int
+    pop_time: int
+    invisible_time: int
+    retry: str = "0"
+    bit_set: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchAckMessageRequestBody(JsonBody):
     """Receipts of several messages (200151)."""
 
     broker_name: str
-    acks: tuple[Any, ...] = ()
+    acks: tuple[BatchAck, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

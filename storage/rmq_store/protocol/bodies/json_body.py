@@ -157,6 +157,7 @@ class _Field(NamedTuple):
     kind: _Kind
     mandatory: bool
     ordinals: tuple[str, ...]
+    other_name: str | None
 
 
 _FIELDS: Final[dict[type[JsonBody], tuple[_Field, ...]]] = {}
@@ -176,6 +177,7 @@ def _inspected(body: type[JsonBody]) -> tuple[_Field, ...]:
             _kind_of(hints[one.name]),
             one.default is MISSING and one.default_factory is MISSING,
             body.ordinals.get(one.name, ()),
+            body.other_names.get(one.name),
         )
         for one in fields(body)
     ]
@@ -194,6 +196,8 @@ class JsonBody:
     wire_names: ClassVar[Mapping[str, str]] = {}
     ordinals: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Field -> the names of its enum, in Java's order: C++ 1.x sends the ordinal."""
+    other_names: ClassVar[Mapping[str, str]] = {}
+    """Field -> a name that is read in the place of its wire name; a body with both is refused."""
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
@@ -227,6 +231,10 @@ class JsonBody:
         values = {}
         for one in _fields_of(cls):
             item = value.get(one.wire_name)
+            if one.other_name is not None and one.other_name in value:
+                if one.wire_name in value:  # a check of rights and a processor might take different ones
+                    raise _WrongValueError(f"has both {one.wire_name!r} and {one.other_name!r}")
+                item = value[one.other_name]
             if item is None:
                 if one.mandatory:
                     raise _WrongValueError(f"has no member {one.wire_name!r}")

@@ -115,7 +115,7 @@ class InvokeBrokerToResetOffsetRequestHeader(RequestHeader):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetConsumerStatusRequestHeader(RequestHeader):
-    """The offsets in a consumer's memory."""
+    """The offsets in a consumer's memory. `client_addr`: a client id; None or "" asks all members."""
 
     code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
 
@@ -123,6 +123,13 @@ class GetConsumerStatusRequestHeader(RequestHeader):
     group: str
     client_addr: str | None = None
     bname: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvokeBrokerToGetConsumerStatusRequestHeader(GetConsumerStatusRequestHeader):
+    """The same of a broker, which asks its members."""
+
+    code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,6 +90,25 @@ class ConsumerSendMsgBackRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecallMessageRequestHeader(RequestHeader):
+    """A timer to cancel (5.3.2 and newer); `recall_handle` is that of the answer to its send."""
+
+    code = RequestCode.RECALL_MESSAGE
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+    bname: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallMessageResponseHeader(ResponseHeader):
+    """The unique key of the timer that was cancelled."""
+
+    msg_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransactionRequestHeader(RequestHeader):
     """The end of a transaction: `commit_or_rollback` is 0 (unknown), 8 (commit) or 12 (rollback)."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from rmq_store.format.properties.property_string import PRODUCER_GROUP, TRANSACTION_PREPARED, parse_properties
 from rmq_store.format.text.ids import parse_offset_message_id
@@ -32,11 +32,14 @@ _PUB, _SUB, _ADMIN = Right.PUB, Right.SUB, Right.ADMIN
 
 
 class Field(NamedTuple):
-    """A need for the topic or group that a field of the request names; none if the field is missing."""
+    """A need for the topic or group that a field of the request names; none if the field is missing. `may_be_empty`:
+    clients send "" for no name.
+    """
 
     right: Right
     resource: Resource
     name: str
+    may_be_empty: bool = False
 
 
 class StoredMessage(NamedTuple):
@@ -150,17 +153,9 @@ def _request_mode(body: bytes) -> Iterator[Need]:
 
 
 def _acks(body: bytes) -> Iterator[Need]:
-    for ack in BatchAckMessageRequestBody.decode(body).acks:
-        yield Need(_SUB, Resource.GROUP, _text(ack, "c", "consumerGroup"))
-        yield Need(_SUB, Resource.TOPIC, _text(ack, "t", "topic"))
-
-
-def _text(ack: Any, *names: str) -> str:
-    """A member of BatchAck.java under one of its two names; with both, a reader could take either."""
-    found = [ack[name] for name in names if name in ack] if isinstance(ack, dict) else []
-    if len(found) != 1 or not isinstance(found[0], str):
-        raise RemotingCommandError(f"an ack of a batch needs {names[0]!r} once")
-    return found[0]
+    acks = BatchAckMessageRequestBody.decode(body).acks
+    yield from _needs(_SUB, Resource.GROUP, {ack.consumer_group for ack in acks})
+    yield from _needs(_SUB, Resource.TOPIC, {ack.topic for ack in acks})
 
 
 _SEND: Final = Row((_topic(_PUB), HalfMessage("properties", "producerGroup")))
@@ -169,6 +164,7 @@ _READ_TOPIC: Final = Row((_topic(_SUB),))
 _CONSUME: Final = Row((_topic(_SUB), _group(_SUB)))
 _OF_GROUP: Final = Row((_group(_SUB),))
 _RESET: Final = (_topic(_SUB), _group(_ADMIN, "group"))
+_STATUS: Final = Row((_topic(_SUB), _group(_SUB, "group")))
 _ANYBODY: Final = Row()
 _BROKER: Final = WholeBroker(_ADMIN)
 _CHANGE_TOPIC: Final = Row((_topic(_ADMIN),), Change.ALWAYS)
@@ -177,7 +173,6 @@ _REFUSED: Final = Row((_BROKER,), Change.NEVER)
 
 UPDATE_NAMESRV_CONFIG: Final = 318
 UPDATE_CONTROLLER_CONFIG: Final = 1009
-_RECALL_MESSAGE: Final = 370
 _ADVANCE_CLOCK: Final = 0x524D51
 
 RIGHTS: Final[Mapping[int, Row]] = {
@@ -187,7 +182,7 @@ RIGHTS: Final[Mapping[int, Row]] = {
     RequestCode.SEND_BATCH_MESSAGE: _SEND_V2,
     RequestCode.SEND_REPLY_MESSAGE: _SEND,
     RequestCode.SEND_REPLY_MESSAGE_V2: _SEND_V2,
-    _RECALL_MESSAGE: _SEND,
+    RequestCode.RECALL_MESSAGE: _SEND,
     RequestCode.END_TRANSACTION: Row((_group(_PUB, "producerGroup"),)),
     RequestCode.CONSUMER_SEND_MSG_BACK: Row((_group(_SUB, "group"), StoredMessage(_SUB, "offset", _offset))),
     RequestCode.PULL_MESSAGE: _CONSUME,
@@ -202,7 +197,7 @@ RIGHTS: Final[Mapping[int, Row]] = {
     RequestCode.GET_MIN_OFFSET: _READ_TOPIC,
     RequestCode.GET_EARLIEST_MSG_STORETIME: _READ_TOPIC,
     RequestCode.GET_TOPIC_STATS_INFO: _READ_TOPIC,
-    RequestCode.QUERY_CONSUME_QUEUE: _CONSUME,
+    RequestCode.QUERY_CONSUME_QUEUE: Row((_topic(_SUB), _group(_SUB)._replace(may_be_empty=True))),
     # members of groups
     RequestCode.HEART_BEAT: Row((_heartbeat,)),
     RequestCode.UNREGISTER_CLIENT: Row((_group(_PUB, "producerGroup"), _group(_SUB))),
@@ -232,7 +227,7 @@ RIGHTS: Final[Mapping[int, Row]] = {
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _READ_TOPIC,
     RequestCode.QUERY_TOPICS_BY_CONSUMER: Row((_group(_SUB, "group"),)),
     RequestCode.GET_CONSUMER_RUNNING_INFO: _OF_GROUP,
-    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: Row((_topic(_SUB), _group(_SUB, "group"))),
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _STATUS,
     RequestCode.GET_BROKER_CONFIG: Row((_BROKER,)),
     RequestCode.GET_ALL_CONSUMER_OFFSET: Row((_BROKER,)),
     RequestCode.GET_ALL_DELAY_OFFSET: Row((_BROKER,)),
@@ -266,6 +261,7 @@ RIGHTS: Final[Mapping[int, Row]] = {
     RequestCode.WIPE_WRITE_PERM_OF_BROKER: _CHANGE_BROKER,
     # to clients only: a broker that is asked answers code 3
     RequestCode.CHECK_TRANSACTION_STATE: Row((_BROKER,)),
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: _STATUS,
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: Row((_BROKER,)),
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: Row((_BROKER,)),
     # of this engine
@@ -285,9 +281,9 @@ def needs_of(command: RemotingCommand, row: Row, topics_at: Callable[[int], Iter
     """
     for one in row.needs:
         match one:
-            case Field(right, resource, field):
+            case Field(right, resource, field, may_be_empty):
                 name = command.ext_fields.get(field)
-                if name is not None:
+                if name is not None and (name or not may_be_empty):
                     yield Need(right, resource, name)
             case StoredMessage(right, field, place):
                 offset = place(field, command.ext_fields.get(field, ""))

@@ -47,11 +47,7 @@ class Resets:
         self._check_members(header.group, is_known=bool(committed))
         queue_ids = range(topic.read_queue_nums)
         if header.queue_id is not None and header.queue_id >= 0:
-            if header.queue_id not in queue_ids:
-                remark = (
-                    f"queueId[{header.queue_id}] is illegal: {header.topic} has {topic.read_queue_nums} read queues"
-                )
-                raise refusal(ResponseCode.INVALID_PARAMETER, remark)
+            self._served.topic_with_queue(header.topic, header.queue_id)
             queue_ids = range(header.queue_id, header.queue_id + 1)
         wanted = {(header.topic, queue_id): self._offset(header, queue_id) for queue_id in queue_ids}
         if not header.is_force:

@@ -25,7 +25,7 @@ from rmq_store.protocol.bodies.clients import (
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.server.pop.pop_processor import ANY_QUEUE
+from rmq_store.server.pop.held_pops import ANY_QUEUE
 from rmq_store.server.processors.served_store import ServedStore
 from rmq_store.server.requests.request import Request, refusal
 

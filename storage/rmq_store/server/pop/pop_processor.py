@@ -1,8 +1,8 @@
-"""200050, 200051, 200053 and 200055: messages that are hidden from their group until they are acknowledged.
+"""200050 and 200055: messages that are hidden from their group until they are acknowledged, and POPs that wait.
 
-Each message of an answer brings its own receipt handle, in the property POP_CK, as a retried one does in RocketMQ.
-Sources: PopMessageProcessor.java, AckMessageProcessor.java, ChangeInvisibleTimeProcessor.java,
-PollingInfoProcessor.java.
+Each message of an answer brings its own receipt handle, in the property POP_CK, as a retried one does in RocketMQ. A
+POP in the order of the queues (`order`) gets nothing from a queue while one of its messages is hidden; there is no
+handle of another kind. Sources: PopMessageProcessor.java, PollingInfoProcessor.java.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 from rmq_store.broker.filter.subscription import MessageSelector, Subscription
 from rmq_store.broker.pop.receipt_handle import ReceiptHandle
-from rmq_store.errors import InvalidReceiptHandleError, UsageError
+from rmq_store.errors import UsageError
 from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.format.properties.property_string import (
     FIRST_POP_TIME,
@@ -23,24 +23,20 @@ from rmq_store.format.properties.property_string import (
     PROPERTIES_BYTES_MAX,
     PROPERTY_SEPARATOR,
 )
-from rmq_store.protocol.errors import MQBrokerError, ResponseCode
+from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.messages import PoppedMessage
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.pop_headers import (
-    AckMessageRequestHeader,
-    ChangeInvisibleTimeRequestHeader,
-    ChangeInvisibleTimeResponseHeader,
     PollingInfoRequestHeader,
     PollingInfoResponseHeader,
     PopMessageRequestHeader,
     PopMessageResponseHeader,
 )
-from rmq_store.server.pop.held_pops import HeldPop, HeldPops
+from rmq_store.server.pop.held_pops import HeldPop, HeldPops, Share
 from rmq_store.server.processors.served_store import ServedStore
 from rmq_store.server.requests.request import Request, refusal, refuse_body
 
 MESSAGES_MAX: Final = 32
-ANY_QUEUE: Final = -1
 ANSWER_BYTES_MAX: Final = 8 << 20
 """Of bodies: half a frame. A larger message goes alone."""
 _FROM_FIRST: Final = 0
@@ -76,47 +72,18 @@ class PopProcessor:
             return answer
         return None if self._holds.hold(held, again=True) else self._nothing(held, ResponseCode.POLLING_TIMEOUT)
 
-    def ack(self, request: Request) -> RemotingCommand:
-        """200051. MQBrokerError 208: the handle is void."""
-        header = request.header(AckMessageRequestHeader)
-        try:
-            self._served.broker.ack_message(header.consumer_group, header.topic, header.extra_info)
-        except InvalidReceiptHandleError as error:
-            raise _void(error) from error
-        return request.answer()
-
-    def change_invisible_time(self, request: Request) -> RemotingCommand:
-        """200053. MQBrokerError 208: the handle is void."""
-        header = request.header(ChangeInvisibleTimeRequestHeader)
-        try:
-            text = self._served.broker.change_invisible_duration(
-                header.consumer_group, header.topic, header.extra_info, header.invisible_time
-            )
-        except InvalidReceiptHandleError as error:
-            raise _void(error) from error
-        handle = ReceiptHandle.parse(text)
-        changed = ChangeInvisibleTimeResponseHeader(
-            pop_time=handle.pop_time_ms, invisible_time=handle.invisible_ms, revive_qid=handle.version
-        )
-        return request.answer(header=changed)
-
     def polling_info(self, request: Request) -> RemotingCommand:
         """200055."""
         header = request.header(PollingInfoRequestHeader)
-        count = self._holds.count(header.consumer_group, header.topic)
+        place = header.consumer_group, header.topic, header.queue_id
+        count = sum(self._holds.count(Share(*place, in_order)) for in_order in (False, True))
         return request.answer(header=PollingInfoResponseHeader(polling_num=count))
 
     def _checked(self, header: PopMessageRequestHeader) -> Subscription:
-        self._served.group(header.consumer_group)
-        self._served.topic(header.topic)
-        if header.order:
-            raise refusal(ResponseCode.INVALID_PARAMETER, "POP in the order of the queues is not supported here")
-        if header.queue_id != ANY_QUEUE:
-            remark = f"queueId[{header.queue_id}]: POP is answered from all queues of a topic; send -1"
-            raise refusal(ResponseCode.INVALID_PARAMETER, remark)
-        if not 1 <= header.max_msg_nums <= MESSAGES_MAX:
-            remark = f"maxMsgNums[{header.max_msg_nums}] is not in 1..{MESSAGES_MAX}"
-            raise refusal(ResponseCode.INVALID_PARAMETER, remark)
+        share = Share(header.consumer_group, header.topic, header.queue_id)
+        self._served.group(share.group)
+        self._served.topic_with_queue(share.topic, share.one_queue)
+        check_count(header.max_msg_nums)
         try:
             if header.exp_type == "SQL92":
                 return Subscription.of(header.topic, MessageSelector.by_sql(header.exp or ""))
@@ -126,7 +93,7 @@ class PopProcessor:
 
     def _take(self, held: HeldPop) -> RemotingCommand | None:
         """The answer with messages; None if there are none."""
-        header = held.header
+        header, share = held.header, held.key
         popped = self._served.broker.receive_message(
             header.consumer_group,
             held.subscription,
@@ -134,14 +101,16 @@ class PopProcessor:
             header.invisible_time,
             from_first=header.init_mode == _FROM_FIRST,
             bytes_max=ANSWER_BYTES_MAX,
+            queue_id=share.one_queue,
+            in_order=share.in_order,
         )
         if not popped:
             return None
-        self._holds.received(*held.share)
+        self._holds.freed(share.group, share.topic)
         return self._answer(held, popped)
 
     def _answer(self, held: HeldPop, popped: Sequence[PoppedMessage]) -> RemotingCommand:
-        frames: list[bytes] = []
+        share, frames = held.key, list[bytes]()
         bare: ReceiptHandle | None = None
         offsets: dict[int, list[int]] = {}
         handles = [ReceiptHandle.parse(one.receipt_handle).for_remoting for one in popped]
@@ -161,7 +130,9 @@ class PopProcessor:
             pop_time=handles[0].pop_time_ms,
             invisible_time=handles[0].invisible_ms,
             revive_qid=(bare or handles[0]).version,
-            rest_num=self._served.store.pop.rest(*held.share),
+            rest_num=self._served.store.pop.rest(
+                share.group, share.topic, queue_id=share.one_queue, in_order=share.in_order
+            ),
             start_offset_info=";".join(f"{_ORIGINAL} {queue_id} {start}" for queue_id, start in starts.items()),
             msg_offset_info=";".join(
                 f"{_ORIGINAL} {queue_id} {','.join(map(str, known))}" for queue_id, known in offsets.items()
@@ -187,5 +158,7 @@ def _with_handle(stored: StoredMessage, handle: ReceiptHandle) -> bytes:
     return raw + f"{separator}{added}".encode()
 
 
-def _void(error: InvalidReceiptHandleError) -> MQBrokerError:
-    return refusal(ResponseCode.NO_MESSAGE, str(error))
+def check_count(max_msg_nums: int) -> None:
+    """MQBrokerError 29: so many messages are not given out at once."""
+    if not 1 <= max_msg_nums <= MESSAGES_MAX:
+        raise refusal(ResponseCode.INVALID_PARAMETER, f"maxMsgNums[{max_msg_nums}] is not in 1..{MESSAGES_MAX}")

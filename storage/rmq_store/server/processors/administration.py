@@ -23,6 +23,7 @@ from rmq_store.protocol.wire.admin_headers import (
     CreateTopicRequestHeader,
     GetConsumerConnectionListRequestHeader,
     GetConsumeStatsRequestHeader,
+    GetProducerConnectionListRequestHeader,
     GetTopicConfigRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
 )
@@ -99,6 +100,14 @@ class AdministrationProcessor:
         found = self._members.connection(group)
         if found is None:
             raise refusal(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online")
+        return request.answer(body=found.encode())
+
+    def producer_connection(self, request: Request) -> RemotingCommand:
+        """204."""
+        group = request.header(GetProducerConnectionListRequestHeader).producer_group
+        found = self._members.producer_connection(group)
+        if found is None:
+            raise refusal(ResponseCode.SYSTEM_ERROR, f"the producer group[{group}] not exist")
         return request.answer(body=found.encode())
 
     def groups_of_topic(self, request: Request) -> RemotingCommand:

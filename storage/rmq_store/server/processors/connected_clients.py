@@ -20,6 +20,16 @@ CONNECTION_NAMES_MAX: Final = 2000
 _CLIENT_ID_CHARACTERS_MAX: Final = 255
 
 
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """A client of a producer group, as its last heartbeat has told."""
+
+    client_id: str
+    peer: Peer
+    language: int
+    version: int
+
+
 @dataclass(slots=True)
 class _Owner:
     user: str
@@ -32,7 +42,7 @@ class ConnectedClients:
     def __init__(self) -> None:
         self._turn = threading.Lock()
         self._owners: dict[str, _Owner] = {}
-        self._producers: dict[str, dict[str, Peer]] = {}
+        self._producers: dict[str, dict[str, Producer]] = {}
         self._told: dict[Peer, set[tuple[str | None, str]]] = {}
 
     def claim(self, client_id: str, user: str, peer: Peer) -> None:
@@ -57,7 +67,7 @@ class ConnectedClients:
         with self._turn:
             self._refuse_foreign(client_id, user, peer)
 
-    def produces(self, group: str, client_id: str, peer: Peer) -> None:
+    def produces(self, group: str, producer: Producer) -> None:
         """Note that a client produces in a group; nothing is noted of the producers that Java makes for itself.
 
         Raises:
@@ -67,28 +77,29 @@ class ConnectedClients:
         if is_clients_own_producer(group):
             return
         validate_group(group)
+        client_id = producer.client_id
         with self._turn:
-            self._tell(peer, group, client_id)
+            self._tell(producer.peer, group, client_id)
             before = self._producers.setdefault(group, {}).get(client_id)
-            if before is not None and before is not peer:
-                self._told[before].discard((group, client_id))
-            self._producers[group][client_id] = peer
+            if before is not None and before.peer is not producer.peer:
+                self._told[before.peer].discard((group, client_id))
+            self._producers[group][client_id] = producer
 
     def left(self, group: str, client_id: str) -> None:
         """Forget that a client produces in a group."""
         with self._turn:
-            peer = self._producers.get(group, {}).get(client_id)
-            if peer is not None:
-                self._told[peer].discard((group, client_id))
+            producer = self._producers.get(group, {}).get(client_id)
+            if producer is not None:
+                self._told[producer.peer].discard((group, client_id))
                 self._forget(group, client_id)
 
     def producer(self, client_id: str) -> Peer | None:
         """The connection of a client that produces, in whichever group; None: it is not online here."""
         with self._turn:
-            return next((known[client_id] for known in self._producers.values() if client_id in known), None)
+            return next((known[client_id].peer for known in self._producers.values() if client_id in known), None)
 
-    def producers(self, group: str) -> list[Peer]:
-        """The connections of a producer group."""
+    def producers(self, group: str) -> list[Producer]:
+        """The connected clients of a producer group."""
         with self._turn:
             return list(self._producers.get(group, {}).values())
 

@@ -19,7 +19,13 @@ from rmq_store.protocol.bodies.clients import (
     ConsumerData,
     HeartbeatData,
 )
-from rmq_store.protocol.bodies.groups import Connection, ConsumerConnection, ConsumerList, SubscriptionData
+from rmq_store.protocol.bodies.groups import (
+    Connection,
+    ConsumerConnection,
+    ConsumerList,
+    ProducerConnection,
+    SubscriptionData,
+)
 from rmq_store.protocol.errors import MQBrokerError, ResponseCode
 from rmq_store.protocol.wire.command import LanguageCode, RemotingCommand
 from rmq_store.protocol.wire.group_headers import (
@@ -30,7 +36,7 @@ from rmq_store.protocol.wire.group_headers import (
 )
 from rmq_store.protocol.wire.header_fields import request as request_of
 from rmq_store.protocol.wire.signature import ACCESS_KEY
-from rmq_store.server.processors.connected_clients import ConnectedClients
+from rmq_store.server.processors.connected_clients import ConnectedClients, Producer
 from rmq_store.server.processors.served_store import ServedStore
 from rmq_store.server.requests.request import Peer, Request, refusal
 
@@ -80,7 +86,7 @@ class Members:
         errors: list[Exception] = []
         for producer in beat.producer_data_set:
             try:
-                self._connected.produces(producer.group_name, beat.client_id, request.peer)
+                self._connected.produces(producer.group_name, _producer(request, beat.client_id))
             except (UsageError, MQBrokerError) as error:
                 errors.append(error)
         for consumer in beat.consumer_data_set:
@@ -173,7 +179,12 @@ class Members:
 
     def producer_peers(self, group: str) -> list[Peer]:
         """The connections of a producer group."""
-        return self._connected.producers(group)
+        return [one.peer for one in self._connected.producers(group)]
+
+    def producer_connection(self, group: str) -> ProducerConnection | None:
+        """204: the connected producers; None if there is none."""
+        producers = self._connected.producers(group)
+        return ProducerConnection(connection_set=tuple(map(_connection, producers))) if producers else None
 
     def consumer_peers(self, group: str) -> list[Peer]:
         """The connections of a consumer group."""
@@ -269,7 +280,11 @@ def subscription_of(data: SubscriptionData) -> Subscription:
     return Subscription.of(data.topic, data.sub_string)
 
 
-def _connection(member: Member) -> Connection:
+def _producer(request: Request, client_id: str) -> Producer:
+    return Producer(client_id, request.peer, request.command.language, request.command.version)
+
+
+def _connection(member: Member | Producer) -> Connection:
     known = {int(code): code.name for code in LanguageCode}
     return Connection(
         client_id=member.client_id,

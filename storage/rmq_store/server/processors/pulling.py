@@ -88,9 +88,7 @@ class PullProcessor:
         kinds.refuse_to_read_topic(header.topic, topic.kind)
         if not topic.readable:
             raise refusal(ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden")
-        if not 0 <= header.queue_id < topic.read_queue_nums:
-            queues = f"{header.topic} has {topic.read_queue_nums} read queues"
-            raise refusal(ResponseCode.INVALID_PARAMETER, f"queueId[{header.queue_id}] is illegal: {queues}")
+        self._served.topic_with_queue(header.topic, header.queue_id)
         try:
             return subscription_of(self._wanted(header))
         except UsageError as error:

@@ -1,4 +1,6 @@
-"""10, 310 and 320: messages to store; 36: messages to retry (SendMessageProcessor.java)."""
+"""10, 310 and 320: messages to store; 36: messages to retry; 370: timers to cancel (SendMessageProcessor.java,
+RecallMessageProcessor.java).
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from rmq_store.format.properties.property_string import (
     CLUSTER,
     REPLY_TO_CLIENT,
     RETRY_TOPIC,
+    TRANSACTION_PREPARED,
     UNIQUE_KEY,
     parse_properties,
 )
@@ -23,6 +26,7 @@ from rmq_store.protocol.results import SendResult, SendStatus
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.headers import (
     ConsumerSendMsgBackRequestHeader,
+    RecallMessageRequestHeader,
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
@@ -62,7 +66,7 @@ class SendProcessor:
         header = request.header(SendMessageRequestHeader if is_v1 else SendMessageRequestHeaderV2)
         if header.topic.startswith(RETRY_PREFIX):
             return self._send_to_retry(request, header)
-        queue_id, born = self._queue_id(header), Host.parse(request.peer.address)
+        queue_id, born, is_half = self._queue_id(header), Host.parse(request.peer.address), False
         if header.batch or request.command.code == RequestCode.SEND_BATCH_MESSAGE:
             messages = list(_members(header, request.command.body))
             if not messages:
@@ -72,6 +76,7 @@ class SendProcessor:
             )
         else:
             properties = parse_properties((header.properties or "").encode())
+            is_half = properties.get(TRANSACTION_PREPARED, "").lower() == "true"
             if REPLY_TO_CLIENT in properties:  # whoever replies reads it there (MessageUtil.createReplyMessage)
                 properties[CLUSTER] = self._served.cluster_name
             result = self._served.broker.send(
@@ -82,7 +87,8 @@ class SendProcessor:
                 sys_flag=header.sys_flag & _SENDERS_FLAGS,
                 born_host=born,
             )
-        self._on_stored(header.topic, result.queue_id)
+        if not is_half:  # nobody gets it before its commit
+            self._on_stored(header.topic, result.queue_id)
         return self._answer(request, result)
 
     def send_back(self, request: Request) -> RemotingCommand:
@@ -95,6 +101,16 @@ class SendProcessor:
             max_reconsume_times=header.max_reconsume_times,
         )
         return request.answer()
+
+    def recall(self, request: Request) -> RemotingCommand:
+        """370. MQBrokerError 16, as of a broker without recallMessageEnable. A broker cancels a timer by a record in
+        its timer wheel. Timers of this engine wait in a topic of their own, which has no such records.
+        """
+        topic = request.header(RecallMessageRequestHeader).topic
+        raise refusal(
+            ResponseCode.NO_PERMISSION,
+            f"recall failed, operation is forbidden: a timer of {topic} cannot be cancelled in this store",
+        )
 
     def _send_to_retry(self, request: Request, header: SendMessageRequestHeader) -> RemotingCommand:
         """SEND_MESSAGE to `%RETRY%group` (handleRetryAndDLQ)."""

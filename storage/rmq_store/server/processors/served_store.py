@@ -39,6 +39,18 @@ class ServedStore:
             raise refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
         return found
 
+    def topic_with_queue(self, name: str, queue_id: int | None) -> TopicConfig:
+        """The settings of a topic that has a queue to read; None: any queue.
+
+        Raises:
+            MQBrokerError: 17, there is no such topic; 29, it has no such queue.
+        """
+        found = self.topic(name)
+        if queue_id is not None and not 0 <= queue_id < found.read_queue_nums:
+            remark = f"queueId[{queue_id}] is illegal: {name} has {found.read_queue_nums} read queues"
+            raise refusal(ResponseCode.INVALID_PARAMETER, remark)
+        return found
+
     def group(self, name: str) -> SubscriptionGroup:
         """The group's settings; an unknown group is made if the store makes groups.
 

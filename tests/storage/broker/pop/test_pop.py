@@ -18,7 +18,7 @@ from rmq_store import (
     UnknownTopicError,
     UsageError,
 )
-from rmq_store.broker.pop import pop_messages, pop_step
+from rmq_store.broker.pop import pop_messages, pop_take
 from rmq_store.broker.pop.pop import Pop, Popped
 from rmq_store.broker.pop.pop_messages import ConsumeInitMode
 from rmq_store.broker.rules import hot_queue
@@ -325,7 +325,7 @@ def test_one_receive_looks_at_a_bounded_number_of_messages(store: Store, monkeyp
 def test_a_group_has_a_bounded_number_of_messages_of_a_queue_in_hand(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pop_step, "IN_FLIGHT_MAX", 5)
+    monkeypatch.setattr(pop_take, "IN_FLIGHT_MAX", 5)
     send(store, 10)
     first = store.pop.receive("g", "T", 3, 30)
     assert len(store.pop.receive("g", "T", 3, 30)) == 2

@@ -138,6 +138,22 @@ def test_a_producer_that_is_gone_when_it_is_asked_uses_up_no_question(parking: A
         assert [one.check_times for one in store.transactions.pending()] == [0]
 
 
+@pytest.mark.parametrize(("back_ms", "questions"), [(3_600_000, 1), (20_000, 0)])
+def test_a_half_message_from_before_the_clock_was_set_back_is_asked_for(
+    parking: Any, asked: Asked, back_ms: int, questions: int
+) -> None:
+    """It waited until the clock was there again. A few seconds are no reason to ask early."""
+    with parking.open() as store:
+        half(store)
+        parking.now_ms -= back_ms
+        running = checks(store, asked)
+        assert running.round() == questions
+        parking.now_ms += 29_000
+        assert running.round() == 1 - questions
+        (one,) = store.transactions.pending()
+        assert (one.check_times, one.stored_ms <= parking.now_ms) == (1, True)
+
+
 def test_after_15_questions_without_an_outcome_a_half_message_is_given_up(parking: Any, asked: Asked) -> None:
     with parking.open() as store:
         sent = half(store)

@@ -389,6 +389,85 @@ def test_a_broken_half_message_holds_up_no_other(parking: Any, caplog: pytest.Lo
     assert "half message 1 cannot be read" in caplog.text
 
 
+def spoil_op(store: Store, number: int) -> None:
+    """Damage an op record on disk."""
+    (entry,) = store.queue_entries(OP, 0, number, number + 1)
+    with store._log.segments.path(0).open("r+b") as file:
+        file.seek(int(entry["commit_log_offset"]))
+        file.write(bytes(8))
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_damaged_op_record_stops_no_other_transaction_and_ends_its_own_again(
+    parking: Any, caplog: pytest.LogCaptureFixture, commit: bool
+) -> None:
+    """It made every call for the transactions of the store fail."""
+    with parking.open() as store:
+        waits, first, lost, last = (half(store, body) for body in (b"waits", b"first", b"lost", b"last"))
+        for sent in (first, lost, last):
+            assert end(store, sent, commit=commit)
+        spoil_op(store, 1)
+    with parking.open() as store:
+        assert [one.queue_offset for one in store.transactions.pending()] == [0, 2]
+        assert end(store, lost, commit=commit, from_check=True)
+        assert end(store, waits)
+        assert store.transactions.pending() == []
+        assert sorted(parking.bodies(store)) == ([b"first", b"last", b"lost", b"waits"] if commit else [b"waits"])
+    assert "op record 1 cannot be read; its producer is asked again" in caplog.text
+    with parking.open() as store:
+        assert store.transactions.pending() == []
+
+
+def test_without_an_index_a_damaged_op_record_repeats_a_commit_and_loses_none(
+    parking: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_index(*_: Any, **__: Any) -> Any:
+        raise UsageError("the store keeps no index")
+
+    with parking.open() as store:
+        half(store, b"waits")
+        sent, other = half(store, b"paid"), half(store, b"other")
+        end(store, sent)
+        end(store, other, commit=False)
+        spoil_op(store, 0)
+    with parking.open() as store:
+        monkeypatch.setattr(store._query, "by_unique_key", no_index)
+        assert end(store, sent)
+        assert parking.bodies(store) == [b"paid", b"paid"]
+    assert "may be committed twice" in caplog.text
+
+
+def test_a_commit_of_a_half_message_with_a_time_waits_for_it(parking: Any) -> None:
+    """A Java broker takes such a half message. Its message was shown at the commit."""
+    with parking.open() as store:
+        at_ms = parking.now_ms + 60_000
+        broker_half(store, b"timer", TIMER_DELIVER_MS=str(at_ms))
+        broker_half(store, b"level", DELAY="1")
+        broker_half(store, b"past", TIMER_DELIVER_MS=str(parking.now_ms - 1))
+        ends = [(one.queue_offset, one.commit_log_offset) for one in store.transactions.pending()]
+        for number in range(2):  # the second end of each is none
+            ended = [store.transactions.end("pg", *one, commit=True) is not None for one in ends]
+            assert ended == [number == 0] * 3
+        assert parking.bodies(store) == [b"past"]
+        parking.now_ms += 1_000
+        store.schedule.deliver_due()
+        assert parking.bodies(store) == [b"past", b"level"]
+        parking.now_ms = at_ms
+        store.schedule.deliver_due()
+        assert parking.bodies(store) == [b"past", b"level", b"timer"]
+        (row,) = [row for row in parking.rows(store, "T", 0) if row["body"] == b"timer"]
+        assert row["sysFlag"] == 8
+
+
+def test_a_half_message_with_an_impossible_time_is_not_committed(parking: Any) -> None:
+    with parking.open() as store:
+        broker_half(store, b"a", TIMER_DELAY_SEC="999999999")
+        (one,) = store.transactions.pending()
+        with pytest.raises(UsageError, match="timerMaxDelaySec"):
+            store.transactions.end("pg", one.queue_offset, one.commit_log_offset, commit=True)
+        assert len(store.transactions.pending()) == 1
+
+
 def test_only_pending_half_messages_are_remembered(parking: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both topics are read in turns: never are all half messages in memory before their ends are read."""
     with parking.open() as store:

@@ -96,6 +96,30 @@ def test_a_member_answers_for_a_process_that_is_gone(root: Path) -> None:
     assert message.properties["__transactionId__"] == result.transaction_id
 
 
+@pytest.mark.statement("A07")
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_half_message_that_a_store_fails_to_take_is_not_stored_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch, is_stored: bool
+) -> None:
+    prepare, calls = Transactions.prepare, 0
+
+    def failing(self: Transactions, *arguments: object, **options: object) -> object:
+        nonlocal calls
+        calls += 1
+        if is_stored:
+            prepare(self, *arguments, **options)  # type: ignore[arg-type]
+        raise StoreLockedError("another process has been busy for seconds")
+
+    monkeypatch.setattr(Transactions, "prepare", failing)
+    must_not_run = TransactionListener(lambda *_: pytest.fail("it must not run"), lambda _: UNKNOWN)
+    with TransactionProducer("pg", root, listener=must_not_run) as producer:
+        with pytest.raises((MQBrokerError, MQClientError)):
+            producer.send_message_in_transaction(Message("Orders", b"tea"))
+    assert calls == 1
+    with Store.open(root, read_only=True) as store:
+        assert len(store.transactions.pending()) == is_stored
+
+
 def test_a_half_message_needs_a_producer_that_can_be_asked(root: Path) -> None:
     message = Message("Orders", b"tea", properties={"TRAN_MSG": "true", "PGROUP": "pg"})
     with Producer("pg", root) as producer, pytest.raises((MQBrokerError, MQClientError), match="TransactionProducer"):

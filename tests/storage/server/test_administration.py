@@ -1,0 +1,204 @@
+"""What an administrator asks a served store: settings, rates, queue entries, producers, and offsets of members."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from rmq_store import Message, Store
+from rmq_store.client import ResponseCode
+from rmq_store.format.text.hashing import java_hash
+from rmq_store.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
+from rmq_store.protocol.bodies.groups import ConsumerStatusBody, ProducerConnection, SubscriptionData
+from rmq_store.protocol.bodies.topics import BrokerStatsData, QueryConsumeQueueResponseBody
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.wire.command import VERSION, LanguageCode, RemotingCommand
+from rmq_store.protocol.wire.request_codes import RequestCode
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.transport.settings import ClusterSettings
+from rmq_store.server.admin import member_offsets
+from rmq_store.server.broker_server import BrokerServer
+from rmq_store.server.processors import calling
+
+
+def call(cluster: Cluster, code: int, **fields: str) -> RemotingCommand:
+    return cluster.client.call(cluster.settings.name_servers[0], RemotingCommand(code, fields), 20_000)
+
+
+@pytest.fixture
+def orders(server: BrokerServer) -> Store:
+    store = server.store
+    store.create_topic("Orders", 2)
+    for number in range(6):
+        store.send(Message("Orders", b"%d" % number, tags="AB"[number % 2], properties={"n": str(number)}, queue_id=0))
+    return store
+
+
+class Client:
+    """A connected client of groups, which answers when it is asked for its offsets."""
+
+    def __init__(self, server: BrokerServer, name: str, *subscriptions: SubscriptionData) -> None:
+        self.cluster = Cluster(ClusterSettings.of_text(server.address))
+        self.asked: list[RemotingCommand] = []
+        self.answer = RemotingCommand(0)
+        self.silent = threading.Event()
+        self.cluster.client.on_request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, self._asked)
+        consumer = ConsumerData(group_name="cg", subscription_data_set=subscriptions)
+        beat = HeartbeatData(
+            client_id=name, consumer_data_set=(consumer,), producer_data_set=(ProducerData(group_name="pg"),)
+        )
+        command = RemotingCommand(RequestCode.HEART_BEAT, {}, beat.encode())
+        assert self.cluster.client.call(server.address, command, 20_000).code == ResponseCode.SUCCESS
+
+    def _asked(self, address: str, command: RemotingCommand) -> RemotingCommand | None:
+        self.asked.append(command)
+        return None if self.silent.is_set() else self.answer
+
+
+Join = Callable[..., Client]
+
+
+@pytest.fixture
+def join(server: BrokerServer) -> Iterator[Join]:
+    clients: list[Client] = []
+
+    def join(name: str, *subscriptions: SubscriptionData) -> Client:
+        clients.append(Client(server, name, *subscriptions))
+        return clients[-1]
+
+    yield join
+    for one in clients:
+        one.cluster.close()
+
+
+# -- settings and rates -----------------------------------------------------------------------------------------------
+
+
+def test_settings_are_properties_that_a_store_can_be_made_of(cluster: Cluster, orders: Store) -> None:
+    orders.retention.configure(file_reserved_time=24)
+    answer = call(cluster, RequestCode.GET_BROKER_CONFIG)
+    settings = dict(line.split("=", 1) for line in answer.body.decode().splitlines())
+    assert settings["fileReservedTime"] == "24"
+    assert settings["autoCreateTopicEnable"] == "true"
+    assert settings["messageDelayLevel"].startswith("1s 5s ")
+    assert (settings["brokerName"], settings["brokerClusterName"]) == ("rmq-embedded", "DefaultCluster")
+    assert f"{settings['brokerIP1']}:{settings['listenPort']}" == cluster.settings.name_servers[0]
+
+
+def test_messages_of_the_last_minute_hour_and_day_are_counted(
+    cluster: Cluster, orders: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = orders.clock()
+
+    def rates(hours: float) -> tuple[int, ...]:
+        monkeypatch.setattr(orders, "clock", lambda: now_ms + int(hours * 3_600_000))
+        body = call(cluster, RequestCode.VIEW_BROKER_STATS_DATA, statsName="TOPIC_PUT_NUMS", statsKey="Orders").body
+        found = BrokerStatsData.decode(body)
+        return found.stats_minute.sum, found.stats_hour.sum, found.stats_day.sum
+
+    assert [rates(hours) for hours in (0, 0.5, 2, 25)] == [(6, 6, 6), (0, 6, 6), (0, 0, 6), (0, 0, 0)]
+
+
+@pytest.mark.parametrize(("name", "key"), [("TOPIC_PUT_NUMS", "Missing"), ("GROUP_GET_NUMS", "Orders@cg"), ("", "")])
+def test_a_figure_that_nobody_counts_does_not_exist(cluster: Cluster, orders: Store, name: str, key: str) -> None:
+    answer = call(cluster, RequestCode.VIEW_BROKER_STATS_DATA, statsName=name, statsKey=key)
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
+
+
+# -- entries of queues ------------------------------------------------------------------------------------------------
+
+
+def entries(cluster: Cluster, index: int, count: int, group: str = "", queue_id: int = 0) -> RemotingCommand:
+    fields = {"topic": "Orders", "queueId": str(queue_id), "index": str(index), "count": str(count)}
+    return call(cluster, RequestCode.QUERY_CONSUME_QUEUE, **fields, consumerGroup=group)
+
+
+@pytest.mark.parametrize(("index", "count", "found"), [(0, 2, 2), (4, 10, 2), (9, 10, 0), (-5, 3, 3), (0, -1, 0)])
+def test_entries_of_a_queue(cluster: Cluster, orders: Store, index: int, count: int, found: int) -> None:
+    body = QueryConsumeQueueResponseBody.decode(entries(cluster, index, count).body)
+    assert (body.min_queue_index, body.max_queue_index, body.filter_data) == (0, 6, None)
+    first = min(max(index, 0), 6)
+    stored = orders.queue_entries("Orders", 0, first, first + found).tolist()
+    assert [(one.physic_offset, one.physic_size, one.tags_code) for one in body.queue_data] == stored
+
+
+def test_a_queue_that_does_not_exist_is_named(cluster: Cluster, orders: Store) -> None:
+    assert "2@Orders is not exist" in (entries(cluster, 0, 1, queue_id=2).remark or "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "taken"), [("TAG", "B", [1, 3, 5]), ("TAG", "*", [0, 1, 2, 3, 4, 5]), ("SQL92", "n > 3", [4, 5])]
+)
+def test_entries_say_what_a_group_subscribes_to(
+    join: Join, cluster: Cluster, orders: Store, kind: str, text: str, taken: list[int]
+) -> None:
+    offline = QueryConsumeQueueResponseBody.decode(entries(cluster, 0, 6, "cg").body)
+    assert offline.filter_data == "cg@Orders is not online!" and not any(one.eval for one in offline.queue_data)
+    codes = (java_hash(text),) if kind == "TAG" else ()
+    join("one", SubscriptionData(topic="Orders", sub_string=text, code_set=codes, expression_type=kind))
+    body = QueryConsumeQueueResponseBody.decode(entries(cluster, 0, 6, "cg").body)
+    assert [number for number, one in enumerate(body.queue_data) if one.eval] == taken
+    assert body.subscription_data["subString"] == text
+
+
+# -- clients ----------------------------------------------------------------------------------------------------------
+
+
+def test_connected_producers_are_listed(join: Join, cluster: Cluster, orders: Store) -> None:
+    asked = RequestCode.GET_PRODUCER_CONNECTION_LIST
+    missing = call(cluster, asked, producerGroup="pg")
+    assert (missing.code, missing.remark) == (ResponseCode.SYSTEM_ERROR, "the producer group[pg] not exist")
+    join("one")
+    (found,) = ProducerConnection.decode(call(cluster, asked, producerGroup="pg").body).connection_set
+    assert (found.client_id, found.language, found.version) == ("one", LanguageCode.PYTHON.name, VERSION)
+    assert found.client_addr.startswith("127.0.0.1:")
+
+
+def status(cluster: Cluster, client_id: str = "") -> RemotingCommand:
+    code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+    return call(cluster, code, topic="Orders", group="cg", clientAddr=client_id)
+
+
+def at(offset: int) -> ConsumerStatusBody:
+    return ConsumerStatusBody(message_queue_table={MessageQueue("Orders", "rmq-embedded", 0): offset})
+
+
+def test_all_members_or_one_of_them_tell_their_offsets(join: Join, cluster: Cluster, orders: Store) -> None:
+    for number, name in enumerate(("one", "two")):
+        join(name).answer = RemotingCommand(0, body=at(number).encode())
+    expected = {"one": at(0).message_queue_table, "two": at(1).message_queue_table}
+    assert ConsumerStatusBody.decode(status(cluster).body).consumer_table == expected
+    alone = ConsumerStatusBody.decode(status(cluster, "two").body).consumer_table
+    assert alone == {"two": expected["two"]}
+
+
+def test_a_member_that_does_not_tell_hides_no_other(
+    join: Join, cluster: Cluster, orders: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calling, "CALL_TIMEOUT_MS", 200)
+    good, silent, broken, failing = (join(name) for name in ("good", "silent", "broken", "failing"))
+    good.answer = RemotingCommand(0, body=at(3).encode())
+    silent.silent.set()
+    broken.answer = RemotingCommand(0, body=b"no JSON")
+    failing.answer = RemotingCommand(1, remark="not now", body=at(4).encode())
+    assert set(ConsumerStatusBody.decode(status(cluster).body).consumer_table or ()) == {"good"}
+    assert status(cluster, "silent").code == ResponseCode.CONSUME_MSG_TIMEOUT
+
+
+def test_answers_of_members_have_a_limit(
+    join: Join, cluster: Cluster, orders: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = at(1).encode()
+    monkeypatch.setattr(member_offsets, "ANSWERS_BYTES_MAX", len(body))
+    for name in ("one", "two"):
+        join(name).answer = RemotingCommand(0, body=body)
+    assert "ask one" in (status(cluster).remark or "")
+    assert status(cluster, "one").code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("client_id", ["", "nobody"])
+def test_members_that_are_not_online_cannot_tell(cluster: Cluster, orders: Store, client_id: str) -> None:
+    answer = status(cluster, client_id)
+    assert answer.code == ResponseCode.SYSTEM_ERROR and "No Any Consumer online" in (answer.remark or "")
