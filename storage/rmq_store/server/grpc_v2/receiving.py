@@ -20,6 +20,7 @@ from rmq_store.server.grpc_definitions.definitions import ms_of, new, timestamp_
 from rmq_store.server.grpc_definitions.enums import Code, FilterType
 from rmq_store.server.grpc_v2.caller import Caller
 from rmq_store.server.grpc_v2.clients import Clients
+from rmq_store.server.grpc_v2.grpc_peer import READ_S
 from rmq_store.server.grpc_v2.held_receives import HeldReceives
 from rmq_store.server.grpc_v2.messages import received_message
 from rmq_store.server.grpc_v2.routes import Routes
@@ -36,8 +37,6 @@ UNREAD_BYTES_MAX: Final = 256 << 20
 
 # minInvisibleTimeMillsForRecv, maxInvisibleTimeMills.
 _INVISIBLE_MS: Final = (10_000, 12 * 3_600_000)
-# A consumer that does not read for so long loses its call.
-_READ_S: Final = 60.0
 # Kept back from a client's deadline, so that "no message" reaches it before.
 _MARGIN_S: Final = 0.2
 # A message that is sent to the dead letters stays hidden meanwhile.
@@ -61,8 +60,9 @@ class Receiving:
         self._workers = workers
         self._unread = WorkingBytes(UNREAD_BYTES_MAX, lambda _: None)
 
-    async def receive(self, request: Any, caller: Caller, write: Write) -> None:
+    async def receive(self, request: Any, caller: Caller, write: Write, check: Callable[[], None]) -> None:
         """ReceiveMessage: a status, messages, and the time. Without messages it waits for `long_polling_timeout`.
+        `check` raises if the client may receive no more; it is asked after each wait.
 
         A client that goes away while it waits gets none; a message that could not be sent to it is visible again at
         once.
@@ -85,14 +85,14 @@ class Receiving:
         batch = max(1, min(request.batch_size, MESSAGES_MAX))
         await self._clients.receives(caller, group, topic)
         take = partial(self._take, group, subscription, batch, invisible_ms)
-        popped = await self._take_or_wait(take, (group, topic), _polling_s(request, caller))
+        popped = await self._take_or_wait(take, (group, topic), _polling_s(request, caller), check)
         if not popped:
             await write(new("ReceiveMessageResponse", status=status(Code.MESSAGE_NOT_FOUND, "no new message")))
             return
         unsent, size = list(popped), sum(len(one.message.body) for one in popped)
         self._unread.add(size)
         try:
-            async with asyncio.timeout(_READ_S):
+            async with asyncio.timeout(READ_S):
                 await write(new("ReceiveMessageResponse", status=status(Code.OK)))
                 while unsent:
                     await write(new("ReceiveMessageResponse", message=received_message(unsent[0], invisible_ms)))
@@ -137,7 +137,11 @@ class Receiving:
         return new("ForwardMessageToDeadLetterQueueResponse", status=status(Code.OK))
 
     async def _take_or_wait(
-        self, take: Callable[[], list[PoppedMessage]], key: tuple[str, str], polling_s: float
+        self,
+        take: Callable[[], list[PoppedMessage]],
+        key: tuple[str, str],
+        polling_s: float,
+        check: Callable[[], None],
     ) -> list[PoppedMessage]:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + polling_s
@@ -149,6 +153,7 @@ class Receiving:
             if loop.time() >= until_s or self._holds.is_stopping:
                 return []
             await self._holds.wait(key, until_s)
+            check()
 
     def _take(self, group: str, subscription: Subscription, batch: int, invisible_ms: int) -> list[PoppedMessage]:
         try:

@@ -1,14 +1,15 @@
 """Keeps what each connection has told of itself: its client ids, whose they are, and the groups in which they produce.
 
 Replies and questions about transactions go to whoever has told a client id or a group. So a client id belongs to one
-user as long as one of its connections lives, and nothing is sent to the producers that Java makes for itself.
+user as long as one of its connections lives, and nothing is sent to the producers that Java makes for itself. Clients
+over gRPC are on the same lists.
 """
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from rmq_store.format.text.names import validate_group
 from rmq_store.protocol.errors import ResponseCode
@@ -17,7 +18,7 @@ from rmq_store.server.requests.request import Peer, refusal
 
 CONNECTION_NAMES_MAX: Final = 2000
 """Client ids of one connection, and groups in which they produce, all together."""
-_CLIENT_ID_CHARACTERS_MAX: Final = 255
+CLIENT_ID_CHARACTERS_MAX: Final = 255
 
 
 @dataclass(slots=True)
@@ -26,13 +27,20 @@ class _Owner:
     peers: set[Peer] = field(default_factory=set)
 
 
+class _Producer(NamedTuple):
+    """`topic` None: half messages of all topics may be shown to it."""
+
+    peer: Peer
+    topic: str | None
+
+
 class ConnectedClients:
     """The client ids and producers of all connections. Safe for threads."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
         self._owners: dict[str, _Owner] = {}
-        self._producers: dict[str, dict[str, Peer]] = {}
+        self._producers: dict[str, dict[str, _Producer]] = {}
         self._told: dict[Peer, set[tuple[str | None, str]]] = {}
 
     def claim(self, client_id: str, user: str, peer: Peer) -> None:
@@ -42,8 +50,8 @@ class ConnectedClients:
             MQBrokerError: 16, a connection of another user has it; 1, it is no client id, or the connection has told
                 too many names.
         """
-        if not (client_id.isprintable() and 0 < len(client_id) <= _CLIENT_ID_CHARACTERS_MAX):
-            remark = f"a client id has 1 to {_CLIENT_ID_CHARACTERS_MAX} printable characters, not {client_id[:64]!r}"
+        if not (client_id.isprintable() and 0 < len(client_id) <= CLIENT_ID_CHARACTERS_MAX):
+            remark = f"a client id has 1 to {CLIENT_ID_CHARACTERS_MAX} printable characters, not {client_id[:64]!r}"
             raise refusal(ResponseCode.SYSTEM_ERROR, remark)
         with self._turn:
             self._refuse_foreign(client_id, user, peer)
@@ -57,8 +65,9 @@ class ConnectedClients:
         with self._turn:
             self._refuse_foreign(client_id, user, peer)
 
-    def produces(self, group: str, client_id: str, peer: Peer) -> None:
-        """Note that a client produces in a group; nothing is noted of the producers that Java makes for itself.
+    def produces(self, group: str, client_id: str, peer: Peer, *, topic: str | None = None) -> None:
+        """Note that a client produces in a group, of half messages of this topic only or of all. Nothing is noted of
+        the producers that Java makes for itself.
 
         Raises:
             UsageError: no name of a group.
@@ -70,27 +79,39 @@ class ConnectedClients:
         with self._turn:
             self._tell(peer, group, client_id)
             before = self._producers.setdefault(group, {}).get(client_id)
-            if before is not None and before is not peer:
-                self._told[before].discard((group, client_id))
-            self._producers[group][client_id] = peer
+            if before is not None and before.peer is not peer:
+                self._told[before.peer].discard((group, client_id))
+            self._producers[group][client_id] = _Producer(peer, topic)
 
     def left(self, group: str, client_id: str) -> None:
         """Forget that a client produces in a group."""
         with self._turn:
-            peer = self._producers.get(group, {}).get(client_id)
-            if peer is not None:
-                self._told[peer].discard((group, client_id))
+            known = self._producers.get(group, {}).get(client_id)
+            if known is not None:
+                self._told[known.peer].discard((group, client_id))
                 self._forget(group, client_id)
 
-    def producer(self, client_id: str) -> Peer | None:
-        """The connection of a client that produces, in whichever group; None: it is not online here."""
+    def produces_no_more(self, peer: Peer) -> None:
+        """Forget all groups in which the clients of a connection produce; their client ids stay theirs."""
         with self._turn:
-            return next((known[client_id] for known in self._producers.values() if client_id in known), None)
+            for group, client_id in list(self._told.get(peer, ())):
+                if group is not None:
+                    self._told[peer].discard((group, client_id))
+                    self._forget(group, client_id)
 
-    def producers(self, group: str) -> list[Peer]:
-        """The connections of a producer group."""
+    def producer(self, client_id: str) -> Peer | None:
+        """The connection of a client that produces half messages of any topic, in whichever group; None: it is not
+        online here.
+        """
         with self._turn:
-            return list(self._producers.get(group, {}).values())
+            found = (known[client_id] for known in self._producers.values() if client_id in known)
+            return next((one.peer for one in found if one.topic is None), None)
+
+    def producers(self, group: str, topic: str | None = None) -> list[Peer]:
+        """The connections of a producer group; with a topic those that its half messages may be shown to."""
+        with self._turn:
+            known = self._producers.get(group, {}).values()
+            return [one.peer for one in known if topic is None or one.topic in (None, topic)]
 
     def disconnected(self, peer: Peer) -> None:
         """Forget all that a connection has told."""

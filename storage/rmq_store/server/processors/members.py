@@ -65,7 +65,7 @@ class Members:
         self._on_left = on_left
         self._turn = threading.RLock()
         self._consumers: dict[str, dict[str, Member]] = {}
-        self._connected = ConnectedClients()
+        self.connected = ConnectedClients()
         self._known_ids: dict[str, list[str]] = {}
 
     # -- requests ---------------------------------------------------------------------------------------------------
@@ -76,11 +76,11 @@ class Members:
         """
         beat = HeartbeatData.decode(request.command.body)
         _check_size(beat)
-        self._connected.claim(beat.client_id, _user(request), request.peer)
+        self.connected.claim(beat.client_id, _user(request), request.peer)
         errors: list[Exception] = []
         for producer in beat.producer_data_set:
             try:
-                self._connected.produces(producer.group_name, beat.client_id, request.peer)
+                self.connected.produces(producer.group_name, beat.client_id, request.peer)
             except (UsageError, MQBrokerError) as error:
                 errors.append(error)
         for consumer in beat.consumer_data_set:
@@ -95,9 +95,9 @@ class Members:
     def unregister(self, request: Request) -> RemotingCommand:
         """35. MQBrokerError 16: the client id is that of another user."""
         header = request.header(UnregisterClientRequestHeader)
-        self._connected.check_owner(header.client_id, _user(request), request.peer)
+        self.connected.check_owner(header.client_id, _user(request), request.peer)
         if header.producer_group is not None:
-            self._connected.left(header.producer_group, header.client_id)
+            self.connected.left(header.producer_group, header.client_id)
         if header.consumer_group is not None:
             self._on_left(header.consumer_group, header.client_id)
             self._leave(header.consumer_group, header.client_id)
@@ -169,11 +169,11 @@ class Members:
 
     def producer_peer(self, client_id: str) -> Peer | None:
         """The connection of a client that produces, in whichever group; None: it is not online here."""
-        return self._connected.producer(client_id)
+        return self.connected.producer(client_id)
 
-    def producer_peers(self, group: str) -> list[Peer]:
-        """The connections of a producer group."""
-        return self._connected.producers(group)
+    def producer_peers(self, group: str, topic: str | None = None) -> list[Peer]:
+        """See `ConnectedClients.producers`."""
+        return self.connected.producers(group, topic)
 
     def consumer_peers(self, group: str) -> list[Peer]:
         """The connections of a consumer group."""
@@ -189,7 +189,7 @@ class Members:
                 for client_id, member in members.items()
                 if member.peer is peer
             ]
-        self._connected.disconnected(peer)
+        self.connected.disconnected(peer)
         for group, client_id in gone:
             self._leave(group, client_id)
 
