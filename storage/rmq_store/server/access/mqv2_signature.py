@@ -27,7 +27,7 @@ _DATE_TIME_CHARACTERS_MAX: Final = 64
 
 
 class Mqv2Signature(NamedTuple):
-    """What a client says of itself; nothing of it is checked yet. `digest`: the hex digits of the signature."""
+    """A client's own words, of which nothing is checked yet. `digest`: the hex digits of the signature."""
 
     access_key: str
     date_time: str

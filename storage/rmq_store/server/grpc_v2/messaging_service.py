@@ -1,7 +1,8 @@
 """The methods of MessagingService: each request goes to its processor, each error becomes a status.
 
-A request is read when its signature is right, and reaches its processor when its sender has the rights for it. A method
-that is not in the table is answered by gRPC itself, with UNIMPLEMENTED.
+A request is read when its signature is right, and reaches its processor when its sender has the rights for it. So all
+handlers are those of streams of requests: for the others gRPC reads the request before it calls them. A method that is
+not in the table is answered by gRPC itself, with UNIMPLEMENTED.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class MessagingService:
     def handler(self) -> Any:
         """The handler of all methods."""
         handlers = {name: self._unary(name, processor) for name, processor in self._processors.items()}
-        handlers["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(
+        handlers["ReceiveMessage"] = grpc.stream_stream_rpc_method_handler(
             self._receive, response_serializer=message_class("ReceiveMessageResponse").SerializeToString
         )
         handlers["Telemetry"] = grpc.stream_stream_rpc_method_handler(
@@ -74,26 +75,29 @@ class MessagingService:
     def _unary(self, name: str, processor: Processor) -> Any:
         response = message_class(f"{name}Response")
 
-        async def answer(content: bytes, context: Any) -> Any:
-            self._working.add(len(content))
+        async def answer(_: Any, context: Any) -> Any:
+            size = 0
             try:
+                caller = Caller.of(context, self._check.signer)
+                content = await _content(context)
+                size = len(content)
+                self._working.add(size)
                 if self._working.is_full:
                     raise Refusal(Code.TOO_MANY_REQUESTS, "the broker is busy: too many bytes of requests are in work")
-                caller = Caller.of(context, self._check.signer)
-                asked = _read(f"{name}Request", content)
+                asked = _parsed(f"{name}Request", content)
                 self._check(caller.user, name, asked)
                 return await processor(asked, caller)
             except Exception as error:
                 return response(status=status_of(error, name, context.peer()))
             finally:
-                self._working.add(-len(content))
+                self._working.add(-size)
 
-        return grpc.unary_unary_rpc_method_handler(answer, response_serializer=response.SerializeToString)
+        return grpc.stream_unary_rpc_method_handler(answer, response_serializer=response.SerializeToString)
 
-    async def _receive(self, content: bytes, context: Any) -> None:
+    async def _receive(self, _: Any, context: Any) -> None:
         try:
             caller = Caller.of(context, self._check.signer)
-            request = _read("ReceiveMessageRequest", content)
+            request = _parsed("ReceiveMessageRequest", await _content(context))
             check = partial(self._check, caller.user, "ReceiveMessage", request)
             check()
             await self._receiving.receive(request, caller, context.write, check)
@@ -111,7 +115,7 @@ class MessagingService:
                 content = await context.read()
                 if content is grpc.aio.EOF:
                     return None
-                command = _read("TelemetryCommand", content)
+                command = _parsed("TelemetryCommand", content)
                 self._check(caller.user, "Telemetry", command)
                 return command
 
@@ -122,7 +126,16 @@ class MessagingService:
             await context.write(new("TelemetryCommand", status=status_of(error, "Telemetry", context.peer())))
 
 
-def _read(name: str, content: bytes) -> Any:
+async def _content(context: Any) -> bytes:
+    """The bytes of a call's one request. Refusal: it has none."""
+    content = await context.read()
+    if content is grpc.aio.EOF:
+        raise Refusal(Code.BAD_REQUEST, "the call has no request")
+    assert isinstance(content, bytes)
+    return content
+
+
+def _parsed(name: str, content: bytes) -> Any:
     """A message of a client. Refusal: the bytes are none."""
     try:
         return message_class(name).FromString(content)

@@ -62,7 +62,7 @@ class Receiving:
 
     async def receive(self, request: Any, caller: Caller, write: Write, check: Callable[[], None]) -> None:
         """ReceiveMessage: a status, messages, and the time. Without messages it waits for `long_polling_timeout`.
-        `check` raises if the client may receive no more; it is asked after each wait.
+        `check` raises if the client may receive no more; it is asked when there are messages, before they are sent.
 
         A client that goes away while it waits gets none; a message that could not be sent to it is visible again at
         once.
@@ -85,13 +85,14 @@ class Receiving:
         batch = max(1, min(request.batch_size, MESSAGES_MAX))
         await self._clients.receives(caller, group, topic)
         take = partial(self._take, group, subscription, batch, invisible_ms)
-        popped = await self._take_or_wait(take, (group, topic), _polling_s(request, caller), check)
+        popped = await self._take_or_wait(take, (group, topic), _polling_s(request, caller))
         if not popped:
             await write(new("ReceiveMessageResponse", status=status(Code.MESSAGE_NOT_FOUND, "no new message")))
             return
         unsent, size = list(popped), sum(len(one.message.body) for one in popped)
         self._unread.add(size)
         try:
+            check()
             async with asyncio.timeout(READ_S):
                 await write(new("ReceiveMessageResponse", status=status(Code.OK)))
                 while unsent:
@@ -137,11 +138,7 @@ class Receiving:
         return new("ForwardMessageToDeadLetterQueueResponse", status=status(Code.OK))
 
     async def _take_or_wait(
-        self,
-        take: Callable[[], list[PoppedMessage]],
-        key: tuple[str, str],
-        polling_s: float,
-        check: Callable[[], None],
+        self, take: Callable[[], list[PoppedMessage]], key: tuple[str, str], polling_s: float
     ) -> list[PoppedMessage]:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + polling_s
@@ -153,7 +150,6 @@ class Receiving:
             if loop.time() >= until_s or self._holds.is_stopping:
                 return []
             await self._holds.wait(key, until_s)
-            check()
 
     def _take(self, group: str, subscription: Subscription, batch: int, invisible_ms: int) -> list[PoppedMessage]:
         try:

@@ -51,8 +51,8 @@ class Sending:
         self._half_count = 0
 
     async def send(self, request: Any, caller: Caller) -> Any:
-        """SendMessage. Several messages of one request become visible at once, and are of one topic. Who sends a half
-        message is from now on one of the producers that are asked how transactions of the topic end.
+        """SendMessage. Several messages of one request become visible at once, and are of one topic. The sender
+        of a half message is from now on one of the producers that are asked how transactions of the topic end.
 
         Raises:
             Refusal: a message breaks a rule; none was stored.

@@ -205,8 +205,12 @@ def test_a_client_in_the_time_zone_of_the_server_may_sign_its_local_time(acl_fil
 def test_a_call_is_read_behind_its_signature_only(
     guarded: BrokerServer, as_user: As, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(messaging_service, "_read", lambda name, content: pytest.fail("a call of nobody was read"))
+    async def read(context: Any) -> bytes:
+        pytest.fail("a call of nobody was read")
+
+    monkeypatch.setattr(messaging_service, "_content", read)
     stub = as_user("orders", metadata=())
+    assert stub.send("Orders", bytes(8 << 20)).status.code == Code.UNAUTHORIZED
     for method in METHOD_RIGHTS.keys() - {"Telemetry", "ReceiveMessage"}:
         assert stub.call(method).status.code == Code.UNAUTHORIZED
     assert stub.receive("billing", "Orders")[0] == Code.UNAUTHORIZED
@@ -220,6 +224,11 @@ def test_bytes_that_are_no_message_are_refused(as_user: As) -> None:
     caller = stub.channel.unary_unary(f"/{SERVICE}/SendMessage", None, message_class("SendMessageResponse").FromString)
     answer = caller(b"\x0a\xff", metadata=stub.metadata, timeout=PATIENCE_S)
     assert answer.status.code == Code.BAD_REQUEST and "no SendMessageRequest" in answer.status.message
+    nothing = stub.channel.stream_unary(
+        f"/{SERVICE}/SendMessage", None, message_class("SendMessageResponse").FromString
+    )
+    answer = nothing(iter(()), metadata=stub.metadata, timeout=PATIENCE_S)
+    assert answer.status.code == Code.BAD_REQUEST and "no request" in answer.status.message
 
 
 # -- rights ---------------------------------------------------------------------------------------------------------
@@ -432,6 +441,8 @@ def test_a_changed_file_counts_for_the_next_call_and_for_one_that_waits(
     guarded.store.send(Message("Orders", b"not for billing"))
     waits.join(PATIENCE_S)
     assert codes == [Code.FORBIDDEN]
+    code, [got] = as_user("operator").receive("billing", "Orders", long_polling_timeout={"seconds": 20})
+    assert (code, got.body) == (Code.OK, b"not for billing")  # it waits for others
     replace_file(acl_file, FILE.replace('access_key = "orders"', 'access_key = "orders2"'))
     guarded._users.reload_if_changed()
     assert orders.send("Orders", b"x").status.code == Code.UNAUTHORIZED
