@@ -392,6 +392,12 @@ def test_the_newest_stream_of_a_client_is_asked(served: Served, stub: Stub) -> N
     assert old.hear().HasField("recover_orphaned_transaction_command")
 
 
+def test_a_client_over_grpc_is_sent_no_replies(served: Served, stub: Stub) -> None:
+    """Who replies to it is told that it is not there, and does not wait for an answer that cannot come."""
+    served.talk(stub, "Orders")
+    assert served.server._members.producer_peers("Orders") and served.server._members.producer_peer("c1") is None
+
+
 def test_settings_name_topics_and_not_too_many(served: Served, stub: Stub) -> None:
     for topics, code in (([{"name": "../x"}], Code.ILLEGAL_TOPIC), ([{"name": "T"}] * 1001, Code.BAD_REQUEST)):
         talk = Talk(stub)
