@@ -136,10 +136,10 @@ class Checker(rocketmq.TransactionChecker):  # type: ignore[misc]
         return self.outcome
 
 
-def official(served: Served, outcome: Any = Official.COMMIT, topics: Any = ("Orders",)) -> tuple[Any, Checker]:
+def official(served: Served, outcome: Any = Official.COMMIT) -> tuple[Any, Checker]:
     checker = Checker(outcome)
     configuration = rocketmq.ClientConfiguration(served.address, rocketmq.Credentials(), request_timeout=30)
-    producer = rocketmq.Producer(configuration, topics, checker)
+    producer = rocketmq.Producer(configuration, ("Orders",), checker)
     producer.startup()
     served.ends.callback(producer.shutdown)
     return producer, checker
@@ -185,13 +185,13 @@ def test_the_official_client_is_asked_for_an_open_transaction(
     assert served.bodies() == expected
 
 
-def test_a_producer_that_has_named_no_topic_is_asked_all_the_same(served: Served) -> None:
-    producer, checker = official(served, topics=None)
-    begun(producer)  # its stream begins with the first route
-    eventually(lambda: served.is_there("Orders") or begun(producer, b"again"))
-    served.now_ms += 6_000
-    eventually(lambda: not served.store.transactions.pending())
-    assert checker.asked and b"tea" in served.bodies()
+def test_a_producer_that_has_named_no_topic_is_asked_all_the_same(served: Served, stub: Stub) -> None:
+    half(served.stub("c2"))
+    assert not served.is_there("Orders")  # it has no stream
+    talk = served.talk(stub)
+    eventually(lambda: half(stub) and served.is_there("Orders"))
+    served.now_ms += MINUTE_MS
+    assert talk.hear().HasField("recover_orphaned_transaction_command")
 
 
 # -- ends -----------------------------------------------------------------------------------------------------------
@@ -374,6 +374,7 @@ def test_a_producer_that_has_left_is_not_asked(served: Served, stub: Stub, leave
         assert talk.ends()
     else:
         assert stub.call("NotifyClientTermination").status.code == Code.OK
+        assert not served.is_there("Orders")
     eventually(lambda: not served.is_there("Orders"))
     served.now_ms += MINUTE_MS
     assert served.server._checks.round() == 0 and served.check_times() == [0]
