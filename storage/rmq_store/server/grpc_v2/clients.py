@@ -141,8 +141,8 @@ class Clients:
                     self._produces_no_more(peer)
 
     async def expire(self) -> None:
-        """Let clients leave that were silent for two minutes, and end the streams of producers that may not send any
-        more, until `stop`.
+        """Let clients leave that were silent for two minutes, and end the streams of users that are gone and of
+        producers that may not send any more, until `stop`.
         """
         while not self._stopping.is_set():
             await asyncio.wait((asyncio.ensure_future(self._stopping.wait()),), timeout=_LOOK_S)
@@ -168,7 +168,9 @@ class Clients:
         settings.metric.on = False
         kind = asked.WhichOneof("pub_sub")
         if kind == "publishing":
-            _topics_of(asked.publishing.topics)
+            _check_count(len(asked.publishing.topics))
+            for resource in asked.publishing.topics:
+                topic_of(resource)
             settings.publishing.max_body_size = self._served.store.config.max_message_size
             settings.publishing.validate_message_type = True
             settings.backoff_policy.max_attempts = _PRODUCER_ATTEMPTS
@@ -180,7 +182,9 @@ class Clients:
         return settings
 
     async def _subscribe(self, settings: Any, asked: Any, caller: Caller) -> None:
-        name, topics = group_of(asked.group), _topics_of(asked.subscriptions)
+        name = group_of(asked.group)
+        _check_count(len(asked.subscriptions))
+        topics = frozenset(topic_of(entry.topic) for entry in asked.subscriptions)
         await self._see(name, caller, topics)
         group = await self._workers.run(lambda: self._served.group(name))
         subscription = settings.subscription
@@ -248,12 +252,6 @@ class Clients:
             self._produces_no_more(peer)
             for stream in peer.streams:
                 stream.fail(error)
-
-
-def _topics_of(entries: Any) -> frozenset[str]:
-    """The topics of resources, or of subscriptions. Refusal: there are too many, or one is none."""
-    _check_count(len(entries))
-    return frozenset(topic_of(getattr(entry, "topic", entry)) for entry in entries)
 
 
 def _check_count(topics: int) -> None:

@@ -30,6 +30,7 @@ from rmq_store.server.broker_server import BrokerServer
 from rmq_store.server.grpc_definitions.definitions import SERVICE, message_class
 from rmq_store.server.grpc_definitions.enums import ClientType, Code, MessageType
 from rmq_store.server.grpc_v2 import clients, messaging_service
+from rmq_store.server.grpc_v2.held_receives import HeldReceives
 from rmq_store.server.grpc_v2.messaging_service import MessagingService
 
 SECRETS = {"operator": "secret-of-operator", "orders": "secret-of-orders", "billing": "secret-of-billing"}
@@ -425,8 +426,15 @@ def test_a_client_that_was_silent_gives_its_id_back(
 
 
 def test_a_changed_file_counts_for_the_next_call_and_for_one_that_waits(
-    guarded: BrokerServer, as_user: As, acl_file: Path
+    guarded: BrokerServer, as_user: As, acl_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    is_held, wait = threading.Event(), HeldReceives.wait
+
+    async def seen(self: HeldReceives, key: tuple[str, str], until_s: float) -> None:
+        is_held.set()
+        await wait(self, key, until_s)
+
+    monkeypatch.setattr(HeldReceives, "wait", seen)
     orders, billing, codes = as_user("orders"), as_user("billing"), []
     assert orders.send("Orders", b"x").status.code == Code.OK
     billing.receive("billing", "Orders")
@@ -434,6 +442,7 @@ def test_a_changed_file_counts_for_the_next_call_and_for_one_that_waits(
         target=lambda: codes.append(billing.receive("billing", "Orders", long_polling_timeout={"seconds": 20})[0])
     )
     waits.start()
+    assert is_held.wait(PATIENCE_S)
     assert guarded._users is not None
     replace_file(acl_file, FILE.replace('"Orders" = "SUB"', '"Bills" = "SUB"').replace('"Orders*"', '"Other*"'))
     guarded._users.reload_if_changed()
