@@ -24,7 +24,9 @@ from rmq_store.format.text.host import Host
 from rmq_store.protocol.bodies.routes import MASTER_ID, BrokerData
 from rmq_store.protocol.bodies.topics import TopicConfig
 from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.server.access.request_check import RequestCheck, Users
+from rmq_store.server.access.method_check import MethodCheck
+from rmq_store.server.access.request_check import RequestCheck
+from rmq_store.server.access.users import Users
 from rmq_store.server.alone import open_alone, server_lock
 from rmq_store.server.grpc_v2.tls import Certificate
 from rmq_store.server.housekeeping import Housekeeping, Step
@@ -97,11 +99,11 @@ class BrokerServer:
     A store given by path is opened for writing, with `config` and `create` as for `Store.open`. The store host of new
     messages becomes the served address, in all processes that open the store from now on: clients dial it. The server
     delivers delayed messages. `grpc_port` (0: a free port) serves RocketMQ's clients of version 5 over gRPC, too, at
-    `grpc_address`; with `grpc_certificate` over TLS only. It needs the extra [grpc], has no users yet, and does not ask
-    clients for certificates: so it is refused beside users and `client_ca_file`, and in plain text beside `tls`.
+    `grpc_address`; with `grpc_certificate` over TLS only. It needs the extra [grpc], and does not ask clients for
+    certificates: so it is refused beside `client_ca_file`, and in plain text beside `tls`.
 
-    `acl_file` has the users (`rmq_store.server.access.acl_file`); without it everybody may ask. Changes of what exists
-    are carried out with `admin` only. With `tls` no client is taken without TLS.
+    `acl_file` has the users of both ports (`rmq_store.server.access.acl_file`); without it everybody may ask. Changes
+    of what exists are carried out with `admin` only. With `tls` no client is taken without TLS.
 
     `advertise`: the `ip:port` that clients are told instead, for example behind `host` 0.0.0.0. `name_servers`: those
     of other processes, `ns1:9876;ns2:9876`; the server registers there, too.
@@ -130,8 +132,6 @@ class BrokerServer:
         grpc_port: int | None = None,
         grpc_certificate: Certificate | None = None,
     ) -> None:
-        if grpc_port is not None and acl_file is not None:
-            raise UsageError("gRPC has no access control yet: serve a store with users without it")
         if grpc_port is not None and tls is not None:
             _check_grpc_beside_tls(tls, grpc_certificate)
         self._users = Users(Path(acl_file)) if acl_file is not None else None
@@ -224,7 +224,10 @@ class BrokerServer:
             from rmq_store.server.grpc_v2.grpc_server import GrpcServer
         except ImportError as error:
             raise UsageError("gRPC needs grpcio and protobuf: pip install 'pyspark-rmq[grpc]'") from error
-        server = GrpcServer(self._served, host, port, certificate, advertised_host=Host.parse(self.address).ip)
+        server = GrpcServer(
+            self._served, self._members.connected, self._transactions, MethodCheck(self._users), host, port,
+            certificate, advertised_host=Host.parse(self.address).ip,
+        )  # fmt: skip
         parts.callback(server.close)
         return server.address
 

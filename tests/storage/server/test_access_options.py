@@ -27,7 +27,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     @contextmanager
     def server(root: Path, **rest: Any) -> Iterator[SimpleNamespace]:
         told.update(rest)
-        yield SimpleNamespace(store=SimpleNamespace(broker_name="broker-a"), address="where it listens")
+        yield SimpleNamespace(store=SimpleNamespace(broker_name="broker-a"), address="here", grpc_address="there")
 
     monkeypatch.setattr(broker_server, "BrokerServer", server)
     monkeypatch.setattr(broker, "_run", lambda store, stop, *, cleans: None)
@@ -59,6 +59,12 @@ def test_an_address_that_others_reach_needs_users_or_consent(
     assert told["acl_file"] == Path(acl) and told["admin"] is False and told["tls"] is None
     assert run(scratch, "--listen", address, "--insecure").exit_code == 0
     assert told["acl_file"] is None
+
+
+def test_the_users_are_those_of_both_ports(scratch: Path, told: dict[str, Any], acl: str) -> None:
+    address = "10.0.0.5:0"
+    assert run(scratch, "--listen", address, "--grpc", address, "--acl", acl).exit_code == 0
+    assert told["acl_file"] == Path(acl) and told["grpc_port"] == 0
 
 
 def test_loopback_needs_neither(scratch: Path, told: dict[str, Any]) -> None:

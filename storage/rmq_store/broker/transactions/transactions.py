@@ -130,9 +130,19 @@ class Transactions:
         return SendResult(message.topic, queue_id, queue_offset, offset, unique_id, offset_id)
 
     def end(
-        self, group: str, queue_offset: int, commit_log_offset: int, *, commit: bool, from_check: bool = False
+        self,
+        group: str,
+        queue_offset: int,
+        commit_log_offset: int,
+        *,
+        commit: bool,
+        from_check: bool = False,
+        topic: str | None = None,
+        unique_key: str | None = None,
     ) -> PendingHalf | None:
         """End a transaction: commit its message, or roll it back. `from_check`: a producer answers a question.
+        `topic` and `unique_key` (UNIQ_KEY): those of the message that is meant, where the caller's right or knowledge
+        is about them.
 
         Returns the half message; None: nothing was written, because the transaction has ended before, by a commit if
         `commit` is wanted.
@@ -140,9 +150,9 @@ class Transactions:
         of its half message are stored together, or not at all.
 
         Raises:
-            ResponseError: 1, no half message lies there, or it is that of another group or queue offset; 604, its time
-                CHECK_IMMUNITY_TIME_IN_SECONDS is over, so that only an answer to a question counts; or a commit comes
-                too late: the transaction was rolled back or given up. A broker answers that with success.
+            ResponseError: 1, no half message lies there, or it is that of another group, queue offset, topic or key;
+                604, its time CHECK_IMMUNITY_TIME_IN_SECONDS is over, so that only an answer to a question counts; or a
+                commit comes too late: the transaction was rolled back or given up. A broker answers that with success.
             UsageError: a time that a broker's half message asks for is none, or too far ahead.
             CorruptionError: the half message is damaged. Others as `Store.append`.
         """
@@ -151,6 +161,8 @@ class Transactions:
             raise ResponseError(_SYSTEM_ERROR, "The producer group wrong")
         if half.queue_offset != queue_offset:
             raise ResponseError(_SYSTEM_ERROR, "The transaction state table offset wrong")
+        if topic not in (None, half.properties.get(REAL_TOPIC)) or unique_key not in (None, half.msg_id):
+            raise ResponseError(_SYSTEM_ERROR, "The half message is another one")
         age_ms = self._log.clock() - half.born_timestamp_ms
         if not from_check and rules.is_too_late(half.properties, age_ms):
             raise ResponseError(_ILLEGAL_OPERATION, "the time for this end is over: the producer will be asked")

@@ -84,7 +84,10 @@ broker.add_command(clock)
     "--grpc",
     metavar="HOST:PORT",
     callback=listen_address,
-    help="With --listen: also serve RocketMQ's clients of version 5 over gRPC. HOST as there. Port 0: a free one.",
+    help=(
+        "With --listen: also serve RocketMQ's clients of version 5 over gRPC, with the users of --acl. HOST as there. "
+        "Port 0: a free one."
+    ),
 )
 @click.option(
     "--grpc-tls",

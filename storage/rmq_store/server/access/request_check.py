@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Final
 
 from rmq_store.broker.store.store import Store
@@ -15,66 +14,12 @@ from rmq_store.protocol.errors import MQBrokerError, ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.request_codes import RequestCode, request_name
 from rmq_store.protocol.wire.signature import ACCESS_KEY, is_signed_with
-from rmq_store.server.access.acl_file import files_of_secrets, read_users
 from rmq_store.server.access.request_rights import RIGHTS, Change, Row, needs_of
 from rmq_store.server.access.rights import User
+from rmq_store.server.access.users import Users
 from rmq_store.server.requests.request import Request, refusal
 
 _log: Final = logging.getLogger(__name__)
-
-# An unknown access key costs the time of a known one: its signature is compared with that of a key nobody has.
-_NOBODYS_SECRET: Final = "nobody"
-
-
-class Users:
-    """The users of an access file, as they are in the file now.
-
-    Raises:
-        UsageError: as `read_users`.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen = self._state()
-        self._users = read_users(path)
-
-    def signer(self, command: RemotingCommand) -> User:
-        """The user who has signed a request. MQBrokerError 16: nobody, or the signature is wrong."""
-        access_key = command.ext_fields.get(ACCESS_KEY)
-        if not access_key:
-            raise refusal(ResponseCode.NO_PERMISSION, "the request is not signed, and this broker asks for it")
-        user = self._users.get(access_key)
-        secret = user.secret_key if user is not None else _NOBODYS_SECRET
-        is_signed = is_signed_with(command.ext_fields, command.body, secret, command.version)
-        if user is None or not is_signed:
-            raise refusal(ResponseCode.NO_PERMISSION, "check signature failed: no such access key, or another secret")
-        return user
-
-    def reload_if_changed(self) -> None:
-        """Read the file anew if it, or the file of a secret, has changed. A file that is wrong is logged once, and the
-        users stay as they were.
-        """
-        state = self._state()
-        if state == self._seen:
-            return
-        self._seen = state
-        try:
-            self._users = read_users(self._path)
-        except UsageError as error:
-            _log.error("the users and rights stay as they were: %s", error)
-            return
-        _log.info("%s: %d users are known now", self._path, len(self._users))
-
-    def _state(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(_stamp(path) for path in files_of_secrets(self._path))
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    try:
-        found = path.stat()
-    except OSError:
-        return ()
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 class RequestCheck:
@@ -93,7 +38,7 @@ class RequestCheck:
             RemotingCommandError, UsageError: a body or a place in the log cannot be read.
         """
         command = request.command
-        user = self._users.signer(command) if self._users is not None else None
+        user = _signer(self._users, command) if self._users is not None else None
         row = RIGHTS.get(command.code)
         if user is not None:
             if row is None:
@@ -131,6 +76,19 @@ class RequestCheck:
             raise _not_found(offset)
         real = found.properties.get(REAL_TOPIC)
         return [found.topic, real] if real is not None and is_sent_by_broker_only(found.topic) else [found.topic]
+
+
+def _signer(users: Users, command: RemotingCommand) -> User:
+    """The user who has signed a request. MQBrokerError 16: nobody, or the signature is wrong."""
+    access_key = command.ext_fields.get(ACCESS_KEY)
+    if not access_key:
+        raise refusal(ResponseCode.NO_PERMISSION, "the request is not signed, and this broker asks for it")
+    user = users.signer(
+        access_key, lambda secret: is_signed_with(command.ext_fields, command.body, secret, command.version)
+    )
+    if user is None:
+        raise refusal(ResponseCode.NO_PERMISSION, "check signature failed: no such access key, or another secret")
+    return user
 
 
 def _not_found(offset: int) -> MQBrokerError:

@@ -1,7 +1,8 @@
 """Telemetry, Heartbeat and NotifyClientTermination: clients and their settings (ClientActivity.java).
 
 A consumer over gRPC receives messages and shares no queues: it holds its topics against streams of the group, and is on
-no list of members (38).
+no list of members (38). A producer is on the list of those that are asked about transactions, as long as it has a
+stream of telemetry. A client id belongs to one user, over remoting and gRPC together.
 """
 
 from __future__ import annotations
@@ -14,22 +15,27 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rmq_store.errors import StoreError
+from rmq_store.protocol.wire.command import LanguageCode
+from rmq_store.server.access.method_check import MethodCheck
+from rmq_store.server.access.rights import Need, Resource, Right
 from rmq_store.server.grpc_definitions.definitions import new, timestamp_fields
 from rmq_store.server.grpc_definitions.enums import ClientType, Code
 from rmq_store.server.grpc_v2.caller import Caller
+from rmq_store.server.grpc_v2.grpc_peer import CommandStream, GrpcPeer
 from rmq_store.server.grpc_v2.statuses import Refusal, group_of, status, topic_of
 from rmq_store.server.grpc_v2.workers import Workers
+from rmq_store.server.processors.connected_clients import ConnectedClients, Producer
 from rmq_store.server.processors.served_store import ServedStore
 
 _log: Final = logging.getLogger(__name__)
 
 CLIENTS_MAX: Final = 20_000
 TOPICS_MAX: Final = 1000
-"""Topics of one client in one group; as of a heartbeat over remoting."""
+"""Topics of one client in one group, and in its settings; as of a heartbeat over remoting."""
 
 # ClientHousekeepingService.java.
 _EXPIRY_S: Final = 120.0
-_EXPIRY_LOOK_S: Final = 10.0
+_LOOK_S: Final = 10.0
 # ProxyConfig.java: grpcClientProducerMaxAttempts and the back-off, batch and poll of consumers.
 _PRODUCER_ATTEMPTS: Final = 3
 _BACKOFF_MS: Final = (10, 1000)
@@ -47,26 +53,36 @@ class _Member:
 
 
 class Clients:
-    """The consumers that this server has seen. All coroutines belong to the event loop."""
+    """The clients that this server has seen. All coroutines and methods belong to the event loop."""
 
-    def __init__(self, served: ServedStore, workers: Workers) -> None:
+    def __init__(self, served: ServedStore, workers: Workers, connected: ConnectedClients, check: MethodCheck) -> None:
         self._served = served
         self._workers = workers
+        self._connected = connected
+        self._check = check
+        self._peers: dict[str, GrpcPeer] = {}
         self._members: dict[tuple[str, str], _Member] = {}
         self._stopping = asyncio.Event()
 
     async def heartbeat(self, request: Any, caller: Caller) -> Any:
-        """Heartbeat: the client stays in its group for two minutes more."""
-        client_id = caller.known_id()
+        """Heartbeat: the client stays in its group for two minutes more.
+
+        Raises:
+            MQBrokerError: 16, the client id is that of another user.
+        """
+        self._peer(caller)
         if request.client_type != ClientType.PRODUCER and request.group.name:
-            await self._see(group_of(request.group), client_id, frozenset(), is_beat=True)
+            await self._see(group_of(request.group), caller, frozenset(), is_beat=True)
         return new("HeartbeatResponse", status=status(Code.OK))
 
     async def terminate(self, request: Any, caller: Caller) -> Any:
-        """NotifyClientTermination: the client leaves its group."""
-        client_id = caller.known_id()
+        """NotifyClientTermination: the client leaves its group, or produces no more. MQBrokerError: as `heartbeat`."""
+        peer = self._peer(caller)
         if request.group.name:
-            await self._leave(group_of(request.group), client_id)
+            await self._leave(group_of(request.group), peer.client_id)
+        else:
+            self._produces_no_more(peer)
+        self._forget_if_gone(peer)
         return new("NotifyClientTerminationResponse", status=status(Code.OK))
 
     async def receives(self, caller: Caller, group: str, topic: str) -> None:
@@ -74,40 +90,73 @@ class Clients:
 
         Raises:
             LeaseHeldError: a stream of the group reads the topic.
+            MQBrokerError: 16, the client id is that of another user.
         """
-        await self._see(group, caller.known_id(), frozenset((topic,)))
+        await self._see(group, caller, frozenset((topic,)))
+
+    def produces(self, caller: Caller, topic: str) -> None:
+        """A client sends half messages of a topic: it is asked how they end, if it has a stream of telemetry."""
+        peer = self._peers.get(caller.client_id)
+        if peer is not None and peer.user == caller.user and peer.streams:
+            self._produces(peer, topic)
 
     async def telemetry(self, read: Callable[[], Any], caller: Caller, write: Callable[[Any], Any]) -> None:
         """Telemetry: settings are answered with those of the server, until the client or the server ends the stream.
-        `read` returns the next command, None at the end.
+        `read` returns the next command, None at the end. From its settings on a producer is asked about transactions.
+
+        Raises:
+            MQBrokerError: 16, the client id is that of another user, or the rights of a producer were withdrawn.
+            TimeoutError: the client does not read.
         """
-        stopping = asyncio.ensure_future(self._stopping.wait())
+        stream, peer = CommandStream(write), None
+        sending = asyncio.ensure_future(stream.send_waiting())
+        ends = (asyncio.ensure_future(self._stopping.wait()), asyncio.ensure_future(stream.failed.wait()), sending)
         try:
             while True:
                 reading = asyncio.ensure_future(read())
                 try:
-                    await asyncio.wait((reading, stopping), return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait((reading, *ends), return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     if not reading.done():
                         reading.cancel()
+                stream.raise_failure()
+                if sending.done():
+                    sending.result()
                 if not reading.done() or reading.cancelled() or (command := reading.result()) is None:
                     return
                 if command.WhichOneof("command") == "settings":
+                    self._peer(caller)
                     settings = await self._settings(command.settings, caller)
-                    await write(new("TelemetryCommand", status=status(Code.OK), settings=settings))
+                    await stream.write(new("TelemetryCommand", status=status(Code.OK), settings=settings))
+                    peer = self._peer(caller)
+                    if stream not in peer.streams:
+                        peer.streams.append(stream)
+                    for resource in settings.publishing.topics:
+                        self._produces(peer, resource.name)
         finally:
-            stopping.cancel()
+            for end in ends:
+                end.cancel()
+            if peer is not None and stream in peer.streams:
+                peer.streams.remove(stream)
+                if not peer.streams:
+                    self._produces_no_more(peer)
 
     async def expire(self) -> None:
-        """Let clients leave that were silent for two minutes, until `stop`."""
+        """Let clients leave that were silent for two minutes, and end the streams of users that are gone and of
+        producers that may not send any more, until `stop`.
+        """
         while not self._stopping.is_set():
-            await asyncio.wait((asyncio.ensure_future(self._stopping.wait()),), timeout=_EXPIRY_LOOK_S)
+            await asyncio.wait((asyncio.ensure_future(self._stopping.wait()),), timeout=_LOOK_S)
             before_s = time.monotonic() - _EXPIRY_S
             for key in [key for key, member in self._members.items() if member.seen_s < before_s]:
                 try:
                     await self._leave(*key)
                 except StoreError as error:
                     _log.warning("client %s could not leave group %s: %s", key[1], key[0], error)
+            for peer in list(self._peers.values()):
+                if peer.seen_s < before_s:
+                    self._forget_if_gone(peer)
+                self._end_if_withdrawn(peer)
 
     def stop(self) -> None:
         """End all streams of telemetry."""
@@ -120,6 +169,9 @@ class Clients:
         settings.metric.on = False
         kind = asked.WhichOneof("pub_sub")
         if kind == "publishing":
+            _check_count(len(asked.publishing.topics))
+            for resource in asked.publishing.topics:
+                topic_of(resource)
             settings.publishing.max_body_size = self._served.store.config.max_message_size
             settings.publishing.validate_message_type = True
             settings.backoff_policy.max_attempts = _PRODUCER_ATTEMPTS
@@ -132,10 +184,9 @@ class Clients:
 
     async def _subscribe(self, settings: Any, asked: Any, caller: Caller) -> None:
         name = group_of(asked.group)
-        if len(asked.subscriptions) > TOPICS_MAX:
-            raise Refusal(Code.BAD_REQUEST, f"a client subscribes to {TOPICS_MAX} topics of a group at most")
+        _check_count(len(asked.subscriptions))
         topics = frozenset(topic_of(entry.topic) for entry in asked.subscriptions)
-        await self._see(name, caller.known_id(), topics)
+        await self._see(name, caller, topics)
         group = await self._workers.run(lambda: self._served.group(name))
         subscription = settings.subscription
         subscription.fifo = group.consume_message_orderly
@@ -145,8 +196,22 @@ class Clients:
         nexts = [{"seconds": seconds} for seconds in _RETRY_S]
         settings.backoff_policy.customized_backoff.CopyFrom(new("CustomizedBackoff", next=nexts))
 
-    async def _see(self, group: str, client_id: str, topics: frozenset[str], *, is_beat: bool = False) -> None:
-        key = (group, client_id)
+    def _peer(self, caller: Caller) -> GrpcPeer:
+        """The client of a call, which lives. MQBrokerError 16: its id is that of another user."""
+        client_id = caller.known_id()
+        peer = self._peers.get(client_id)
+        if peer is None or peer.user != caller.user:
+            if len(self._peers) >= CLIENTS_MAX:
+                raise Refusal(Code.TOO_MANY_REQUESTS, f"{CLIENTS_MAX} clients are here already")
+            peer = GrpcPeer(client_id, caller.user, caller.peer, self._served.name)
+            self._connected.claim(client_id, caller.user, peer)
+            self._peers[client_id] = peer
+        peer.seen_s = time.monotonic()
+        return peer
+
+    async def _see(self, group: str, caller: Caller, topics: frozenset[str], *, is_beat: bool = False) -> None:
+        client_id = self._peer(caller).client_id
+        key = group, client_id
         member = self._members.get(key)
         if member is None:
             if len(self._members) >= CLIENTS_MAX:
@@ -154,13 +219,42 @@ class Clients:
             member = _Member()
         member.seen_s = time.monotonic()
         wanted = member.topics | topics
-        if len(wanted) > TOPICS_MAX:
-            raise Refusal(Code.BAD_REQUEST, f"a client subscribes to {TOPICS_MAX} topics of a group at most")
+        _check_count(len(wanted))
         if is_beat or wanted != member.topics:
             await self._workers.run(lambda: self._served.broker.share_topics(group, client_id, wanted))
         member.topics |= wanted
         self._members[key] = member
+        self._peer(caller).groups.add(group)
 
     async def _leave(self, group: str, client_id: str) -> None:
         self._members.pop((group, client_id), None)
+        if client_id in self._peers:
+            self._peers[client_id].groups.discard(group)
         await self._workers.run(lambda: self._served.broker.unregister(group, client_id))
+
+    def _produces(self, peer: GrpcPeer, topic: str) -> None:
+        self._connected.produces(topic, Producer(peer.client_id, peer, LanguageCode.OTHER, 0, topic))
+        peer.topics.add(topic)
+
+    def _produces_no_more(self, peer: GrpcPeer) -> None:
+        self._connected.produces_no_more(peer)
+        peer.topics.clear()
+
+    def _forget_if_gone(self, peer: GrpcPeer) -> None:
+        """Give a client id back: neither a group nor a stream keeps it."""
+        if self._peers.get(peer.client_id) is peer and not peer.groups and not peer.streams:
+            self._connected.disconnected(peer)
+            del self._peers[peer.client_id]
+
+    def _end_if_withdrawn(self, peer: GrpcPeer) -> None:
+        try:
+            self._check.require(peer.user, (Need(Right.PUB, Resource.TOPIC, topic) for topic in peer.topics))
+        except StoreError as error:
+            self._produces_no_more(peer)
+            for stream in peer.streams:
+                stream.fail(error)
+
+
+def _check_count(topics: int) -> None:
+    if topics > TOPICS_MAX:
+        raise Refusal(Code.BAD_REQUEST, f"a client has {TOPICS_MAX} topics of a group, or in its settings, at most")

@@ -9,6 +9,7 @@ from typing import Any, Final
 import grpc
 
 from rmq_store.errors import UsageError
+from rmq_store.server.access.method_check import MethodCheck
 from rmq_store.server.grpc_v2.clients import Clients
 from rmq_store.server.grpc_v2.held_receives import HeldReceives
 from rmq_store.server.grpc_v2.messaging_service import MessagingService
@@ -16,8 +17,11 @@ from rmq_store.server.grpc_v2.receiving import Receiving
 from rmq_store.server.grpc_v2.routes import Routes
 from rmq_store.server.grpc_v2.sending import Sending
 from rmq_store.server.grpc_v2.tls import Certificate
+from rmq_store.server.grpc_v2.transactions import EndTransactions
 from rmq_store.server.grpc_v2.workers import Workers
+from rmq_store.server.processors.connected_clients import ConnectedClients
 from rmq_store.server.processors.served_store import ServedStore
+from rmq_store.server.processors.transactions import TransactionProcessor
 
 # Requests that are in work when the server stops are answered within this time.
 _GRACE_S: Final = 5.0
@@ -41,6 +45,8 @@ _OPTIONS: Final = (
 class GrpcServer:
     """Serves gRPC at `host:port` (0: a free port) from the constructor on until `close`. With a certificate the port
     speaks TLS only, otherwise plain text only. Routes tell clients `advertised_host`, if it is given, with this port.
+    `connected` are the clients of all ports of this broker, `transactions` ends what they have begun. `check` says what
+    the sender of a call may do.
 
     Raises:
         UsageError: the address cannot be listened at, or the certificate and its key do not fit.
@@ -49,6 +55,9 @@ class GrpcServer:
     def __init__(
         self,
         served: ServedStore,
+        connected: ConnectedClients,
+        transactions: TransactionProcessor,
+        check: MethodCheck,
         host: str,
         port: int = 0,
         certificate: Certificate | None = None,
@@ -57,6 +66,9 @@ class GrpcServer:
     ) -> None:
         self.port = port
         self._served = served
+        self._connected = connected
+        self._transactions = transactions
+        self._check = check
         self._host = host
         self._advertised_host = advertised_host or host
         self._certificate = certificate
@@ -101,10 +113,13 @@ class GrpcServer:
         server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_CALLS_MAX)
         self.port = self._listen(server)
         routes = Routes(self._served, self._advertised_host, self.port)
-        clients, holds = Clients(self._served, self._calls), HeldReceives(self._served.store, self._calls)
-        sending = Sending(self._served, routes, self._sends)
+        clients = Clients(self._served, self._calls, self._connected, self._check)
+        holds = HeldReceives(self._served.store, self._calls)
+        sending = Sending(self._served, routes, clients, self._sends)
         receiving = Receiving(self._served, routes, clients, holds, self._calls)
-        server.add_generic_rpc_handlers((MessagingService(routes, clients, sending, receiving).handler(),))
+        transactions = EndTransactions(self._transactions, self._calls)
+        service = MessagingService(self._check, routes, clients, sending, receiving, transactions)
+        server.add_generic_rpc_handlers((service.handler(),))
         await server.start()
         background = [asyncio.create_task(holds.watch()), asyncio.create_task(clients.expire())]
         self._is_ready.set()

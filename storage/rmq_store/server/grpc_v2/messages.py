@@ -19,6 +19,8 @@ _PROPERTIES_BYTES_MAX: Final = 16 << 10
 _GROUP_BYTES_MAX: Final = 64
 # All texts of a message end up in its properties.
 _TEXTS_MAX: Final = names.PROPERTIES_BYTES_MAX
+# maxTransactionRecoverySecond.
+_RECOVERY_S_MAX: Final = 3600
 # The separators of stored properties are among them.
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 
@@ -30,14 +32,14 @@ _SYSTEM_PROPERTIES: Final = frozenset(
 ) | {"__BORNHOST", "BORN_HOST"}
 _DELAYS: Final = (names.DELAY_TIME_LEVEL, names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS)
 _NOT_STORED: Final = {
-    MessageType.TRANSACTION: "transactions",
     MessageType.LITE: "lite topics",
     MessageType.PRIORITY: "priorities",
 }
 
 
 def message_to_store(message: Any, topic: str, body_bytes_max: int) -> Message:
-    """A Message of a client as the engine stores it; its message id becomes the unique key.
+    """A Message of a client as the engine stores it; its message id becomes the unique key. One of type TRANSACTION
+    becomes a half message by its property TRAN_MSG.
 
     Raises:
         Refusal: it breaks a rule, or is of a type that is not stored here.
@@ -57,6 +59,8 @@ def message_to_store(message: Any, topic: str, body_bytes_max: int) -> Message:
     properties[names.UNIQUE_KEY] = system.message_id
     if system.HasField("trace_context"):
         properties[names.TRACE_CONTEXT] = _without_control(system.trace_context, Code.BAD_REQUEST, "trace context")
+    if type_of(system) is MessageType.TRANSACTION:
+        properties |= _transaction_properties(system)
     born_ms = ms_of(system.born_timestamp)
     return Message(
         topic,
@@ -82,10 +86,19 @@ def type_of(system: Any) -> MessageType:
 
 def received_message(popped: PoppedMessage, invisible_ms: int) -> Any:
     """A message that was given out, for its consumer."""
-    message = popped.message
-    user = {name: value for name, value in message.properties.items() if name not in _SYSTEM_PROPERTIES}
-    received = new("Message", topic={"name": message.topic}, user_properties=user, body=message.body)
+    received = shown_message(popped.message)
     system = received.system_properties
+    system.receipt_handle = popped.receipt_handle
+    _set_time(system.invisible_duration, invisible_ms)
+    system.delivery_attempt = popped.delivery_attempt
+    return received
+
+
+def shown_message(message: MessageExt) -> Any:
+    """A stored message as clients see it."""
+    user = {name: value for name, value in message.properties.items() if name not in _SYSTEM_PROPERTIES}
+    shown = new("Message", topic={"name": message.topic}, user_properties=user, body=message.body)
+    system = shown.system_properties
     if message.tags is not None:
         system.tag = message.tags
     system.keys.extend((message.keys or "").split())
@@ -104,12 +117,9 @@ def received_message(popped: PoppedMessage, invisible_ms: int) -> Any:
         system.message_group = group
     if trace := message.properties.get(names.TRACE_CONTEXT):
         system.trace_context = trace
-    system.receipt_handle = popped.receipt_handle
     system.queue_id, system.queue_offset = message.queue_id, message.queue_offset
-    _set_time(system.invisible_duration, invisible_ms)
-    system.delivery_attempt = popped.delivery_attempt
     _set_dead_letter(system, message)
-    return received
+    return shown
 
 
 def _set_dead_letter(system: Any, message: MessageExt) -> None:
@@ -125,6 +135,8 @@ def _set_time(field: Any, ms: int) -> None:
 
 
 def _stored_type(message: MessageExt) -> MessageType:
+    if message.properties.get(names.TRANSACTION_PREPARED) == "true":
+        return MessageType.TRANSACTION
     if any(name in message.properties for name in _DELAYS):
         return MessageType.DELAY
     return MessageType.FIFO if names.SHARDING_KEY in message.properties else MessageType.NORMAL
@@ -155,6 +167,18 @@ def _check_type(system: Any) -> None:
     if has_group and (not group.strip() or _has_control(group) or len(group.encode()) >= _GROUP_BYTES_MAX):
         text = f"a message group has less than {_GROUP_BYTES_MAX} bytes, is not blank, and holds no control character"
         raise Refusal(Code.ILLEGAL_MESSAGE_GROUP, text)
+
+
+def _transaction_properties(system: Any) -> dict[str, str]:
+    """The properties that make a half message."""
+    properties = {names.TRANSACTION_PREPARED: "true"}
+    if system.HasField("orphaned_transaction_recovery_duration"):
+        recovery_s = system.orphaned_transaction_recovery_duration.seconds
+        if not 0 <= recovery_s <= _RECOVERY_S_MAX:
+            text = f"the recovery time of a transaction is {recovery_s} s, not in 0..{_RECOVERY_S_MAX} s"
+            raise Refusal(Code.BAD_REQUEST, text)
+        properties[names.CHECK_IMMUNITY_TIME_IN_SECONDS] = str(recovery_s)
+    return properties
 
 
 def _checked_properties(message: Any) -> dict[str, str]:

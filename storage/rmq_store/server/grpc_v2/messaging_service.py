@@ -1,15 +1,20 @@
 """The methods of MessagingService: each request goes to its processor, each error becomes a status.
 
-A method that is not in the table is answered by gRPC itself, with UNIMPLEMENTED.
+A request is read when its signature is right, and reaches its processor when its sender has the rights for it. So all
+handlers are those of streams of requests: for the others gRPC reads the request before it calls them. A method that is
+not in the table is answered by gRPC itself, with UNIMPLEMENTED.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import grpc
+from google.protobuf.message import DecodeError
 
+from rmq_store.server.access.method_check import MethodCheck
 from rmq_store.server.grpc_definitions.definitions import SERVICE, message_class, new
 from rmq_store.server.grpc_definitions.enums import Code
 from rmq_store.server.grpc_v2.caller import Caller
@@ -18,6 +23,7 @@ from rmq_store.server.grpc_v2.receiving import Receiving
 from rmq_store.server.grpc_v2.routes import Routes
 from rmq_store.server.grpc_v2.sending import Sending
 from rmq_store.server.grpc_v2.statuses import Refusal, status_of
+from rmq_store.server.grpc_v2.transactions import EndTransactions
 from rmq_store.server.transport.working_bytes import WorkingBytes
 
 Processor: TypeAlias = Callable[[Any, Caller], Awaitable[Any]]
@@ -29,7 +35,16 @@ WORKING_BYTES_MAX: Final = 256 << 20
 class MessagingService:
     """The handlers for a server of `grpc.aio`."""
 
-    def __init__(self, routes: Routes, clients: Clients, sending: Sending, receiving: Receiving) -> None:
+    def __init__(
+        self,
+        check: MethodCheck,
+        routes: Routes,
+        clients: Clients,
+        sending: Sending,
+        receiving: Receiving,
+        transactions: EndTransactions,
+    ) -> None:
+        self._check = check
         self._clients = clients
         self._receiving = receiving
         self._working = WorkingBytes(WORKING_BYTES_MAX, lambda _: None)
@@ -42,44 +57,50 @@ class MessagingService:
             "AckMessage": receiving.ack,
             "ChangeInvisibleDuration": receiving.change_invisible_duration,
             "ForwardMessageToDeadLetterQueue": receiving.forward_to_dead_letters,
-            "EndTransaction": _no_transactions,
+            "EndTransaction": transactions.end,
             "RecallMessage": _no_recall,
         }
 
     def handler(self) -> Any:
         """The handler of all methods."""
         handlers = {name: self._unary(name, processor) for name, processor in self._processors.items()}
-        handlers["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(
-            self._receive,
-            message_class("ReceiveMessageRequest").FromString,
-            message_class("ReceiveMessageResponse").SerializeToString,
+        handlers["ReceiveMessage"] = grpc.stream_stream_rpc_method_handler(
+            self._receive, response_serializer=message_class("ReceiveMessageResponse").SerializeToString
         )
-        command = message_class("TelemetryCommand")
         handlers["Telemetry"] = grpc.stream_stream_rpc_method_handler(
-            self._telemetry, command.FromString, command.SerializeToString
+            self._telemetry, response_serializer=message_class("TelemetryCommand").SerializeToString
         )
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
     def _unary(self, name: str, processor: Processor) -> Any:
-        request, response = message_class(f"{name}Request"), message_class(f"{name}Response")
+        response = message_class(f"{name}Response")
 
-        async def answer(asked: Any, context: Any) -> Any:
-            size = asked.ByteSize()
-            self._working.add(size)
+        async def answer(_: Any, context: Any) -> Any:
+            size = 0
             try:
+                caller = Caller.of(context, self._check.signer)
+                content = await _content(context)
+                size = len(content)
+                self._working.add(size)
                 if self._working.is_full:
                     raise Refusal(Code.TOO_MANY_REQUESTS, "the broker is busy: too many bytes of requests are in work")
-                return await processor(asked, Caller.of(context))
+                asked = _parsed(f"{name}Request", content)
+                self._check(caller.user, name, asked)
+                return await processor(asked, caller)
             except Exception as error:
                 return response(status=status_of(error, name, context.peer()))
             finally:
                 self._working.add(-size)
 
-        return grpc.unary_unary_rpc_method_handler(answer, request.FromString, response.SerializeToString)
+        return grpc.stream_unary_rpc_method_handler(answer, response_serializer=response.SerializeToString)
 
-    async def _receive(self, request: Any, context: Any) -> None:
+    async def _receive(self, _: Any, context: Any) -> None:
         try:
-            await self._receiving.receive(request, Caller.of(context), context.write)
+            caller = Caller.of(context, self._check.signer)
+            request = _parsed("ReceiveMessageRequest", await _content(context))
+            check = partial(self._check, caller.user, "ReceiveMessage", request)
+            check()
+            await self._receiving.receive(request, caller, context.write, check)
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the consumer does not read its messages")
         except Exception as error:
@@ -87,18 +108,39 @@ class MessagingService:
             await context.write(new("ReceiveMessageResponse", status=answer))
 
     async def _telemetry(self, _: Any, context: Any) -> None:
-        async def read() -> Any:
-            command = await context.read()
-            return None if command is grpc.aio.EOF else command
-
         try:
-            await self._clients.telemetry(read, Caller.of(context), context.write)
+            caller = Caller.of(context, self._check.signer)
+
+            async def read() -> Any:
+                content = await context.read()
+                if content is grpc.aio.EOF:
+                    return None
+                command = _parsed("TelemetryCommand", content)
+                self._check(caller.user, "Telemetry", command)
+                return command
+
+            await self._clients.telemetry(read, caller, context.write)
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the client does not read its commands")
         except Exception as error:
             await context.write(new("TelemetryCommand", status=status_of(error, "Telemetry", context.peer())))
 
 
-async def _no_transactions(request: Any, caller: Caller) -> Any:
-    raise Refusal(Code.NOT_IMPLEMENTED, "this broker has no transactions over gRPC")
+async def _content(context: Any) -> bytes:
+    """The bytes of a call's one request. Refusal: it has none."""
+    content = await context.read()
+    if content is grpc.aio.EOF:
+        raise Refusal(Code.BAD_REQUEST, "the call has no request")
+    assert isinstance(content, bytes)
+    return content
+
+
+def _parsed(name: str, content: bytes) -> Any:
+    """A message of a client. Refusal: the bytes are none."""
+    try:
+        return message_class(name).FromString(content)
+    except DecodeError as error:
+        raise Refusal(Code.BAD_REQUEST, f"the bytes are no {name}") from error
 
 
 async def _no_recall(request: Any, caller: Caller) -> Any:

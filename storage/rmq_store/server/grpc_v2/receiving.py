@@ -20,6 +20,7 @@ from rmq_store.server.grpc_definitions.definitions import ms_of, new, timestamp_
 from rmq_store.server.grpc_definitions.enums import Code, FilterType
 from rmq_store.server.grpc_v2.caller import Caller
 from rmq_store.server.grpc_v2.clients import Clients
+from rmq_store.server.grpc_v2.grpc_peer import READ_S
 from rmq_store.server.grpc_v2.held_receives import HeldReceives
 from rmq_store.server.grpc_v2.messages import received_message
 from rmq_store.server.grpc_v2.routes import Routes
@@ -36,8 +37,6 @@ UNREAD_BYTES_MAX: Final = 256 << 20
 
 # minInvisibleTimeMillsForRecv, maxInvisibleTimeMills.
 _INVISIBLE_MS: Final = (10_000, 12 * 3_600_000)
-# A consumer that does not read for so long loses its call.
-_READ_S: Final = 60.0
 # Kept back from a client's deadline, so that "no message" reaches it before.
 _MARGIN_S: Final = 0.2
 # A message that is sent to the dead letters stays hidden meanwhile.
@@ -61,8 +60,9 @@ class Receiving:
         self._workers = workers
         self._unread = WorkingBytes(UNREAD_BYTES_MAX, lambda _: None)
 
-    async def receive(self, request: Any, caller: Caller, write: Write) -> None:
+    async def receive(self, request: Any, caller: Caller, write: Write, check: Callable[[], None]) -> None:
         """ReceiveMessage: a status, messages, and the time. Without messages it waits for `long_polling_timeout`.
+        `check` raises if the client may receive no more; it is asked when there are messages, before they are sent.
 
         A client that goes away while it waits gets none; a message that could not be sent to it is visible again at
         once.
@@ -92,7 +92,8 @@ class Receiving:
         unsent, size = list(popped), sum(len(one.message.body) for one in popped)
         self._unread.add(size)
         try:
-            async with asyncio.timeout(_READ_S):
+            check()
+            async with asyncio.timeout(READ_S):
                 await write(new("ReceiveMessageResponse", status=status(Code.OK)))
                 while unsent:
                     await write(new("ReceiveMessageResponse", message=received_message(unsent[0], invisible_ms)))

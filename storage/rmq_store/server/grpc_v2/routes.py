@@ -13,7 +13,7 @@ from rmq_store.server.grpc_v2.caller import Caller
 from rmq_store.server.grpc_v2.statuses import Refusal, group_of, status, topic_of
 from rmq_store.server.processors.served_store import ServedStore
 
-_STORED_TYPES: Final = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY)
+_STORED_TYPES: Final = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
 # TopicAttributes.java, TOPIC_MESSAGE_TYPE_ATTRIBUTE.
 _TYPE_ATTRIBUTE: Final = "message.type"
 

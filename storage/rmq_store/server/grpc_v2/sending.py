@@ -1,4 +1,7 @@
-"""SendMessage: messages to store (SendMessageActivity.java)."""
+"""SendMessage: messages to store (SendMessageActivity.java).
+
+A half message has the producer group that is named as its topic: clients over gRPC tell no group.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,17 @@ from rmq_store.broker.processor.local_broker import PAGE_CACHE_BUSY_MS
 from rmq_store.broker.rules.timer import DELAY_MS_MAX
 from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS
 from rmq_store.format.frames.message import Message
+from rmq_store.format.properties.property_string import TRANSACTION_PREPARED
 from rmq_store.format.text.host import Host
 from rmq_store.protocol.results import SendResult, SendStatus
 from rmq_store.server.grpc_definitions.definitions import new
-from rmq_store.server.grpc_definitions.enums import Code, Encoding
+from rmq_store.server.grpc_definitions.enums import Code, Encoding, MessageType
 from rmq_store.server.grpc_v2.caller import Caller
+from rmq_store.server.grpc_v2.clients import Clients
 from rmq_store.server.grpc_v2.messages import message_to_store, type_of
 from rmq_store.server.grpc_v2.routes import Routes, accepted_types
 from rmq_store.server.grpc_v2.statuses import Refusal, status, topic_of
+from rmq_store.server.grpc_v2.transactions import transaction_id
 from rmq_store.server.grpc_v2.workers import Workers
 from rmq_store.server.processors.served_store import ServedStore
 
@@ -35,24 +41,34 @@ _CODES: Final = {
 class Sending:
     """Stores what clients send, by one thread: the messages of a client keep their order."""
 
-    def __init__(self, served: ServedStore, routes: Routes, workers: Workers) -> None:
+    def __init__(self, served: ServedStore, routes: Routes, clients: Clients, workers: Workers) -> None:
         assert _COMPRESSED & COMPRESSION_FLAGS
         self._served = served
         self._routes = routes
+        self._clients = clients
         self._workers = workers
         self._timeout_ms = served.store.config.sync_flush_timeout
+        self._half_count = 0
 
     async def send(self, request: Any, caller: Caller) -> Any:
-        """SendMessage. Several messages of one request become visible at once, and are of one topic.
+        """SendMessage. Several messages of one request become visible at once, and are of one topic. The sender
+        of a half message is from now on one of the producers that are asked how transactions of the topic end.
 
         Raises:
             Refusal: a message breaks a rule; none was stored.
         """
         messages, is_compressed = self._checked(request)
-        results = await self._workers.run(lambda: self._store(messages, is_compressed, caller.host))
+        is_half = TRANSACTION_PREPARED in messages[0].properties
+        if is_half:
+            self._clients.produces(caller, messages[0].topic)
+        store = self._store_half if is_half else self._store
+        results = await self._workers.run(lambda: store(messages, is_compressed, caller.host))
         codes = {_CODES[result.status] for result in results}
         code = codes.pop() if len(codes) == 1 else Code.MULTIPLE_RESULTS
-        return new("SendMessageResponse", status=status(code), entries=[_entry(result) for result in results])
+        entries = [_entry(result) for result in results]
+        if is_half:
+            entries[0].transaction_id = transaction_id(results[0].queue_offset, results[0].commit_log_offset)
+        return new("SendMessageResponse", status=status(code), entries=entries)
 
     def _checked(self, request: Any) -> tuple[list[Message], bool]:
         if not 0 < len(request.messages) <= MESSAGES_MAX:
@@ -72,6 +88,9 @@ class Sending:
         is_compressed = any(one.system_properties.body_encoding == Encoding.GZIP for one in request.messages)
         if is_compressed and len(request.messages) > 1:
             raise Refusal(Code.BAD_REQUEST, "a compressed message is sent in a request of its own")
+        kinds = {type_of(one.system_properties) for one in request.messages}
+        if MessageType.TRANSACTION in kinds and len(request.messages) > 1:
+            raise Refusal(Code.BAD_REQUEST, "a half message is sent in a request of its own")
         bytes_max = self._served.store.config.max_message_size
         messages = [message_to_store(message, name, bytes_max) for message in request.messages]
         for message in messages:
@@ -90,6 +109,23 @@ class Sending:
             )
             return [sent]
         return store.send_all(messages, lock_timeout_ms=wait_ms, flush_timeout_ms=self._timeout_ms, born_host=born_host)
+
+    def _store_half(self, messages: list[Message], is_compressed: bool, born_host: Host | None) -> list[SendResult]:
+        """Store a half message for the next queue of its topic, which exists from now on."""
+        (message,) = messages
+        topic = self._routes.topic(message.topic)
+        if self._served.store.find_topic(message.topic) is None:
+            self._served.store.create_topic(message.topic, topic.write_queue_nums, exist_ok=True)
+        self._half_count += 1
+        sent = self._served.broker.send(
+            message,
+            self._half_count % max(topic.write_queue_nums, 1),
+            self._timeout_ms,
+            message.topic,
+            sys_flag=_COMPRESSED if is_compressed else 0,
+            born_host=born_host,
+        )
+        return [sent]
 
     def _check_delivery_time(self, message: Message) -> None:
         ahead_ms = (message.deliver_timestamp_ms or 0) - self._served.store.clock()

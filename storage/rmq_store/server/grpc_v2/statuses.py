@@ -17,6 +17,7 @@ from rmq_store.errors import (
 )
 from rmq_store.format.text.names import SYSTEM_GROUPS, is_system_group, is_system_topic, validate_group, validate_topic
 from rmq_store.protocol.errors import ResponseCode
+from rmq_store.server.access.method_check import NotSignedError
 from rmq_store.server.grpc_definitions.definitions import new
 from rmq_store.server.grpc_definitions.enums import Code
 
@@ -27,6 +28,7 @@ _MESSAGE_CHARACTERS_MAX: Final = 1024
 
 # First match counts.
 _CODES: Final[tuple[tuple[type[StoreError], Code], ...]] = (
+    (NotSignedError, Code.UNAUTHORIZED),
     (InvalidReceiptHandleError, Code.INVALID_RECEIPT_HANDLE),
     (UnknownTopicError, Code.TOPIC_NOT_FOUND),
     (ReadOnlyError, Code.FORBIDDEN),
@@ -41,6 +43,7 @@ _OF_RESPONSES: Final = {
     ResponseCode.MESSAGE_ILLEGAL: Code.BAD_REQUEST,
     ResponseCode.INVALID_PARAMETER: Code.BAD_REQUEST,
     ResponseCode.NO_PERMISSION: Code.FORBIDDEN,
+    ResponseCode.ILLEGAL_OPERATION: Code.PRECONDITION_FAILED,
     ResponseCode.TOPIC_NOT_EXIST: Code.TOPIC_NOT_FOUND,
     ResponseCode.SUBSCRIPTION_PARSE_FAILED: Code.ILLEGAL_FILTER_EXPRESSION,
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: Code.CONSUMER_GROUP_NOT_FOUND,

@@ -1,7 +1,8 @@
 """Keeps what each connection has told of itself: its client ids, whose they are, and the groups in which they produce.
 
 Replies and questions about transactions go to whoever has told a client id or a group. So a client id belongs to one
-user as long as one of its connections lives, and nothing is sent to the producers that Java makes for itself.
+user as long as one of its connections lives, and nothing is sent to the producers that Java makes for itself. Clients
+over gRPC are on the same lists.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ from rmq_store.server.requests.request import Peer, refusal
 
 CONNECTION_NAMES_MAX: Final = 2000
 """Client ids of one connection, and groups in which they produce, all together."""
-_CLIENT_ID_CHARACTERS_MAX: Final = 255
+CLIENT_ID_CHARACTERS_MAX: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """A client of a producer group, as its last heartbeat has told."""
+    """A client of a producer group, as it has told last. `topic`: half messages of this one only may be shown to it."""
 
     client_id: str
     peer: Peer
     language: int
     version: int
+    topic: str | None = None
 
 
 @dataclass(slots=True)
@@ -52,8 +54,8 @@ class ConnectedClients:
             MQBrokerError: 16, a connection of another user has it; 1, it is no client id, or the connection has told
                 too many names.
         """
-        if not (client_id.isprintable() and 0 < len(client_id) <= _CLIENT_ID_CHARACTERS_MAX):
-            remark = f"a client id has 1 to {_CLIENT_ID_CHARACTERS_MAX} printable characters, not {client_id[:64]!r}"
+        if not (client_id.isprintable() and 0 < len(client_id) <= CLIENT_ID_CHARACTERS_MAX):
+            remark = f"a client id has 1 to {CLIENT_ID_CHARACTERS_MAX} printable characters, not {client_id[:64]!r}"
             raise refusal(ResponseCode.SYSTEM_ERROR, remark)
         with self._turn:
             self._refuse_foreign(client_id, user, peer)
@@ -68,7 +70,7 @@ class ConnectedClients:
             self._refuse_foreign(client_id, user, peer)
 
     def produces(self, group: str, producer: Producer) -> None:
-        """Note that a client produces in a group; nothing is noted of the producers that Java makes for itself.
+        """Note that a client produces in a group. Nothing is noted of the producers that Java makes for itself.
 
         Raises:
             UsageError: no name of a group.
@@ -88,20 +90,32 @@ class ConnectedClients:
     def left(self, group: str, client_id: str) -> None:
         """Forget that a client produces in a group."""
         with self._turn:
-            producer = self._producers.get(group, {}).get(client_id)
-            if producer is not None:
-                self._told[producer.peer].discard((group, client_id))
+            known = self._producers.get(group, {}).get(client_id)
+            if known is not None:
+                self._told[known.peer].discard((group, client_id))
                 self._forget(group, client_id)
 
-    def producer(self, client_id: str) -> Peer | None:
-        """The connection of a client that produces, in whichever group; None: it is not online here."""
+    def produces_no_more(self, peer: Peer) -> None:
+        """Forget all groups in which the clients of a connection produce; their client ids stay theirs."""
         with self._turn:
-            return next((known[client_id].peer for known in self._producers.values() if client_id in known), None)
+            for group, client_id in list(self._told.get(peer, ())):
+                if group is not None:
+                    self._told[peer].discard((group, client_id))
+                    self._forget(group, client_id)
 
-    def producers(self, group: str) -> list[Producer]:
-        """The connected clients of a producer group."""
+    def producer(self, client_id: str) -> Peer | None:
+        """The connection of a client that produces half messages of any topic, in whichever group; None: it is not
+        online here.
+        """
         with self._turn:
-            return list(self._producers.get(group, {}).values())
+            found = (known[client_id] for known in self._producers.values() if client_id in known)
+            return next((one.peer for one in found if one.topic is None), None)
+
+    def producers(self, group: str, topic: str | None = None) -> list[Producer]:
+        """The connected clients of a producer group; with a topic those that its half messages may be shown to."""
+        with self._turn:
+            known = self._producers.get(group, {}).values()
+            return [one for one in known if topic is None or one.topic in (None, topic)]
 
     def disconnected(self, peer: Peer) -> None:
         """Forget all that a connection has told."""

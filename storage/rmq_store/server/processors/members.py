@@ -71,7 +71,7 @@ class Members:
         self._on_left = on_left
         self._turn = threading.RLock()
         self._consumers: dict[str, dict[str, Member]] = {}
-        self._connected = ConnectedClients()
+        self.connected = ConnectedClients()
         self._known_ids: dict[str, list[str]] = {}
 
     # -- requests ---------------------------------------------------------------------------------------------------
@@ -82,11 +82,11 @@ class Members:
         """
         beat = HeartbeatData.decode(request.command.body)
         _check_size(beat)
-        self._connected.claim(beat.client_id, _user(request), request.peer)
+        self.connected.claim(beat.client_id, _user(request), request.peer)
         errors: list[Exception] = []
         for producer in beat.producer_data_set:
             try:
-                self._connected.produces(producer.group_name, _producer(request, beat.client_id))
+                self.connected.produces(producer.group_name, _producer(request, beat.client_id))
             except (UsageError, MQBrokerError) as error:
                 errors.append(error)
         for consumer in beat.consumer_data_set:
@@ -101,9 +101,9 @@ class Members:
     def unregister(self, request: Request) -> RemotingCommand:
         """35. MQBrokerError 16: the client id is that of another user."""
         header = request.header(UnregisterClientRequestHeader)
-        self._connected.check_owner(header.client_id, _user(request), request.peer)
+        self.connected.check_owner(header.client_id, _user(request), request.peer)
         if header.producer_group is not None:
-            self._connected.left(header.producer_group, header.client_id)
+            self.connected.left(header.producer_group, header.client_id)
         if header.consumer_group is not None:
             self._on_left(header.consumer_group, header.client_id)
             self._leave(header.consumer_group, header.client_id)
@@ -175,15 +175,15 @@ class Members:
 
     def producer_peer(self, client_id: str) -> Peer | None:
         """The connection of a client that produces, in whichever group; None: it is not online here."""
-        return self._connected.producer(client_id)
+        return self.connected.producer(client_id)
 
-    def producer_peers(self, group: str) -> list[Peer]:
-        """The connections of a producer group."""
-        return [one.peer for one in self._connected.producers(group)]
+    def producer_peers(self, group: str, topic: str | None = None) -> list[Peer]:
+        """The connections of a producer group; with a topic those that its half messages may be shown to."""
+        return [one.peer for one in self.connected.producers(group, topic)]
 
     def producer_connection(self, group: str) -> ProducerConnection | None:
         """204: the connected producers; None if there is none."""
-        producers = self._connected.producers(group)
+        producers = self.connected.producers(group)
         return ProducerConnection(connection_set=tuple(map(_connection, producers))) if producers else None
 
     def consumer_peers(self, group: str) -> list[Peer]:
@@ -200,7 +200,7 @@ class Members:
                 for client_id, member in members.items()
                 if member.peer is peer
             ]
-        self._connected.disconnected(peer)
+        self.connected.disconnected(peer)
         for group, client_id in gone:
             self._leave(group, client_id)
 

@@ -26,7 +26,8 @@ _COMMIT, _ROLLBACK = int(SysFlag.TRANSACTION_COMMIT), int(SysFlag.TRANSACTION_RO
 class TransactionProcessor:
     """Ends transactions of clients. `on_stored(topic, queue id)` is told of a committed message.
 
-    It is also the producers that `TransactionChecks` asks: those that are connected. Safe for threads.
+    It is also the producers that `TransactionChecks` asks: those that are connected, over remoting or gRPC. Safe for
+    threads.
     """
 
     def __init__(self, served: ServedStore, members: Members, on_stored: Callable[[str, int], None]) -> None:
@@ -39,17 +40,33 @@ class TransactionProcessor:
         """37. An end that was stored before, and one that says nothing, are answered with success."""
         header = request.header(EndTransactionRequestHeader)
         if header.commit_or_rollback in (_COMMIT, _ROLLBACK):
-            is_commit = header.commit_or_rollback == _COMMIT
-            half = self._served.store.transactions.end(
+            self.finish(
                 header.producer_group,
                 header.tran_state_table_offset,
                 header.commit_log_offset,
-                commit=is_commit,
+                commit=header.commit_or_rollback == _COMMIT,
                 from_check=bool(header.from_transaction_check),
             )
-            if half is not None and is_commit:
-                self._on_stored(half.topic, half.queue_id)
         return request.answer()
+
+    def finish(
+        self,
+        group: str,
+        queue_offset: int,
+        commit_log_offset: int,
+        *,
+        commit: bool,
+        from_check: bool,
+        topic: str | None = None,
+        unique_key: str | None = None,
+    ) -> None:
+        """Commit or roll back; see `Transactions.end`, which says what it raises."""
+        half = self._served.store.transactions.end(
+            group, queue_offset, commit_log_offset, commit=commit, from_check=from_check, topic=topic,
+            unique_key=unique_key,
+        )  # fmt: skip
+        if half is not None and commit:
+            self._on_stored(half.topic, half.queue_id)
 
     def is_there(self, group: str) -> bool:
         """See `Producers.is_there`."""
@@ -57,7 +74,7 @@ class TransactionProcessor:
 
     def ask(self, half: PendingHalf, message: StoredMessage) -> bool:
         """See `Producers.ask`: one of the group's connections, any of them (getAvailableChannel)."""
-        peers = self._members.producer_peers(half.group)
+        peers = self._members.producer_peers(half.group, half.topic)
         if not peers:
             return False
         question = request_of(

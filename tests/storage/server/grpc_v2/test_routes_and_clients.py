@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -11,12 +10,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from helpers.grpc_stub import Stub
+from helpers.grpc_stub import Stub, Talk
 from rmq_store import StoreConfig
 from rmq_store.broker.metadata.topics import PERM_READ, TopicConfig
 from rmq_store.errors import UsageError
 from rmq_store.server.broker_server import BrokerServer
-from rmq_store.server.grpc_definitions.definitions import new
 from rmq_store.server.grpc_definitions.enums import AddressScheme, ClientType, Code, MessageType, Permission
 from rmq_store.server.grpc_v2 import clients
 from rmq_store.server.grpc_v2.routes import accepted_types
@@ -38,7 +36,8 @@ def test_a_route_names_each_queue_and_the_grpc_address(server: BrokerServer, stu
     assert [one.id for one in answer.message_queues] == [0, 1, 2]
     one = answer.message_queues[0]
     assert (one.topic.name, one.permission) == ("Orders", Permission.READ_WRITE)
-    assert list(one.accept_message_types) == [MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY]
+    kinds = [MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION]
+    assert list(one.accept_message_types) == kinds
     assert (one.broker.name, one.broker.id) == (server.store.broker_name, 0)
     [address] = one.broker.endpoints.addresses
     assert one.broker.endpoints.scheme == AddressScheme.IPv4
@@ -104,26 +103,6 @@ def test_an_assignment_is_one_queue_for_all(server: BrokerServer, stub: Stub) ->
 def test_a_topic_made_for_a_type_accepts_that_type_only() -> None:
     assert accepted_types(TopicConfig("T", attributes={"message.type": "FIFO"})) == (MessageType.FIFO,)
     assert TopicConfig("T", perm=PERM_READ).readable
-
-
-class Talk:
-    """A stream of telemetry: `say` a command, `hear` an answer."""
-
-    def __init__(self, stub: Stub) -> None:
-        self._said: queue.Queue[object] = queue.Queue()
-        self._stream = stub.telemetry(iter(self._said.get, None))
-
-    def say(self, **settings: object) -> None:
-        self._said.put(new("TelemetryCommand", settings=settings))
-
-    def hear(self) -> object:
-        return next(self._stream)
-
-    def ends(self) -> bool:
-        return next(self._stream, None) is None
-
-    def close(self) -> None:
-        self._said.put(None)
 
 
 def test_settings_of_a_producer_are_answered_with_limits_and_back_off(server: BrokerServer, stub: Stub) -> None:
@@ -207,11 +186,9 @@ def test_a_consumer_holds_its_topics_until_it_leaves(server: BrokerServer, stub:
     assert not shares(server, "cg", "Orders")
 
 
-def test_a_silent_consumer_leaves_its_group(
-    server: BrokerServer, stub: Stub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_consumer_leaves_its_group(server: BrokerServer, stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "_EXPIRY_S", -1.0)
-    monkeypatch.setattr(clients, "_EXPIRY_LOOK_S", 0.01)
+    monkeypatch.setattr(clients, "_LOOK_S", 0.01)
     with BrokerServer(server.store.path.parent / "second", create=True, grpc_port=0) as second:
         other = Stub(str(second.grpc_address))
         other.receive("cg", "Orders")
@@ -229,8 +206,6 @@ def test_a_client_without_a_usable_id_is_refused(server: BrokerServer, client_id
 
 
 def test_what_is_not_here_says_so(stub: Stub) -> None:
-    ended = stub.call("EndTransaction", topic={"name": "Orders"}, transaction_id="t")
-    assert ended.status.code == Code.NOT_IMPLEMENTED and "transactions" in ended.status.message
     recalled = stub.call("RecallMessage", topic={"name": "Orders"}, recall_handle="h")
     assert recalled.status.code == Code.NOT_IMPLEMENTED
     unknown = stub.channel.unary_unary("/apache.rocketmq.v2.MessagingService/SyncLiteSubscription")
