@@ -28,7 +28,7 @@ def test_a_wrong_secret_is_refused(row: str, tmp_path: Path) -> None:
     users = tmp_path / "users.toml"
     users.touch(0o600)
     users.write_text(USERS)
-    with BrokerServer(tmp_path / "store", config=SCRATCH_CONFIG, create=True, acl_file=users) as server:
+    with BrokerServer(tmp_path / "store", config=SCRATCH_CONFIG, create=True, acl_file=users, grpc_port=0) as server:
         server.store.create_topic("Orders", queue_count=1)
         place = Place(server.address, server.grpc_address or "", ("shop", "secret of the shop"))
         with start_client(row, place, tmp_path) as client:

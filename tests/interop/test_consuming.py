@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from helpers.interop.matrix import GRPC, JAVA
 from helpers.interop.program import Program
 from rmq_store import Message
 from rmq_store.testing import RmqTestBroker
@@ -17,7 +18,10 @@ LADDER_DELIVERIES = 17
 
 
 @pytest.fixture
-def consume(client: Program, topic: str, group: str) -> Iterator[Any]:
+def consume(row: str, client: Program, broker: RmqTestBroker, topic: str, group: str) -> Iterator[Any]:
+    if row in GRPC:  # a new group would begin at the end; only remoting clients can ask for the first message
+        broker.store.commit_offsets(group, {(topic, 0): 0, (topic, 1): 0})
+
     def start(mode: str = "concurrent", **fields: object) -> None:
         client.ask("consume", topic=topic, group=group, mode=mode, **fields)
 
@@ -51,11 +55,12 @@ def everything_arrives(client: Program, broker: RmqTestBroker, topic: str, start
 
 @pytest.mark.column("concurrent")
 def test_a_consumer_gets_everything_once(
-    client: Program, broker: RmqTestBroker, topic: str, group: str, consume: Any
+    row: str, client: Program, broker: RmqTestBroker, topic: str, group: str, consume: Any
 ) -> None:
     everything_arrives(client, broker, topic, consume)
-    client.ask("leave")
-    broker.wait_until(lambda: committed(broker, group, topic) == 7)
+    if row not in GRPC:  # there an offset moves at a later receive
+        client.ask("leave")
+        broker.wait_until(lambda: committed(broker, group, topic) == 7)
 
 
 @pytest.mark.column("ordered")
@@ -126,9 +131,17 @@ def test_a_consumer_gets_what_fits_its_expression(
     assert len(client.ask("received", count=2, timeoutMs=1000)) == 1
 
 
+def to_next_delivery(row: str, broker: RmqTestBroker) -> None:
+    """Over gRPC a message that failed is hidden; else it waits in a delay level."""
+    if row in GRPC:
+        broker.clock.advance(hours=3)
+    else:
+        broker.wait_until(lambda: broker.advance_to_next_due() is not None)
+
+
 @pytest.mark.column("retries to DLQ")
 def test_a_message_that_always_fails_becomes_a_dead_letter(
-    client: Program, broker: RmqTestBroker, topic: str, group: str, consume: Any
+    row: str, client: Program, broker: RmqTestBroker, topic: str, group: str, consume: Any
 ) -> None:
     """With RocketMQ's default, sixteen retries in four hours and three quarters."""
     send(broker, topic, "bad")
@@ -136,12 +149,13 @@ def test_a_message_that_always_fails_becomes_a_dead_letter(
     consume(fails=True)
     for delivery in range(1, LADDER_DELIVERIES + 1):
         assert len(got(client, delivery)) == delivery
-        if delivery < LADDER_DELIVERIES:
-            broker.wait_until(lambda: broker.advance_to_next_due() is not None)
+        if delivery < LADDER_DELIVERIES or row in GRPC:  # there it is a dead letter when it would come again
+            to_next_delivery(row, broker)
     broker.wait_until(lambda: broker.dead_letters(group) == [b"bad"])
     attempts = [each["attempt"] for each in client.ask("received", count=1, timeoutMs=0)]
     assert attempts == list(range(1, LADDER_DELIVERIES + 1))
-    assert 4.7 < (broker.clock() - before) / 3_600_000 < 4.8
+    if row in JAVA:  # over gRPC the client hides a message for as long as the settings of its group say
+        assert 4.7 < (broker.clock() - before) / 3_600_000 < 4.8
 
 
 @pytest.mark.column("request-reply")

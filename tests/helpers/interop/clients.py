@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,8 +85,16 @@ def remoting_java(version: str) -> Start:
     return start
 
 
+def python_grpc(place: Place, home: Path) -> Program:
+    """RocketMQ's official Python client."""
+    return Program(
+        [sys.executable, SOURCES / "python" / "grpc_client.py", place.grpc, *place.keys], directory=home
+    )
+
+
 STARTS: Final[dict[str, Start]] = {
     "Java 4.9.7": remoting_java("4.9.7"),
     "Java 5.5.0": remoting_java("5.5.0"),
+    "Python gRPC": python_grpc,
 }
 """The client of each row."""

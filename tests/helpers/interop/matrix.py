@@ -42,6 +42,7 @@ CANNOT_BE: Final[dict[tuple[str, str], Cell]] = {
     ("Java 4.9.7", "timer"): Cell("no", "its clients know delay levels only"),
     ("Java 4.9.7", "POP"): _NOT_IN_4,
     **{(row, "simple"): Cell("no", "a consumer of gRPC") for row in (*JAVA, CPP)},
+    **{(row, "ordered"): Cell("no", "the server refuses ordered groups, 50502") for row in GRPC},
     **{
         (row, column): _NOT_IN_GRPC
         for row in GRPC
@@ -53,7 +54,8 @@ CANNOT_BE: Final[dict[tuple[str, str], Cell]] = {
 
 
 REFUSED: Final[dict[tuple[str, str], str]] = {
-    ("Java 5.5.0", "recall"): "CODE: 3 ",
+    ("Java 5.5.0", "recall"): "CODE: 16 ",
+    ("Python gRPC", "recall"): "50100",
 }
 """Cells whose test must end with an answer of the server that has this text."""
 
