@@ -89,22 +89,23 @@ def bare_server(number: int) -> Iterator[Callable[[], int]]:
 
 @contextlib.contextmanager
 def busy(number: int, address: str, topic: str, count: int) -> Iterator[Callable[[float], list[int]]]:
-    """One process of a crew: `count` connections, each of which sends a message of 100 B and pulls, again and again.
-    Each call goes on for so many seconds, and returns the rounds of every connection.
+    """One process of a crew: in each call `count` connections, each of which sends a message of 100 B and pulls, again
+    and again for so many seconds. Returns the rounds of every one.
     """
     raise_file_limit()
     with asyncio.Runner() as runner:
-        clients = [_Busy(topic, number % 4) for number in range(count)]
-
-        async def connect() -> None:
-            for client in clients:
-                await client.connect(address)
 
         async def work(duration_s: float) -> list[int]:
+            # New ones each time: between two calls a server closes those that are silent for too long.
+            clients = [_Busy(topic, number % 4) for number in range(count)]
+            for client in clients:
+                await client.connect(address)
             end_s = time.monotonic() + duration_s
-            return await asyncio.gather(*(client.work(end_s) for client in clients))
+            rounds = await asyncio.gather(*(client.work(end_s) for client in clients))
+            for client in clients:
+                await client.close()
+            return rounds
 
-        runner.run(connect())
         yield lambda duration_s: runner.run(work(duration_s))
 
 
@@ -127,6 +128,10 @@ class _Busy:
     async def connect(self, address: str) -> None:
         host, _, port = address.rpartition(":")
         self._reader, self._writer = await asyncio.open_connection(host, int(port))
+
+    async def close(self) -> None:
+        self._writer.close()
+        await self._writer.wait_closed()
 
     async def work(self, end_s: float) -> int:
         """Rounds until `end_s`, one at least."""

@@ -41,11 +41,20 @@ OWED = {
     "send-back": ("java-send-back",),
     "push consumer": ("java-push-message", "java-push-batch-{body}", "java-push-arrow-{body}"),
     "a served store beside Java": (
-        "server-pulls-{body}", "server-batches-{body}", "server-singles-1", "server-singles-16",
-        "server-sync-singles-1", "server-sync-singles-16", "server-long-poll-p50", "server-long-poll-p99",
+        "server-pulls-{body}",
+        "server-batches-{body}",
+        "server-singles-1",
+        "server-singles-16",
+        "server-sync-singles-1",
+        "server-sync-singles-16",
+        "server-long-poll-p50",
+        "server-long-poll-p99",
     ),
     "connections and start of a served store": (
-        "server-idle-connection", "server-busy-all", "server-busy-least-served", "server-start-fixture",
+        "server-idle-connection",
+        "server-busy-all",
+        "server-busy-least-served",
+        "server-start-fixture",
         "server-start-command",
     ),
     "outbox and inbox": tuple(

@@ -26,7 +26,7 @@ def test_an_answered_request_has_its_effect_and_a_repeated_one_at_most_once_more
 
 @pytest.mark.slow
 def test_the_same_inside_of_the_store_at_many_operations(run_part: Run) -> None:
-    counters = run_part(PART, 4 * PART.harness)
+    counters = run_part(PART, 3 * PART.harness)
     assert not counters.violations, counters
     operations = {name.partition(": ")[2] for name in counters.seen} - set(points.POINTS)
     assert {"store appended_end", "write segment", "rename config/consumerOffset.json"} <= operations

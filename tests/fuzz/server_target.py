@@ -99,16 +99,19 @@ def _check_answers(requests: list[RemotingCommand], answers: list[RemotingComman
 
 
 @functools.cache
-def _of_process(pid: int) -> ServerFuzz:
-    from fuzz.targets import scratch_file
-
-    return ServerFuzz(scratch_file(f"servers/{pid}", b"").parent)
+def _of_process(pid: int, base: Path) -> ServerFuzz:
+    return ServerFuzz(base)
 
 
 def run_server(data: bytes) -> None:
-    """An empty input makes no server: a process that has one has threads, and cannot be forked."""
+    """An empty input makes no server: a process that has one has threads, and cannot be forked. It makes the directory
+    of those to come, which ends with this process.
+    """
+    from fuzz.targets import scratch
+
+    base = scratch()
     if data:
-        _of_process(os.getpid()).execute(data)
+        _of_process(os.getpid(), base).execute(data)
 
 
 # -- seeds ------------------------------------------------------------------------------------------------------------

@@ -39,15 +39,6 @@ _JAVA: Final = (
     "`rmq broker run --listen` with defaults."
 )
 _CLIENT: Final = "One client of RocketMQ in Java asks both, in turn."
-_PULL_LIMIT: Final = (
-    "A pull brings 32 messages at most: each is a request whose frame, header and answer are Python's, in one process "
-    "that runs one thread at a time."
-)
-_SINGLE_LIMIT: Final = (
-    "Python: a send passes from the thread of the sockets to the one that stores and back, which is two switches "
-    "of threads beside the frame, the header and the append."
-)
-_LATENCY_LIMIT: Final = "The switches between the threads of the sockets, of the sends, of the holds and of the pulls."
 _numbers = itertools.count()
 
 
@@ -169,12 +160,9 @@ def waiting(scratch: Scratch) -> Iterator[Pair]:
 
 def _case(
     name: str, title: str, body_bytes: int, yardstick: str, target: Target | None, settings: tuple[str, ...],
-    prepare: Callable[[Scratch], Any], limit: str, unit: str = "msgs/s", figures: tuple[str, ...] = (),
+    prepare: Callable[[Scratch], Any], unit: str = "msgs/s",
 ) -> Case:  # fmt: skip
-    return Case(
-        name, title, "server", body_bytes, yardstick, unit, target, (*settings, _JAVA), prepare, limit, peers=True,
-        figures=figures,
-    )  # fmt: skip
+    return Case(name, title, "server", body_bytes, yardstick, unit, target, (*settings, _JAVA), prepare, peers=True)
 
 
 def _cases() -> Iterator[Case]:
@@ -182,12 +170,12 @@ def _cases() -> Iterator[Case]:
         yield _case(
             f"server-pulls-{size}", "pulls of a served store", size, "RocketMQ's broker", Target(0.5),
             (_CLIENT, f"LitePull consumer, batches of {PULL_BATCH}, {READ[size]:,} messages in {QUEUES} queues."),
-            partial(pulling, body_bytes=size), _PULL_LIMIT,
+            partial(pulling, body_bytes=size),
         )  # fmt: skip
         yield _case(
             f"server-batches-{size}", "batch sends to a served store", size, "RocketMQ's broker", Target(0.5),
             (_CLIENT, f"One thread, batches of {SEND_BATCH}, {SENT[size]:,} messages."),
-            partial(sending_batches, body_bytes=size), _SINGLE_LIMIT,
+            partial(sending_batches, body_bytes=size),
         )  # fmt: skip
     for flush, counts in (("ASYNC_FLUSH", SINGLES), ("SYNC_FLUSH", SYNC_SINGLES)):
         for threads, limit in ((1, 0.5), (16, 0.25)):
@@ -197,14 +185,14 @@ def _cases() -> Iterator[Case]:
                 f"single sends to a served store, {threads} thread{'s' * (threads > 1)}{f', {flush}' * is_sync}",
                 BODY_BYTES[0], "RocketMQ's broker", None if is_sync else Target(limit),
                 (_CLIENT, f"{counts[threads]:,} messages."),
-                partial(sending_singles, threads=threads, flush=flush), _SINGLE_LIMIT,
+                partial(sending_singles, threads=threads, flush=flush),
             )  # fmt: skip
     for figure, limit in (("p50", 1.5), ("p99", 2.0)):
         yield _case(
-            f"server-long-poll-{figure}", "a held pull, from the send of its message to its answer", BODY_BYTES[0],
-            "RocketMQ's broker", Target(limit, at_least=False),
+            f"server-long-poll-{figure}", f"a held pull, from the send of its message to its answer, {figure}",
+            BODY_BYTES[0], "RocketMQ's broker", Target(limit, at_least=False),
             (f"{HELD:,} messages in each run, one by one; two bare sockets in one thread, the same for both.",),
-            partial(_one_of, at=("p50", "p99").index(figure)), _LATENCY_LIMIT, "ms",
+            partial(_one_of, at=("p50", "p99").index(figure)), "ms",
         )  # fmt: skip
 
 

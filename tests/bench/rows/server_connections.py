@@ -108,7 +108,6 @@ CASES = (
         target=Target(10, at_least=False, ours_at_most=KIB_MAX),
         settings="Growth of the server's RssAnon; each client has asked one request, and asks one more afterwards.",
         prepare=idle_memory,
-        limit="Python objects of a connection: its transport, its frame decoder, and what counts its requests.",
     ),
     Case(
         name="server-busy",
@@ -120,7 +119,6 @@ CASES = (
         target=Target(0.8),
         settings=f"A round: a send of 100 B and a pull of it. {BUSY_S:.0f} s, clients in {PROCESSES} processes.",
         prepare=busy_beside_idle,
-        limit="The server's Python, which shares two processors with the clients.",
         figures=("all", "least-served"),
     ),
 )

@@ -77,7 +77,6 @@ CASES = (
         target=Target(FIXTURE_STARTS, at_least=False, ours_at_most=FIXTURE_MS_MAX),
         settings="In a fresh process that has imported pytest only: what the first test of a suite waits for.",
         prepare=lambda scratch: starting(scratch, fixture_ms),
-        limit="Imports: pyarrow, numpy and the modules of the server.",
     ),
     Case(
         name="server-start-command",
@@ -89,6 +88,5 @@ CASES = (
         target=Target(COMMAND_STARTS, at_least=False, ours_at_most=COMMAND_MS_MAX),
         settings="From the start of the process to the address in the port file.",
         prepare=lambda scratch: starting(scratch, command_ms),
-        limit="Imports: pyarrow, numpy, the command and the modules of the server.",
     ),
 )

@@ -39,7 +39,7 @@ PORT: Final = 0
 # fewer, the kill comes at its end.
 OPERATIONS: Final = (8, 24, 64)
 MORE_STORING: Final = 4
-SOONEST: Final = (*[("a commit", points.STORING)] * MORE_STORING, *[("an offset", points.ANSWERED)] * 2)
+SOONEST: Final = (*[("a commit", points.VISIBLE)] * 2, *[("an offset", points.ANSWERED)] * 2)
 FLUSHES: Final = ("ASYNC_FLUSH", "SYNC_FLUSH")
 
 
@@ -303,6 +303,6 @@ PARTS = (
     Part(
         "served", "30", "a server killed at each point of a request", "kills",
         harness=len(SOONEST) + len(WORKS) * len(points.POINTS), crash=1000, soak=5000, chunk=500, run=run,
-        protections=("answers_last", "offsets_at_once", "one_unit"), bites_within=96, by_cycle=True,
+        protections=("answers_last", "offsets_at_once", "one_unit"), bites_within=32, by_cycle=True,
     ),
 )  # fmt: skip

@@ -22,19 +22,21 @@ READ: Final = "read, not queued"
 QUEUED: Final = "queued"
 TAKEN: Final = "in the processor, before the store's call"
 STORING: Final = "in the store's call"
+VISIBLE: Final = "in the store's call, behind its first append"
 STORED: Final = "stored, not answered"
 HALF: Final = "half of the answer written"
 ANSWERED: Final = "answered"
 
-POINTS: Final = (UNREAD, READ, QUEUED, TAKEN, STORING, STORED, HALF, ANSWERED)
+POINTS: Final = (UNREAD, READ, QUEUED, TAKEN, STORING, VISIBLE, STORED, HALF, ANSWERED)
 NOT_STORED: Final = frozenset((UNREAD, READ, QUEUED, TAKEN))
 
 
 class Armed:
     """Kills its process when the request `opaque` comes by `point`.
 
-    STORING: before the operation number `operation` on a file or a mapped word, or at the end of the store's call if it
-    has fewer; `notes` then says which operation it was.
+    STORING: before the operation number `operation` on a file or a mapped word. VISIBLE: before the first one behind an
+    append that others see already. Both at the end of the store's call if it has no such operation; `notes` says which
+    one it was.
     """
 
     def __init__(self, point: str, opaque: int, operation: int, root: Path, notes: Path) -> None:
@@ -44,6 +46,7 @@ class Armed:
         self._root = root
         self._notes = notes
         self._answer = b""
+        self._is_visible = False
         # Of the thread that has the request.
         self._own = threading.local()
 
@@ -111,19 +114,22 @@ class Armed:
         if not getattr(self._own, "hit", False):
             return call(*given, **options)
         self._die_at(TAKEN)
-        self._own.storing = self._point == STORING
+        self._own.storing = self._point in (STORING, VISIBLE)
         result = call(*given, **options)
         self._own.storing = False
-        self._die_at(STORING)
-        self._die_at(STORED)
+        for point in (STORING, VISIBLE, STORED):
+            self._die_at(point)
         return result
 
     def _operation(self, operation: str, path: str) -> None:
-        if getattr(self._own, "storing", False):
-            if not self._left:
-                self._notes.write_text(f"{operation} {kind_of(path, self._root)}", encoding="utf-8")
-                die()
-            self._left -= 1
+        if not getattr(self._own, "storing", False):
+            return
+        if self._is_visible or (self._point == STORING and not self._left):
+            self._notes.write_text(f"{operation} {kind_of(path, self._root)}", encoding="utf-8")
+            die()
+        self._left -= 1
+        # The word is stored behind this call.
+        self._is_visible = self._point == VISIBLE and (operation, path) == ("store", "appended_end")
 
     def _answering(self, send: Callable[..., None], connection: Any, command: Any) -> None:
         from rmq_store.protocol.wire.frames import encode_command
