@@ -14,9 +14,8 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 DIRECTORY: Final = ROOT / "build" / "interop"
 
 JAVA: Final = ("Java 4.9.7", "Java 5.5.0")
-GRPC: Final = ("Python gRPC", "Java gRPC", "Go gRPC", "Node gRPC")
-CPP: Final = "C++"
-ROWS: Final = (*JAVA, CPP, *GRPC)
+GRPC: Final = ("Python gRPC",)
+ROWS: Final = (*JAVA, *GRPC)
 
 COLUMNS: Final = (
     "send, sync", "send, async", "send, one-way", "send, batch", "send, ordered", "delay level", "timer", "recall",
@@ -41,7 +40,7 @@ CANNOT_BE: Final[dict[tuple[str, str], Cell]] = {
     ("Java 4.9.7", "recall"): _NOT_IN_4,
     ("Java 4.9.7", "timer"): Cell("no", "its clients know delay levels only"),
     ("Java 4.9.7", "POP"): _NOT_IN_4,
-    **{(row, "simple"): Cell("no", "a consumer of gRPC") for row in (*JAVA, CPP)},
+    **{(row, "simple"): Cell("no", "a consumer of gRPC") for row in JAVA},
     **{(row, "ordered"): Cell("no", "the server refuses ordered groups, 50502") for row in GRPC},
     **{
         (row, column): _NOT_IN_GRPC

@@ -8,6 +8,7 @@ import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.reflect.InvocationTargetException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Collections;
@@ -105,8 +106,7 @@ public final class RemotingClient {
             case "batch":
                 return List.of(place(producer(what).send(messages(what), TIMEOUT_MS)));
             case "recall":
-                return DefaultMQProducer.class.getMethod("recallMessage", String.class, String.class)
-                    .invoke(producer(what), text(what, "topic"), text(what, "handle"));
+                return recall(what);
             case "transaction":
                 return transaction(what);
             case "checked":
@@ -176,6 +176,16 @@ public final class RemotingClient {
             }
         }
         return places;
+    }
+
+    /** 4.9 has no such method. */
+    private Object recall(JsonObject what) throws Exception {
+        try {
+            return DefaultMQProducer.class.getMethod("recallMessage", String.class, String.class)
+                .invoke(producer(what), text(what, "topic"), text(what, "handle"));
+        } catch (InvocationTargetException failure) {
+            throw (Exception) failure.getCause();
+        }
     }
 
     private Object transaction(JsonObject what) throws Exception {
