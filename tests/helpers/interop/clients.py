@@ -85,6 +85,22 @@ def remoting_java(version: str) -> Start:
     return start
 
 
+def java_grpc(place: Place, home: Path) -> Program:
+    """RocketMQ's gRPC client for Java."""
+    source, pom = SOURCES / "java" / "GrpcClient.java", SOURCES / "java" / "pom.xml"
+    with building("java-grpc") as target:
+        jars = target / "lib"
+        if is_newer(pom, jars / "fetched"):
+            goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+            run("mvn", "-q", "-B", "-f", pom, goal, f"-DoutputDirectory={jars}", "-DincludeScope=runtime")
+            (jars / "fetched").touch()
+        if is_newer(source, target / "GrpcClient.class"):
+            run("javac", "-nowarn", "-d", target, "-cp", f"{jars}/*", source)
+    path = f"{target}:{jars}/*"
+    options = ("-Xmx192m", *released.JVM, f"-Duser.home={home}", "-Duser.timezone=UTC")
+    return Program(["java", *options, "-cp", path, source.stem, place.grpc, *place.keys], directory=home)
+
+
 def python_grpc(place: Place, home: Path) -> Program:
     """RocketMQ's official Python client."""
     return Program(
@@ -95,6 +111,7 @@ def python_grpc(place: Place, home: Path) -> Program:
 STARTS: Final[dict[str, Start]] = {
     "Java 4.9.7": remoting_java("4.9.7"),
     "Java 5.5.0": remoting_java("5.5.0"),
+    "Java gRPC": java_grpc,
     "Python gRPC": python_grpc,
 }
 """The client of each row."""
