@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -101,6 +102,19 @@ def java_grpc(place: Place, home: Path) -> Program:
     return Program(["java", *options, "-cp", path, source.stem, place.grpc, *place.keys], directory=home)
 
 
+def node_grpc(place: Place, home: Path) -> Program:
+    """RocketMQ's gRPC client for Node."""
+    wanted = SOURCES / "node" / "package.json"
+    with building("node") as target:
+        packages = target / "node_modules"
+        if is_newer(wanted, packages / "fetched"):
+            shutil.copy(wanted, target)
+            run("npm", "install", "--silent", "--ignore-scripts", "--no-audit", "--no-fund", directory=target)
+            (packages / "fetched").touch()
+    command = ["node", SOURCES / "node" / "client.js", place.grpc, *place.keys]
+    return Program(command, directory=home, environment={"NODE_PATH": str(packages), "TZ": "UTC"})
+
+
 def python_grpc(place: Place, home: Path) -> Program:
     """RocketMQ's official Python client."""
     return Program(
@@ -112,6 +126,7 @@ STARTS: Final[dict[str, Start]] = {
     "Java 4.9.7": remoting_java("4.9.7"),
     "Java 5.5.0": remoting_java("5.5.0"),
     "Java gRPC": java_grpc,
+    "Node gRPC": node_grpc,
     "Python gRPC": python_grpc,
 }
 """The client of each row."""
