@@ -48,14 +48,14 @@ def test_an_archive_that_cannot_be_made_is_told_and_no_error(
 def test_a_python_process_of_spark_finds_bytecode(spark: Any) -> None:
     """From the zip of the installed home it would compile pyspark each time."""
 
-    def origins(frames: Any) -> Iterator[Any]:
-        import pandas as pd
+    def origins(batches: Any) -> Iterator[Any]:
+        import pyarrow as pa
         import pyspark
 
-        for _ in frames:
-            yield pd.DataFrame({"origin": [pyspark.__file__]})
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"origin": [pyspark.__file__]})
 
-    (row,) = spark.range(1).mapInPandas(origins, "origin string").collect()
+    (row,) = spark.range(1).mapInArrow(origins, "origin string").collect()
     assert Path(row.origin).exists(), "a file, and no member of a zip"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +20,7 @@ from rmq_store.format.properties.property_string import encode_properties
 from rmq_store.format.text.host import Host
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.frames import encode_command
+from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.protocol.wire.signature import sign
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.transport.settings import ClusterSettings
@@ -28,6 +30,7 @@ from security.conftest import TINY
 from security.hostile import LEGAL, around, names
 
 SECRETS = {"orders": "secret-of-orders", "billing": "secret-of-billing"}
+ROOT_SECRET = "secret-of-root"
 ACL = f"""
 [[user]]
 access_key = "orders"
@@ -42,8 +45,8 @@ groups = {{ "billing" = "SUB" }}
 SEND = {"a": "pg", "b": "Orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
 FRAME_BYTES_MAX = 1 << 24
 HEADER_BYTES = 88  # of a record, with addresses of IPv4
-# Accounts and rights of ACL 2.0, broker and name server settings, settings of cold data: CVE-2024-23321 and others.
-READS_OF_SECRETS = (26, 319, 1010, 3004, 3005, 3009, 3010)
+# Accounts and rights of ACL 2.0, name server settings, settings of cold data: CVE-2024-23321 and others.
+READS_OF_SECRETS = (319, 1010, 3004, 3005, 3009, 3010)
 CHANGES_OF_SETTINGS = (25, 318, 1009)
 UNKNOWN = (0, -1, 9, 999, 2001, 3001, 3006, 32_768, 200_999, (1 << 31) - 1)
 
@@ -95,6 +98,27 @@ def test_unknown_and_forbidden_requests_are_refused_even_for_administrators(serv
     never = code in CHANGES_OF_SETTINGS
     assert answer.code == (ResponseCode.NO_PERMISSION if never else ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
     assert "secret" not in (answer.remark or "") and answer.body == b""
+
+
+def test_the_settings_of_a_store_are_for_administrators_and_name_no_secret(guarded: BrokerServer, acl: Path) -> None:
+    """CVE-2024-23321 was settings with secrets, which every user could ask for."""
+    code = int(RequestCode.GET_BROKER_CONFIG)
+    for ext in ({}, sign({}, b"", "orders", SECRETS["orders"])):
+        answer = call(guarded, code, ext)
+        assert (answer.code, answer.body) == (ResponseCode.NO_PERMISSION, b"")
+    acl.write_text(ACL + f'[[user]]\naccess_key = "root"\nsecret_key = "{ROOT_SECRET}"\nadmin = true\n')
+    answer = call_until_known(guarded, code, sign({}, b"", "root", ROOT_SECRET))
+    assert b"brokerName=" in answer.body
+    assert [word for word in (*SECRETS.values(), ROOT_SECRET, str(acl), "acl") if word.encode() in answer.body] == []
+
+
+def call_until_known(server: BrokerServer, code: int, ext: dict[str, str]) -> RemotingCommand:
+    """Ask until the server has read its file of users again."""
+    end_s = time.monotonic() + 30
+    while (answer := call(server, code, ext)).code == ResponseCode.NO_PERMISSION and time.monotonic() < end_s:
+        time.sleep(0.05)
+    assert answer.code == ResponseCode.SUCCESS, answer
+    return answer
 
 
 # -- signatures -------------------------------------------------------------------------------------------------------
