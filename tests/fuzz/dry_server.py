@@ -18,7 +18,7 @@ from unittest import mock
 from rmq_store import StoreConfig
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.frames import FrameDecoder
-from rmq_store.server import broker_server
+from rmq_store.server import broker_server, services
 from rmq_store.server.broker_server import BrokerServer
 from rmq_store.server.housekeeping import Housekeeping
 from rmq_store.server.requests.request import Request
@@ -132,7 +132,7 @@ class DryServer:
         self.root = Path(self._directory.name) / "store"
         with ExitStack() as patches:
             patches.enter_context(mock.patch.object(broker_server, "Listener", DryListener))
-            patches.enter_context(mock.patch.object(broker_server, "WorkerPool", _AtOnce))
+            patches.enter_context(mock.patch.object(services, "WorkerPool", _AtOnce))
             patches.enter_context(mock.patch.object(Housekeeping, "start", lambda _: None))
             self.server = BrokerServer(self.root, config=SMALL, create=True, admin=True)
         self.listener: Any = self.server._listener

@@ -234,15 +234,16 @@ def _has_died(server: Child) -> bool:
 
 def _serve(root: Path, armed: points.Armed | None, pipe: int) -> None:
     """The server, until SIGTERM."""
-    from rmq_store.server import broker_server
+    from rmq_store.server import services
+    from rmq_store.server.broker_server import BrokerServer
 
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     # No request is given up because this machine has other work.
-    patient = {name: (*figures[:2], 1000 * PATIENCE_S) for name, figures in broker_server._POOLS.items()}
+    patient = {name: (*figures[:2], 1000 * PATIENCE_S) for name, figures in services._FIGURES.items()}
     with (
-        mock.patch.object(broker_server, "_POOLS", patient),
+        mock.patch.object(services, "_FIGURES", patient),
         armed.installed() if armed else nullcontext(),
-        broker_server.BrokerServer(root) as server,
+        BrokerServer(root) as server,
     ):
         tell(pipe, ACK, PORT, int(server.address.rpartition(":")[2]))
         signal.sigwait({signal.SIGTERM})
