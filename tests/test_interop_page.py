@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from helpers.interop.matrix import CANNOT_BE, COLUMNS, REFUSED, ROWS
-from interop_page import MARKS, PAGE
+from interop_page import ADMIN_MARKS, MARKS, PAGE
 
 TESTS = Path(__file__).parent / "interop"
 
@@ -16,6 +16,14 @@ def test_each_feature_has_a_test() -> None:
         name for path in TESTS.glob("test_*.py") for name in re.findall(r'mark\.column\("(.+?)"\)', path.read_text())
     ]
     assert sorted(marked) == sorted(COLUMNS)
+
+
+def test_the_page_has_each_command_of_mqadmin() -> None:
+    begin, end = ADMIN_MARKS
+    table = PAGE.read_text(encoding="utf-8").split(begin)[1].split(end)[0]
+    tried = re.findall(r'^(?:REFUSED = \[| +)\("(\w+)[ "]', (TESTS / "test_mqadmin.py").read_text(), re.MULTILINE)
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == sorted(set(tried))
+    assert "not tested" not in table
 
 
 def test_the_page_has_a_result_for_each_client_and_feature() -> None:

@@ -16,7 +16,7 @@ import redis
 import sqlalchemy
 from sqlalchemy import text
 
-from helpers import servers
+from helpers import server_process, servers
 from helpers.server_fixtures import require
 
 TESTS = Path(__file__).parent
@@ -195,3 +195,16 @@ def test_a_forked_child_cannot_end_the_servers_of_its_parent(redis_server: serve
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     with redis.Redis.from_url(redis_server.url()) as client:
         assert client.ping()
+
+
+def test_a_process_stands_still_when_all_its_threads_do() -> None:
+    code = "import threading, time; threading.Thread(target=time.sleep, args=(600,)).start(); print(1, flush=True)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert not server_process.stands_still(process.pid)
+        process.send_signal(signal.SIGSTOP)
+        end_s = time.monotonic() + PATIENCE_S
+        while not server_process.stands_still(process.pid):
+            assert time.monotonic() < end_s
+        process.kill()

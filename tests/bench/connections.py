@@ -36,12 +36,7 @@ def idle(number: int, address: str, count: int) -> Iterator[Callable[[], int]]:
     """One process of a crew: `count` connections of clients that have asked for a route once. Each call asks once more
     on every one, and returns how many were answered.
     """
-    raise_file_limit()
-    host, _, port = address.rpartition(":")
-    with contextlib.ExitStack() as ends:
-        clients = [
-            ends.enter_context(socket.create_connection((host, int(port)), _TIMEOUT_S)) for _ in range(count)
-        ]  # fmt: skip
+    with _connected(address, count) as clients:
 
         def ask() -> int:
             return sum(_asked(client) for client in clients)
@@ -62,13 +57,16 @@ def _asked(client: socket.socket) -> bool:
 @contextlib.contextmanager
 def only_connected(number: int, address: str, count: int) -> Iterator[Callable[[], int]]:
     """As `idle`, without a word: for a server that does not answer."""
+    with _connected(address, count) as clients:
+        yield lambda: len(clients)
+
+
+@contextlib.contextmanager
+def _connected(address: str, count: int) -> Iterator[list[socket.socket]]:
     raise_file_limit()
     host, _, port = address.rpartition(":")
     with contextlib.ExitStack() as ends:
-        clients = [
-            ends.enter_context(socket.create_connection((host, int(port)), _TIMEOUT_S)) for _ in range(count)
-        ]  # fmt: skip
-        yield lambda: len(clients)
+        yield [ends.enter_context(socket.create_connection((host, int(port)), _TIMEOUT_S)) for _ in range(count)]
 
 
 @contextlib.contextmanager

@@ -109,7 +109,7 @@ class Server(ABC):
         with self._lock:
             pid = self._running_pid()
             os.kill(pid, signal.SIGSTOP)
-            while not _stands_still(pid):
+            while not stands_still(pid):
                 time.sleep(_POLL_S)
 
     def resume(self) -> None:
@@ -228,7 +228,7 @@ def _end_of(log: str) -> str:
     return " | ".join(log.splitlines()[-5:])
 
 
-def _stands_still(pid: int) -> bool:
+def stands_still(pid: int) -> bool:
     """Whether each thread is stopped or has ended, by the third field of its stat; the second one may have blanks."""
     states = []
     for thread in Path(f"/proc/{pid}/task").iterdir():

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from helpers.interop.matrix import GRPC, JAVA
 from helpers.interop.program import Program
 from rmq_store import Message
+from rmq_store.cli import commands
 from rmq_store.testing import RmqTestBroker
 
 TIMEOUT_MS = 60_000
@@ -168,10 +170,6 @@ def test_a_request_gets_its_reply(client: Program, topic: str, consume: Any) -> 
 def test_a_running_consumer_follows_a_reset(
     client: Program, broker: RmqTestBroker, topic: str, group: str, consume: Any
 ) -> None:
-    from click.testing import CliRunner
-
-    from rmq_store.cli import commands
-
     send(broker, topic, "a", "b")
     consume()
     got(client, 2)

@@ -35,8 +35,8 @@ from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
 
 PORT: Final = 0
-# Operations on files and mapped words: an offset has few, the first commit into a topic has many. Where a call has
-# fewer, the kill comes at its end.
+# Operations on files and mapped words. The commit of an offset makes few of them, the first commit of a transaction
+# into a topic makes many. The kill comes at the end of a call that makes fewer.
 OPERATIONS: Final = (8, 24, 64)
 MORE_STORING: Final = 4
 SOONEST: Final = (*[("a commit", points.VISIBLE)] * 2, *[("an offset", points.ANSWERED)] * 2)

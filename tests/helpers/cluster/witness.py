@@ -8,23 +8,17 @@ import os
 import subprocess
 import tempfile
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from compat.stores import brokers as released
 from helpers.cluster.brokers import RocketmqCluster
-from helpers.cluster.java_process import LOG_LINES
+from helpers.line_program import LineProgram, ProgramError
 
 SOURCE = Path(__file__).parents[2] / "cluster" / "java" / "Witness.java"
 TARGET = SOURCE.parent / "target"
-END_S = 20
 
 
-class WitnessError(Exception):
-    """The client failed; the end of what it wrote."""
-
-
-class Witness:
+class Witness(LineProgram):
     """A JVM with a client of `version` (the cluster's without it), for a `with` block. It ends with its input.
 
     `has_binary_headers`: the client writes the headers of its requests in the form ROCKETMQ.
@@ -32,7 +26,6 @@ class Witness:
 
     def __init__(self, cluster: RocketmqCluster, version: str = "", *, has_binary_headers: bool = False) -> None:
         self.version = version or cluster.version
-        self._log = tempfile.TemporaryFile("w+")
         self._home = tempfile.TemporaryDirectory(prefix="rmq-witness-", dir=os.environ.get("RMQ_TEST_SERVER_DIRECTORY"))
         options = [f"-Duser.home={self._home.name}", "-Drocketmq.client.logUseSlf4j=true", "-Xmx192m", *released.JVM]
         if has_binary_headers:
@@ -42,51 +35,19 @@ class Witness:
         acl = cluster.acl
         credentials = [] if acl is None else [acl.access_key, acl.secret_key]
         path = f"{_classes(self.version)}:{released.jars(self.version)}/*"
-        self._process = subprocess.Popen(
-            ["java", *options, "-cp", path, "Witness", cluster.name_server, *credentials],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, encoding="utf-8",
-        )  # fmt: skip
+        command = ["java", *options, "-cp", path, "Witness", cluster.name_server, *credentials]
+        super().__init__(f"the client of {self.version}", command, Path(self._home.name))
 
     def ask(self, do: str, **fields: object) -> Any:
-        """One instruction; its answer. Raises `WitnessError`."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        try:
-            self._process.stdin.write(json.dumps({"do": do} | fields) + "\n")
-            self._process.stdin.flush()
-            answer = self._process.stdout.readline()
-        except BrokenPipeError:
-            answer = ""
-        if not answer:
-            self._log.seek(0)
-            said = "\n".join(self._log.read().splitlines()[-LOG_LINES:])
-            raise WitnessError(f"the client of {self.version} failed at {do} {fields}:\n{said}")
-        return json.loads(answer)
-
-    def kill(self) -> None:
-        """End the JVM with kill -9: its members do not leave their groups."""
-        self._process.kill()
-        self._process.wait()
+        """One instruction; its answer. Raises `ProgramError`."""
+        told = json.dumps({"do": do} | fields)
+        self.write_line(told)
+        return json.loads(self.read_line(told))
 
     def close(self) -> None:
         """End the JVM."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        try:
-            self._process.stdin.close()
-            self._process.wait(END_S)
-        except (BrokenPipeError, subprocess.TimeoutExpired):
-            self._process.kill()
-        self._process.wait()
-        self._process.stdout.close()
-        self._log.close()
+        super().close()
         self._home.cleanup()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _classes(version: str) -> Path:
@@ -100,5 +61,5 @@ def _classes(version: str) -> Path:
             command = ["javac", "-nowarn", "-d", str(target), "-cp", f"{released.jars(version)}/*", str(SOURCE)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
-                raise WitnessError(f"Witness.java does not compile with RocketMQ {version}:\n{done.stderr}")
+                raise ProgramError(f"Witness.java does not compile with RocketMQ {version}:\n{done.stderr}")
     return target

@@ -81,7 +81,8 @@ def remoting_java(version: str) -> Start:
                 run("javac", "-nowarn", "-d", target, "-cp", jars, target / source.name)
         options = ("-Xmx192m", *released.JVM, f"-Duser.home={home}", "-Drocketmq.client.logUseSlf4j=true")
         path = f"{target}:{jars}"
-        return Program(["java", *options, "-cp", path, source.stem, place.remoting, *place.keys], directory=home)
+        command = ["java", *options, "-cp", path, source.stem, place.remoting, *place.keys]
+        return Program(f"the client of {version}", command, home)
 
     return start
 
@@ -99,7 +100,8 @@ def java_grpc(place: Place, home: Path) -> Program:
             run("javac", "-nowarn", "-d", target, "-cp", f"{jars}/*", source)
     path = f"{target}:{jars}/*"
     options = ("-Xmx192m", *released.JVM, f"-Duser.home={home}", "-Duser.timezone=UTC")
-    return Program(["java", *options, "-cp", path, source.stem, place.grpc, *place.keys], directory=home)
+    command = ["java", *options, "-cp", path, source.stem, place.grpc, *place.keys]
+    return Program("the gRPC client for Java", command, home)
 
 
 def node_grpc(place: Place, home: Path) -> Program:
@@ -112,14 +114,13 @@ def node_grpc(place: Place, home: Path) -> Program:
             run("npm", "install", "--silent", "--ignore-scripts", "--no-audit", "--no-fund", directory=target)
             (packages / "fetched").touch()
     command = ["node", SOURCES / "node" / "client.js", place.grpc, *place.keys]
-    return Program(command, directory=home, environment={"NODE_PATH": str(packages), "TZ": "UTC"})
+    return Program("the client for Node", command, home, {"NODE_PATH": str(packages), "TZ": "UTC"})
 
 
 def python_grpc(place: Place, home: Path) -> Program:
     """RocketMQ's official Python client."""
-    return Program(
-        [sys.executable, SOURCES / "python" / "grpc_client.py", place.grpc, *place.keys], directory=home
-    )
+    command = [sys.executable, SOURCES / "python" / "grpc_client.py", place.grpc, *place.keys]
+    return Program("the client for Python", command, home)
 
 
 STARTS: Final[dict[str, Start]] = {

@@ -25,20 +25,9 @@ as the client tells them `queueId`, `queueOffset`, `offsetMsgId`, `recallHandle`
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import tempfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-LOG_LINES = 40
-END_S = 20
-
-
-class ProgramError(Exception):
-    """The program ended; the end of what it wrote."""
+from helpers.line_program import LineProgram
 
 
 class RefusedError(Exception):
@@ -49,59 +38,14 @@ class RefusedError(Exception):
         self.code = code
 
 
-class Program:
+class Program(LineProgram):
     """A client that runs, for a `with` block."""
-
-    def __init__(
-        self, command: Sequence[str | Path], *, directory: Path, environment: Mapping[str, str] | None = None
-    ) -> None:
-        self._name = Path(command[0]).name
-        self._log = tempfile.TemporaryFile("w+", dir=directory)
-        self._process = subprocess.Popen(
-            [str(part) for part in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log,
-            text=True, encoding="utf-8", cwd=directory,
-            env={**os.environ, "HOME": str(directory), **(environment or {})},
-        )  # fmt: skip
 
     def ask(self, do: str, **fields: object) -> Any:
         """One instruction; the value of its answer. Raises `ProgramError` and `RefusedError`."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        try:
-            self._process.stdin.write(json.dumps({"do": do} | fields) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            raise ProgramError(f"{self._name} ended at {do} {fields}:\n{self.log()}")
-        answer = json.loads(line)
+        told = json.dumps({"do": do} | fields)
+        self.write_line(told)
+        answer = json.loads(self.read_line(told))
         if "error" in answer:
             raise RefusedError(answer["error"], answer.get("code"))
         return answer["value"]
-
-    def log(self) -> str:
-        """The end of what the program wrote."""
-        self._log.seek(0)
-        return "\n".join(self._log.read().splitlines()[-LOG_LINES:])
-
-    def close(self) -> None:
-        """End the program."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        try:
-            self._process.stdin.close()
-            self._process.wait(END_S)
-        except (BrokenPipeError, subprocess.TimeoutExpired):
-            self._process.kill()
-        self._process.wait()
-        self._process.stdout.close()
-        self._log.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None and not self._log.closed:
-            error.add_note(self.log())
-        self.close()

@@ -27,7 +27,7 @@ from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.group_headers import LockBatchMqRequestHeader
 from rmq_store.protocol.wire.header_fields import request
-from rmq_store.remoting.cluster import groups
+from rmq_store.remoting.cluster import groups, topics
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.transport.settings import ClusterSettings
 from rmq_store.server.broker_server import BrokerServer
@@ -125,6 +125,18 @@ def test_a_delayed_message_comes_when_the_clock_says_so(broker: RmqTestBroker) -
     assert broker.advance_to_next_due() == timedelta(seconds=1)
     assert broker.wait_for_messages("Orders", 2) == [b"sooner", b"later"]
     assert broker.advance_to_next_due() is None
+
+
+def test_it_takes_changes_and_has_a_port_for_grpc_when_asked(
+    broker: RmqTestBroker, cluster: Cluster, scratch: Path
+) -> None:
+    broker.send("Orders", ["a"])
+    topics.delete_topic(cluster, "Orders")
+    assert broker.store.find_topic("Orders") is None
+    with pytest.raises(UsageError, match="grpc_port=0"):
+        _ = broker.grpc_address
+    with RmqTestBroker(scratch / "grpc", grpc_port=0) as other:
+        assert other.grpc_address != other.address
 
 
 def test_a_message_that_the_server_is_delivering_is_not_the_next_one(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from rmq_store.broker.filter.subscription import Subscription
 from rmq_store.protocol.wire.pop_headers import NotificationRequestHeader, PopMessageRequestHeader
@@ -33,43 +33,39 @@ class Share(NamedTuple):
         return None if self.queue_id == ANY_QUEUE else self.queue_id
 
 
+Header = TypeVar("Header", PopMessageRequestHeader, NotificationRequestHeader)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class HeldPop:
-    """A POP that found no message. It is answered `poll_time` ms after it arrived, and PATIENCE_MS_MAX at most."""
+class _HeldOfShare(Generic[Header]):
+    """Answered `poll_time` ms after it arrived, and after PATIENCE_MS_MAX at most."""
 
     request: Request
-    header: PopMessageRequestHeader
+    header: Header
+
+    @property
+    def key(self) -> Share:
+        """See `Held.key`."""
+        header = self.header
+        return Share(header.consumer_group, header.topic, header.queue_id, bool(header.order))
+
+    @property
+    def until_s(self) -> float:
+        """See `Held.until_s`."""
+        return end_of_patience_s(self.request, self.header.poll_time)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldPop(_HeldOfShare[PopMessageRequestHeader]):
+    """A POP that found no message."""
+
     subscription: Subscription
 
-    @property
-    def key(self) -> Share:
-        """See `Held.key`."""
-        header = self.header
-        return Share(header.consumer_group, header.topic, header.queue_id, bool(header.order))
 
-    @property
-    def until_s(self) -> float:
-        """See `Held.until_s`."""
-        return end_of_patience_s(self.request, self.header.poll_time)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class HeldNotification:
+class HeldNotification(_HeldOfShare[NotificationRequestHeader]):
     """A question whether there is something to receive; it waits as a POP does."""
 
-    request: Request
-    header: NotificationRequestHeader
-
-    @property
-    def key(self) -> Share:
-        """See `Held.key`."""
-        header = self.header
-        return Share(header.consumer_group, header.topic, header.queue_id, bool(header.order))
-
-    @property
-    def until_s(self) -> float:
-        """See `Held.until_s`."""
-        return end_of_patience_s(self.request, self.header.poll_time)
+    __slots__ = ()
 
 
 H = TypeVar("H", bound=Held)
