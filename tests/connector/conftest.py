@@ -70,8 +70,9 @@ def spark() -> Iterator[Any]:
             .config("spark.sql.streaming.noDataProgressEventInterval", "1000")
             .getOrCreate()
         )
-        yield session
-        session.stop()
+    # Outside: the first test that asks for the session would ignore its warnings too.
+    yield session
+    session.stop()
     sys.path.remove(str(WORKER_PATH[-1]))
     os.environ.clear()
     os.environ.update(before)
