@@ -7,6 +7,7 @@ member of the group, so that others see its name, and it takes no lease while ot
     watch for 22 s, before that                                   if a master is away: it may be the one with the lock
     lock and heartbeat every 20 s                                 in a thread: a batch may take longer than a lock lasts
     lock and heartbeat at a broker that came (back)               before its queues are planned, and before a commit
+    wait for 65 s, and plan nothing                               where a client that is no member has the lock
     compare the group's offsets with our own                      where a lock had lapsed: another one may have had it
     nothing; what is read is owed to the group                    while no master answers
 
@@ -38,6 +39,8 @@ _log = logging.getLogger(__name__)
 
 RENEW_EVERY_S: Final = 20.0
 WATCH_S: Final = RENEW_EVERY_S + 2.0
+DISPUTE_LASTS_S: Final = LOCK_LASTS_S + 5.0
+"""A broker that goes on carries out what has waited for it within the first of these seconds."""
 _LOOK_EVERY_S: Final = 1.0
 
 
@@ -118,7 +121,8 @@ class ClusterGroup:
             asked = self._locks.ask([topic], self._cluster.broker_names())
             if asked.refused:
                 raise next(iter(asked.refused.values()))
-            if asked.is_others:
+            if asked.others:
+                self._locks.unlock([topic])
                 others = self._member.others()
                 if others or self._timer_s() > held_until_s:
                     holder = ", ".join(others) or "unknown"
@@ -173,8 +177,8 @@ class ClusterGroup:
         came, or whose master came back. Returns the brokers at which they are held now; all without any lease.
 
         Raises:
-            LeaseHeldError: another client has a lock at one of them, or had it while ours were forgotten, and has
-                moved the group on.
+            LeaseHeldError: another client that lives has a lock at one of them, or had it while ours were forgotten,
+                and has moved the group on.
         """
         if not self._topics:
             return set(broker_names)
@@ -191,12 +195,33 @@ class ClusterGroup:
             raise LeaseHeldError(self._loss, "unknown")
         return {name for name in broker_names if self._locks.are_held_at(name)}
 
+    def hold_before_planning(self, broker_names: Collection[str]) -> None:
+        """As `hold_at`, but waits for locks of a client that may have ended, 65 s at most. Raises as `hold_at`."""
+        self.hold_at(broker_names)
+        while self._locks.are_disputed_at(broker_names):
+            self._sleep(_LOOK_EVERY_S)
+            self.hold_at(broker_names)
+
     def _lock_at(self, broker_names: Collection[str]) -> Mapping[str, MQBrokerError | RemotingError]:
         """Lock all topics at brokers, or renew the locks. Returns the brokers that do not answer, or refuse."""
         asked = self._locks.ask(self._topics, broker_names)
-        if asked.is_others:
-            self._lose("another client has taken the lease of " + ", ".join(sorted(self._topics)))
-            return asked.away | asked.refused
+        is_news = not self._locks.are_disputed_at(asked.others)
+        self._locks.disputed(asked)
+        if asked.others:
+            taken = self._is_taken(asked.others)
+            self._locks.unlock(self._topics, None if taken else asked.others)
+            if taken:
+                self._lose(
+                    f"another client has taken the lease of {', '.join(sorted(self._topics))}: it has the lock at "
+                    + ", ".join(sorted(asked.others))
+                )
+                return asked.away | asked.refused
+            if is_news:
+                _log.warning(
+                    "group %r: another client has the lock of %s at %s, and is no member where this query has it. It "
+                    "may be one of a query that has ended, and is waited for, %.0f s at most",
+                    self.name, ", ".join(sorted(self._topics)), ", ".join(sorted(asked.others)), DISPUTE_LASTS_S,
+                )  # fmt: skip
         lapsed = [name for name in asked.granted if not self._locks.are_held_at(name)]
         overtaken, failed = self._offsets.overtaken_at(lapsed)
         if overtaken:
@@ -209,6 +234,23 @@ class ClusterGroup:
         else:
             self._locks.renewed([name for name in asked.granted if name not in failed], asked.at_s)
         return asked.away | asked.refused | failed
+
+    def _is_taken(self, broker_names: Collection[str]) -> bool:
+        """Whether the client that has the lock at these brokers lives, for all that can be told.
+
+        A broker that stood still, and goes on, carries out old requests of a query that has ended. Whoever lives sends
+        heartbeats to each master, so it is a member where we have the lock, or it keeps its lock for more than 60 s.
+        """
+        ours = self._locks.held_at()
+        if not ours or not set(ours).isdisjoint(broker_names):
+            return True
+        if self._locks.are_disputed_at(broker_names, for_s=DISPUTE_LASTS_S):
+            return True
+        try:
+            return bool(self._member.others(ours))
+        except MQBrokerError as error:
+            _log.warning("group %r: its members cannot be told now: %s", self.name, error)
+            return False
 
     def _lose(self, why: str) -> None:
         self._loss = f"group {self.name!r}: {why}"

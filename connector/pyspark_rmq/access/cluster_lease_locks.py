@@ -22,14 +22,14 @@ ASK_AGAIN_S: Final = 1.0
 
 class Asked(NamedTuple):
     """The answers to a request for locks, made at `at_s`: the brokers that granted all of them, those whose masters do
-    not answer, those that refuse (no right, busy), and whether another client has one. Then none of them is kept.
+    not answer, those that refuse (no right, busy), and those at which another client has one of them.
     """
 
     at_s: float
     granted: list[str]
     away: dict[str, RemotingError]
     refused: dict[str, MQBrokerError]
-    is_others: bool
+    others: list[str]
 
 
 class LeaseLocks:
@@ -42,7 +42,10 @@ class LeaseLocks:
         self._timer_s = timer_s
         # Broker -> when the oldest of its locks was asked for. It has all topics, or is not here.
         self._since_s: dict[str, float] = {}
+        # When these brokers refused last, for whatever reason.
         self._refused_s: dict[str, float] = {}
+        # Broker -> since when another client has a lock there.
+        self._disputed_s: dict[str, float] = {}
 
     def ask(self, topics: Collection[str], broker_names: Collection[str]) -> Asked:
         """Lock these topics at brokers, or renew the locks. It is not noted where they are held."""
@@ -51,16 +54,25 @@ class LeaseLocks:
         outcomes = locks.try_lock(self._cluster, self._group, self.client_id, queues)
         away = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, RemotingError)}
         refused = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, MQBrokerError)}
-        self._refused_s |= dict.fromkeys(refused, at_s)
-        granted = [name for name in outcomes if name not in away and name not in refused]
-        is_others = any(len(outcomes[name]) < len(topics) for name in granted)  # type: ignore[arg-type]
-        if is_others:
-            self.unlock(topics)
-        return Asked(at_s, granted, away, refused, is_others)
+        answered = {name: locked for name, locked in outcomes.items() if isinstance(locked, set)}
+        others = [name for name, locked in answered.items() if len(locked) < len(topics)]
+        self._refused_s |= dict.fromkeys((*refused, *others), at_s)
+        return Asked(at_s, [name for name in answered if name not in others], away, refused, others)
 
     def renewed(self, broker_names: Collection[str], at_s: float) -> None:
         """Note that all topics are locked at these brokers."""
         self._since_s |= dict.fromkeys(broker_names, at_s)
+
+    def disputed(self, asked: Asked) -> None:
+        """Note at which of the brokers that were asked another client has a lock."""
+        before = self._disputed_s
+        elsewhere = before.keys() - asked.granted - asked.away.keys() - asked.refused.keys()
+        self._disputed_s = {name: before.get(name, asked.at_s) for name in elsewhere.union(asked.others)}
+
+    def are_disputed_at(self, broker_names: Collection[str], for_s: float = 0.0) -> bool:
+        """Whether another client has had a lock for so long at one of these brokers."""
+        now_s = self._timer_s()
+        return any(name in broker_names and now_s - since_s >= for_s for name, since_s in self._disputed_s.items())
 
     def added(self, broker_names: Collection[str], at_s: float, *, is_first: bool) -> None:
         """Note that one more topic is locked at these brokers, and nowhere else. Locks of other topics are as old as
@@ -76,20 +88,25 @@ class LeaseLocks:
         since_s = self._since_s.get(broker_name)
         return since_s is not None and self._timer_s() - since_s < LOCK_LASTS_S
 
+    def held_at(self) -> list[str]:
+        """The brokers that cannot have forgotten the locks."""
+        return [name for name in self._since_s if self.are_held_at(name)]
+
     def may_be_asked_for_at(self, broker_name: str) -> bool:
         """Whether the broker has not just refused: the ends of queues are looked at many times a second."""
         refused_s = self._refused_s.get(broker_name)
         return refused_s is None or self._timer_s() - refused_s >= ASK_AGAIN_S
 
-    def unlock(self, topics: Collection[str]) -> None:
-        """Release the locks of these topics at all brokers. One that does not answer forgets them by itself."""
+    def unlock(self, topics: Collection[str], broker_names: Collection[str] | None = None) -> None:
+        """Release the locks of these topics at brokers, or at all. One that does not answer forgets them by itself."""
         with contextlib.suppress(StoreError):
-            queues = _lease_queues(topics, self._cluster.broker_names())
+            queues = _lease_queues(topics, self._cluster.broker_names() if broker_names is None else broker_names)
             locks.unlock(self._cluster, self._group, self.client_id, queues)
 
     def forget(self) -> None:
         """Note that they are held nowhere."""
         self._since_s = {}
+        self._disputed_s = {}
 
 
 def _lease_queues(topics: Collection[str], broker_names: Collection[str]) -> list[MessageQueue]:

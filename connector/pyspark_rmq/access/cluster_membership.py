@@ -53,9 +53,11 @@ class Membership:
                 unregister(self._cluster, self.client_id, consumer_group=self._group)
         self._has_joined = False
 
-    def others(self) -> list[str]:
-        """The other living members, as all masters that answer know them (203). Raises MQBrokerError."""
-        return sorted(live_members(self._cluster, self._group) - {self.client_id})
+    def others(self, broker_names: Collection[str] | None = None) -> list[str]:
+        """The other living members, as the masters that answer know them (203), of these brokers or of all. Raises
+        MQBrokerError.
+        """
+        return sorted(live_members(self._cluster, self._group, broker_names) - {self.client_id})
 
     def came(self) -> list[str]:
         """Those of the others that this call sees for the first time. Raises MQBrokerError."""

@@ -186,7 +186,7 @@ class ClusterReader:
                 for queue_id, limits in found.all.items()
                 if isinstance(limits, QueueRange)
             }
-            self._group.hold_at(masters)
+            self._group.hold_before_planning(masters)
 
     def unpin(self) -> None:
         """Nothing is pinned."""

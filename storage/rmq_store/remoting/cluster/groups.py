@@ -105,14 +105,14 @@ def consumer_connections(cluster: Cluster, group: str) -> dict[str, ConsumerConn
     return found
 
 
-def live_members(cluster: Cluster, group: str) -> set[str]:
-    """The ids of the live members of a group, as all masters that answer know them (203).
+def live_members(cluster: Cluster, group: str, broker_names: Collection[str] | None = None) -> set[str]:
+    """The ids of the live members of a group, as those masters that answer know them, of these brokers or of all (203).
 
     Raises:
         MQBrokerError: a broker refuses.
     """
     header = GetConsumerConnectionListRequestHeader(consumer_group=cluster.wire_group(group))
-    names = cluster.broker_names()
+    names = sorted(cluster.broker_names() if broker_names is None else broker_names)
     found: set[str] = set()
     for name, given in zip(names, cluster.call_all([(name, request(header)) for name in names]), strict=True):
         if isinstance(given, RemotingError):

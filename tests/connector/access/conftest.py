@@ -1,0 +1,56 @@
+"""Groups at two brokers in memory, whose clock the tests move."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pyspark_rmq.access import cluster_group
+from pyspark_rmq.access.cluster_group import ClusterGroup
+from rmq_store.protocol.messages import MessageQueue
+
+from ...storage.remoting.cluster.fake_cluster import FakeNet
+
+A0, A1, B0 = (MessageQueue("Orders", name, queue_id) for name, queue_id in (("a", 0), ("a", 1), ("b", 0)))
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def sleep(self, duration_s: float) -> None:
+        self.now_s += duration_s
+
+
+@pytest.fixture
+def no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_group, "RENEW_EVERY_S", 3600.0)
+
+
+@pytest.fixture
+def net() -> FakeNet:
+    made = FakeNet()
+    for name, queues in (("a", 2), ("b", 1)):
+        made.add_broker(name)
+        for queue_id in range(queues):
+            made.brokers[name].put("Orders", queue_id, 10)
+    return made
+
+
+@pytest.fixture
+def now() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def make(net: FakeNet, now: Time, request: pytest.FixtureRequest) -> Any:
+    def make(name: str = "cg") -> ClusterGroup:
+        group = ClusterGroup(net.cluster(timer=lambda: now.now_s * 1000), name, sleep=now.sleep, timer_s=now)
+        request.addfinalizer(group.leave)
+        return group
+
+    return make
