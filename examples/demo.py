@@ -1,13 +1,13 @@
 """A demo on real data: read a RocketMQ broker's store with Spark, consume it with a group, write a store.
 
-Run it with `make demo`, or with `python examples/demo.py` where `pip install .[spark]` was done. It takes half a
-minute, writes to a temporary directory only, and removes that at the end.
+Run it with `make demo`, or with `python examples/demo.py` where `pip install .[spark]` was done. It takes about a
+minute, writes to a temporary directory only, and removes that at the end. Where Maven and a JDK are, a Java client has
+a part too, and its jars (70 MB) stay in `build`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import logging
 import os
 import re
@@ -18,7 +18,6 @@ import tarfile
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,19 +30,18 @@ CHECK_HOST = HERE.parent / "tools" / "check_host.sh"
 
 try:
     import pyspark  # noqa: F401
-    from rich.console import Console
-    from rich.padding import Padding
+    from demo_output import console, heading, print_rows, rmq, say, show
+    from java_client import JavaProducer, MissingJavaError, jars, served
     from rich.panel import Panel
-    from rich.syntax import Syntax
-    from rich.table import Table
-    from rich.text import Text
 
     import pyspark_rmq  # noqa: F401
     import rmq_store  # noqa: F401
 except ImportError as error:
     sys.exit(f"{error.name} is not installed here: run `make demo`, or `pip install .[spark]` first.")
 
-console = Console(highlight=False)
+Count = Callable[[int], None]
+LIVE_ORDERS = 60
+LIVE_PAUSE_MS = 100
 
 ORDER = "orderId string, customer struct<name string, city string>, items array<struct<qty int, price double>>"
 
@@ -128,6 +126,20 @@ def read_enriched(spark: SparkSession, own: str) -> DataFrame:
     )  # fmt: skip
 
 
+def read_live(spark: SparkSession, own: str, checkpoint: str, count: Count) -> Any:
+    return (
+        spark.readStream.format("rmq")
+        .option("path", own)
+        .option("subscribe", "LiveOrders")
+        .option("startingOffsets", "earliest")
+        .load()
+        .writeStream.foreachBatch(lambda orders, batch: count(orders.count()))
+        .option("checkpointLocation", checkpoint)
+        .trigger(processingTime="1 second")
+        .start()
+    )
+
+
 # -- The steps ---------------------------------------------------------------------------------------------------------
 
 
@@ -187,6 +199,45 @@ def tell(spark: SparkSession, work: Path) -> None:
     rmq(work, "topics", "--store", "own-store")
     rmq(work, "verify", "--store", "own-store")
 
+    heading("5. A Java client sends, and Spark reads while it sends")
+    try:
+        with console.status("Maven fetches RocketMQ's Java client, once"):
+            jars()
+    except MissingJavaError as error:
+        say(f"This part is left out: {error}.")
+    else:
+        read_while_java_sends(spark, work, own)
+
+
+def read_while_java_sends(spark: SparkSession, work: Path, own: str) -> None:
+    """Serve our own store, let RocketMQ's Java client send to it, and read the same directory with Spark."""
+    say(
+        "`rmq broker run own-store --listen 127.0.0.1:0` serves the store to RocketMQ's own clients. A Java program "
+        f"sends {LIVE_ORDERS} orders to it. Spark reads the same directory, and no copy of it:"
+    )
+    show(read_live)
+    with served(own, work) as address, JavaProducer(address, "LiveOrders", LIVE_ORDERS, LIVE_PAUSE_MS, work) as java:
+        with console.status("the Java client starts"):
+            java.wait_for_the_first()
+        read = 0
+
+        def count(orders: int) -> None:
+            nonlocal read
+            sent, read = len(java.statuses), read + orders
+            say(f"  Sent by Java: {sent:2}. Read by Spark: {read:2}.")
+
+        query = read_live(spark, own, str(work / "checkpoint-3"), count)
+        try:
+            query.processAllAvailable()
+            java.go_on()
+            with console.status("Java sends"):
+                java.wait()
+            query.processAllAvailable()
+        finally:
+            query.stop()
+    say(f"Statuses that Java got: {', '.join(sorted(set(java.statuses)))}. Orders that Spark has read: {read}.")
+    rmq(work, "verify", "--store", "own-store")
+
 
 def run_to_the_end(start: Callable[[], Any]) -> int:
     """Run a query until it has read all messages; return the number of rows that it read."""
@@ -209,52 +260,6 @@ def introduce() -> None:
             width=min(100, console.width),
         )
     )
-
-
-def heading(text: str) -> None:
-    """Print the heading of a step."""
-    console.print()
-    console.rule(f"[bold]{text}", align="left")
-
-
-def say(text: str) -> None:
-    """Print a paragraph."""
-    console.print(text, markup=False, width=min(100, console.width))
-
-
-def show(function: Callable[..., Any]) -> None:
-    """Print the source of the function that runs next."""
-    source = inspect.getsource(function).replace("  # fmt: skip", "").rstrip()
-    console.print(Padding(Syntax(source, "python", background_color="default", word_wrap=True), (1, 0, 1, 2)))
-
-
-def print_rows(frame: DataFrame, limit: int = 20) -> None:
-    """Print the first rows as a table; long values are cut."""
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for name, kind in frame.dtypes:
-        is_number = kind in ("int", "bigint", "double")
-        # Rich narrows only columns that may wrap: here the last one. Its text is cut, not wrapped.
-        table.add_column(name, justify="right" if is_number else "left", no_wrap=name != frame.columns[-1])
-    for row in frame.limit(limit).collect():
-        table.add_row(*(_cell(value) for value in row))
-    console.print(Padding(table, (0, 0, 1, 2)))
-
-
-def _cell(value: object) -> Text:
-    if isinstance(value, (bytes, bytearray)):
-        value = bytes(value).decode("utf-8", "replace")
-    if isinstance(value, datetime):
-        value = f"{value:%H:%M:%S}"
-    text = "" if value is None else f"{value:,.2f}" if isinstance(value, float) else str(value)
-    return Text(text, no_wrap=True, overflow="ellipsis")
-
-
-def rmq(work: Path, *arguments: str) -> None:
-    """Run the `rmq` command of this environment in `work`, and print its output."""
-    run = [sys.executable, "-c", "from rmq_store.cli import main; main()", *arguments]
-    output = subprocess.run(run, check=True, capture_output=True, text=True, cwd=work).stdout
-    console.print(Padding(Text(f"$ rmq {' '.join(arguments)}", style="bold"), (1, 0, 0, 2)))
-    console.print(Padding(Text(output.rstrip()), (0, 0, 1, 2)))
 
 
 def fingerprint(root: Path) -> set[tuple[str, int, int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -222,6 +223,12 @@ def test_the_demo_explains_itself_and_leaves_nothing_behind(scratch: Path) -> No
     assert "Messages read: 0." in said
     assert "2210 enriched orders" in said
     assert "own-store: clean" in said
+    if shutil.which("mvn") and shutil.which("javac"):
+        assert "Sent by Java: 1. Read by Spark: 1." in said
+        assert "Statuses that Java got: SEND_OK. Orders that Spark has read: 60." in said
+        assert said.count("own-store: clean") == 2
+    else:
+        assert "This part is left out:" in said
     assert "Traceback" not in said and "WARN" not in said
     assert list(elsewhere.iterdir()) == []
     assert [path.name for path in temporary.iterdir() if "demo" in path.name] == []
