@@ -160,7 +160,8 @@ def test_streams_go_on_through_a_master_that_is_away_and_comes_back(
         return stream.option("checkpointLocation", str(tmp_path / "r")).trigger(processingTime="1 second").start()
 
     def start_writing() -> Any:
-        given = {"nameServer": brokers.name_server, "topic": bills, "settleTime": "1200ms"}
+        # While it waits for a master, a task keeps its place from the reading query, four times in turn.
+        given = {"nameServer": brokers.name_server, "topic": bills, "settleTime": "1200ms", "sendTimeout": "20s"}
         if has_directory:
             given["markerPath"] = str(tmp_path / "records")
         stream = source().select("body").writeStream.format("rmq").options(**given)
