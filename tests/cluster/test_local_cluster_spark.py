@@ -150,7 +150,8 @@ def test_executors_read_and_write_without_the_files_and_secrets_of_the_driver(
         if (installed / name).exists():
             (tmp_path / "home" / name).symlink_to(installed / name)
     environment = os.environ | worker_environment() | {"SPARK_HOME": str(tmp_path / "home")}
-    environment |= {"PYSPARK_PYTHON": str(python)}
+    # Spark runs a source that it has found by itself with the second one, in executors too.
+    environment |= {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     done = subprocess.run(

@@ -126,16 +126,18 @@ def test_writes_work_with_their_rights_alone_and_show_no_secret(
         assert any("ignature" in text for text in seen), "the broker says what is wrong"
         assert any("nothing-is-here" in text for text in seen), "the reference may be shown"
         with pytest.raises(Exception) as caught:
-            given = options | {"topic": "Other", "createTopic": "false"}
+            given = options | once | {"topic": "Other", "createTopic": "false"}
             rows.write.format("rmq").options(**given).mode("append").save()
+        assert "Other" in str(caught.value)
         seen.append(str(caught.value))
     finally:
         spark.sparkContext.setLogLevel("OFF")
     assert stored(guarded, 30).total() == 30
     seen += shown_by_spark(spark)
     assert any("Execution" in text or "plan" in text.lower() for text in seen)
-    source = DefaultSource(dict(options))
-    pickled = cloudpickle.dumps([source.streamWriter(rows.schema, False), source.writer(rows.schema, False)])
+    stream_writer = DefaultSource(dict(options)).streamWriter(rows.schema, False)
+    batch_writer = DefaultSource(options | once).writer(rows.schema, False)
+    pickled = cloudpickle.dumps([stream_writer, batch_writer])
     assert b"secret" in pickled, "the reference is sent to the tasks"
     seen.append(pickled.decode(errors="replace"))
     checkpoints = [path for path in tmp_path.rglob("checkpoint/**/*") if path.is_file()]
