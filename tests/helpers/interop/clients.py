@@ -123,10 +123,25 @@ def python_grpc(place: Place, home: Path) -> Program:
     return Program("the client for Python", command, home)
 
 
+def go_grpc(place: Place, home: Path) -> Program:
+    """RocketMQ's gRPC client for Go."""
+    command = [_built_by_go("grpc"), place.grpc, *place.keys]
+    # It signs the time of its zone as one of UTC.
+    return Program("the gRPC client for Go", command, home, {"rocketmq.client.logRoot": str(home), "TZ": "UTC"})
+
+
+def _built_by_go(name: str) -> Path:
+    """A program of the module; Go itself knows what is to be compiled anew."""
+    with building("go") as target:
+        run("go", "build", "-o", target, f"./{name}", directory=SOURCES / "go")
+    return target / name
+
+
 STARTS: Final[dict[str, Start]] = {
     "Java 4.9.7": remoting_java("4.9.7"),
     "Java 5.5.0": remoting_java("5.5.0"),
     "Java gRPC": java_grpc,
+    "Go gRPC": go_grpc,
     "Node gRPC": node_grpc,
     "Python gRPC": python_grpc,
 }

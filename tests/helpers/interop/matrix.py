@@ -14,7 +14,7 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 DIRECTORY: Final = ROOT / "build" / "interop"
 
 JAVA: Final = ("Java 4.9.7", "Java 5.5.0")
-GRPC: Final = ("Java gRPC", "Node gRPC", "Python gRPC")
+GRPC: Final = ("Java gRPC", "Node gRPC", "Python gRPC", "Go gRPC")
 ROWS: Final = (*JAVA, *GRPC)
 
 COLUMNS: Final = (
