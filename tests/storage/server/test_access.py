@@ -172,6 +172,8 @@ def ask(guarded: BrokerServer) -> Iterator[Ask]:
         (34, {}, heartbeat("Orders", "billing", "CLIENT_INNER_PRODUCER"), "billing", "orders"),
         (34, {}, body_of(clientID="c", producerDataSet=[{"groupName": "pg_orders"}]), "orders", "billing"),
         (35, {"clientID": "c1", "consumerGroup": "billing"}, b"", "billing", "orders"),
+        (35, {"clientID": "c1", "consumerGroup": "billing", "producerGroup": ""}, b"", "billing", "orders"),
+        (35, {"clientID": "c1", "consumerGroup": "", "producerGroup": "pg_orders"}, b"", "orders", "billing"),
         (38, {"consumerGroup": "billing"}, b"", "billing", "orders"),
         (41, {}, queues("Orders", "billing"), "billing", "orders"),
         (42, {}, queues("Orders", "billing"), "billing", "orders"),

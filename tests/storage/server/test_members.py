@@ -112,6 +112,18 @@ def test_who_unregisters_or_unlocks_gives_its_locks_at_once(server: BrokerServer
     assert lock(cluster, server, "one", 2) == {0}
 
 
+def test_a_client_that_names_no_group_by_an_empty_text_leaves_the_other(
+    server: BrokerServer, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RocketMQ's C++ client sends both groups, one of them empty."""
+    data = HeartbeatData(client_id="one", producer_data_set=(ProducerData(group_name="pg"),))
+    assert call(cluster, server, RequestCode.HEART_BEAT, data.encode()).code == 0
+    fields = {"clientID": "one", "producerGroup": "pg", "consumerGroup": ""}
+    assert call(cluster, server, RequestCode.UNREGISTER_CLIENT, **fields).code == 0
+    assert not server._members.producer_peers("pg")
+    assert caplog.text == ""
+
+
 def test_a_group_that_is_refused_does_not_keep_a_client_out_of_its_others(
     server: BrokerServer, cluster: Cluster
 ) -> None:

@@ -200,7 +200,9 @@ RIGHTS: Final[Mapping[int, Row]] = {
     RequestCode.QUERY_CONSUME_QUEUE: Row((_topic(_SUB), _group(_SUB)._replace(may_be_empty=True))),
     # members of groups
     RequestCode.HEART_BEAT: Row((_heartbeat,)),
-    RequestCode.UNREGISTER_CLIENT: Row((_group(_PUB, "producerGroup"), _group(_SUB))),
+    RequestCode.UNREGISTER_CLIENT: Row(
+        (_group(_PUB, "producerGroup")._replace(may_be_empty=True), _group(_SUB)._replace(may_be_empty=True))
+    ),
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: _OF_GROUP,
     RequestCode.LOCK_BATCH_MQ: Row((_locks,)),
     RequestCode.UNLOCK_BATCH_MQ: Row((_locks,)),

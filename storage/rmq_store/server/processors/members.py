@@ -99,12 +99,12 @@ class Members:
         return request.answer(header=HeartbeatResponseHeader())
 
     def unregister(self, request: Request) -> RemotingCommand:
-        """35. MQBrokerError 16: the client id is that of another user."""
+        """35. Old clients send "" for no group. MQBrokerError 16: the client id is that of another user."""
         header = request.header(UnregisterClientRequestHeader)
         self.connected.check_owner(header.client_id, _user(request), request.peer)
-        if header.producer_group is not None:
+        if header.producer_group:
             self.connected.left(header.producer_group, header.client_id)
-        if header.consumer_group is not None:
+        if header.consumer_group:
             self._on_left(header.consumer_group, header.client_id)
             self._leave(header.consumer_group, header.client_id)
         return request.answer()
