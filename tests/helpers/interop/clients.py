@@ -130,6 +130,24 @@ def go_grpc(place: Place, home: Path) -> Program:
     return Program("the gRPC client for Go", command, home, {"rocketmq.client.logRoot": str(home), "TZ": "UTC"})
 
 
+def cpp_remoting(place: Place, home: Path) -> Program:
+    """RocketMQ's C++ client, in a package for Python whose name our environment has for another client."""
+    wanted = SOURCES / "cpp" / "requirements.txt"
+    with building("cpp") as target:
+        if is_newer(wanted, target / "fetched"):
+            options = ("--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:", "--upgrade")
+            run(sys.executable, "-m", "pip", "install", *options, "--target", target, "--requirement", wanted)
+            (target / "fetched").touch()
+    command = [sys.executable, SOURCES / "cpp" / "client.py", place.remoting, *place.keys]
+    return Program("the client for C++", command, home, {"PYTHONPATH": str(target)})
+
+
+def go_remoting(place: Place, home: Path) -> Program:
+    """RocketMQ's remoting client for Go."""
+    command = [_built_by_go("remoting"), place.remoting, *place.keys]
+    return Program("the client for Go", command, home)
+
+
 def _built_by_go(name: str) -> Path:
     """A program of the module; Go itself knows what is to be compiled anew."""
     with building("go") as target:
@@ -140,6 +158,8 @@ def _built_by_go(name: str) -> Path:
 STARTS: Final[dict[str, Start]] = {
     "Java 4.9.7": remoting_java("4.9.7"),
     "Java 5.5.0": remoting_java("5.5.0"),
+    "C++": cpp_remoting,
+    "Go": go_remoting,
     "Java gRPC": java_grpc,
     "Go gRPC": go_grpc,
     "Node gRPC": node_grpc,

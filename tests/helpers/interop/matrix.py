@@ -15,7 +15,8 @@ DIRECTORY: Final = ROOT / "build" / "interop"
 
 JAVA: Final = ("Java 4.9.7", "Java 5.5.0")
 GRPC: Final = ("Java gRPC", "Node gRPC", "Python gRPC", "Go gRPC")
-ROWS: Final = (*JAVA, *GRPC)
+REMOTING: Final = (*JAVA, "C++", "Go")
+ROWS: Final = (*REMOTING, *GRPC)
 
 COLUMNS: Final = (
     "send, sync", "send, async", "send, one-way", "send, batch", "send, ordered", "delay level", "timer", "recall",
@@ -35,12 +36,23 @@ class Cell:
 
 _NOT_IN_GRPC: Final = Cell("no", "gRPC has none")
 _NOT_IN_4: Final = Cell("no", "since 5.x")
+_LEVELS_ONLY: Final = Cell("no", "its clients know delay levels only")
+_HAS_NONE: Final = Cell("no", "it has none")
 
 CANNOT_BE: Final[dict[tuple[str, str], Cell]] = {
     ("Java 4.9.7", "recall"): _NOT_IN_4,
-    ("Java 4.9.7", "timer"): Cell("no", "its clients know delay levels only"),
+    ("Java 4.9.7", "timer"): _LEVELS_ONLY,
     ("Java 4.9.7", "POP"): _NOT_IN_4,
-    **{(row, "simple"): Cell("no", "a consumer of gRPC") for row in JAVA},
+    **{(row, column): _NOT_IN_4 for row in ("C++", "Go") for column in ("recall", "POP")},
+    **{(row, "timer"): _LEVELS_ONLY for row in ("C++", "Go")},
+    ("C++", "send, batch"): Cell("no", "it writes the flag as 1, which brokers read as no"),
+    **{("Go", column): _HAS_NONE for column in ("query by key", "query by id")},
+    **{
+        ("C++", column): _HAS_NONE
+        for column in ("SQL92", "lite pull", "transaction, commit", "transaction, rollback", "transaction, check-back",
+                       "trace topic", "query by key", "query by id", "request-reply")
+    },
+    **{(row, "simple"): Cell("no", "a consumer of gRPC") for row in REMOTING},
     **{(row, "ordered"): Cell("no", "the server refuses ordered groups, 50502") for row in GRPC},
     **{
         (row, column): _NOT_IN_GRPC
