@@ -5,6 +5,7 @@ A half message has the producer group that is named as its topic: clients over g
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from rmq_store.broker.processor.local_broker import PAGE_CACHE_BUSY_MS
@@ -48,11 +49,12 @@ class Sending:
         self._clients = clients
         self._workers = workers
         self._timeout_ms = served.store.config.sync_flush_timeout
-        self._half_count = 0
+        self._turn = 0
 
     async def send(self, request: Any, caller: Caller) -> Any:
-        """SendMessage. Several messages of one request become visible at once, and are of one topic. The sender
-        of a half message is from now on one of the producers that are asked how transactions of the topic end.
+        """SendMessage. Several messages of one request become visible at once, and are of one topic; those without a
+        message group lie in one queue. The sender of a half message is from now on one of the producers that are asked
+        how transactions of the topic end.
 
         Raises:
             Refusal: a message breaks a rule; none was stored.
@@ -108,24 +110,30 @@ class Sending:
                 born_host=born_host,
             )
             return [sent]
-        return store.send_all(messages, lock_timeout_ms=wait_ms, flush_timeout_ms=self._timeout_ms, born_host=born_host)
+        queue_id = self._next_queue(messages[0].topic)
+        members = [one if one.sharding_key else replace(one, queue_id=queue_id) for one in messages]
+        return store.send_all(members, lock_timeout_ms=wait_ms, flush_timeout_ms=self._timeout_ms, born_host=born_host)
 
     def _store_half(self, messages: list[Message], is_compressed: bool, born_host: Host | None) -> list[SendResult]:
-        """Store a half message for the next queue of its topic, which exists from now on."""
+        """Store a half message for the next queue of its topic."""
         (message,) = messages
-        topic = self._routes.topic(message.topic)
-        if self._served.store.find_topic(message.topic) is None:
-            self._served.store.create_topic(message.topic, topic.write_queue_nums, exist_ok=True)
-        self._half_count += 1
         sent = self._served.broker.send(
             message,
-            self._half_count % max(topic.write_queue_nums, 1),
+            self._next_queue(message.topic),
             self._timeout_ms,
             message.topic,
             sys_flag=_COMPRESSED if is_compressed else 0,
             born_host=born_host,
         )
         return [sent]
+
+    def _next_queue(self, name: str) -> int:
+        """The queue id of a topic, which exists from now on: its queues take turns."""
+        queue_count = self._routes.topic(name).write_queue_nums
+        if self._served.store.find_topic(name) is None:
+            self._served.store.create_topic(name, queue_count, exist_ok=True)
+        self._turn += 1
+        return self._turn % max(queue_count, 1)
 
     def _check_delivery_time(self, message: Message) -> None:
         ahead_ms = (message.deliver_timestamp_ms or 0) - self._served.store.clock()

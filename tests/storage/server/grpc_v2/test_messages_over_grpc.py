@@ -71,6 +71,24 @@ def test_a_request_of_many_messages_is_one_append(server: BrokerServer, stub: St
     assert server.store.queue_range("Orders", 0).max_offset == 50 and server.store.find_topic("Other") is None
 
 
+def test_the_messages_of_a_request_lie_in_one_queue_and_requests_take_turns(server: BrokerServer, stub: Stub) -> None:
+    for turn in range(3):  # the first one makes the topic
+        answer = stub.send("Orders", *(b"%d %d" % (turn, number) for number in range(5)))
+        assert answer.status.code == Code.OK
+        assert [entry.offset for entry in answer.entries] == list(range(5))
+    ends = sorted(high for _, high in server.store.queue_ranges("Orders").values() if high)
+    assert ends == [5, 5, 5]
+
+
+def test_a_request_of_many_messages_keeps_each_in_the_queue_of_its_group(server: BrokerServer, stub: Stub) -> None:
+    server.store.create_topic("Orders", 8)
+    for group in ("g1", "g2"):
+        for count in (1, 3, 2):
+            stub.send("Orders", *(group.encode() for _ in range(count)), message_group=group)
+    ends = sorted(high for _, high in server.store.queue_ranges("Orders").values() if high)
+    assert ends == [6, 6]
+
+
 def test_messages_of_a_group_lie_in_one_queue_in_their_order(server: BrokerServer, stub: Stub) -> None:
     server.store.create_topic("Orders", 4)
     for number in range(12):
