@@ -72,7 +72,7 @@ cluster: spark-classes ## run everything against clusters of released brokers (t
 cluster-short: spark-classes ## one test for each feature against a cluster of each version (minutes; needs Maven)
 	@$(PY) -m pytest -m "cluster and not slow" -o timeout=300 $(CLUSTER) $(PYTEST_ARGS)
 
-interop: java $(STAMP) ## let clients of other languages use a served store (docs/interop.md; needs Maven, Node, Go)
+interop: java $(STAMP) ## let clients of other languages use a served store (docs/interop.md; needs Maven, Node, Go, Cargo)
 	@RMQ_TEST_SERVERS=required $(PY) -m pytest -m "interop" -o timeout=600 $(INTEROP) $(PYTEST_ARGS)
 	@PYTHONPATH=tests $(PY) tests/interop_page.py
 

@@ -130,6 +130,14 @@ def go_grpc(place: Place, home: Path) -> Program:
     return Program("the gRPC client for Go", command, home, {"rocketmq.client.logRoot": str(home), "TZ": "UTC"})
 
 
+def rust_grpc(place: Place, home: Path) -> Program:
+    """RocketMQ's gRPC client for Rust."""
+    manifest = SOURCES / "rust" / "Cargo.toml"
+    with building("rust") as target:
+        run("cargo", "build", "--quiet", "--locked", "--manifest-path", manifest, "--target-dir", target)
+    return Program("the client for Rust", [target / "debug" / "grpc", place.grpc, *place.keys], home)
+
+
 def cpp_remoting(place: Place, home: Path) -> Program:
     """RocketMQ's C++ client, in a package for Python whose name our environment has for another client."""
     wanted = SOURCES / "cpp" / "requirements.txt"
@@ -162,6 +170,7 @@ STARTS: Final[dict[str, Start]] = {
     "Go": go_remoting,
     "Java gRPC": java_grpc,
     "Go gRPC": go_grpc,
+    "Rust gRPC": rust_grpc,
     "Node gRPC": node_grpc,
     "Python gRPC": python_grpc,
 }

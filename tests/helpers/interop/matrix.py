@@ -14,7 +14,7 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 DIRECTORY: Final = ROOT / "build" / "interop"
 
 JAVA: Final = ("Java 4.9.7", "Java 5.5.0")
-GRPC: Final = ("Java gRPC", "Node gRPC", "Python gRPC", "Go gRPC")
+GRPC: Final = ("Java gRPC", "Node gRPC", "Python gRPC", "Go gRPC", "Rust gRPC")
 REMOTING: Final = (*JAVA, "C++", "Go")
 ROWS: Final = (*REMOTING, *GRPC)
 
@@ -57,16 +57,19 @@ CANNOT_BE: Final[dict[tuple[str, str], Cell]] = {
     **{
         (row, column): _NOT_IN_GRPC
         for row in GRPC
-        for column in ("send, one-way", "send, batch", "delay level", "broadcast", "lite pull", "POP", "trace topic",
-                       "query by key", "query by id", "reset", "request-reply")
+        for column in ("send, one-way", "delay level", "broadcast", "lite pull", "POP", "trace topic", "query by key",
+                       "query by id", "reset", "request-reply")
     },
+    **{(row, "send, batch"): _HAS_NONE for row in GRPC if row != "Rust gRPC"},
+    **{("Rust gRPC", column): Cell("no", "it has simple consumers only") for column in ("concurrent", "ordered")},
+    ("Rust gRPC", "recall"): _HAS_NONE,
 }  # fmt: skip
 """Cells without a test: the client or the protocol has no such feature."""
 
 
 REFUSED: Final[dict[tuple[str, str], str]] = {
     ("Java 5.5.0", "recall"): "CODE: 16 ",
-    **{(row, "recall"): "50100" for row in GRPC},
+    **{(row, "recall"): "50100" for row in GRPC if row != "Rust gRPC"},
 }
 """Cells whose test must end with an answer of the server that has this text."""
 
