@@ -142,7 +142,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "redriven": {"group": "g"},
     "pop.receive": {"group": "g", "topic": "T", "max_messages": 1, "invisible_duration_ms": 10, "tags": "a",
                     "accepts": None, "init_mode": ConsumeInitMode.MAX, "max_delivery_attempts": 3, "bytes_max": 10,
-                    "queue_id": 0, "in_order": False},
+                    "queue_id": 0, "in_order": False, "attempt_id": "a"},
     "pop.ack_all": {"group": "g", "topic": "T", "receipt_handles": []},
     "pop.peek": {"group": "g", "topic": "T", "max_messages": 1, "queue_id": 0, "bytes_max": 10},
     "pop.rest": {"group": "g", "topic": "T", "queue_id": 0, "in_order": False},

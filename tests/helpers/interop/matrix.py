@@ -53,7 +53,6 @@ CANNOT_BE: Final[dict[tuple[str, str], Cell]] = {
                        "trace topic", "query by key", "query by id", "request-reply")
     },
     **{(row, "simple"): Cell("no", "a consumer of gRPC") for row in REMOTING},
-    **{(row, "ordered"): Cell("no", "the server refuses ordered groups, 50502") for row in GRPC},
     **{
         (row, column): _NOT_IN_GRPC
         for row in GRPC
@@ -72,6 +71,10 @@ REFUSED: Final[dict[tuple[str, str], str]] = {
     **{(row, "recall"): "50100" for row in GRPC if row != "Rust gRPC"},
 }
 """Cells whose test must end with an answer of the server that has this text."""
+
+
+UNTRIED: Final = frozenset((row, "ordered") for row in GRPC if row != "Rust gRPC")
+"""Cells whose test has not run since the server answers it; the page says so. `make interop` tries them."""
 
 
 def record(row: str, column: str, cell: Cell, directory: Path = DIRECTORY) -> None:

@@ -69,10 +69,12 @@ def submit(server: BrokerServer, cluster: Cluster) -> Iterator[Call]:
         one.result(PATIENCE_S)
 
 
-def pop_header(queue_id: int = -1, *, order: bool = False, count: int = 32, poll_ms: int = 0) -> RequestHeader:
+def pop_header(
+    queue_id: int = -1, *, order: bool = False, count: int = 32, poll_ms: int = 0, attempt_id: str | None = None
+) -> RequestHeader:
     return PopMessageRequestHeader(
         consumer_group="cg", topic="Orders", queue_id=queue_id, max_msg_nums=count, invisible_time=300_000,
-        poll_time=poll_ms, born_time=0, init_mode=0, exp_type="TAG", exp="*", order=order,
+        poll_time=poll_ms, born_time=0, init_mode=0, exp_type="TAG", exp="*", order=order, attempt_id=attempt_id,
     )  # fmt: skip
 
 
@@ -113,6 +115,18 @@ def test_a_request_in_order_waits_until_its_queue_is_free(server: BrokerServer, 
     assert bodies(submit(pop_header(0, order=True))) == [] and not waits.done()
     assert ack(submit, one).code == ResponseCode.SUCCESS
     assert bodies(waits) == ["02", "03"]
+
+
+def test_a_repeated_request_in_order_gets_what_its_lost_answer_had(submit: Call, orders: Store) -> None:
+    lost = submit(pop_header(order=True, count=2, attempt_id="a")).result(PATIENCE_S)
+    submit(pop_header(order=True, count=2, attempt_id="b")).result(PATIENCE_S)
+    assert bodies(submit(pop_header(order=True, attempt_id="c"))) == []
+    again = submit(pop_header(order=True, count=2, attempt_id="a")).result(PATIENCE_S)
+    assert [one.body for one in found_in(again)] == [one.body for one in found_in(lost)]
+    assert [one.reconsume_times for one in found_in(again)] == [0, 0]
+    codes = {ack(submit, message).code for message in found_in(lost)}
+    assert codes == {ResponseCode.NO_MESSAGE}
+    assert {ack(submit, message).code for message in found_in(again)} == {ResponseCode.SUCCESS}
 
 
 # -- notifications ----------------------------------------------------------------------------------------------------

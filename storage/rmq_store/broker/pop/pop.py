@@ -18,8 +18,9 @@ anew at the new offset. Losing pyrmq/pop/ has the same effect: messages since th
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
@@ -121,6 +122,7 @@ class Pop:
         bytes_max: int = BYTES_MAX,
         queue_id: int | None = None,
         in_order: bool = False,
+        attempt_id: str | None = None,
     ) -> list[Popped]:
         """Give out up to `max_messages` (1 to 32) and hide them for `invisible_duration_ms` (1 ms and more). Returns at
         once, [] if there are none. The bodies have at most `bytes_max` together, unless the first one alone has more.
@@ -131,7 +133,9 @@ class Pop:
         (below 0: without limit). Then it becomes a dead letter with reconsumeTimes one above that, as in RocketMQ.
 
         `queue_id`: only messages of this queue. `in_order`: a queue of which the group has a message in flight is
-        locked, and gives out none; after that its messages come in the order of their offsets.
+        locked, and gives out none; after that its messages come in the order of their offsets. `attempt_id` counts in
+        order only: a receive that repeats the id of an earlier one gets the messages in flight of that one again, first
+        of all and with new handles, because its answer was lost. They do not count as delivered once more.
 
         On return the state survives this process, and under SYNC_FLUSH the machine. After a crash messages may be given
         out earlier or more often, but never less often.
@@ -161,7 +165,8 @@ class Pop:
         if attempts_max is None and settings.retry_max_times >= 0:
             attempts_max = settings.retry_max_times + 1
         pops = self._of(group, topic)
-        wish = Wish(max_messages, invisible_duration_ms, attempts_max, tags, accepts, bytes_max, in_order)
+        attempt_key = _attempt_key(attempt_id) if in_order and attempt_id else 0
+        wish = Wish(max_messages, invisible_duration_ms, attempts_max, tags, accepts, bytes_max, in_order, attempt_key)
 
         def take() -> list[tuple[StoredRow, Given]]:
             with pops.journal.exclusive():
@@ -230,8 +235,7 @@ class Pop:
         _check_number("invisible_duration_ms", invisible_duration_ms, 0, _INVISIBLE_MAX_MS)
 
         def hide(given: Given, now_ms: int) -> Given:
-            version = given.version + 1
-            return replace(given, version=version, pop_time_ms=now_ms, invisible_ms=invisible_duration_ms)
+            return given.hidden(now_ms, invisible_duration_ms)
 
         changed = self._change(group, topic, receipt_handle, hide)
         assert isinstance(changed, Given)
@@ -346,6 +350,12 @@ def _queue_ids(topic: str, queue_count: int, queue_id: int | None) -> Sequence[i
         return range(queue_count)
     _check_number("queue_id", queue_id, 0, queue_count - 1)
     return (queue_id,)
+
+
+def _attempt_key(attempt_id: str) -> int:
+    """A number that stands for an attempt id in the journal; never 0."""
+    digest = hashlib.blake2b(attempt_id.encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1 | 1
 
 
 def _unit_key(group: str, topic: str) -> str:

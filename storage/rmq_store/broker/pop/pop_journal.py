@@ -7,7 +7,7 @@
     4-7    how many changes of the same append follow
     8-11   queue id                12-15  attempt (given)
     16-23  queue offset            24-31  commit-log offset
-    32-55  three int64             given: pop time ms, invisible ms; dying: unit;
+    32-55  three int64             given: pop time ms, invisible ms, attempt key; dying: unit;
                                    position: store timestamp ms, committed before, committed
     56-59  version (given)         60-63  CRC-32 of bytes 0-59
 
@@ -235,8 +235,8 @@ def _encode(changes: Sequence[Change]) -> bytes:
 
 def _fields(change: Change, left: int) -> tuple[int, ...]:
     match change:
-        case Given(queue_id, queue_offset, attempt, version, commit_log_offset, pop_time_ms, invisible_ms):
-            rest = (queue_id, attempt, queue_offset, commit_log_offset, pop_time_ms, invisible_ms, 0, version)
+        case Given(queue_id, queue_offset, attempt, version, commit_log_offset, pop_time_ms, invisible_ms, attempt_key):
+            rest = (queue_id, attempt, queue_offset, commit_log_offset, pop_time_ms, invisible_ms, attempt_key, version)
             return (_GIVEN, 0, left, *rest)
         case Gone(queue_id, queue_offset):
             return (_GONE, 0, left, queue_id, 0, queue_offset, 0, 0, 0, 0, 0)
@@ -271,7 +271,7 @@ def _decode(data: bytes) -> tuple[list[Change], int]:
 def _change(body: bytes) -> tuple[Change | None, int]:
     kind, reset, left, queue_id, attempt, offset, log_offset, first, second, third, version = _CHANGE.unpack(body)
     if kind == _GIVEN:
-        return Given(queue_id, offset, attempt, version, log_offset, first, second), left
+        return Given(queue_id, offset, attempt, version, log_offset, first, second, third), left
     if kind == _GONE:
         return Gone(queue_id, offset), left
     if kind == _DYING:

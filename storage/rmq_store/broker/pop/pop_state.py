@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Key = tuple[int, int]  # queue id, queue offset
 
@@ -22,7 +22,8 @@ Key = tuple[int, int]  # queue id, queue offset
 @dataclass(frozen=True, slots=True)
 class Given:
     """A message was given out, or hidden anew. `attempt` counts deliveries from 1 on, including those under earlier
-    records of the message; `version` counts the handles of this record.
+    records of the message; `version` counts the handles of this record. `attempt_key` names the receive in order that
+    got it, so that its repetition gets it again (see `Pop.receive`); 0: none.
     """
 
     queue_id: int
@@ -32,6 +33,7 @@ class Given:
     commit_log_offset: int
     pop_time_ms: int
     invisible_ms: int
+    attempt_key: int = 0
 
     @property
     def key(self) -> Key:
@@ -42,6 +44,10 @@ class Given:
     def visible_at_ms(self) -> int:
         """The time from which the message may be given out again, and its handle is void."""
         return self.pop_time_ms + self.invisible_ms
+
+    def hidden(self, now_ms: int, invisible_ms: int) -> Given:
+        """The message hidden for a time from `now_ms` on: a new handle, which no repeated receive voids."""
+        return replace(self, version=self.version + 1, pop_time_ms=now_ms, invisible_ms=invisible_ms, attempt_key=0)
 
 
 @dataclass(frozen=True, slots=True)

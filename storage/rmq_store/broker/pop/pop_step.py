@@ -142,7 +142,7 @@ class PopStep:
         take = Take(self._state, self._reader, wish, self._now_ms, self._named, self._later)
         take.choose(ranges, order)
         self._now_ms = self._clock()
-        taken = [(row, self._given(row, attempt, version, wish.invisible_ms)) for row, attempt, version in take.found]
+        taken = [(row, self._given(row, attempt, version, wish)) for row, attempt, version in take.found]
         self._journal.append([*(given for _, given in taken), *take.changes])
         return taken
 
@@ -157,12 +157,13 @@ class PopStep:
         return self._hidden(given)
 
     def _hidden(self, given: Given) -> Given:
-        return replace(given, version=given.version + 1, pop_time_ms=self._now_ms, invisible_ms=_TRY_AGAIN_MS)
+        return given.hidden(self._now_ms, _TRY_AGAIN_MS)
 
-    def _given(self, row: StoredRow, attempt: int, version: int, invisible_ms: int) -> Given:
+    def _given(self, row: StoredRow, attempt: int, version: int, wish: Wish) -> Given:
         return Given(
-            row.queue_id, row.queue_offset, attempt, version, row.commit_log_offset, self._now_ms, invisible_ms
-        )
+            row.queue_id, row.queue_offset, attempt, version, row.commit_log_offset,
+            self._now_ms, wish.invisible_ms, wish.attempt_key,
+        )  # fmt: skip
 
     # -- dead letters -----------------------------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
     any order   the messages that are visible again, the earliest first; then new ones, queue by queue
     in order    queue by queue: its visible messages by their offsets, then new ones; a queue is locked, and passed
-                over, while one of its messages is in flight
+                over, while one of its messages is in flight. Messages that an earlier attempt of the same receive got
+                lock nothing: they come again, their queues first
 
 It decides, and writes nothing: `pop_step` writes the changes. A damaged message is put off; it locks no queue.
 Source: ConsumerOrderInfoManager.java, PopMessageProcessor.java.
@@ -29,7 +30,7 @@ DEAD_MAX: Final = 256
 @dataclass(frozen=True, slots=True)
 class Wish:
     """A receive of up to `count` messages and `bytes_max` of bodies. Filters apply only to new messages, not to those
-    that the group was given before. `attempts_max` None: without limit.
+    that the group was given before. `attempts_max` None: without limit. `attempt_key` 0: it repeats no receive.
     """
 
     count: int
@@ -39,6 +40,7 @@ class Wish:
     accepts: PropertyFilter | None = None
     bytes_max: int = 1 << 30
     in_order: bool = False
+    attempt_key: int = 0
 
 
 class Take:
@@ -79,17 +81,26 @@ class Take:
 
     def _choose_in_order(self, ranges: Mapping[int, QueueRange], order: Sequence[int]) -> None:
         given = self._state.by_queue()
-        for queue_id in order:
+        of_attempt = {queue_id for queue_id, known in given.items() if any(map(self._is_repeated, known))}
+        for queue_id in sorted(order, key=lambda queue_id: queue_id not in of_attempt):
             known = given.get(queue_id, [])
-            if is_locked(known, self._now_ms, self._damaged):
+            if is_locked([one for one in known if not self._is_repeated(one)], self._now_ms, self._damaged):
                 continue
-            visible = [one for one in known if one.visible_at_ms <= self._now_ms and one.key not in self._state.dying]
-            self._take_again(sorted(visible, key=lambda one: one.queue_offset))
+            comes = [one for one in known if one.visible_at_ms <= self._now_ms or self._is_repeated(one)]
+            comes = [one for one in comes if one.key not in self._state.dying]
+            self._take_again(sorted(comes, key=lambda one: one.queue_offset))
             self._take_new(queue_id, ranges[queue_id])  # none, if one that comes before has found no room
 
+    def _is_repeated(self, given: Given) -> bool:
+        """Whether an earlier attempt of this receive got the message, and it is still in flight."""
+        key = self._wish.attempt_key
+        return key != 0 and given.attempt_key == key and given.visible_at_ms > self._now_ms
+
     def _take_again(self, visible: Sequence[Given]) -> None:
-        again = [given for given in visible if not is_exhausted(given, self._wish.attempts_max)]
-        for given in again:
+        for given in visible:
+            is_repeated = self._is_repeated(given)
+            if not is_repeated and is_exhausted(given, self._wish.attempts_max):
+                continue
             if len(self.found) >= self._wish.count:
                 return
             row = self._reader.message(*given.key)
@@ -100,7 +111,7 @@ class Take:
             elif not self._space.takes(row):
                 return
             else:
-                attempt = max(given.attempt, row.reconsume_times) + 1
+                attempt = given.attempt if is_repeated else max(given.attempt, row.reconsume_times) + 1
                 self.found.append((row, attempt, given.version + 1))
 
     def _take_new(self, queue_id: int, span: QueueRange) -> None:

@@ -293,8 +293,9 @@ class LocalBroker:
         bytes_max: int = BYTES_MAX,
         queue_id: int | None = None,
         in_order: bool = False,
+        attempt_id: str | None = None,
     ) -> list[PoppedMessage]:
-        """See `Broker.receive_message`; `bytes_max`, `queue_id` and `in_order` are those of `Pop.receive`."""
+        """See `Broker.receive_message`; what comes after `max_delivery_attempts` is that of `Pop.receive`."""
         with self._answers.answering():
             popped = self.store.pop.receive(
                 group,
@@ -308,6 +309,7 @@ class LocalBroker:
                 bytes_max=bytes_max,
                 queue_id=queue_id,
                 in_order=in_order,
+                attempt_id=attempt_id,
             )
         if not popped:
             return []

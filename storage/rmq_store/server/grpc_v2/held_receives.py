@@ -1,8 +1,8 @@
 """Receives that wait for messages (PopLongPollingService.java).
 
 A receive is held until its topic has grown, whichever process has stored the message, or a message may have become
-visible again, or its time is over. Of the receives of a group on a topic one wakes up; it wakes the next one if it has
-found messages.
+visible again, or its time is over. A receive in order also wakes up when a message of its group is acknowledged. Of
+the receives of a group on a topic one wakes up; it wakes the next one if it has found messages.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import Final, TypeAlias
+from typing import Final
 
 from rmq_store.broker.store.store import Store
 from rmq_store.errors import StoreError
 from rmq_store.server.grpc_definitions.enums import Code
 from rmq_store.server.grpc_v2.statuses import Refusal
 from rmq_store.server.grpc_v2.workers import Workers
+from rmq_store.server.pop.held_pops import Share
 
 _log: Final = logging.getLogger(__name__)
 
@@ -25,9 +26,6 @@ _LOOK_S: Final = 0.002
 _INVISIBLE_LOOK_S: Final = 0.2
 HELD_MAX: Final = 20_000
 
-Key: TypeAlias = tuple[str, str]
-"""A group and a topic."""
-
 
 class HeldReceives:
     """All methods belong to the event loop."""
@@ -35,14 +33,14 @@ class HeldReceives:
     def __init__(self, store: Store, workers: Workers) -> None:
         self._store = store
         self._workers = workers
-        self._held: dict[Key, deque[asyncio.Future[None]]] = {}
+        self._held: dict[Share, deque[asyncio.Future[None]]] = {}
         self._count = 0
         self._ends: dict[str, int] = {}
         self._seen_end = -1
         self._arrived = asyncio.Event()
         self.is_stopping = False
 
-    async def wait(self, key: Key, until_s: float) -> None:
+    async def wait(self, key: Share, until_s: float) -> None:
         """Wait until a receive may find something, or the loop's time is `until_s`.
 
         Raises:
@@ -61,8 +59,8 @@ class HeldReceives:
             self._count -= 1
             self._forget(key, future)
 
-    def wake(self, key: Key) -> None:
-        """Wake the receive that has waited longest for this group and topic."""
+    def wake(self, key: Share) -> None:
+        """Wake the receive that has waited longest for these messages."""
         for future in self._held.get(key, ()):
             if not future.done():
                 future.set_result(None)
@@ -89,11 +87,11 @@ class HeldReceives:
             try:
                 if loop.time() >= look_s:
                     look_s = loop.time() + _INVISIBLE_LOOK_S
-                    self._wake_topics(set(self._ends) | {topic for _, topic in self._held})
+                    self._wake_topics(set(self._ends) | {share.topic for share in self._held})
                 if self._store.has_not_grown(self._seen_end):
                     continue
                 self._seen_end = self._store.log_range()[1]
-                topics = {topic for _, topic in self._held}
+                topics = {share.topic for share in self._held}
                 ends = await self._workers.run(lambda topics=topics: {one: self._end(one) for one in topics})  # type: ignore[misc]
                 grown = {topic for topic, end in ends.items() if self._ends.get(topic) != end}
                 self._ends = ends
@@ -104,7 +102,7 @@ class HeldReceives:
 
     def _wake_topics(self, topics: set[str]) -> None:
         for key in list(self._held):
-            if key[1] in topics:
+            if key.topic in topics:
                 self.wake(key)
 
     def _end(self, topic: str) -> int:
@@ -114,7 +112,7 @@ class HeldReceives:
             return -1
         return sum(self._store.queue_range(topic, queue_id).max_offset for queue_id in range(found.read_queue_nums))
 
-    def _forget(self, key: Key, future: asyncio.Future[None]) -> None:
+    def _forget(self, key: Share, future: asyncio.Future[None]) -> None:
         futures = self._held.get(key)
         if futures is not None:
             futures.remove(future)

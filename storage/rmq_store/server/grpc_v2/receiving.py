@@ -1,5 +1,7 @@
 """ReceiveMessage, AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue.
 
+A group whose settings say `consumeMessageOrderly` receives in order, whatever its clients say: a queue gives out
+nothing while one of its messages is hidden, and messages of one message group lie in one queue.
 Sources: ReceiveMessageActivity.java, AckMessageActivity.java, ChangeInvisibleDurationActivity.java,
 ForwardMessageToDLQActivity.java.
 """
@@ -7,6 +9,7 @@ ForwardMessageToDLQActivity.java.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -14,7 +17,7 @@ from typing import Any, Final
 from rmq_store.broker.filter.subscription import MessageSelector, Subscription
 from rmq_store.broker.pop.pop import MESSAGES_MAX
 from rmq_store.broker.pop.receipt_handle import ReceiptHandle
-from rmq_store.errors import UnknownTopicError, UsageError
+from rmq_store.errors import InvalidReceiptHandleError, UnknownTopicError, UsageError
 from rmq_store.protocol.messages import PoppedMessage
 from rmq_store.server.grpc_definitions.definitions import ms_of, new, timestamp_fields
 from rmq_store.server.grpc_definitions.enums import Code, FilterType
@@ -26,6 +29,7 @@ from rmq_store.server.grpc_v2.messages import received_message
 from rmq_store.server.grpc_v2.routes import Routes
 from rmq_store.server.grpc_v2.statuses import Refusal, group_of, status, status_of, topic_of
 from rmq_store.server.grpc_v2.workers import Workers
+from rmq_store.server.pop.held_pops import Share
 from rmq_store.server.processors.served_store import ServedStore
 from rmq_store.server.transport.working_bytes import WorkingBytes
 
@@ -62,7 +66,8 @@ class Receiving:
 
     async def receive(self, request: Any, caller: Caller, write: Write, check: Callable[[], None]) -> None:
         """ReceiveMessage: a status, messages, and the time. Without messages it waits for `long_polling_timeout`.
-        `check` raises if the client may receive no more; it is asked when there are messages, before they are sent.
+        `check` raises if the client may receive no more; it is asked when there are messages, before they are sent. In
+        order a repeated `attempt_id` gets the messages in flight again that its first answer had.
 
         A client that goes away while it waits gets none; a message that could not be sent to it is visible again at
         once.
@@ -77,15 +82,13 @@ class Receiving:
         settings, subscription = await self._workers.run(
             lambda: (self._served.group(group), _subscription(topic, expression))
         )
-        if settings.consume_message_orderly:
-            text = f"group {group} consumes orderly (consumeMessageOrderly): this broker has no ordered receives"
-            raise Refusal(Code.VERIFY_FIFO_MESSAGE_UNSUPPORTED, text)
         self._routes.topic(topic)
         invisible_ms = _invisible_ms(request, settings.consume_timeout_minute)
         batch = max(1, min(request.batch_size, MESSAGES_MAX))
         await self._clients.receives(caller, group, topic)
-        take = partial(self._take, group, subscription, batch, invisible_ms)
-        popped = await self._take_or_wait(take, (group, topic), _polling_s(request, caller))
+        share = Share(group, topic, in_order=settings.consume_message_orderly)
+        take = partial(self._take, share, subscription, batch, invisible_ms, request.attempt_id or None)
+        popped = await self._take_or_wait(take, share, _polling_s(request, caller))
         if not popped:
             await write(new("ReceiveMessageResponse", status=status(Code.MESSAGE_NOT_FOUND, "no new message")))
             return
@@ -113,6 +116,7 @@ class Receiving:
         statuses = await self._workers.run(
             lambda: [self._ack(group, topic, entry.receipt_handle, caller.peer) for entry in request.entries]
         )
+        self._freed(group, topic)
         codes = {one.code for one in statuses}
         whole = statuses[0] if len(codes) == 1 else status(Code.MULTIPLE_RESULTS)
         entries = [
@@ -135,25 +139,36 @@ class Receiving:
         """ForwardMessageToDeadLetterQueue. After a crash in the middle the message comes again: it is never lost."""
         group, topic = group_of(request.group), topic_of(request.topic)
         await self._workers.run(lambda: self._forward(group, topic, request.receipt_handle))
+        self._freed(group, topic)
         return new("ForwardMessageToDeadLetterQueueResponse", status=status(Code.OK))
 
     async def _take_or_wait(
-        self, take: Callable[[], list[PoppedMessage]], key: tuple[str, str], polling_s: float
+        self, take: Callable[[], list[PoppedMessage]], share: Share, polling_s: float
     ) -> list[PoppedMessage]:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + polling_s
         while True:
-            popped: list[PoppedMessage] = await self._workers.run(take, partial(self._show_again, *key))
+            popped: list[PoppedMessage] = await self._workers.run(
+                take, partial(self._show_again, share.group, share.topic)
+            )
             if popped:
-                self._holds.wake(key)  # there may be more
+                self._holds.wake(share)  # there may be more
                 return popped
             if loop.time() >= until_s or self._holds.is_stopping:
                 return []
-            await self._holds.wait(key, until_s)
+            await self._holds.wait(share, until_s)
 
-    def _take(self, group: str, subscription: Subscription, batch: int, invisible_ms: int) -> list[PoppedMessage]:
+    def _freed(self, group: str, topic: str) -> None:
+        """Messages are done with: in order, others of their queues may come now."""
+        self._holds.wake(Share(group, topic, in_order=True))
+
+    def _take(
+        self, share: Share, subscription: Subscription, batch: int, invisible_ms: int, attempt_id: str | None
+    ) -> list[PoppedMessage]:
         try:
-            return self._served.broker.receive_message(group, subscription, batch, invisible_ms)
+            return self._served.broker.receive_message(
+                share.group, subscription, batch, invisible_ms, in_order=share.in_order, attempt_id=attempt_id
+            )
         except UnknownTopicError:
             return []  # the first send makes it: `Routes.topic` has said so
         except Exception as error:
@@ -163,7 +178,8 @@ class Receiving:
 
     def _show_again(self, group: str, topic: str, popped: list[PoppedMessage]) -> None:
         for one in popped:
-            self._served.broker.change_invisible_duration(group, topic, one.receipt_handle, 0)
+            with contextlib.suppress(InvalidReceiptHandleError):  # a repeated receive has got it meanwhile
+                self._served.broker.change_invisible_duration(group, topic, one.receipt_handle, 0)
 
     def _ack(self, group: str, topic: str, handle: str, peer: str) -> Any:
         try:

@@ -41,12 +41,19 @@ class Routes:
         return new("QueryRouteResponse", status=status(Code.OK), message_queues=queues)
 
     async def query_assignment(self, request: Any, caller: Caller) -> Any:
-        """QueryAssignment: one queue, -1, which stands for all of them: the broker shares out messages, not queues."""
-        group_of(request.group)
+        """QueryAssignment: one queue, -1, which stands for all of them: the broker shares out messages, not queues. A
+        group that consumes in order is told all queues, so that its clients receive from several at once.
+        """
+        name = group_of(request.group)
         topic = self.topic(topic_of(request.topic))
-        queue = self._queue(topic, -1, request.topic)
-        queue.permission = Permission.READ_WRITE
-        return new("QueryAssignmentResponse", status=status(Code.OK), assignments=[{"message_queue": queue}])
+        group = self._served.store.groups().get(name)
+        is_ordered = group is not None and group.consume_message_orderly
+        queue_ids = range(topic.read_queue_nums) if is_ordered else (-1,)
+        queues = [self._queue(topic, queue_id, request.topic) for queue_id in queue_ids]
+        for queue in queues:
+            queue.permission = Permission.READ_WRITE
+        assignments = [{"message_queue": queue} for queue in queues]
+        return new("QueryAssignmentResponse", status=status(Code.OK), assignments=assignments)
 
     def topic(self, name: str) -> TopicConfig:
         """The settings of a topic, those of a topic yet to be made included. Refusal: there is none, and none is made.

@@ -103,6 +103,7 @@ class PopProcessor:
             bytes_max=ANSWER_BYTES_MAX,
             queue_id=share.one_queue,
             in_order=share.in_order,
+            attempt_id=header.attempt_id,
         )
         if not popped:
             return None

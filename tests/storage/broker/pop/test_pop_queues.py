@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from rmq_store import CorruptRecordError, Message, Store, StoreConfig, UsageError
+from rmq_store import CorruptRecordError, InvalidReceiptHandleError, Message, Store, StoreConfig, UsageError
+from rmq_store.broker.pop import pop_journal
 from rmq_store.broker.pop.pop import Popped
 from rmq_store.broker.pop.pop_journal import PopJournal
 from rmq_store.broker.pop.pop_messages import Damaged, TopicReader
@@ -115,6 +116,83 @@ def test_the_order_survives_a_restart(reopen: Callable[[], Store], store: Store,
         assert receive(again, queue_id=0, in_order=True) == []
         clock.now_ms += 1000
         assert bodies(receive(again, queue_id=0, in_order=True)) == ["00", "01", "02", "03"]
+
+
+# -- attempts ---------------------------------------------------------------------------------------------------------
+
+
+def attempts(popped: list[Popped]) -> list[int]:
+    return [one.delivery_attempt for one in popped]
+
+
+def test_a_repeated_receive_gets_what_its_lost_answer_had(store: Store) -> None:
+    lost = receive(store, 2, in_order=True, attempt_id="a")
+    receive(store, 2, in_order=True, attempt_id="b")
+    again = receive(store, 2, in_order=True, attempt_id="a")
+    assert bodies(again) == bodies(lost) == ["00", "01"] and attempts(again) == [1, 1]
+    with pytest.raises(InvalidReceiptHandleError):
+        store.pop.ack("g", "T", lost[0].receipt_handle)
+    for one in again:
+        store.pop.ack("g", "T", one.receipt_handle)
+    assert bodies(receive(store, in_order=True, attempt_id="a")) == ["02", "03"]
+
+
+def test_a_repeated_receive_begins_with_the_queues_of_its_lost_answer(store: Store) -> None:
+    """Receives begin at one queue after the other."""
+    assert bodies(receive(store, 2, in_order=True, attempt_id="a")) == ["00", "01"]
+    assert bodies(receive(store, 3, in_order=True, attempt_id="a")) == ["00", "01", "02"]
+
+
+@pytest.mark.parametrize("fields", [{"attempt_id": "b"}, {"attempt_id": ""}, {}])
+def test_another_attempt_finds_the_queue_locked(store: Store, fields: dict[str, Any]) -> None:
+    receive(store, 1, queue_id=0, in_order=True, attempt_id="a")
+    assert receive(store, queue_id=0, in_order=True, **fields) == []
+
+
+@pytest.mark.parametrize("attempt_id", ["", None])
+def test_a_receive_without_an_attempt_is_repeated_by_none(store: Store, attempt_id: str | None) -> None:
+    receive(store, 1, queue_id=0, in_order=True, attempt_id=attempt_id)
+    assert receive(store, queue_id=0, in_order=True, attempt_id=attempt_id) == []
+
+
+def test_a_repeated_receive_leaves_what_its_consumer_has_answered_for(store: Store) -> None:
+    done, _ = receive(store, 2, queue_id=0, in_order=True, attempt_id="a")
+    store.pop.ack("g", "T", done.receipt_handle)
+    (again,) = receive(store, 1, queue_id=0, in_order=True, attempt_id="a")
+    assert bodies([again]) == ["01"]
+    store.pop.change_invisible_duration("g", "T", again.receipt_handle, 500)
+    assert receive(store, queue_id=0, in_order=True, attempt_id="a") == []
+
+
+def test_the_last_attempt_of_a_message_can_be_repeated(store: Store) -> None:
+    for _ in range(2):
+        again = receive(store, 1, queue_id=0, in_order=True, max_delivery_attempts=1, attempt_id="a")
+        assert bodies(again) == ["00"] and attempts(again) == [1]
+    assert "%DLQ%g" not in store.topics()
+
+
+def test_a_repeated_receive_after_the_time_counts_as_another_delivery(store: Store, clock: Clock) -> None:
+    receive(store, 1, queue_id=0, in_order=True, attempt_id="a")
+    clock.now_ms += 1000
+    assert attempts(receive(store, 1, queue_id=0, in_order=True, attempt_id="a")) == [2]
+
+
+def test_attempts_survive_a_restart_and_the_journals_replacement(
+    reopen: Callable[[], Store], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive(store, 2, queue_id=0, in_order=True, attempt_id="a")
+    store.close()
+    monkeypatch.setattr(pop_journal, "COMPACT_BYTES", 0)
+    monkeypatch.setattr(pop_journal, "_COMPACT_FACTOR", 0)
+    with reopen() as again:
+        receive(again, 1, queue_id=1)  # replaces the file
+        assert bodies(receive(again, 2, queue_id=0, in_order=True, attempt_id="a")) == ["00", "01"]
+
+
+def test_out_of_order_an_attempt_means_nothing(store: Store) -> None:
+    receive(store, 2, queue_id=0, attempt_id="a")
+    assert bodies(receive(store, queue_id=0, attempt_id="a")) == ["02", "03"]
+    assert receive(store, queue_id=0, in_order=True, attempt_id="a") == []
 
 
 def test_a_damaged_message_locks_no_queue(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -418,11 +418,6 @@ def test_too_many_receives_are_not_held(server: BrokerServer, stub: Stub, monkey
     assert stub.receive("cg", "Orders", long_polling_timeout=LONG)[0] == Code.TOO_MANY_REQUESTS
 
 
-def test_an_orderly_group_is_refused_and_not_given_messages_out_of_order(server: BrokerServer, stub: Stub) -> None:
-    server.store.create_group(SubscriptionGroup("cg", consume_message_orderly=True))
-    assert stub.receive("cg", "Orders")[0] == Code.VERIFY_FIFO_MESSAGE_UNSUPPORTED
-
-
 def test_an_error_inside_is_answered_without_its_text(
     server: BrokerServer, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

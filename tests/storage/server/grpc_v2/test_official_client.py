@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import rocketmq
 
+from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.server.broker_server import BrokerServer
 
 PATIENCE_S = 60.0
@@ -111,6 +112,35 @@ def test_a_push_consumer_gets_a_failed_message_again(server: BrokerServer, produ
     eventually(lambda: {(b"0", 1), (b"1", 2)} <= set(got))
     consumer.shutdown()
     assert (b"1", 1) in got and not any(attempt > 1 for body, attempt in got if body == b"0")
+
+
+def test_a_push_consumer_in_order_gets_each_message_group_in_order(
+    server: BrokerServer, producer: Any, configuration: Any
+) -> None:
+    """One message always fails: it becomes a dead letter after two attempts, and the others of its group follow."""
+    server.store.create_group(SubscriptionGroup("fifo", consume_message_orderly=True, retry_max_times=1))
+    server.store.commit_offsets("fifo", {("Orders", queue_id): 0 for queue_id in range(4)})
+    got: list[bytes] = []
+    turn = threading.Lock()
+
+    class Listener(rocketmq.MessageListener):  # type: ignore[misc, name-defined]
+        def consume(self, received: Any) -> Any:
+            with turn:
+                got.append(received.body)
+            return rocketmq.ConsumeResult.FAILURE if received.body == b"b2" else rocketmq.ConsumeResult.SUCCESS
+
+    for number in range(6):
+        for group in "ab":
+            producer.send(message(b"%s%d" % (group.encode(), number), message_group=group))
+    everything = {"Orders": rocketmq.FilterExpression("*")}
+    consumer = rocketmq.PushConsumer(configuration, "fifo", Listener(), everything)
+    consumer.startup()
+    eventually(lambda: len(got) == 13 and server.store.find_topic("%DLQ%fifo") is not None)
+    consumer.shutdown()
+    assert [body for body in got if body.startswith(b"a")] == [b"a%d" % number for number in range(6)]
+    assert [body for body in got if body.startswith(b"b")] == [b"b%d" % number for number in (0, 1, 2, 2, 3, 4, 5)]
+    [dead] = [row for batch in server.store.read("%DLQ%fifo", 0, 0, 1) for row in batch.to_pylist()]
+    assert dead["body"] == b"b2"
 
 
 def test_a_message_that_is_too_large_is_refused_with_its_type(producer: Any, server: BrokerServer) -> None:
