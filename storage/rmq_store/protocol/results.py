@@ -28,7 +28,8 @@ class SendStatus(Enum):
 @dataclass(frozen=True, slots=True)
 class SendResult:
     """The queue and offset of one message. `msg_id` is its UNIQ_KEY, `offset_msg_id` encodes its commit-log offset in
-    this store. A producer sets `broker_name`, because it may have several brokers.
+    this store. A producer sets `broker_name`, because it may have several brokers. `recall_handle`: by which a message
+    with a delivery time can be taken back; None for any other message, and for one that was due already.
     """
 
     topic: str
@@ -39,6 +40,7 @@ class SendResult:
     offset_msg_id: str
     status: SendStatus = SendStatus.SEND_OK
     broker_name: str = ""
+    recall_handle: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ def _messages(parts: Parts) -> dict[int, Service]:
         RequestCode.SEND_REPLY_MESSAGE: Service(replies.reply, pools.client),
         RequestCode.SEND_REPLY_MESSAGE_V2: Service(replies.reply, pools.client),
         RequestCode.CONSUMER_SEND_MSG_BACK: Service(sends.send_back, pools.send),
-        RequestCode.RECALL_MESSAGE: Service(sends.recall, pools.send),
+        RequestCode.RECALL_MESSAGE: Service(sends.recall, pools.admin),
         RequestCode.END_TRANSACTION: Service(parts.transactions.end, pools.transaction),
         RequestCode.PULL_MESSAGE: Service(parts.pulls.pull, pools.pull),
         RequestCode.LITE_PULL_MESSAGE: Service(parts.pulls.pull, pools.pull),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import zlib
 
 import pytest
@@ -52,13 +53,27 @@ def test_the_topics_of_the_broker_take_none(cluster: Cluster, server: BrokerServ
         assert answer.code == ResponseCode.NO_PERMISSION, topic
 
 
-def test_a_timer_is_not_recalled(cluster: Cluster, server: BrokerServer) -> None:
-    """As at a broker without recallMessageEnable, which the clients know."""
-    answer = send(cluster, server, "Orders", b"later", i="TIMER_DELAY_SEC\x0160\x02")
-    assert answer.code == ResponseCode.SUCCESS and "recallHandle" not in answer.ext_fields
-    command = RemotingCommand(
-        RequestCode.RECALL_MESSAGE, {"topic": "Orders", "recallHandle": "x", "producerGroup": "pg"}
-    )
-    refused = cluster.client.call(server.address, command, 20_000)
-    assert refused.code == ResponseCode.NO_PERMISSION
-    assert (refused.remark or "").startswith("recall failed, operation is forbidden")
+def recall(cluster: Cluster, server: BrokerServer, handle: str, topic: str = "Orders") -> RemotingCommand:
+    fields = {"topic": topic, "recallHandle": handle, "producerGroup": "pg"}
+    return cluster.client.call(server.address, RemotingCommand(RequestCode.RECALL_MESSAGE, fields), 20_000)
+
+
+def test_a_timer_is_taken_back_by_the_handle_of_its_answer(cluster: Cluster, server: BrokerServer) -> None:
+    answer = send(cluster, server, "Orders", b"later", i="UNIQ_KEY\x01U\x02TIMER_DELAY_SEC\x0160\x02")
+    assert answer.code == ResponseCode.SUCCESS
+    handle = answer.ext_fields["recallHandle"]
+    assert base64.urlsafe_b64decode(handle).startswith(b"v1 Orders rmq-embedded ")
+    assert recall(cluster, server, handle, "Missing").code == ResponseCode.TOPIC_NOT_EXIST
+    for wrong in ("x", base64.urlsafe_b64encode(b"v1 Orders rmq-embedded 1 U").decode()):
+        refused = recall(cluster, server, wrong)
+        assert refused.code == ResponseCode.ILLEGAL_OPERATION and (refused.remark or "").startswith("recall failed, ")
+    assert sum(one.messages for one in server.store.delay_backlogs()) == 1
+    recalled = recall(cluster, server, handle)
+    assert (recalled.code, recalled.ext_fields["msgId"]) == (ResponseCode.SUCCESS, "U")
+    assert server.store.delay_backlogs() == []
+
+
+def test_a_send_without_a_delivery_time_has_no_recall_handle(cluster: Cluster, server: BrokerServer) -> None:
+    for properties in ("", "DELAY\x011\x02", "TIMER_DELIVER_MS\x011\x02"):
+        answer = send(cluster, server, "Orders", b"x", i=properties)
+        assert answer.code == ResponseCode.SUCCESS and "recallHandle" not in answer.ext_fields

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.broker.delay.due_copies import DueCopyReader
-from rmq_store.broker.delay.timer_queue import Watermark, timer_rows
+from rmq_store.broker.delay.recalled import RecalledTimers
+from rmq_store.broker.delay.timer_queue import Timers, Watermark, timer_rows
 from rmq_store.broker.metadata.offsets import DelayOffsetTable
 from rmq_store.broker.read.queue_reader import QueueReader
 from rmq_store.broker.read.read_request import ReadRequest
@@ -132,8 +133,7 @@ def _queue_offsets(
     reader = DueCopyReader(log)
     for queue_id in range(TIMER_QUEUES):
         watermark = Watermark.of(newest_unit(purposes.TIMER, str(queue_id)))
-        for start, stop in _steps(log, PYRMQ_TIMER_TOPIC, queue_id, watermark.start, end):
-            rows = watermark.not_delivered(timer_rows(log, reader, queue_id, start, stop))
+        for rows in _waiting_timers(log, reader, queue_id, watermark, end):
             yield PYRMQ_TIMER_TOPIC, queue_id, np.sort(rows["queue_offset"])
 
 
@@ -218,9 +218,19 @@ def _of_level(log: CommitLog, queue_id: int, done: int, end: int) -> Iterator[_W
 def _of_timers(
     log: CommitLog, reader: DueCopyReader, queue_id: int, watermark: Watermark, end: int
 ) -> Iterator[_Waiting]:
+    for rows in _waiting_timers(log, reader, queue_id, watermark, end):
+        yield rows["log_offset"], rows["due_ms"]
+
+
+def _waiting_timers(
+    log: CommitLog, reader: DueCopyReader, queue_id: int, watermark: Watermark, end: int
+) -> Iterator[Timers]:
+    """The timers of a queue that were neither delivered nor taken back, a step at a time."""
+    recalled = RecalledTimers(log, queue_id)
+    recalled.read_on(end)
     for start, stop in _steps(log, PYRMQ_TIMER_TOPIC, queue_id, watermark.start, end):
         rows = watermark.not_delivered(timer_rows(log, reader, queue_id, start, stop))
-        yield rows["log_offset"], rows["due_ms"]
+        yield rows[~recalled.contains(rows["queue_offset"])]
 
 
 def _steps(log: CommitLog, topic: str, queue_id: int, done: int, end: int) -> Iterator[tuple[int, int]]:

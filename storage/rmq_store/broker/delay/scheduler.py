@@ -28,7 +28,7 @@ from rmq_store.broker.rules.timer import TIMER_QUEUES
 from rmq_store.broker.write.writer import Writer
 from rmq_store.errors import CorruptConfigError, CorruptionError, NotAStoreError, UsageError
 from rmq_store.files.locks.lock import OfdLock
-from rmq_store.format.text.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
+from rmq_store.format.text.names import PYRMQ_RECALLED_TOPIC, PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
 from rmq_store.log.append.append import append_lock
 from rmq_store.log.append.flush import flush
 from rmq_store.log.append.grouping import Groups
@@ -109,6 +109,10 @@ class Schedule:
         self._lanes: dict[DelayLevel | TimerQueue, Path] = {
             **{level: self._queue(SCHEDULE_TOPIC, level.level - 1) for level in self._levels},
             **{timer: self._queue(PYRMQ_TIMER_TOPIC, queue_id) for queue_id, timer in enumerate(self._timers)},
+        }
+        self._recalls_of = {
+            self._lanes[timer]: self._queue(PYRMQ_RECALLED_TOPIC, queue_id)
+            for queue_id, timer in enumerate(self._timers)
         }
         self._failed: dict[Path, _Failure] = {}
         self._closed_targets: set[QueueKey] = set()  # those that were named in the log
@@ -241,7 +245,9 @@ class Schedule:
         try:
             answer = question()
         except (CorruptionError, NotAStoreError) as error:
-            if queue not in (Path(error.path), *Path(error.path).parents):
+            places = {Path(error.path), *Path(error.path).parents}
+            # Without its recalls a timer queue would deliver what was taken back.
+            if queue not in places and self._recalls_of.get(queue) not in places:
                 raise
             self._skip(queue, error)
             return otherwise

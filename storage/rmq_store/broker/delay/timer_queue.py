@@ -17,6 +17,8 @@ Their times are in no order, so one queue offset cannot say which were delivered
 The value of the unit is its number, because two watermarks may have one time. The time of a watermark never goes back:
 after the clock was set back, a message due before that time is delivered at once.
 
+Timers that were taken back (`recalled`) are in no row that this module looks at; the watermark passes them.
+
 The queue's entries hold the due times. A broker that rebuilt the queue wrote hashes of tags there, which look like
 times in January 1970. For such an entry the due time is read from the record.
 """
@@ -29,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.broker.delay.due_copies import Chunk, DueCopyReader, DueRows
+from rmq_store.broker.delay.recalled import RecalledTimers
 from rmq_store.broker.read.queues import Queues
 from rmq_store.broker.rules import purposes
 from rmq_store.broker.write.writer import Writer
@@ -121,6 +124,7 @@ class TimerQueue:
         self._queues = queues
         self._queue_id = queue_id
         self._reader = DueCopyReader(log)
+        self._recalled = RecalledTimers(log, queue_id)
         self._rows_max = rows_max
         self._watermark: Watermark | None = None  # None: not looked yet
         self._begin(0)
@@ -177,6 +181,7 @@ class TimerQueue:
             return
         self._watermark = watermark
         self._earliest.rows = watermark.not_delivered(self._earliest.rows)
+        self._recalled.forget_below(watermark.start)
 
     def _begin(self, start: int) -> None:
         self._scanned = self._lowest = start
@@ -188,6 +193,8 @@ class TimerQueue:
             last = self._log.queue_max(PYRMQ_TIMER_TOPIC, self._queue_id, end)
             if not last:
                 return True
+            if self._recalled.read_on(self._log.writing_page.appended_end):
+                self._earliest.rows = self._without_recalled(self._earliest.rows)
             if self._watermark is None:
                 self._go_on_from(Watermark.of(self._writer.newest_unit(purposes.TIMER, str(self._queue_id))))
             assert self._watermark is not None
@@ -229,7 +236,11 @@ class TimerQueue:
         return int(offsets.min()) if len(offsets) else self._scanned
 
     def _rows(self, start: int, stop: int) -> Timers:
-        return timer_rows(self._log, self._reader, self._queue_id, start, stop)
+        return self._without_recalled(timer_rows(self._log, self._reader, self._queue_id, start, stop))
+
+    def _without_recalled(self, rows: Timers) -> Timers:
+        left: Timers = rows[~self._recalled.contains(rows["queue_offset"])] if len(self._recalled.offsets) else rows
+        return left
 
 
 def timer_rows(log: CommitLog, reader: DueCopyReader, queue_id: int, start: int, stop: int) -> Timers:

@@ -123,7 +123,13 @@ class LocalBroker:
             offset_msg_id=",".join(result.offset_msg_id for result in results),
             status=SendStatus.SEND_OK if ok else SendStatus.FLUSH_DISK_TIMEOUT,
             broker_name=self.name,
+            recall_handle=None,
         )
+
+    def recall_message(self, topic: str, recall_handle: str) -> str:
+        """See `Broker.recall_message`."""
+        with self._answers.answering():
+            return self.store.recall_message(topic, recall_handle)
 
     # -- consumers --------------------------------------------------------------------------------------------------
 

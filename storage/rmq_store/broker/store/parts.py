@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rmq_store import kinds
 from rmq_store.broker.delay.broker_backlog import BrokerBacklog
+from rmq_store.broker.delay.recalls import Recalls
 from rmq_store.broker.delay.scheduler import Schedule
 from rmq_store.broker.dlq.redrive import DeadLetters
 from rmq_store.broker.metadata.group_topics import GroupTopics
@@ -32,6 +33,7 @@ from rmq_store.errors import (
     ReadOnlyError,
     UsageError,
 )
+from rmq_store.format.text.host import Host
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.recovery.recovery import RecoveryReport
 
@@ -59,12 +61,16 @@ class StoreParts:
         self._query = Query(log, self._queues)
         self._broker_backlog = BrokerBacklog(log.root, self._queues, self._offsets)
         self._flusher = Flusher(log, file.config) if log.writable else None
-        self._writer = Writer(log, file.config, self._topics, self._flusher) if self._flusher else None
+        self._writer = None
+        if self._flusher is not None:
+            self._writer = Writer(log, file.config, self._topics, self._flusher, broker_name)
         self._schedule = Schedule(log, self._writer, self._queues) if self._writer else None
+        self._recalls = None
         self._retry = None
         self._dead_letters = None
         self._pop = None
         if self._writer is not None:
+            self._recalls = Recalls(log, self._writer, broker_name, Host.parse(file.config.broker_host))
             tables = self._groups, self._topics
             self._retry = Retry(log, file.config, *tables, self._writer, self._queues.end)
             self._dead_letters = DeadLetters(log, file.config, *tables, self._queues, self._writer)

@@ -16,6 +16,7 @@ from rmq_store.broker.store.parts import StoreParts
 from rmq_store.broker.write.staged_files import StagedFile
 from rmq_store.format.frames.message import Message
 from rmq_store.format.text.host import Host
+from rmq_store.format.text.recall_handle import RecallHandle
 from rmq_store.log.core.commit_log import LOCK_TIMEOUT_MS
 from rmq_store.log.core.units import UnitRecord
 from rmq_store.protocol.results import AppendResult, CommitResult, SendResult
@@ -66,6 +67,22 @@ class Writing(StoreParts):
         waits and raises as `send`.
         """
         return self._writing().send_all(messages, lock_timeout_ms, flush_timeout_ms, born_host)
+
+    def recall_message(self, topic: str, recall_handle: str) -> str:
+        """Take a message with a delivery time back, by the handle of its `SendResult`, and return its unique key: it is
+        never delivered. Also if it is due, as long as it was not delivered; a repetition does nothing. Durable as
+        `send`, across a crash at any point: the recall holds, or this call has not returned.
+
+        Raises:
+            UsageError: no such handle. UnknownTopicError: no such topic.
+            ResponseError: 604, the message does not wait here (any more), or the handle is of another topic or broker.
+            StoreFullError, StoreLockedError, StoreFailedError: as `send`.
+            CorruptionError: the queue of timers, or of recalls, is damaged.
+        """
+        self._writing()
+        assert self._recalls is not None
+        self._topics.get(topic)
+        return self._recalls.recall(topic, RecallHandle.parse(recall_handle))
 
     def append(self, batch: pa.RecordBatch, topic: str | None = None) -> AppendResult:
         """Store a batch of any number of messages (columns of INPUT_SCHEMA); all become visible at once. Durable and

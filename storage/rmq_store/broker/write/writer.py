@@ -7,6 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.metadata.topics import QUEUE_COUNT_MAX, TopicConfig, TopicTable
@@ -32,6 +33,8 @@ from rmq_store.format.frames.message import Message, check_message
 from rmq_store.format.properties.property_string import WAIT_STORE_MSG_OK
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import offset_message_id
+from rmq_store.format.text.names import PYRMQ_TIMER_TOPIC
+from rmq_store.format.text.recall_handle import RecallHandle
 from rmq_store.log.append.append import Appended, OneRecord, Unit, append, append_lock, append_one
 from rmq_store.log.append.flush import flush
 from rmq_store.log.append.group_append import GroupAppend
@@ -49,8 +52,11 @@ _ENCODE_ROWS = 65_536
 class Writer:
     """The writing half of a store."""
 
-    def __init__(self, log: CommitLog, config: StoreConfig, topics: TopicTable, flusher: Flusher) -> None:
+    def __init__(
+        self, log: CommitLog, config: StoreConfig, topics: TopicTable, flusher: Flusher, broker_name: str
+    ) -> None:
         self._log = log
+        self._broker_name = broker_name
         self._flusher = flusher
         self._config = config
         self._topics = topics
@@ -94,9 +100,13 @@ class Writer:
             status = SendStatus.FLUSH_DISK_TIMEOUT
         else:
             status = self._send_status(offset + record.size, flush_timeout_ms, message)
+        recall_handle = None
+        if record.topic == PYRMQ_TIMER_TOPIC:
+            recall_handle = self._recall_handle(message.topic, record.tags_code, unique_id)
         return SendResult(
-            message.topic, queue_id, queue_offset, offset, unique_id, offset_message_id(self._host, offset), status
-        )
+            message.topic, queue_id, queue_offset, offset, unique_id, offset_message_id(self._host, offset), status,
+            recall_handle=recall_handle,
+        )  # fmt: skip
 
     @leaves_no_lock
     def send_all(
@@ -124,19 +134,25 @@ class Writer:
             appended = append(self._log, [encoded.frames])
         # MessageBatch#generateFromList: the first message speaks for all.
         status = self._send_status(appended.end, flush_timeout_ms, messages[0] if messages else None)
+        due_ms = _due_times(encoded.frames)
         return [
             SendResult(
-                message.topic, queue_id, queue_offset, offset, unique_id, offset_message_id(self._host, offset), status
+                message.topic, queue_id, queue_offset, offset, unique_id, offset_message_id(self._host, offset), status,
+                recall_handle=None if due is None else self._recall_handle(message.topic, due, unique_id),
             )
-            for message, unique_id, queue_id, queue_offset, offset in zip(
+            for message, unique_id, queue_id, queue_offset, offset, due in zip(
                 messages,
                 unique_ids,
                 encoded.queue_ids.tolist(),
                 appended.queue_offsets.tolist(),
                 appended.offsets.tolist(),
+                due_ms,
                 strict=True,
             )
-        ]
+        ]  # fmt: skip
+
+    def _recall_handle(self, topic: str, due_ms: int, unique_id: str) -> str:
+        return str(RecallHandle(topic, self._broker_name, due_ms, unique_id))
 
     def _send_status(self, end: int, timeout_ms: int | None, message: Message | None) -> SendStatus:
         """Under SYNC_FLUSH, wait for the disk up to `end`, unless the message has WAIT=false."""
@@ -400,6 +416,17 @@ class Writer:
         """
         ids = (queue_id for queue_id in self._log.views.queue_ids(topic) if queue_id < QUEUE_COUNT_MAX)
         return max(count, 1 + max(ids, default=-1))
+
+
+def _due_times(frames: pa.RecordBatch) -> list[int | None]:
+    """The delivery time of each row of ENCODED_SCHEMA that waits for one."""
+    topics = frames.column("topic")
+    if PYRMQ_TIMER_TOPIC not in topics.dictionary.to_pylist():  # a few
+        return [None] * frames.num_rows
+    due: list[int | None] = pc.if_else(
+        pc.equal(topics.cast(pa.string()), PYRMQ_TIMER_TOPIC), frames.column("tags_code"), None
+    ).to_pylist()
+    return due
 
 
 def _waits_for_disk(message: Message) -> bool:

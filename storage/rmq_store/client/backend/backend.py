@@ -50,6 +50,11 @@ class Broker(Protocol):
         the offsets are those of the first.
         """
 
+    def recall_message(self, topic: str, recall_handle: str) -> str:
+        """Take a message with a delivery time back, and return its unique key. MQBrokerError: it is refused, or the
+        message does not wait any more (604).
+        """
+
     # -- consumers --------------------------------------------------------------------------------------------------
 
     def pull(

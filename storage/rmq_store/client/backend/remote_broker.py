@@ -29,7 +29,11 @@ from rmq_store.protocol.messages import MessageExt, MessageQueue, PoppedMessage,
 from rmq_store.protocol.results import SendResult
 from rmq_store.protocol.stored_messages import messages_of
 from rmq_store.protocol.wire.header_fields import request
-from rmq_store.protocol.wire.headers import ConsumerSendMsgBackRequestHeader
+from rmq_store.protocol.wire.headers import (
+    ConsumerSendMsgBackRequestHeader,
+    RecallMessageRequestHeader,
+    RecallMessageResponseHeader,
+)
 from rmq_store.remoting.cluster import groups, locks, offsets
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.sending import is_timed, refuse_timers
@@ -102,6 +106,14 @@ class RemoteBroker:
         )  # fmt: skip
         answer = self._cluster.call_broker(self.name, command, timeout_ms, ok=STORED)
         return send_result(answer, self.name, messages)
+
+    def recall_message(self, topic: str, recall_handle: str) -> str:
+        """See `Broker.recall_message`. A broker answers that it has recalled a message also when it was delivered."""
+        header = RecallMessageRequestHeader(
+            topic=self._cluster.wire_topic(topic), recall_handle=recall_handle, bname=self.name
+        )
+        answer = self._cluster.call_broker(self.name, request(header))
+        return RecallMessageResponseHeader.from_ext(answer.ext_fields).msg_id
 
     # -- consumers --------------------------------------------------------------------------------------------------
 

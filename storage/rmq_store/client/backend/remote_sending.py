@@ -111,6 +111,7 @@ def send_result(answer: RemotingCommand, broker_name: str, messages: Sequence[Me
         header.msg_id,
         STORED[answer.code],
         broker_name,
+        header.recall_handle,
     )
 
 

@@ -32,6 +32,7 @@ from rmq_store.client.producer.send_loop import Attempt, Request, SendLoop
 from rmq_store.errors import UsageError
 from rmq_store.format.frames.frame_check import SysFlag
 from rmq_store.format.frames.message import Message
+from rmq_store.format.text.recall_handle import RecallHandle
 from rmq_store.protocol.errors import ClientErrorCode, MessageIllegalError, MQClientError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import SendResult
@@ -235,6 +236,20 @@ class Producer:
         return self._async.submit(
             send, size, lambda: begin.timeout_ms - (self._timer() - begin.at_ms), on_success, on_exception
         )
+
+    def recall_message(self, topic: str, recall_handle: str) -> str:
+        """Take a message with a delivery time back, by `SendResult.recall_handle`, and return its unique key: it is
+        never delivered. See `Store.recall_message` for a store; a broker needs its setting recallMessageEnable.
+
+        Raises:
+            UsageError: no such handle. MQClientError: no route, or the broker of the handle is not there.
+            MQBrokerError: 16, the broker recalls no messages; 17, no such topic; 604, the message does not wait there
+                any more, or the handle is one of another topic.
+        """
+        self._check_running()
+        handle = RecallHandle.parse(recall_handle)
+        self._route(topic)
+        return self._broker(handle.broker_name).recall_message(topic, recall_handle)
 
     # -- for producers of transactions ------------------------------------------------------------------------------
 

@@ -33,6 +33,8 @@ TIMER_TOPIC = "rmq_sys_wheel_timer"
 # Ours, not RocketMQ's: messages that wait for an absolute time. Its queue entries hold that time as tags code.
 PYRMQ_PREFIX = "rmq_sys_pyrmq_"
 PYRMQ_TIMER_TOPIC = "rmq_sys_pyrmq_timer"
+PYRMQ_RECALLED_TOPIC = "rmq_sys_pyrmq_recalled"
+"""Ours, too: which of them were taken back."""
 
 _SYSTEM_TOPICS = frozenset(
     (

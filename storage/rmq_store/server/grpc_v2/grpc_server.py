@@ -115,7 +115,7 @@ class GrpcServer:
         routes = Routes(self._served, self._advertised_host, self.port)
         clients = Clients(self._served, self._calls, self._connected, self._check)
         holds = HeldReceives(self._served.store, self._calls)
-        sending = Sending(self._served, routes, clients, self._sends)
+        sending = Sending(self._served, routes, clients, self._sends, self._calls)
         receiving = Receiving(self._served, routes, clients, holds, self._calls)
         transactions = EndTransactions(self._transactions, self._calls)
         service = MessagingService(self._check, routes, clients, sending, receiving, transactions)

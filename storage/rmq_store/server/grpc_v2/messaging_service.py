@@ -58,7 +58,7 @@ class MessagingService:
             "ChangeInvisibleDuration": receiving.change_invisible_duration,
             "ForwardMessageToDeadLetterQueue": receiving.forward_to_dead_letters,
             "EndTransaction": transactions.end,
-            "RecallMessage": _no_recall,
+            "RecallMessage": sending.recall,
         }
 
     def handler(self) -> Any:
@@ -141,7 +141,3 @@ def _parsed(name: str, content: bytes) -> Any:
         return message_class(name).FromString(content)
     except DecodeError as error:
         raise Refusal(Code.BAD_REQUEST, f"the bytes are no {name}") from error
-
-
-async def _no_recall(request: Any, caller: Caller) -> Any:
-    raise Refusal(Code.NOT_IMPLEMENTED, "this broker recalls no messages")

@@ -1,4 +1,5 @@
-"""SendMessage: messages to store (SendMessageActivity.java).
+"""SendMessage and RecallMessage: messages to store, and timers to take back (SendMessageActivity.java,
+RecallMessageActivity.java).
 
 A half message has the producer group that is named as its topic: clients over gRPC tell no group.
 """
@@ -40,14 +41,19 @@ _CODES: Final = {
 
 
 class Sending:
-    """Stores what clients send, by one thread: the messages of a client keep their order."""
+    """Stores what clients send, by the one thread of `workers`: the messages of a client keep their order. Recalls are
+    work of `others`.
+    """
 
-    def __init__(self, served: ServedStore, routes: Routes, clients: Clients, workers: Workers) -> None:
+    def __init__(
+        self, served: ServedStore, routes: Routes, clients: Clients, workers: Workers, others: Workers
+    ) -> None:
         assert _COMPRESSED & COMPRESSION_FLAGS
         self._served = served
         self._routes = routes
         self._clients = clients
         self._workers = workers
+        self._others = others
         self._timeout_ms = served.store.config.sync_flush_timeout
         self._turn = 0
 
@@ -71,6 +77,17 @@ class Sending:
         if is_half:
             entries[0].transaction_id = transaction_id(results[0].queue_offset, results[0].commit_log_offset)
         return new("SendMessageResponse", status=status(code), entries=entries)
+
+    async def recall(self, request: Any, caller: Caller) -> Any:
+        """RecallMessage: the message is never delivered. As durable as a send.
+
+        Raises:
+            ResponseError: 604, the handle is one of another topic or broker, or the message does not wait any more.
+            UsageError: no such handle.
+        """
+        topic, handle = topic_of(request.topic), request.recall_handle
+        recalled = await self._others.run(lambda: self._served.broker.recall_message(topic, handle))
+        return new("RecallMessageResponse", status=status(Code.OK), message_id=recalled)
 
     def _checked(self, request: Any) -> tuple[list[Message], bool]:
         if not 0 < len(request.messages) <= MESSAGES_MAX:
@@ -146,5 +163,10 @@ def _entry(result: SendResult) -> Any:
     code = _CODES[result.status]
     if code is not Code.OK:
         text = f"stored, but not safe yet: {result.status.value}"
-        return new("SendResultEntry", status=status(code, text), message_id=result.msg_id)
-    return new("SendResultEntry", status=status(code), message_id=result.msg_id, offset=result.queue_offset)
+        return new(
+            "SendResultEntry", status=status(code, text), message_id=result.msg_id, recall_handle=result.recall_handle
+        )
+    return new(
+        "SendResultEntry", status=status(code), message_id=result.msg_id, offset=result.queue_offset,
+        recall_handle=result.recall_handle,
+    )  # fmt: skip

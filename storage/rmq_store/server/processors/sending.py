@@ -1,4 +1,4 @@
-"""10, 310 and 320: messages to store; 36: messages to retry; 370: timers to cancel (SendMessageProcessor.java,
+"""10, 310 and 320: messages to store; 36: messages to retry; 370: timers to take back (SendMessageProcessor.java,
 RecallMessageProcessor.java).
 """
 
@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
+from rmq_store.errors import UsageError
 from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS, TRANSACTION_MASK
 from rmq_store.format.frames.message import Message
 from rmq_store.format.properties.property_string import (
@@ -21,12 +22,14 @@ from rmq_store.format.properties.property_string import (
 )
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.names import RETRY_PREFIX, is_sent_by_broker_only, validate_topic
+from rmq_store.format.text.recall_handle import RecallHandle
 from rmq_store.protocol.errors import MQBrokerError, ResponseCode
 from rmq_store.protocol.results import SendResult, SendStatus
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.headers import (
     ConsumerSendMsgBackRequestHeader,
     RecallMessageRequestHeader,
+    RecallMessageResponseHeader,
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
@@ -103,14 +106,17 @@ class SendProcessor:
         return request.answer()
 
     def recall(self, request: Request) -> RemotingCommand:
-        """370. MQBrokerError 16, as of a broker without recallMessageEnable. A broker cancels a timer by a record in
-        its timer wheel. Timers of this engine wait in a topic of their own, which has no such records.
+        """370. MQBrokerError 17, there is no such topic; 604, no handle of this topic and broker, or the message does
+        not wait any more (Java's broker answers with success then).
         """
-        topic = request.header(RecallMessageRequestHeader).topic
-        raise refusal(
-            ResponseCode.NO_PERMISSION,
-            f"recall failed, operation is forbidden: a timer of {topic} cannot be cancelled in this store",
-        )
+        header = request.header(RecallMessageRequestHeader)
+        self._served.topic(header.topic)
+        try:
+            RecallHandle.parse(header.recall_handle)
+        except UsageError as error:
+            raise refusal(ResponseCode.ILLEGAL_OPERATION, f"recall failed, {error}") from error
+        recalled = self._served.broker.recall_message(header.topic, header.recall_handle)
+        return request.answer(header=RecallMessageResponseHeader(msg_id=recalled))
 
     def _send_to_retry(self, request: Request, header: SendMessageRequestHeader) -> RemotingCommand:
         """SEND_MESSAGE to `%RETRY%group` (handleRetryAndDLQ)."""
@@ -149,17 +155,22 @@ class SendProcessor:
         return header.queue_id
 
     def _answer(self, request: Request, result: SendResult) -> RemotingCommand:
-        place = place_of(result.offset_msg_id, result.queue_id, result.queue_offset, result.msg_id)
+        place = place_of(
+            result.offset_msg_id, result.queue_id, result.queue_offset, result.msg_id, result.recall_handle
+        )
         return request.answer(_CODES[result.status], header=place)
 
 
-def place_of(msg_id: str, queue_id: int, queue_offset: int, unique_key: str | None) -> SendMessageResponseHeader:
+def place_of(
+    msg_id: str, queue_id: int, queue_offset: int, unique_key: str | None, recall_handle: str | None = None
+) -> SendMessageResponseHeader:
     """The answer to a send that has stored a message there."""
     return SendMessageResponseHeader(
         msg_id=msg_id,
         queue_id=queue_id,
         queue_offset=queue_offset,
         transaction_id=unique_key,
+        recall_handle=recall_handle,
         msg_region=_REGION,
         trace_on=True,
     )

@@ -115,6 +115,27 @@ def test_a_delayed_message_comes_when_it_is_due(server: BrokerServer, stub: Stub
     assert server.store.clock() >= due_ms
 
 
+def recall(stub: Stub, handle: str, topic: str = "Orders") -> Any:
+    return stub.call("RecallMessage", topic={"name": topic}, recall_handle=handle)
+
+
+def test_a_delayed_message_is_taken_back_by_its_handle(server: BrokerServer, stub: Stub) -> None:
+    server.store.create_topic("Orders", 1)
+    later = {"seconds": server.store.clock() // 1000 + 3600}
+    sent = stub.send("Orders", b"x", b"y", delivery_timestamp=later)
+    assert not stub.send("Orders", b"now").entries[0].recall_handle
+    one, other = (entry.recall_handle for entry in sent.entries)
+    assert recall(stub, "h").status.code == Code.BAD_REQUEST
+    assert recall(stub, one, "rmq_sys_pyrmq_timer").status.code == Code.ILLEGAL_TOPIC
+    assert recall(stub, one, "Missing").status.code == Code.TOPIC_NOT_FOUND
+    assert [entry.messages for entry in server.store.delay_backlogs()] == [2]
+    answer = recall(stub, one)
+    assert (answer.status.code, answer.message_id) == (Code.OK, f"01{b'x'.hex()}")
+    assert [entry.messages for entry in server.store.delay_backlogs()] == [1]
+    server.store.create_topic("Other", 1)
+    assert recall(stub, other, "Other").status.code == Code.PRECONDITION_FAILED
+
+
 @pytest.mark.parametrize(
     ("system", "code"),
     [

@@ -206,8 +206,6 @@ def test_a_client_without_a_usable_id_is_refused(server: BrokerServer, client_id
 
 
 def test_what_is_not_here_says_so(stub: Stub) -> None:
-    recalled = stub.call("RecallMessage", topic={"name": "Orders"}, recall_handle="h")
-    assert recalled.status.code == Code.NOT_IMPLEMENTED
     unknown = stub.channel.unary_unary("/apache.rocketmq.v2.MessagingService/SyncLiteSubscription")
     with pytest.raises(grpc.RpcError) as caught:
         unknown(b"", timeout=PATIENCE_S)
