@@ -18,6 +18,7 @@ from rmq_store.errors import StoreError
 from rmq_store.protocol.wire.command import LanguageCode
 from rmq_store.server.access.method_check import MethodCheck
 from rmq_store.server.access.rights import Need, Resource, Right
+from rmq_store.server.access.user_slots import UserSlots
 from rmq_store.server.grpc_definitions.definitions import new, timestamp_fields
 from rmq_store.server.grpc_definitions.enums import ClientType, Code
 from rmq_store.server.grpc_v2.caller import Caller
@@ -48,6 +49,7 @@ _RETRY_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600
 
 @dataclass(slots=True)
 class _Member:
+    user: str
     topics: frozenset[str] = frozenset()
     seen_s: float = field(default_factory=time.monotonic)
 
@@ -62,6 +64,7 @@ class Clients:
         self._check = check
         self._peers: dict[str, GrpcPeer] = {}
         self._members: dict[tuple[str, str], _Member] = {}
+        self._peer_slots, self._member_slots = UserSlots(), UserSlots()
         self._stopping = asyncio.Event()
 
     async def heartbeat(self, request: Any, caller: Caller) -> Any:
@@ -201,11 +204,13 @@ class Clients:
         client_id = caller.known_id()
         peer = self._peers.get(client_id)
         if peer is None or peer.user != caller.user:
-            if len(self._peers) >= CLIENTS_MAX:
-                raise Refusal(Code.TOO_MANY_REQUESTS, f"{CLIENTS_MAX} clients are here already")
-            peer = GrpcPeer(client_id, caller.user, caller.peer, self._served.name)
+            _check_room(self._peer_slots, caller.user)
+            before, peer = peer, GrpcPeer(client_id, caller.user, caller.peer, self._served.name)
             self._connected.claim(client_id, caller.user, peer)
             self._peers[client_id] = peer
+            self._peer_slots.take(caller.user)
+            if before is not None:
+                self._peer_slots.give_back(before.user)
         peer.seen_s = time.monotonic()
         return peer
 
@@ -214,20 +219,24 @@ class Clients:
         key = group, client_id
         member = self._members.get(key)
         if member is None:
-            if len(self._members) >= CLIENTS_MAX:
-                raise Refusal(Code.TOO_MANY_REQUESTS, f"{CLIENTS_MAX} clients are here already")
-            member = _Member()
+            _check_room(self._member_slots, caller.user)
+            member = _Member(caller.user)
         member.seen_s = time.monotonic()
         wanted = member.topics | topics
         _check_count(len(wanted))
         if is_beat or wanted != member.topics:
             await self._workers.run(lambda: self._served.broker.share_topics(group, client_id, wanted))
         member.topics |= wanted
+        replaced = self._members.get(key)  # another call of the client may have been faster
         self._members[key] = member
+        if replaced is None:
+            self._member_slots.take(member.user)
         self._peer(caller).groups.add(group)
 
     async def _leave(self, group: str, client_id: str) -> None:
-        self._members.pop((group, client_id), None)
+        member = self._members.pop((group, client_id), None)
+        if member is not None:
+            self._member_slots.give_back(member.user)
         if client_id in self._peers:
             self._peers[client_id].groups.discard(group)
         await self._workers.run(lambda: self._served.broker.unregister(group, client_id))
@@ -245,6 +254,7 @@ class Clients:
         if self._peers.get(peer.client_id) is peer and not peer.groups and not peer.streams:
             self._connected.disconnected(peer)
             del self._peers[peer.client_id]
+            self._peer_slots.give_back(peer.user)
 
     def _end_if_withdrawn(self, peer: GrpcPeer) -> None:
         try:
@@ -253,6 +263,12 @@ class Clients:
             self._produces_no_more(peer)
             for stream in peer.streams:
                 stream.fail(error)
+
+
+def _check_room(slots: UserSlots, user: str) -> None:
+    reason = slots.why_full(user, CLIENTS_MAX)
+    if reason is not None:
+        raise Refusal(Code.TOO_MANY_REQUESTS, f"no more clients: {reason}")
 
 
 def _check_count(topics: int) -> None:

@@ -8,12 +8,15 @@ the receives of a group on a topic one wakes up; it wakes the next one if it has
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
+from collections.abc import Iterator
 from typing import Final
 
 from rmq_store.broker.store.store import Store
 from rmq_store.errors import StoreError
+from rmq_store.server.access.user_slots import UserSlots
 from rmq_store.server.grpc_definitions.enums import Code
 from rmq_store.server.grpc_v2.statuses import Refusal
 from rmq_store.server.grpc_v2.workers import Workers
@@ -34,29 +37,37 @@ class HeldReceives:
         self._store = store
         self._workers = workers
         self._held: dict[Share, deque[asyncio.Future[None]]] = {}
-        self._count = 0
+        self._slots = UserSlots()
         self._ends: dict[str, int] = {}
         self._seen_end = -1
         self._arrived = asyncio.Event()
         self.is_stopping = False
 
-    async def wait(self, key: Share, until_s: float) -> None:
-        """Wait until a receive may find something, or the loop's time is `until_s`.
+    @contextlib.contextmanager
+    def place(self, user: str) -> Iterator[None]:
+        """Count a receive of this user as held, for the block of a `with` statement.
 
         Raises:
-            Refusal: TOO_MANY_REQUESTS, too many receives are held.
+            Refusal: TOO_MANY_REQUESTS, too many receives are held, of all users or of this one.
         """
-        if self._count >= HELD_MAX:
-            raise Refusal(Code.TOO_MANY_REQUESTS, f"{HELD_MAX} receives are held already")
+        reason = self._slots.why_full(user, HELD_MAX)
+        if reason is not None:
+            raise Refusal(Code.TOO_MANY_REQUESTS, f"no more receives are held: {reason}")
+        self._slots.take(user)
+        try:
+            yield
+        finally:
+            self._slots.give_back(user)
+
+    async def wait(self, key: Share, until_s: float) -> None:
+        """Wait until a receive may find something, or the loop's time is `until_s`."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         self._held.setdefault(key, deque()).append(future)
-        self._count += 1
         self._arrived.set()
         try:
             await asyncio.wait((future,), timeout=max(0.0, until_s - loop.time()))
         finally:
-            self._count -= 1
             self._forget(key, future)
 
     def wake(self, key: Share) -> None:

@@ -88,7 +88,7 @@ class Receiving:
         await self._clients.receives(caller, group, topic)
         share = Share(group, topic, in_order=settings.consume_message_orderly)
         take = partial(self._take, share, subscription, batch, invisible_ms, request.attempt_id or None)
-        popped = await self._take_or_wait(take, share, _polling_s(request, caller))
+        popped = await self._take_or_wait(take, share, _polling_s(request, caller), caller.user)
         if not popped:
             await write(new("ReceiveMessageResponse", status=status(Code.MESSAGE_NOT_FOUND, "no new message")))
             return
@@ -143,20 +143,20 @@ class Receiving:
         return new("ForwardMessageToDeadLetterQueueResponse", status=status(Code.OK))
 
     async def _take_or_wait(
-        self, take: Callable[[], list[PoppedMessage]], share: Share, polling_s: float
+        self, take: Callable[[], list[PoppedMessage]], share: Share, polling_s: float, user: str
     ) -> list[PoppedMessage]:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + polling_s
-        while True:
-            popped: list[PoppedMessage] = await self._workers.run(
-                take, partial(self._show_again, share.group, share.topic)
-            )
-            if popped:
-                self._holds.wake(share)  # there may be more
-                return popped
-            if loop.time() >= until_s or self._holds.is_stopping:
-                return []
-            await self._holds.wait(share, until_s)
+        show_again = partial(self._show_again, share.group, share.topic)
+        popped: list[PoppedMessage] = await self._workers.run(take, show_again)
+        if not popped and polling_s > 0:
+            with self._holds.place(user):
+                while not popped and loop.time() < until_s and not self._holds.is_stopping:
+                    await self._holds.wait(share, until_s)
+                    popped = await self._workers.run(take, show_again)
+        if popped:
+            self._holds.wake(share)  # there may be more
+        return popped
 
     def _freed(self, group: str, topic: str) -> None:
         """Messages are done with: in order, others of their queues may come now."""

@@ -25,13 +25,15 @@ from rmq_store.remoting.transport.settings import ClusterSettings
 from rmq_store.server.access import method_check
 from rmq_store.server.access.method_check import MethodCheck, NotSignedError
 from rmq_store.server.access.method_rights import METHOD_RIGHTS
+from rmq_store.server.access.user_slots import UserSlots
 from rmq_store.server.access.users import Users
 from rmq_store.server.broker_server import BrokerServer
 from rmq_store.server.grpc_definitions.definitions import SERVICE, message_class
 from rmq_store.server.grpc_definitions.enums import ClientType, Code, MessageType
-from rmq_store.server.grpc_v2 import clients, messaging_service
+from rmq_store.server.grpc_v2 import clients, held_receives, messaging_service
 from rmq_store.server.grpc_v2.held_receives import HeldReceives
 from rmq_store.server.grpc_v2.messaging_service import MessagingService
+from rmq_store.server.pop.held_pops import Share
 
 SECRETS = {"operator": "secret-of-operator", "orders": "secret-of-orders", "billing": "secret-of-billing"}
 FILE = f"""
@@ -301,7 +303,7 @@ def test_routes_and_producers_without_a_group_are_for_every_user(as_user: As) ->
 def test_each_method_has_a_right_and_one_without_is_refused(acl_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     any_part: Any = SimpleNamespace(**dict.fromkeys((
         "query_route", "query_assignment", "heartbeat", "terminate", "send", "ack", "change_invisible_duration",
-        "forward_to_dead_letters", "end",
+        "forward_to_dead_letters", "end", "recall",
     )))  # fmt: skip
     handler = MessagingService(MethodCheck(None), any_part, any_part, any_part, any_part, any_part).handler()
     served = {name.rpartition("/")[2] for name in handler._method_handlers}
@@ -422,6 +424,76 @@ def test_a_client_that_was_silent_gives_its_id_back(
             stub.close()
 
 
+# -- places ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_user_gets_half_of_the_places_and_nobody_all() -> None:
+    slots = UserSlots()
+    for user in ("a", "a"):
+        assert slots.why_full(user, 4) is None
+        slots.take(user)
+    assert "user a has 2 of 4 places" in str(slots.why_full("a", 4)) and slots.why_full("", 4) is None
+    for _ in range(2):
+        slots.take("")
+    assert slots.why_full("b", 4) == "all 4 places are taken"
+    slots.give_back("a")
+    assert slots.why_full("a", 4) is None
+
+
+def test_one_user_leaves_places_for_the_clients_of_others(as_user: As, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "CLIENTS_MAX", 4)
+    first, second, third = (as_user("orders", f"c{number}") for number in range(3))
+    for stub in (first, second, first):
+        assert stub.call("Heartbeat").status.code == Code.OK
+    refused = third.call("Heartbeat").status
+    assert refused.code == Code.TOO_MANY_REQUESTS and "user orders has 2 of 4" in refused.message
+    assert as_user("billing").call("Heartbeat").status.code == Code.OK
+    assert first.call("NotifyClientTermination").status.code == Code.OK
+    assert third.call("Heartbeat").status.code == Code.OK
+
+
+def test_one_user_leaves_places_for_the_consumers_of_others(as_user: As, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "CLIENTS_MAX", 4)
+    operator, kind = as_user("operator"), ClientType.SIMPLE_CONSUMER
+    codes = [
+        operator.call("Heartbeat", client_type=kind, group={"name": group}).status.code
+        for group in ("g1", "g2", "g1", "g3")
+    ]
+    assert codes == [Code.OK, Code.OK, Code.OK, Code.TOO_MANY_REQUESTS]
+    assert as_user("billing").call("Heartbeat", client_type=kind, group=BILLING).status.code == Code.OK
+    assert operator.call("NotifyClientTermination", group={"name": "g1"}).status.code == Code.OK
+    assert operator.call("Heartbeat", client_type=kind, group={"name": "g3"}).status.code == Code.OK
+
+
+def test_one_user_leaves_places_for_the_receives_of_others(
+    guarded: BrokerServer, as_user: As, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_receives, "HELD_MAX", 2)
+    waits = {"g": threading.Event(), "billing": threading.Event()}
+    wait = HeldReceives.wait
+
+    async def seen(self: HeldReceives, key: Share, until_s: float) -> None:
+        waits[key.group].set()
+        await wait(self, key, until_s)
+
+    monkeypatch.setattr(HeldReceives, "wait", seen)
+    long, operator, billing = {"seconds": 20}, as_user("operator"), as_user("billing")
+    billing.receive("billing", "Orders")
+    call = operator.receiving("g", "Orders", long_polling_timeout=long)
+    assert waits["g"].wait(PATIENCE_S)
+    assert operator.receive("g", "Orders", long_polling_timeout=long)[0] == Code.TOO_MANY_REQUESTS
+    codes: list[int] = []
+    thread = threading.Thread(
+        target=lambda: codes.append(billing.receive("billing", "Orders", long_polling_timeout=long)[0])
+    )
+    thread.start()
+    assert waits["billing"].wait(PATIENCE_S)
+    guarded.store.send(Message("Orders", b"x"))
+    thread.join(PATIENCE_S)
+    assert codes == [Code.OK]
+    call.cancel()
+
+
 # -- the file changes -----------------------------------------------------------------------------------------------
 
 
@@ -430,7 +502,7 @@ def test_a_changed_file_counts_for_the_next_call_and_for_one_that_waits(
 ) -> None:
     is_held, wait = threading.Event(), HeldReceives.wait
 
-    async def seen(self: HeldReceives, key: tuple[str, str], until_s: float) -> None:
+    async def seen(self: HeldReceives, key: Share, until_s: float) -> None:
         is_held.set()
         await wait(self, key, until_s)
 
