@@ -85,7 +85,7 @@ _CONSUMER_NOT_ONLINE = 206
     type=bool,
     help="Stored for brokers; not used here.",
 )
-@click.option("-p", "--groupRetryPolicy", "policy", metavar="JSON", help="Stored for brokers; not used here.")
+@click.option("-p", "--groupRetryPolicy", "policy", metavar="JSON", help="When clients over gRPC repeat a message.")
 @click.option(
     "--attributes", metavar="+K=V,-K", help="Attributes to set and to remove. Stored for brokers; not used here."
 )

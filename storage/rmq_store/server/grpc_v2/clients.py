@@ -19,6 +19,7 @@ from rmq_store.protocol.wire.command import LanguageCode
 from rmq_store.server.access.method_check import MethodCheck
 from rmq_store.server.access.rights import Need, Resource, Right
 from rmq_store.server.access.user_slots import UserSlots
+from rmq_store.server.grpc_definitions.backoff import backoff_of
 from rmq_store.server.grpc_definitions.definitions import new, timestamp_fields
 from rmq_store.server.grpc_definitions.enums import ClientType, Code
 from rmq_store.server.grpc_v2.caller import Caller
@@ -43,8 +44,6 @@ _BACKOFF_MS: Final = (10, 1000)
 _BACKOFF_MULTIPLIER: Final = 2.0
 _BATCH: Final = 32
 _POLLING_MS: Final = 20_000
-# CustomizedRetryPolicy.java: before the second attempt, the third, and so on.
-_RETRY_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 
 
 @dataclass(slots=True)
@@ -195,9 +194,7 @@ class Clients:
         subscription.fifo = group.consume_message_orderly
         subscription.receive_batch_size = _BATCH
         subscription.long_polling_timeout.seconds = _POLLING_MS // 1000
-        settings.backoff_policy.max_attempts = max(1, group.retry_max_times + 1)
-        nexts = [{"seconds": seconds} for seconds in _RETRY_S]
-        settings.backoff_policy.customized_backoff.CopyFrom(new("CustomizedBackoff", next=nexts))
+        settings.backoff_policy.CopyFrom(backoff_of(group))
 
     def _peer(self, caller: Caller) -> GrpcPeer:
         """The client of a call, which lives. MQBrokerError 16: its id is that of another user."""

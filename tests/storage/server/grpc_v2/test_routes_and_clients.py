@@ -6,12 +6,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 from helpers.grpc_stub import Stub, Talk
 from rmq_store import StoreConfig
+from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.broker.metadata.topics import PERM_READ, TopicConfig
 from rmq_store.errors import UsageError
 from rmq_store.server.broker_server import BrokerServer
@@ -131,6 +133,37 @@ def test_settings_of_a_consumer_are_answered_with_those_of_its_group(server: Bro
     assert (settings.subscription.fifo, settings.subscription.receive_batch_size) == (False, 32)
     assert settings.subscription.long_polling_timeout.seconds == 20
     assert "cg" in server.store.groups()
+
+
+def backoff(server: BrokerServer, stub: Stub, policy: dict[str, Any]) -> Any:
+    server.store.create_group(SubscriptionGroup("own", group_retry_policy=policy, retry_max_times=2))
+    talk = Talk(stub)
+    talk.say(client_type=ClientType.PUSH_CONSUMER, subscription={"group": {"name": "own"}})
+    found = talk.hear().settings.backoff_policy
+    assert found.max_attempts == 3
+    talk.close()
+    return found
+
+
+def test_a_group_with_times_of_its_own_tells_them(server: BrokerServer, stub: Stub) -> None:
+    policy = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1500, 2000, "x"]}}
+    nexts = backoff(server, stub, policy).customized_backoff.next
+    assert [(one.seconds, one.nanos) for one in nexts] == [(1, 500_000_000), (2, 0), (7200, 0)]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"initial": 100, "max": 3000, "multiplier": 3}, (100_000_000, 3, 3)),
+        ({"initial": -1, "max": True, "multiplier": 0}, (0, 7200, 2)),
+        (None, (0, 7200, 2)),
+    ],
+)
+def test_a_group_with_exponential_times_tells_them(
+    server: BrokerServer, stub: Stub, given: Any, expected: tuple[int, int, int]
+) -> None:
+    found = backoff(server, stub, {"type": "EXPONENTIAL", "exponentialRetryPolicy": given}).exponential_backoff
+    assert (found.initial.nanos, found.max.seconds, found.multiplier) == expected
 
 
 def test_bad_settings_end_the_stream_with_a_status(stub: Stub) -> None:

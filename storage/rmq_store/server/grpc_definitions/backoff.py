@@ -1,0 +1,46 @@
+"""How often and when consumers repeat a message, as their settings say it (GrpcClientSettingsManager.java)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rmq_store.broker.metadata.groups import SubscriptionGroup
+from rmq_store.server.grpc_definitions.definitions import new, timestamp_fields
+
+# CustomizedRetryPolicy.java: before the second attempt, the third, and so on.
+_RETRY_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+_RETRIES_MAX: Final = 1000
+# ExponentialRetryPolicy.java.
+_EXPONENTIAL_MS: Final = {"initial": 5_000, "max": 7_200_000}
+_WAIT_MS_MAX: Final = 1 << 40
+
+
+def backoff_of(group: SubscriptionGroup) -> Any:
+    """Return the RetryPolicy of a group: its `retryMaxTimes`, and its `groupRetryPolicy` where that can be used.
+    Otherwise the times are those of RocketMQ.
+    """
+    policy = group.group_retry_policy
+    backoff = new("RetryPolicy", max_attempts=max(1, group.retry_max_times + 1))
+    if policy.get("type") == "EXPONENTIAL":
+        given = _part(policy, "exponentialRetryPolicy")
+        times = {name: timestamp_fields(_wait_ms(given.get(name), ms)) for name, ms in _EXPONENTIAL_MS.items()}
+        multiplier = given.get("multiplier")
+        factor = multiplier if type(multiplier) is int and 1 <= multiplier <= 1000 else 2
+        backoff.exponential_backoff.CopyFrom(new("ExponentialBackoff", multiplier=factor, **times))
+    else:
+        given_ms = _part(policy, "customizedRetryPolicy").get("next")
+        own = given_ms if isinstance(given_ms, list) and given_ms else [seconds * 1000 for seconds in _RETRY_S]
+        nexts = [timestamp_fields(_wait_ms(ms, _RETRY_S[-1] * 1000)) for ms in own[:_RETRIES_MAX]]
+        backoff.customized_backoff.CopyFrom(new("CustomizedBackoff", next=nexts))
+    return backoff
+
+
+def _part(policy: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A part of what is kept as it is in the file."""
+    part = policy.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
+def _wait_ms(given: Any, otherwise: int) -> int:
+    return given if type(given) is int and 0 <= given <= _WAIT_MS_MAX else otherwise
