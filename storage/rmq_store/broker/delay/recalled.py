@@ -76,7 +76,7 @@ class RecalledTimers:
         request = ReadRequest(PYRMQ_RECALLED_TOPIC, self._queue_id, first, last, ["body"], raw_body=True)
         try:
             batches = list(self._reader.read(request, entries))
-            return [_offset_in(body) for batch in batches for body in batch.column("body").to_pylist()]
+            return [offset_in(body) for batch in batches for body in batch.column("body").to_pylist()]
         except (CorruptRecordError, ValueError, RecursionError) as error:
             if last - first > 1:
                 middle = (first + last) // 2
@@ -93,8 +93,8 @@ def body_of(topic: str, message_id: str, queue_offset: int) -> bytes:
     return json.dumps({"topic": topic, "messageId": message_id, "queueOffset": queue_offset}).encode()
 
 
-def _offset_in(body: bytes) -> int:
-    """ValueError: it is no body of a record."""
+def offset_in(body: bytes) -> int:
+    """The queue offset of the timer that a record names. ValueError: the body is none of a record."""
     content = json.loads(body)
     offset = content.get("queueOffset") if isinstance(content, dict) else None
     if type(offset) is not int or not 0 <= offset < 1 << 63:

@@ -6,7 +6,7 @@ transactions and, if given, an archive of dead letters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.broker.delay.recalled import offset_in
 from rmq_store.broker.dlq.archive_files import ArchiveFiles, read
 from rmq_store.broker.dlq.archive_schema import ARCHIVE_SCHEMA
 from rmq_store.broker.monitoring.message_track import Tracker, TrackType
@@ -48,6 +49,7 @@ class State(StrEnum):
     REDRIVEN = "REDRIVEN"
     HALF = "HALF"
     ROLLED_BACK = "ROLLED_BACK"
+    RECALLED = "RECALLED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,8 @@ class Trace:
             steps.insert(0, gone)
         if steps[-1].event in (Event.HALF, Event.CHECKED) and (ended := self._rolled_back(steps[-1])) is not None:
             steps.append(ended)
+        if steps[-1].event is Event.TIMED and (ended := self._recalled(steps[-1])) is not None:
+            steps.append(ended)
         return Life(msg_id, tuple(steps), tuple(self._standings(steps)), complete)
 
     def _archived(self, msg_id: str) -> list[Step]:
@@ -198,16 +202,31 @@ class Trace:
         """The rollback of a half message, if the broker recorded one: the queue of markers has one record for several
         half messages, with their queue offsets in its body ("0,1,").
         """
-        name, queue_id = names.OP_HALF_TOPIC, 0
+        wanted = str(half.queue_offset).encode()
+        place = names.OP_HALF_TOPIC, 0
+        return self._ended(Event.ROLLED_BACK, *place, half.time_ms, lambda body: wanted in body.split(b","))
+
+    def _recalled(self, timed: Step) -> Step | None:
+        """The recall of a timer, if there is one."""
+        record = timed.message
+        if record is None or record.topic != names.PYRMQ_TIMER_TOPIC:
+            return None
+        offset, place = record.queue_offset, (names.PYRMQ_RECALLED_TOPIC, record.queue_id)
+        return self._ended(Event.RECALLED, *place, timed.time_ms, lambda body: offset_in(body) == offset)
+
+    def _ended(
+        self, event: Event, name: str, queue_id: int, since_ms: int, is_named: Callable[[bytes], bool]
+    ) -> Step | None:
+        """The event, if a record of this queue names the message."""
         first, last = self._store.queue_range(name, queue_id)
-        start = self._store.offset_by_time(name, queue_id, half.time_ms) if first < last else last
+        start = self._store.offset_by_time(name, queue_id, since_ms) if first < last else last
         end = min(last, start + self._scan_max)
         columns = ["body", "storeTimestamp"]
         for batch in self._store.read(name, queue_id, start, end, columns=columns) if start < end else ():
             times = batch.column("storeTimestamp").cast(pa.int64()).to_pylist()
             for body, time_us in zip(batch.column("body").to_pylist(), times, strict=True):
-                if str(half.queue_offset).encode() in (body or b"").split(b","):
-                    return Step(time_us // 1000, Event.ROLLED_BACK, name, queue_id)
+                if is_named(body or b""):
+                    return Step(time_us // 1000, event, name, queue_id)
         return None
 
     def _standings(self, steps: Sequence[Step]) -> list[Standing]:
@@ -249,6 +268,6 @@ def _nobody(last: Step) -> Standing:
     """The state of a message that no group has read."""
     states = {
         Event.DELAYED: State.WAITING, Event.TIMED: State.WAITING, Event.HALF: State.HALF, Event.CHECKED: State.HALF,
-        Event.ROLLED_BACK: State.ROLLED_BACK,
+        Event.ROLLED_BACK: State.ROLLED_BACK, Event.RECALLED: State.RECALLED,
     }  # fmt: skip
     return Standing(None, states.get(last.event, State.NOT_CONSUME_YET), last.topic, due_ms=last.due_ms)

@@ -28,6 +28,7 @@ class Event(StrEnum):
     STORED = "STORED"
     DELAYED = "DELAYED"
     TIMED = "TIMED"
+    RECALLED = "RECALLED"
     DELIVERED = "DELIVERED"
     HALF = "HALF"
     CHECKED = "CHECKED"
@@ -46,6 +47,7 @@ MEANINGS: Mapping[Event, str] = {
     Event.STORED: "the producer's message was stored",
     Event.DELAYED: "it waits for the delay level that its producer asked for",
     Event.TIMED: "it waits for the time that its producer asked for",
+    Event.RECALLED: "it was taken back: nobody will ever see it",
     Event.DELIVERED: "its delay is over: consumers of the topic see it",
     Event.HALF: "the half message of a transaction: no consumer sees it",
     Event.CHECKED: "the producer was asked whether to commit",
@@ -67,7 +69,8 @@ SEEN = (Event.STORED, Event.DELIVERED, Event.COMMITTED)
 @dataclass(frozen=True, slots=True)
 class Step:
     """An event at `time_ms`. `attempt` counts from 1; `due_ms`: time of the next delivery; `message`: the record of the
-    event, None for GONE, ROLLED_BACK and ARCHIVED.
+    event, None for GONE, RECALLED, ROLLED_BACK and
+    ARCHIVED.
     """
 
     time_ms: int

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rmq_store import Message, Store, UsageError, failure
+from rmq_store import Message, Store, StoreConfig, UsageError, failure
 from rmq_store.broker.monitoring.message_track import MessageTrack, Tracker, TrackType
 from rmq_store.broker.monitoring.trace import Life, Standing, State, Trace
 from rmq_store.broker.monitoring.trace_life import MEANINGS, Event
@@ -129,6 +129,19 @@ def test_every_transaction_ended_as_its_producer_said(golden: Path, golden_store
             assert events(life)[1] == "CHECKED"
             assert events(life)[-1] in ends.values()
     assert compared == 28
+
+
+def test_a_timer_that_was_taken_back_says_so(scratch: Path, small: StoreConfig) -> None:
+    with Store.open(scratch / "store", create=True, config=small) as store:
+        store.create_topic("T", 1)
+        later = store.clock() + 3_600_000
+        sent = [store.send(Message("T", b"%d" % number, deliver_timestamp_ms=later)) for number in range(3)]
+        for one in sent[1:]:
+            store.recall_message("T", str(one.recall_handle))
+        waits, *taken = Trace(store).by_unique_keys([one.msg_id for one in sent])
+        assert events(waits) == ["TIMED"] and standing(waits, None).state is State.WAITING
+        for life in taken:
+            assert events(life) == ["TIMED", "RECALLED"] and standing(life, None).state is State.RECALLED
 
 
 def test_any_copy_and_the_id_of_the_original_lead_to_the_same_life(golden_store: Store) -> None:
