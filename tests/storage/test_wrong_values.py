@@ -107,7 +107,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "bytes_between": {**T0, "start": 0, "end": 2},
     "lost_offsets": {**T0, "start": 0, "end": 2, "tags": "a"},
     "offset_after_bytes": {**T0, "start": 0, "end": 2, "limit_bytes": 100},
-    "read_frames": {**T0, "start": 0, "end": 2, "count_max": 2, "bytes_max": 1000, "tags": "a"},
+    "read_frames": {**T0, "start": 0, "entries_max": 2, "count_max": 2, "bytes_max": 1000, "tags": "a"},
     "commit_log_offset_before": {**T0, "queue_offset": 1},
     "store_timestamp": {**T0, "queue_offset": 1},
     "tags_code": {**T0, "queue_offset": 1},

@@ -95,7 +95,7 @@ def _backlogs(log: CommitLog, newest_unit: NewestUnit, end: int) -> list[Backlog
     for level, done in _levels(log, newest_unit):
         queue = log.views.queue(SCHEDULE_TOPIC, level - 1)
         last = log.queue_max(SCHEDULE_TOPIC, level - 1, end)
-        first = max(done, log.queue_min(SCHEDULE_TOPIC, level - 1, log.start(), last))
+        first = max(done, log.queue_min(SCHEDULE_TOPIC, level - 1, log.segments.span(), last))
         if first < last:
             (due_ms,) = due_times(log, level - 1, queue.entries(first, first + 1)).tolist()
             found.append(Backlog(level, last - first, due_ms))
@@ -236,5 +236,5 @@ def _waiting_timers(
 def _steps(log: CommitLog, topic: str, queue_id: int, done: int, end: int) -> Iterator[tuple[int, int]]:
     """Ranges of queue offsets from `done` on whose records begin below `end`."""
     last = log.queue_max(topic, queue_id, end)
-    for start in range(max(done, log.queue_min(topic, queue_id, log.start(), last)), last, _STEP):
+    for start in range(max(done, log.queue_min(topic, queue_id, log.segments.span(), last)), last, _STEP):
         yield start, min(start + _STEP, last)

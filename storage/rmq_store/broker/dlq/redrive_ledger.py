@@ -136,7 +136,7 @@ class RedriveLedger:
         queue = self._log.views.queue(self._topic, _QUEUE)
         last = self._log.queue_max(self._topic, _QUEUE, self._end())
         # What retention took told of dead letters that are older still.
-        first = max(self._next, self._log.queue_min(self._topic, _QUEUE, self._log.start(), last))
+        first = max(self._next, self._log.queue_min(self._topic, _QUEUE, self._log.segments.span(), last))
         if first >= last:
             return
         self._next = first

@@ -85,8 +85,8 @@ class Queues:
         if queue_id < 0:
             raise UsageError(f"queue id {queue_id} is negative")
         validate_topic(topic)
-        end, log_start = self.end(), self._log.start()
-        return self._range(topic, queue_id, end, log_start), log_start, end
+        end, span = self.end(), self._log.segments.span()
+        return self._range(topic, queue_id, end, span), span[0], end
 
     def topic_names(self) -> set[str]:
         """Every name below `consumequeue/`, and the topics of records whose queues have no files yet."""
@@ -106,14 +106,14 @@ class Queues:
     def ranges(self, topic: str, queue_ids: Iterable[int]) -> dict[int, QueueRange]:
         """See `Store.queue_ranges`. All of them at one visible end."""
         validate_topic(topic)
-        end, log_start = self.end(), self._log.start()
-        return {queue_id: self._range(topic, queue_id, end, log_start) for queue_id in queue_ids}
+        end, span = self.end(), self._log.segments.span()
+        return {queue_id: self._range(topic, queue_id, end, span) for queue_id in queue_ids}
 
-    def _range(self, topic: str, queue_id: int, end: int, log_start: int) -> QueueRange:
+    def _range(self, topic: str, queue_id: int, end: int, span: tuple[int, int]) -> QueueRange:
         for _ in range(_TRIES):
             try:
                 last = self._log.queue_max(topic, queue_id, end)
-                first = self._log.queue_min(topic, queue_id, log_start, last)
+                first = self._log.queue_min(topic, queue_id, span, last)
                 break
             except FileNotFoundError as error:
                 gone = error  # by retention while we looked: look again
@@ -144,14 +144,16 @@ class Queues:
                 raise self._record_is_gone(*queue, error.requested) from error
 
     def frames(
-        self, topic: str, queue_id: int, start: int, end: int, count_max: int, bytes_max: int, tags: TagFilter | None
-    ) -> FrameRange:
+        self, topic: str, queue_id: int, start: int, *, entries_max: int, count_max: int, bytes_max: int,
+        tags: TagFilter | None,
+    ) -> FrameRange:  # fmt: skip
         """See `Store.read_frames`."""
-        self._check_range(topic, queue_id, start, end)
+        queue = self.range(topic, queue_id)
+        if not queue.min_offset <= start < queue.max_offset:
+            return FrameRange(queue, b"", 0, start)
+        entries = self._entries(topic, queue_id, start, min(start + entries_max, queue.max_offset))
         try:
-            return self._frames.read(
-                topic, queue_id, start, self._entries(topic, queue_id, start, end), count_max, bytes_max, tags
-            )
+            return self._frames.read(topic, queue_id, queue, start, entries, count_max, bytes_max, tags)
         except FileNotFoundError as error:
             raise self._record_is_gone(topic, queue_id, start) from error
 

@@ -87,24 +87,29 @@ class Reading(TopicsAndGroups):
         topic: str,
         queue_id: int,
         start: int,
-        end: int,
         *,
+        entries_max: int,
         count_max: int,
         bytes_max: int,
         tags: str | None = None,
     ) -> FrameRange:
-        """Messages of [start, end) of a queue as the frames that lie in the log, from `start` on: at most `count_max`,
-        and at most `bytes_max` of frames, but one at least (DefaultMessageStore#getMessage). Tags are compared by their
-        hashes only. Messages in accepted damage are left out.
+        """A queue's range, and messages from `start` on as the frames that lie in the log: at most `count_max`, and at
+        most `bytes_max` of frames, but one at least, from the next `entries_max` messages
+        (DefaultMessageStore#getMessage); none if `start` lies outside the range. Tags are compared by their hashes
+        only. Messages in accepted damage are left out.
 
         Raises:
-            OffsetOutOfRangeError: [start, end) is not within the queue's range.
+            OffsetOutOfRangeError: retention was faster.
             CorruptionError: an entry points to no frame of this queue and offset.
             UsageError: a tag expression without a tag. TopicKindError: the topic has a kind of queue that this engine
-                does not read.
+                does not read. StoreReplacedError: the directory was moved or replaced.
         """
+        queues = self._reading_ends()
         self._refuse_unreadable(topic)
-        return self._reading().frames(topic, queue_id, start, end, count_max, bytes_max, TagFilter.parse(tags))
+        return queues.frames(
+            topic, queue_id, start, entries_max=entries_max, count_max=count_max, bytes_max=bytes_max,
+            tags=TagFilter.parse(tags),
+        )  # fmt: skip
 
     def queue_entries(self, topic: str, queue_id: int, start: int, end: int) -> np.ndarray:
         """Entries [start, end) of a queue, dtype ENTRY: commit_log_offset, frame_size, tags_code.

@@ -130,7 +130,7 @@ class UnitTable:
     def _read_on(self, cache: _Cache, end: int) -> None:
         queue = self._log.views.queue(UNITS_TOPIC, UNITS_QUEUE)
         last = self._log.queue_max(UNITS_TOPIC, UNITS_QUEUE, end)
-        first = max(cache.queue_offset, self._log.queue_min(UNITS_TOPIC, UNITS_QUEUE, self._log.start(), last))
+        first = max(cache.queue_offset, self._log.queue_min(UNITS_TOPIC, UNITS_QUEUE, self._log.segments.span(), last))
         if first >= last:
             return
         entries = queue.entries(first, last)

@@ -68,10 +68,19 @@ class SegmentRun:
         """The offsets at which the files begin, ascending; [] without a directory. UsageError: no permission."""
         return list(self._bases())
 
+    def listed(self) -> Sequence[int]:
+        """As `bases`, not a copy: the same object again as long as the directory is known not to have changed."""
+        return self._bases()
+
     def first(self) -> int | None:
         """The first of `bases`; None if there is none."""
         bases = self._bases()
         return bases[0] if bases else None
+
+    def span(self) -> tuple[int, int]:
+        """Where the first file begins and the last one ends, of one listing; (0, 0) without files."""
+        bases = self._bases()
+        return (bases[0], bases[-1] + self.size_bytes) if bases else (0, 0)
 
     def _bases(self) -> Sequence[int]:
         try:

@@ -196,12 +196,13 @@ class CommitLog:
 
         return queue.max_offset(end, confirm, functools.partial(self.is_record_of, topic, queue_id))
 
-    def queue_min(self, topic: str, queue_id: int, log_start: int, max_offset: int) -> int:
-        """The first queue offset below `max_offset` whose record lies at or above `log_start`; `max_offset` if there is
-        none. FileNotFoundError: retention removed a file meanwhile.
+    def queue_min(self, topic: str, queue_id: int, span: tuple[int, int], max_offset: int) -> int:
+        """The first queue offset below `max_offset` whose record lies in the log's files; `max_offset` if there is
+        none. `span`: that of `segments`, from after `max_offset` was found or the end of the log was loaded.
+        FileNotFoundError: retention removed a file meanwhile.
         """
         confirm = functools.partial(self.is_record_of, topic, queue_id)
-        return self.views.queue(topic, queue_id).min_offset(log_start, max_offset, self.files_end(), confirm)
+        return self.views.queue(topic, queue_id).min_offset(span[0], max_offset, span[1], confirm)
 
     def old_queue_files(self, topic: str, queue_id: int) -> list[int]:
         """As `ConsumeQueue.old_files`, of records below where the log begins."""
@@ -210,8 +211,7 @@ class CommitLog:
 
     def files_end(self) -> int:
         """The end of the last segment file: no record lies at or above it."""
-        bases = self.segments.bases()
-        return bases[-1] + self.segments.size_bytes if bases else 0
+        return self.segments.span()[1]
 
     def is_whole_entry(self, topic: str, queue_id: int, offset: int, size: int, queue_offset: int) -> bool:
         """As `is_record_of`, for a store without other writers. An entry also counts as whole if retention removed its

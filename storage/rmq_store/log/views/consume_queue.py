@@ -10,7 +10,7 @@ Source: ConsumeQueue (putMessagePositionInfo, fillPreBlank); docs/formats.md.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,7 @@ class ConsumeQueue:
         self.queue_id = queue_id
         self._per_file = run.size_bytes // ENTRY_BYTES
         self._hint = 0
+        self._known_first: tuple[Sequence[int], int, int] | None = None  # listing, start of the log, first queue offset
         self.is_written = False
         """Whether entries were put into it here."""
 
@@ -70,11 +71,20 @@ class ConsumeQueue:
         log which ends at or below `log_end` is ignored, and its neighbours decide. Damage between the messages that
         retention deleted and those that are left counts as left, so that readers learn of it. `confirm` checks the
         record where an entry says that its record exists, while a later entry says that retention deleted its own.
+
+        The answer is known as long as neither the queue's directory nor the first segment changes: entries below an end
+        stay as they are.
         """
-        bases = self._bases()
-        if not bases:
+        listed, known = self.run.listed(), self._known_first
+        if known is not None and known[0] is listed and known[1] == log_start and known[2] < max_offset:
+            return known[2]
+        if not listed:
             return 0
-        first = bases[0]
+        found = self._searched_first(listed[0] // ENTRY_BYTES, log_start, max_offset, log_end, confirm)
+        self._known_first = listed, log_start, found
+        return found
+
+    def _searched_first(self, first: int, log_start: int, max_offset: int, log_end: int, confirm: Confirm) -> int:
         if first < max_offset:
             offset, size, _ = self.entry(first)
             if _is_possible(offset, size, log_end) and not _is_taken(offset, size, log_start):
@@ -237,7 +247,7 @@ class ConsumeQueue:
         for base in bases[1:]:
             if base >= boundary:
                 self.run.remove(base * ENTRY_BYTES)
-        self._hint = 0
+        self._hint, self._known_first = 0, None
         return boundary
 
     def begin_again(self, queue_offset: int) -> None:
@@ -249,7 +259,7 @@ class ConsumeQueue:
         for base in bases:
             if base > queue_offset - queue_offset % self._per_file:
                 self.run.remove(base * ENTRY_BYTES)
-        self._hint = 0
+        self._hint, self._known_first = 0, None
 
     def old_files(self, log_start: int, log_end: int, is_record: Confirm) -> list[int]:
         """First queue offsets of the files whose entries all point below `log_start`, oldest first; never the last file

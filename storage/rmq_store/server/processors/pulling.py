@@ -12,12 +12,13 @@ from rmq_store.errors import OffsetOutOfRangeError, UsageError
 from rmq_store.format.frames.stored_message import decode_checked
 from rmq_store.protocol.bodies.groups import SubscriptionData
 from rmq_store.protocol.errors import ResponseCode
+from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.headers import PullMessageRequestHeader, PullMessageResponseHeader
 from rmq_store.server.processors.committed_offsets import CommittedOffsets
 from rmq_store.server.processors.held_pulls import HeldPull, HeldPulls
 from rmq_store.server.processors.members import Members, subscription_of
-from rmq_store.server.processors.served_store import ServedStore
+from rmq_store.server.processors.served_store import ServedStore, refuse_missing_queue
 from rmq_store.server.requests.request import Request, refusal, refuse_body
 
 # PullSysFlag.java.
@@ -88,7 +89,7 @@ class PullProcessor:
         kinds.refuse_to_read_topic(header.topic, topic.kind)
         if not topic.readable:
             raise refusal(ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden")
-        self._served.topic_with_queue(header.topic, header.queue_id)
+        refuse_missing_queue(topic, header.queue_id)
         try:
             return subscription_of(self._wanted(header))
         except UsageError as error:
@@ -107,8 +108,10 @@ class PullProcessor:
         return known
 
     def _find(self, header: PullMessageRequestHeader, wanted: Subscription, offset: int) -> _Found:
-        store, place = self._served.store, (header.topic, header.queue_id)
-        first, last = store.queue_range(*place)
+        try:
+            frames, at, (first, last) = self._read(header, wanted, offset)
+        except OffsetOutOfRangeError as error:  # retention was faster
+            frames, at, (first, last) = b"", offset, QueueRange(error.minimum, error.maximum)
         if first == last and offset == 0 == last:
             return _Found(ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", 0, first, last)
         if offset == last:
@@ -116,39 +119,36 @@ class PullProcessor:
         if not first <= offset < last:
             remark = "OFFSET_TOO_SMALL" if offset < first else "OFFSET_OVERFLOW_BADLY"
             return _Found(ResponseCode.PULL_OFFSET_MOVED, remark, first if offset < first else last, first, last)
-        try:
-            frames, at = self._read(header, wanted, offset, last)
-        except OffsetOutOfRangeError as error:  # retention was faster
-            ends = error.minimum, error.maximum
-            return _Found(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", error.minimum, *ends)
         if not frames:
             return _Found(ResponseCode.PULL_RETRY_IMMEDIATELY, _NO_MATCH, at, first, last)
         return _Found(ResponseCode.SUCCESS, "FOUND", at, first, last, frames)
 
     def _read(
-        self, header: PullMessageRequestHeader, wanted: Subscription, offset: int, last: int
-    ) -> tuple[bytes, int]:
-        """Frames, and the next offset. It looks at FILTERED_ENTRIES_MAX messages at most."""
+        self, header: PullMessageRequestHeader, wanted: Subscription, offset: int
+    ) -> tuple[bytes, int, QueueRange]:
+        """Frames, the next offset, and the queue's range. It looks at FILTERED_ENTRIES_MAX messages at most."""
         pieces: list[bytes] = []
         count, size = max(header.max_msg_nums, 1), header.max_msg_bytes or PULL_BYTES_MAX
         size = max(1, min(size, PULL_BYTES_MAX))
-        at, limit = offset, min(last, offset + FILTERED_ENTRIES_MAX)
-        while at < limit and count > 0 and size > 0:
-            end = min(limit, at + max(count, _STEP))
+        is_sql = wanted.selector.expression_type == "SQL92"
+        step = _STEP if is_sql or wanted.tags is not None else 1  # without a filter each message looked at is wanted
+        at, limit = offset, offset + FILTERED_ENTRIES_MAX
+        while True:
             found = self._served.store.read_frames(
-                header.topic, header.queue_id, at, end, count_max=count, bytes_max=size, tags=wanted.tags
-            )
+                header.topic, header.queue_id, at, entries_max=min(limit - at, max(count, step)), count_max=count,
+                bytes_max=size, tags=wanted.tags,
+            )  # fmt: skip
             if pieces and len(found.frames) > size:
                 break
-            frames = found.frames
-            if wanted.selector.expression_type == "SQL92":
-                frames = _matching(frames, wanted)
-            at = found.next_offset
+            frames = _matching(found.frames, wanted) if is_sql else found.frames
+            has_ended, at = found.next_offset == at, found.next_offset
             count -= found.frame_count if frames else 0
             size -= len(frames)
             if frames:
                 pieces.append(frames)
-        return b"".join(pieces), at
+            if has_ended or at >= min(limit, found.queue.max_offset) or count <= 0 or size <= 0:
+                break
+        return b"".join(pieces), at, found.queue
 
     def _answer(self, request: Request, found: _Found) -> RemotingCommand:
         header = PullMessageResponseHeader(

@@ -46,9 +46,8 @@ class ServedStore:
             MQBrokerError: 17, there is no such topic; 29, it has no such queue.
         """
         found = self.topic(name)
-        if queue_id is not None and not 0 <= queue_id < found.read_queue_nums:
-            remark = f"queueId[{queue_id}] is illegal: {name} has {found.read_queue_nums} read queues"
-            raise refusal(ResponseCode.INVALID_PARAMETER, remark)
+        if queue_id is not None:
+            refuse_missing_queue(found, queue_id)
         return found
 
     def group(self, name: str) -> SubscriptionGroup:
@@ -73,3 +72,10 @@ class ServedStore:
         name = retry_topic(group.group_name)
         if group.retry_queue_nums > 0 and name not in self.store.topics():
             self.store.create_topic(name, group.retry_queue_nums, exist_ok=True)
+
+
+def refuse_missing_queue(topic: TopicConfig, queue_id: int) -> None:
+    """MQBrokerError 29: the topic has no such queue to read."""
+    if not 0 <= queue_id < topic.read_queue_nums:
+        remark = f"queueId[{queue_id}] is illegal: {topic.topic_name} has {topic.read_queue_nums} read queues"
+        raise refusal(ResponseCode.INVALID_PARAMETER, remark)

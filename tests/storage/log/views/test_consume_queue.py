@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -307,6 +308,24 @@ def test_the_minimum_is_found_with_few_looks(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(queue.run, "open", counted)
     assert queue.min_offset(40_000_000, 50_000, 1 << 40, is_true) == 40_000
     assert looks < 50
+
+
+def test_a_known_minimum_is_looked_for_again_when_files_or_the_log_have_changed(queue: ConsumeQueue) -> None:
+    def settle() -> None:
+        os.utime(queue.run.directory, (1, 1))
+
+    queue.put(0, entries(0, 3 * PER_FILE))
+    settle()
+    assert [min_offset(queue, 0, 3 * PER_FILE) for _ in range(2)] == [0, 0]
+    assert min_offset(queue, 2000, 3 * PER_FILE) == 2  # retention has deleted a segment
+    assert min_offset(queue, 2000, 1) == 1  # for a thread with an earlier end of the log
+    queue.run.path(0).unlink()  # in another process
+    settle()
+    assert min_offset(queue, 2000, 3 * PER_FILE) == PER_FILE
+    queue.begin_again(PER_FILE)
+    settle()
+    queue.put(PER_FILE, entries(PER_FILE + 5, 1))
+    assert min_offset(queue, 2000, PER_FILE + 1) == PER_FILE
 
 
 @given(count=st.integers(1, 30), cut=st.integers(0, 31))
