@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
-
-import pyarrow as pa
 
 from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.metadata.topics import PERM_INHERIT, PERM_READ, PERM_WRITE
@@ -52,6 +49,7 @@ from rmq_store.server.transport.connection import Connection
 from rmq_store.server.transport.limits import ListenerLimits
 from rmq_store.server.transport.listener import Listener
 from rmq_store.server.transport.tls import TlsFiles, server_context
+from rmq_store.server.warm_up import WarmUp
 
 if TYPE_CHECKING:
     from rmq_store.server.registration import Registration
@@ -136,6 +134,7 @@ class BrokerServer:
             _check_grpc_beside_tls(tls, grpc_certificate)
         self._users = Users(Path(acl_file)) if acl_file is not None else None
         self._is_admin = admin
+        self._warm_up = WarmUp()
         context = server_context(tls) if tls is not None else None
         self._dispatcher: Dispatcher | None = None
         self.grpc_address: str | None = None
@@ -156,8 +155,8 @@ class BrokerServer:
             if name_servers:
                 parts.callback(self._register(name_servers, cluster_name).close)
             self._closing = parts.pop_all()
-        # pyarrow loads pandas when it first makes an array of a list: not while the first batch of a client waits.
-        threading.Thread(target=lambda: pa.array([b""]), name="rmq-broker-warm-up", daemon=True).start()
+        if grpc_port is not None:
+            self._warm_up.begin()
 
     def _begin(self, parts: ExitStack, cluster_name: str) -> None:
         """Make all parts. `parts` ends them in the opposite order, each one whatever becomes of the others."""
@@ -250,6 +249,7 @@ class BrokerServer:
         peer = request.peer
         if isinstance(peer, Connection) and not peer.on_closed:
             peer.on_closed.append(self._disconnected)
+            self._warm_up.begin()
         self._dispatcher.receive(request)
 
     def _disconnected(self, peer: Peer) -> None:

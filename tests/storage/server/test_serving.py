@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,3 +137,21 @@ def test_the_command_may_open_as_many_files_as_the_machine_lets_it(
     assert result.exit_code == 0, result.exception
     assert "listens at [::1]:" in result.output
     assert limits == [(4096, 4096)]
+
+
+def test_a_server_that_nobody_asks_loads_no_pandas(root: Path) -> None:
+    """It takes half a second: longer than the rest of a server's start in a test."""
+    script = """import sys, time
+from rmq_store import Message
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.transport.settings import ClusterSettings
+from rmq_store.server.broker_server import BrokerServer
+with BrokerServer(sys.argv[1], create=True) as server:
+    server.store.send(Message("T", b"x"))
+    assert not server._warm_up.is_begun and "pandas" not in sys.modules
+    cluster = Cluster(ClusterSettings.of_text(server.address))
+    cluster.topics()
+    assert server._warm_up.is_begun
+    cluster.close()
+"""
+    subprocess.run([sys.executable, "-c", script, str(root)], check=True, timeout=120)
