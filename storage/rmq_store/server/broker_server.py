@@ -52,6 +52,7 @@ from rmq_store.server.transport.tls import TlsFiles, server_context
 from rmq_store.server.warm_up import WarmUp
 
 if TYPE_CHECKING:
+    from rmq_store.remoting.transport.settings import ClusterSettings
     from rmq_store.server.registration import Registration
 
 CLUSTER_NAME: Final = "DefaultCluster"
@@ -104,7 +105,7 @@ class BrokerServer:
     of what exists are carried out with `admin` only. With `tls` no client is taken without TLS.
 
     `advertise`: the `ip:port` that clients are told instead, for example behind `host` 0.0.0.0. `name_servers`: those
-    of other processes, `ns1:9876;ns2:9876`; the server registers there, too.
+    of other processes, `ns1:9876;ns2:9876`, or with keys to sign; the server registers there, too.
 
     Raises:
         UsageError: the address cannot be listened at, another server serves the store, a file of users or of TLS is
@@ -126,7 +127,7 @@ class BrokerServer:
         admin: bool = False,
         tls: TlsFiles | None = None,
         advertise: str | None = None,
-        name_servers: str = "",
+        name_servers: str | ClusterSettings = "",
         grpc_port: int | None = None,
         grpc_certificate: Certificate | None = None,
     ) -> None:
@@ -205,12 +206,14 @@ class BrokerServer:
         self._listener.start()
         parts.callback(self._listener.stop_listening)
 
-    def _register(self, name_servers: str, cluster_name: str) -> Registration:
+    def _register(self, name_servers: str | ClusterSettings, cluster_name: str) -> Registration:
         # A client of the network, which most servers do not need, and a test waits for each import.
+        from rmq_store.remoting.transport.settings import ClusterSettings
         from rmq_store.server.registration import Registration
 
         own = BrokerData(cluster=cluster_name, broker_name=self._served.name, broker_addrs={MASTER_ID: self.address})
-        registration = Registration(name_servers, own, self._topics)
+        settings = ClusterSettings.of_text(name_servers) if isinstance(name_servers, str) else name_servers
+        registration = Registration(settings, own, self._topics)
         try:
             registration.start()
         except BaseException:

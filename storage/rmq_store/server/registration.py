@@ -32,17 +32,19 @@ _CHANGES_S: Final = 1.0
 
 
 class Registration:
-    """Keeps the broker `own` in the routes of `name_servers` (`ns1:9876;ns2:9876`), from `start` until `close`.
+    """Keeps the broker `own` in the routes of the name servers of `settings`, from `start` until `close`. Requests are
+    signed if the settings name keys.
 
     It registers every 30 s, and at once when `topics` has changed. A name server that does not answer, or refuses, is
     logged once; the others go on.
 
     Raises (when constructed):
-        UsageError: no address of a name server.
+        UsageError: no address of a name server, but a URL that lists them.
     """
 
-    def __init__(self, name_servers: str, own: BrokerData, topics: Callable[[], Mapping[str, TopicConfig]]) -> None:
-        settings = ClusterSettings.of_text(name_servers)
+    def __init__(
+        self, settings: ClusterSettings, own: BrokerData, topics: Callable[[], Mapping[str, TopicConfig]]
+    ) -> None:
         if any(address.startswith(("http://", "https://")) for address in settings.name_servers):
             raise UsageError("a broker registers with name servers, and not with an address server: give their ip:port")
         self._addresses = settings.name_servers

@@ -1,4 +1,4 @@
-"""What a server loads when its first client is there."""
+"""Loads pandas when the first client of a server is there."""
 
 from __future__ import annotations
 

@@ -121,6 +121,11 @@ def test_a_name_server_has_the_broker_until_it_is_stopped(tmp_path: Path, scratc
         (["broker", "run", "--ephemeral", "--listen", "0.0.0.0:0", "--advertise", "127.0.0.1:1"], "say --insecure"),
         (["broker", "run", "--ephemeral", "--port-file", "STORE/no/port"], "directory does not exist"),
         (["namesrv", "run", "--listen", "0.0.0.0:0"], "say --insecure"),
+        (
+            ["broker", "run", "STORE", "--listen", "127.0.0.1:0", "--access-key", "env:A", "--secret-key", "env:S"],
+            "say --name-server",
+        ),
+        (["broker", "run", "STORE", "--access-key", "env:A", "--secret-key", "env:S"], "say --listen"),
         (["broker", "clock", "advance", "2h"], "one of the two"),
         (["broker", "clock", "advance", "--address", "127.0.0.1:1", "yesterday"], "is no time"),
     ],

@@ -12,8 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rmq_store import StoreConfig, UsageError
-from rmq_store.cli.maintenance import broker
+from rmq_store.cli.maintenance import broker, namesrv
 from rmq_store.server import broker_server
+from rmq_store.server.name_server import name_server
 from rmq_store.server.transport.tls import TlsFiles
 
 USER = '[[user]]\naccess_key = "operator"\nsecret_key = "not-shown"\nadmin = true\n'
@@ -59,6 +60,31 @@ def test_an_address_that_others_reach_needs_users_or_consent(
     assert told["acl_file"] == Path(acl) and told["admin"] is False and told["tls"] is None
     assert run(scratch, "--listen", address, "--insecure").exit_code == 0
     assert told["acl_file"] is None
+
+
+def test_a_name_server_needs_users_or_consent_too(acl: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, Path | None]] = []
+
+    def server(host: str, port: int, *, acl_file: Path | None) -> None:
+        told.append((host, acl_file))
+        raise UsageError("not in this test")
+
+    monkeypatch.setattr(name_server, "NameServer", server)
+    for options in ([], ["--acl", acl], ["--insecure"]):
+        CliRunner().invoke(namesrv.namesrv, ["run", "--listen", "0.0.0.0:0", *options])
+    assert told == [("0.0.0.0", Path(acl)), ("0.0.0.0", None)]
+
+
+def test_a_server_signs_what_it_tells_name_servers(scratch: Path, told: dict[str, Any]) -> None:
+    named = ["--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:9876"]
+    assert run(scratch, *named).exit_code == 0
+    assert told["name_servers"] == "127.0.0.1:9876"
+    assert run(scratch, *named, "--access-key", "env:KEY", "--secret-key", "file:/run/secret").exit_code == 0
+    settings = told["name_servers"]
+    assert (settings.access_key, settings.secret_key) == ("env:KEY", "file:/run/secret")
+    for keys in (["--access-key", "env:KEY"], ["--access-key", "env:KEY", "--secret-key", "the-secret"]):
+        refused = run(scratch, *named, *keys)
+        assert isinstance(refused.exception, UsageError) and "the-secret" not in str(refused.exception)
 
 
 def test_the_users_are_those_of_both_ports(scratch: Path, told: dict[str, Any], acl: str) -> None:

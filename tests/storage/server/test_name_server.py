@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,14 +19,18 @@ from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import RequestHeader, request
 from rmq_store.protocol.wire.name_server_headers import (
     DeleteKVConfigRequestHeader,
+    GetAllTopicListFromNamesrvRequestHeader,
+    GetBrokerClusterInfoRequestHeader,
     GetKVConfigRequestHeader,
     GetKVConfigResponseHeader,
     GetKVListByNamespaceRequestHeader,
     GetRouteInfoRequestHeader,
+    GetTopicsByClusterRequestHeader,
     PutKVConfigRequestHeader,
     QueryDataVersionRequestHeader,
     QueryDataVersionResponseHeader,
     RegisterBrokerRequestHeader,
+    UnRegisterBrokerRequestHeader,
 )
 from rmq_store.remoting.transport.client import RemotingClient
 from rmq_store.remoting.transport.settings import ClusterSettings
@@ -249,3 +253,106 @@ def test_a_registration_that_inflates_without_end_is_refused(monkeypatch: pytest
 def test_a_registration_says_how_many_topics_it_has_before_they_are_read() -> None:
     with pytest.raises(RemotingCommandError, match="has 100001 topics, at most 100000"):
         compressed_registration.decode_compressed_registration(compressed([], count=100_001))
+
+
+USERS = """
+[[user]]
+access_key = "broker"
+secret_key = "secret-of-broker"
+admin = true
+
+[[user]]
+access_key = "client"
+secret_key = "secret-of-client"
+topics = { "*" = "PUB|SUB" }
+"""
+
+
+@pytest.fixture
+def keys(scratch: Path) -> Callable[[str], dict[str, str]]:
+    """References of a user's keys."""
+
+    def of(name: str) -> dict[str, str]:
+        if not name:
+            return {}
+        for file, text in ((f"{name}.access", name), (f"{name}.secret", f"secret-of-{name}")):
+            (scratch / file).write_text(text)
+        return {"access_key": f"file:{scratch}/{name}.access", "secret_key": f"file:{scratch}/{name}.secret"}
+
+    return of
+
+
+@pytest.fixture
+def guarded(scratch: Path) -> Iterator[NameServer]:
+    (scratch / "acl.toml").write_text(USERS)
+    (scratch / "acl.toml").chmod(0o600)
+    with NameServer(acl_file=scratch / "acl.toml") as name_server:
+        yield name_server
+
+
+REGISTER = RegisterBrokerRequestHeader(
+    broker_name="broker-x", broker_addr="10.0.0.1:10911", cluster_name="C", ha_server_addr="10.0.0.1:10912", broker_id=0
+)
+UNREGISTER = UnRegisterBrokerRequestHeader(
+    broker_name="broker-x", broker_addr="10.0.0.1:10911", cluster_name="C", broker_id=0
+)
+PUT = PutKVConfigRequestHeader(namespace="n", key="k", value="v")
+
+
+@pytest.mark.parametrize(
+    ("header", "who"),
+    [
+        (REGISTER, "broker"),
+        (UNREGISTER, "broker"),
+        (
+            QueryDataVersionRequestHeader(
+                broker_name="broker-x", broker_addr="10.0.0.1:10911", cluster_name="C", broker_id=0
+            ),
+            "broker",
+        ),
+        (PUT, "broker"),
+        (DeleteKVConfigRequestHeader(namespace="n", key="k"), "broker"),
+        (GetKVConfigRequestHeader(namespace="n", key="k"), "client"),
+        (GetKVListByNamespaceRequestHeader(namespace="n"), "client"),
+        (GetRouteInfoRequestHeader(topic="Orders"), "client"),
+        (GetBrokerClusterInfoRequestHeader(), "client"),
+        (GetAllTopicListFromNamesrvRequestHeader(), "client"),
+        (GetTopicsByClusterRequestHeader(cluster="C"), "client"),
+    ],
+)
+def test_routes_are_changed_by_administrators_and_asked_for_by_users(
+    guarded: NameServer, keys: Callable[[str], dict[str, str]], header: RequestHeader, who: str
+) -> None:
+    names = ["", "client", "broker"]
+    body = DataVersion().encode() if isinstance(header, QueryDataVersionRequestHeader) else b"{}"
+    for name in names:
+        with RemotingClient(ClusterSettings.of_text(guarded.address, **keys(name))) as client:
+            answer = ask(client, header, body)
+        is_refused = names.index(name) < names.index(who)
+        assert (answer.code == ResponseCode.NO_PERMISSION) is is_refused, (name, answer.code, answer.remark)
+        assert "secret-of" not in (answer.remark or "")
+
+
+def test_a_store_registers_with_its_keys_and_not_without(
+    scratch: Path, small: StoreConfig, guarded: NameServer, keys: Callable[[str], dict[str, str]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    for name in ("", "client"):
+        settings = ClusterSettings.of_text(guarded.address, **keys(name))
+        with BrokerServer(scratch / f"store{name}", config=small, create=True, name_servers=settings):
+            assert addresses(guarded, "TBW102") == []
+        assert any("is not registered" in record.message and "16" in record.message for record in caplog.records)
+        caplog.clear()
+    settings = ClusterSettings.of_text(guarded.address, **keys("broker"))
+    with BrokerServer(scratch / "store", config=small, create=True, name_servers=settings) as server:
+        assert addresses(guarded, "TBW102") == [server.address]
+    assert addresses(guarded, "TBW102") == []
+
+
+def test_a_changed_file_of_users_counts_at_a_name_server(
+    scratch: Path, guarded: NameServer, keys: Callable[[str], dict[str, str]]
+) -> None:
+    with RemotingClient(ClusterSettings.of_text(guarded.address, **keys("client"))) as client:
+        assert ask(client, PUT).code == ResponseCode.NO_PERMISSION
+        (scratch / "acl.toml").write_text(USERS.replace('topics = { "*" = "PUB|SUB" }', "admin = true"))
+        wait_until(lambda: ask(client, PUT).code == ResponseCode.SUCCESS)

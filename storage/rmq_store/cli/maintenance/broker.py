@@ -16,6 +16,7 @@ import click
 from rmq_store.cli.maintenance.access_options import Access, access_options
 from rmq_store.cli.maintenance.broker_clock import clock
 from rmq_store.cli.maintenance.broker_options import stopped, store_or_ephemeral, suite_options, written_address
+from rmq_store.cli.maintenance.registration_options import NameServers, registration_options
 from rmq_store.cli.shared.output import printable, time_text
 from rmq_store.cli.shared.stop_signal import StopSignal
 from rmq_store.errors import StoreError, StoreFailedError, StoreLockedError, UsageError
@@ -105,12 +106,7 @@ broker.add_command(clock)
     metavar="HOST:PORT",
     help="With --listen: tell clients this address instead, as for --listen 0.0.0.0:10911 or behind a NAT.",
 )
-@click.option(
-    "--name-server",
-    "register_with",
-    metavar="ADDRESSES",
-    help="With --listen: also register with these name servers, `ns1:9876;ns2:9876`.",
-)
+@registration_options
 @suite_options
 def run(
     root: Path,
@@ -122,7 +118,7 @@ def run(
     insecure: bool,
     access: Access,
     advertise: str | None,
-    register_with: str | None,
+    name_servers: NameServers,
     port_file: Path | None,
     until_stdin_closes: bool,
 ) -> None:
@@ -144,7 +140,7 @@ def run(
     if listen is None:
         if access.is_given:
             raise UsageError("--acl, --admin and --tls-... are about the clients of --listen, which is missing")
-        if advertise or register_with or port_file:
+        if advertise or name_servers.is_given or port_file:
             raise UsageError("--advertise, --name-server and --port-file are about a served store: say --listen")
         with stopped(until_stdin_closes=until_stdin_closes) as stop, Store.open(root, config=config) as store:
             _run(store, stop, cleans=not no_retention)
@@ -159,7 +155,7 @@ def run(
         stopped(until_stdin_closes=until_stdin_closes) as stop,
         BrokerServer(
             root, host=host, port=port, config=config, acl_file=access.acl, admin=access.admin, tls=access.tls(),
-            advertise=advertise, name_servers=register_with or "",
+            advertise=advertise, name_servers=name_servers.settings(),
             grpc_port=None if grpc is None else grpc[1], grpc_certificate=_certificate(grpc_tls, told_host),
         ) as server,
         written_address(port_file, server.address),

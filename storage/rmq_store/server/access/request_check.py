@@ -23,9 +23,11 @@ _log: Final = logging.getLogger(__name__)
 
 
 class RequestCheck:
-    """`users` is None where everybody may ask. `is_admin`: changes for administrators are carried out."""
+    """`users` is None where everybody may ask. `is_admin`: changes for administrators are carried out. `store` is None
+    at a name server alone, which answers no request that is about a store.
+    """
 
-    def __init__(self, store: Store, users: Users | None, *, is_admin: bool) -> None:
+    def __init__(self, store: Store | None, users: Users | None, *, is_admin: bool) -> None:
         self._store = store
         self._users = users
         self._is_admin = is_admin
@@ -57,6 +59,7 @@ class RequestCheck:
     def _is_change(self, command: RemotingCommand, row: Row) -> bool:
         if row.change is not Change.EXISTING:
             return row.change is Change.ALWAYS
+        assert self._store is not None
         if command.code == RequestCode.UPDATE_AND_CREATE_TOPIC:
             return self._store.find_topic(command.ext_fields.get("topic", "")) is not None
         return SubscriptionGroupConfig.decode(command.body).group_name in self._store.groups()
@@ -66,6 +69,7 @@ class RequestCheck:
         MQBrokerError 1: none is there; if one came before the processor looks, nobody would have asked for its right. A
         record is a message if its queue has it: a sender can write a body that looks like a record of any topic.
         """
+        assert self._store is not None
         try:
             found = self._store.message_at(offset)
             behind = found.queue_offset + 1
@@ -82,7 +86,7 @@ def _signer(users: Users, command: RemotingCommand) -> User:
     """The user who has signed a request. MQBrokerError 16: nobody, or the signature is wrong."""
     access_key = command.ext_fields.get(ACCESS_KEY)
     if not access_key:
-        raise refusal(ResponseCode.NO_PERMISSION, "the request is not signed, and this broker asks for it")
+        raise refusal(ResponseCode.NO_PERMISSION, "the request is not signed, and this server asks for it")
     user = users.signer(
         access_key, lambda secret: is_signed_with(command.ext_fields, command.body, secret, command.version)
     )

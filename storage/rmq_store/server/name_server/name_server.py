@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from rmq_store.protocol.wire.request_codes import RequestCode
+from rmq_store.server.access.request_check import RequestCheck
+from rmq_store.server.access.users import Users
+from rmq_store.server.housekeeping import Housekeeping, Step
 from rmq_store.server.name_server.kv_configs import KVConfigs
 from rmq_store.server.name_server.route_processor import RouteProcessor
 from rmq_store.server.name_server.route_table import RouteTable
@@ -20,6 +24,8 @@ from rmq_store.server.transport.listener import Listener
 # NamesrvConfig.java: clientRequestThreadPoolNums and its queue; here brokers have a pool of their own as well.
 _ROUTES: Final = (2, 50_000, 5_000)
 _BROKERS: Final = (1, 10_000, 31_000)
+# Between two looks at the file of users.
+_USERS_S: Final = 1.0
 
 
 class NameServer:
@@ -28,19 +34,35 @@ class NameServer:
     A broker is forgotten when its connection ends, or 120 s after it has registered for the last time. After a restart
     the routes are complete when all brokers have registered again, within 30 s.
 
+    `acl_file` has the users (`rmq_store.server.access.acl_file`): brokers register, and pairs are changed, as an
+    administrator; every user may ask for routes. Without it everybody may do both.
+
     Raises (when constructed):
-        UsageError: the address cannot be listened at.
+        UsageError: the address cannot be listened at, or the file of users is wrong.
     """
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0, *, limits: ListenerLimits | None = None) -> None:
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        limits: ListenerLimits | None = None,
+        acl_file: str | Path | None = None,
+    ) -> None:
         self.routes, self.kv_configs = RouteTable(), KVConfigs()
+        users = Users(Path(acl_file)) if acl_file is not None else None
         with ExitStack() as parts:
             self._listener = Listener(host, port, self._receive, limits=limits)
             parts.callback(self._listener.close)
             clients, brokers = WorkerPool("routes", *_ROUTES), WorkerPool("brokers", *_BROKERS)
             parts.callback(clients.close)
             parts.callback(brokers.close)
-            self._dispatcher = Dispatcher(self._services(clients, brokers))
+            check = RequestCheck(None, users, is_admin=True)
+            self._dispatcher = Dispatcher(self._services(clients, brokers), check)
+            if users is not None:
+                look = Housekeeping("name server", (Step("users", _USERS_S, users.reload_if_changed),))
+                look.start()
+                parts.callback(look.close)
             self._listener.start()
             parts.callback(self._listener.stop_listening)
             self._closing = parts.pop_all()
