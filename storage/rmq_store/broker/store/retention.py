@@ -17,6 +17,7 @@ not matter.
     it has delayed messages    it stays until they are delivered, unless `drop_waiting` is set (RocketMQ deletes them)
     it has dead letters        they are archived first, if dlqArchivePath is set; if that fails, the segment stays
     it has newest units        they are written again first (`unit_markers`)
+    it has half messages       those of open transactions are written again first (RocketMQ deletes them)
 
 Only `Retention.run` deletes. Only `rmq retention run` and `rmq broker run` call it.
 """
@@ -95,12 +96,14 @@ class Retention:
         config: StoreConfig,
         queues: Queues,
         topics: TopicTable,
+        carry_halves: Callable[[int], int],
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._log = log
         self._config = config
         self._queues = queues
         self._topics = topics
+        self._carry_halves = carry_halves
         self._sleep = sleep
         self._lock = OfdLock(log.own / "retention.lock")
         self._refusals = _Refusals(log.own / "retention.json")
@@ -213,9 +216,10 @@ class Retention:
             expired_ms = self._log.clock() - settings.unit_marker_reserved_time * _HOUR_MS
             if settings.dlq_archive_path and (failure := self._archive(settings.dlq_archive_path, end)):
                 return replace(report, stopped=failure)
+            halves = self._carry_halves(end)
             units = self._markers.carry(end, expired_ms)
             mechanics.make_removable(self._log, end)
-            report = self._remove(replace(report, units=units), settings)
+            report = self._remove(replace(report, units=units, half_messages=halves), settings)
             self._markers.forget(expired_ms)
         if self._views_start != self._log.start():
             queue_files = mechanics.remove_queue_files(self._log)

@@ -50,7 +50,8 @@ class RetentionPlan:
 
 @dataclass(frozen=True, slots=True)
 class RetentionReport:
-    """The result of a pass: segments deleted (their first offsets), files of queues and index, units written again.
+    """The result of a pass: segments deleted (their first offsets), files of queues and index, units and half messages
+    written again.
 
     `stopped`: why it deleted fewer segments than the rules allow; "" if it deleted all of them.
     """
@@ -60,6 +61,7 @@ class RetentionReport:
     queue_files: int = 0
     index_files: int = 0
     units: int = 0
+    half_messages: int = 0
     stopped: str = ""
 
 

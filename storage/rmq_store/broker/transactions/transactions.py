@@ -204,11 +204,42 @@ class Transactions:
         """Store a half message again as it is, before retention deletes it; otherwise as `asked`."""
         return self._replace(half, half.check_times)
 
-    def give_up(self, half: PendingHalf) -> PendingHalf | None:
-        """Move a half message to TRANS_CHECK_MAX_TIME_TOPIC; None: its transaction has ended. Durable as `end`."""
+    def carry(self, log_offset: int) -> int:
+        """Keep the pending half messages below `log_offset`, which retention is about to delete: store them again, as
+        `renew`. One that a broker has left is given up, because nobody may be asked for it before it is resumed. A
+        damaged one is logged. Returns how many were kept. Durable after a flush; a disk that is too full for senders is
+        no reason to refuse. Raises as `pending`; StoreFullError, StoreLockedError, StoreFailedError.
+        """
+        kept = 0
+        for half in self.pending():
+            if half.commit_log_offset < log_offset:
+                try:
+                    done = self._carried(half)
+                except (CorruptionError, ResponseError, UsageError) as error:
+                    text = "half message %d of group %s cannot be kept, its transaction never ends: %s"
+                    _log.error(text, half.queue_offset, half.group, error)
+                else:
+                    kept += done is not None
+        return kept
+
+    def _carried(self, half: PendingHalf) -> PendingHalf | None:
+        if half.is_ours:
+            return self._replace(half, half.check_times, makes_room=True)
+        _log.error("transaction %s of group %s: its segment is deleted", half.transaction_id, half.group)
+        return self.give_up(half, makes_room=True)
+
+    def give_up(self, half: PendingHalf, *, makes_room: bool = False) -> PendingHalf | None:
+        """Move a half message to TRANS_CHECK_MAX_TIME_TOPIC; None: its transaction has ended. Durable as `end`.
+        `makes_room`: on a disk that is too full for senders, too.
+        """
         if TRANSACTION_CHECK_MAX_TIME_TOPIC not in self._topics.all():
             self._topics.create_all([TopicConfig(TRANSACTION_CHECK_MAX_TIME_TOPIC, 1, 1)], exist_ok=True)
-        return self._finish(half.first_offset, lambda message, _: [self._records.given_up(message)], only=half)
+        return self._finish(
+            half.first_offset,
+            lambda message, _: [self._records.given_up(message)],
+            only=half,
+            makes_room=makes_room,
+        )
 
     def take_over(self, half: PendingHalf) -> bool:
         """Begin to ask for a half message that a broker has left; False: its transaction has ended, or it is ours.
@@ -287,7 +318,8 @@ class Transactions:
         waiting = [one for one in given_up if not self._writer.newest_unit(purposes.TRANSACTION, _resumed(one))]
         remark = f"transaction {unique_id} was rolled back; or it was committed, and its message is deleted by now"
         if waiting:
-            remark = f"transaction {unique_id} was given up after {rules.CHECK_MAX} questions and is not committed: "
+            asked = rules.check_times(waiting[-1].properties)
+            remark = f"transaction {unique_id} was given up after {asked} questions and is not committed: "
             remark += f"`rmq transactions resume {unique_id}` asks its producers again"
         raise ResponseError(_ILLEGAL_OPERATION, remark)
 
@@ -302,16 +334,18 @@ class Transactions:
             raise ResponseError(_SYSTEM_ERROR, "Find prepared transaction message failed")
         return found
 
-    def _replace(self, half: PendingHalf, check_times: int) -> PendingHalf | None:
+    def _replace(self, half: PendingHalf, check_times: int, *, makes_room: bool = False) -> PendingHalf | None:
         return self._finish(
             half.first_offset,
             lambda message, place: [self._records.copy(message, place.first_offset, check_times)],
             only=half,
+            makes_room=makes_room,
         )
 
     def _finish(
-        self, first: int, records: Records, *, only: PendingHalf | None = None, named: StoredMessage | None = None
-    ) -> PendingHalf | None:
+        self, first: int, records: Records, *, only: PendingHalf | None = None, named: StoredMessage | None = None,
+        makes_room: bool = False,
+    ) -> PendingHalf | None:  # fmt: skip
         """End the newest copy of a half message, together with `records`; `only`: unless there is a newer copy. `named`
         is the one that a producer names, perhaps a copy that a broker has left behind.
         """
@@ -329,7 +363,7 @@ class Transactions:
                 batches = [*records(self.half_message(half), half), self._records.op(half.queue_offset)]
                 expect = None if newest is None else newest.value
                 unit = UnitRecord(purposes.TRANSACTION, _KEY, (expect or 0) + 1, len(batches))
-                if self._writer.append_unit(batches, unit, expect=expect) is not None:
+                if self._writer.append_unit(batches, unit, expect=expect, makes_room=makes_room) is not None:
                     return half
 
 

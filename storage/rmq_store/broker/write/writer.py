@@ -239,16 +239,18 @@ class Writer:
 
     @leaves_no_lock
     def append_unit(
-        self, batches: Sequence[pa.RecordBatch], unit: UnitRecord, *, expect: int | None
+        self, batches: Sequence[pa.RecordBatch], unit: UnitRecord, *, expect: int | None, makes_room: bool = False
     ) -> Appended | None:
         """Append encoded batches (ENCODED_SCHEMA; any topic, system topics too) as the unit that follows value `expect`
         of its purpose and key, None: as the first one; all or nothing, across a power cut too.
 
         Returns None, and appends nothing, if the newest value is another one: another writer was faster. On return the
-        records are visible, and durable under SYNC_FLUSH. Raises as `append`.
+        records are visible, and durable under SYNC_FLUSH. Raises as `append`. `makes_room`: retention asks, which goes
+        on above diskSpaceWarningLevelRatio.
         """
         assert unit.key is not None and unit.value is not None
-        self._space.check()
+        if not makes_room:
+            self._space.check()
         with append_lock(self._log):
             found = self._units.newest(unit.purpose, unit.key, self._log.writing_page.appended_end)
             if (found.value if found else None) != expect:

@@ -31,7 +31,7 @@ class NameServers:
         return any((self.addresses, self.access_key, self.secret_key))
 
     def settings(self) -> str | ClusterSettings:
-        """The argument of a server; "" without a name server. UsageError: keys without a name server, or no references."""
+        """A server's argument; "" without a name server. UsageError: keys without a name server, or no references."""
         if not self.access_key and not self.secret_key:
             return self.addresses
         if not self.addresses:

@@ -207,6 +207,7 @@ def _show_reports(reports: list[RetentionReport], as_json: bool) -> None:
         "removedQueueFiles": sum(report.queue_files for report in reports),
         "removedIndexFiles": sum(report.index_files for report in reports),
         "unitsWrittenAgain": sum(report.units for report in reports),
+        "halfMessagesWrittenAgain": sum(report.half_messages for report in reports),
     }
     last = reports[-1]
     if as_json:

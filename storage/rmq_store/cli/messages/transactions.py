@@ -37,7 +37,8 @@ def list_(root: Path, as_json: bool) -> None:
     """Transactions without an outcome, oldest first.
 
     STATE is `open` while producers are asked, `of a broker` if a RocketMQ broker left the half message, and `given up`
-    after 15 questions without an outcome: `rmq transactions resume` brings the last two back. CHECKS counts the
+    after 15 questions without an outcome, or when retention deleted the segment of one that a broker left: `rmq
+    transactions resume` brings the last two back. CHECKS counts the
     questions that producers were sent. TOPIC and QUEUE are where a commit puts the message.
     """
     with open_store(root) as store:
