@@ -151,6 +151,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "transactions.asked": {"half": HALF},
     "transactions.renew": {"half": HALF},
     "transactions.give_up": {"half": HALF},
+    "transactions.carry": {"log_offset": 0},
     "transactions.take_over": {"half": HALF},
     "retention.plan": {"manual": False, "file_reserved_time": 1, "drop_waiting": False},
     "retention.run": {"manual": False, "file_reserved_time": 1, "drop_waiting": False},

@@ -226,12 +226,13 @@ class Transactions:
         if half.is_ours:
             return self._replace(half, half.check_times, makes_room=True)
         _log.error("transaction %s of group %s: its segment is deleted", half.transaction_id, half.group)
-        return self.give_up(half, makes_room=True)
+        return self._give_up(half, makes_room=True)
 
-    def give_up(self, half: PendingHalf, *, makes_room: bool = False) -> PendingHalf | None:
-        """Move a half message to TRANS_CHECK_MAX_TIME_TOPIC; None: its transaction has ended. Durable as `end`.
-        `makes_room`: on a disk that is too full for senders, too.
-        """
+    def give_up(self, half: PendingHalf) -> PendingHalf | None:
+        """Move a half message to TRANS_CHECK_MAX_TIME_TOPIC; None: its transaction has ended. Durable as `end`."""
+        return self._give_up(half, makes_room=False)
+
+    def _give_up(self, half: PendingHalf, *, makes_room: bool) -> PendingHalf | None:
         if TRANSACTION_CHECK_MAX_TIME_TOPIC not in self._topics.all():
             self._topics.create_all([TopicConfig(TRANSACTION_CHECK_MAX_TIME_TOPIC, 1, 1)], exist_ok=True)
         return self._finish(
