@@ -25,6 +25,7 @@ from rmq_store.protocol.wire.signature import sign
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.transport.settings import ClusterSettings
 from rmq_store.server.broker_server import BrokerServer
+from rmq_store.server.name_server.name_server import NameServer
 from rmq_store.server.transport.tls import TlsFiles
 from security.conftest import TINY
 from security.hostile import LEGAL, around, names
@@ -259,6 +260,30 @@ def test_the_server_dials_no_address_that_a_registration_names(server: BrokerSer
         bait.setblocking(False)
         with pytest.raises(BlockingIOError):
             bait.accept()
+
+
+def test_a_registration_without_an_administrators_signature_changes_no_route(tmp_path: Path, acl: Path) -> None:
+    ext = {"brokerName": "b", "brokerAddr": "10.6.6.6:1", "clusterName": "c", "haServerAddr": "x:2", "brokerId": "0"}
+    topic = {"topicName": "Orders", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    wrapper = {"dataVersion": {}, "topicConfigTable": {"Orders": topic}}
+    body = json.dumps({"topicConfigSerializeWrapper": wrapper, "filterServerList": []}).encode()
+    signed = sign(ext, body, "root", ROOT_SECRET)
+    acl.write_text(f'{ACL}[[user]]\naccess_key = "root"\nsecret_key = "{ROOT_SECRET}"\nadmin = true\n')
+    with NameServer(acl_file=acl) as server, Cluster(ClusterSettings.of_text(server.address)) as cluster:
+        for fields, sent in (
+            (ext, body),
+            (sign(ext, body, "orders", SECRETS["orders"]), body),
+            (sign(ext, body, "root", SECRETS["orders"]), body),
+            (signed | {"brokerAddr": "10.6.6.7:1"}, body),
+            (signed, body.replace(b"Orders", b"Bills")),
+        ):
+            cluster.client.call_oneway(server.address, RemotingCommand(103, fields, sent))
+            answer = cluster.client.call(server.address, RemotingCommand(103, fields, sent), 30_000)
+            assert answer.code == ResponseCode.NO_PERMISSION
+            assert all(secret not in str(answer) for secret in (*SECRETS.values(), ROOT_SECRET))
+            assert server.routes.topics() == []
+        assert cluster.client.call(server.address, RemotingCommand(103, signed, body), 30_000).code == 0
+        assert "Orders" in server.routes.topics()
 
 
 # -- names ------------------------------------------------------------------------------------------------------------
