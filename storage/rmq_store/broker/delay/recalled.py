@@ -69,7 +69,7 @@ class RecalledTimers:
         return np.isin(offsets, self.offsets)
 
     def _first(self, last: int) -> int:
-        return self._log.queue_min(PYRMQ_RECALLED_TOPIC, self._queue_id, self._log.start(), last)
+        return self._log.queue_min(PYRMQ_RECALLED_TOPIC, self._queue_id, self._log.segments.span(), last)
 
     def _read(self, first: int, last: int) -> list[int]:
         entries = self._log.views.queue(PYRMQ_RECALLED_TOPIC, self._queue_id).entries(first, last)

@@ -116,7 +116,7 @@ class Recalls:
 
     def _due(self, queue_id: int, start: int, due_ms: int) -> Iterator[Timers]:
         last = self._log.queue_max(PYRMQ_TIMER_TOPIC, queue_id, self._log.visible_end())
-        first = max(start, self._log.queue_min(PYRMQ_TIMER_TOPIC, queue_id, self._log.start(), last))
+        first = max(start, self._log.queue_min(PYRMQ_TIMER_TOPIC, queue_id, self._log.segments.span(), last))
         for at in range(first, last, _STEP):
             rows = timer_rows(self._log, self._times, queue_id, at, min(at + _STEP, last))
             yield rows[rows["due_ms"] == due_ms]
