@@ -27,7 +27,9 @@ METHODS: Final[dict[str, str]] = {
     "Producer.send_batch": "differs: as `send`",
     "Producer.send_async": "differs: as `send`",
     "Producer.send_oneway": "differs: nobody learns whether a broker has stored the message",
-    "Producer.recall_message": "differs: a broker needs `recallMessageEnable`, and answers with success also when the message was delivered",
+    "Producer.recall_message": (
+        "differs: a broker needs `recallMessageEnable`, and answers with success also when the message was delivered"
+    ),
     "TransactionProducer.recall_message": "differs: as that of `Producer`",
     "TransactionProducer.start": "differs: the group is registered at the brokers, which ask it",
     "TransactionProducer.send_message_in_transaction": "differs: the end has no answer; a broker asks if it is lost",
