@@ -17,6 +17,8 @@ from typing import Any, Self
 HERE = Path(__file__).parent
 BUILD = HERE / "java" / "target"
 CHECKSUMS = HERE / "checksums"
+CLIENTS_ALONE = frozenset({"4.9.8"})
+"""Versions whose client is in the registry, and whose server is not."""
 LISTEN_PORT = 10911
 NAME_SERVER_PORT = 9876
 START_SECONDS = 90
@@ -107,8 +109,9 @@ def jars(version: str) -> Path:
 def _fetch(version: str, target: Path) -> None:
     shutil.rmtree(target, ignore_errors=True)
     goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+    pom = "client.xml" if version in CLIENTS_ALONE else "pom.xml"
     options = [f"-Drocketmq.version={version}", f"-DoutputDirectory={target}", "-DincludeScope=runtime"]
-    _run(["mvn", "-q", "-B", "-f", str(HERE / "java" / "pom.xml"), goal, *options])
+    _run(["mvn", "-q", "-B", "-f", str(HERE / "java" / pom), goal, *options])
 
 
 def sums_of(directory: Path) -> dict[str, str]:

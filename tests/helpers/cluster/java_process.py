@@ -13,6 +13,8 @@ from compat.stores import brokers as released
 from helpers.server_process import Server
 
 VERSIONS = ("4.9.7", "5.5.0")
+CLIENTS = {"4.9.7": "4.9.8", "5.5.0": "5.5.0"}
+"""The newest released client of the line of each version."""
 HOST = "127.0.0.1"
 # Long enough to find the reason of a failure, short enough to read.
 LOG_LINES = 40

@@ -12,6 +12,7 @@ from typing import Any
 
 from compat.stores import brokers as released
 from helpers.cluster.brokers import RocketmqCluster
+from helpers.cluster.java_process import CLIENTS
 from helpers.line_program import LineProgram, ProgramError
 
 SOURCE = Path(__file__).parents[2] / "cluster" / "java" / "Witness.java"
@@ -19,13 +20,14 @@ TARGET = SOURCE.parent / "target"
 
 
 class Witness(LineProgram):
-    """A JVM with a client of `version` (the cluster's without it), for a `with` block. It ends with its input.
+    """A JVM with the newest client of the line of `version` (the cluster's without it), for a `with` block. It ends
+    with its input.
 
     `has_binary_headers`: the client writes the headers of its requests in the form ROCKETMQ.
     """
 
     def __init__(self, cluster: RocketmqCluster, version: str = "", *, has_binary_headers: bool = False) -> None:
-        self.version = version or cluster.version
+        self.version = CLIENTS[version or cluster.version]
         self._home = tempfile.TemporaryDirectory(prefix="rmq-witness-", dir=os.environ.get("RMQ_TEST_SERVER_DIRECTORY"))
         options = [f"-Duser.home={self._home.name}", "-Drocketmq.client.logUseSlf4j=true", "-Xmx192m", *released.JVM]
         if has_binary_headers:

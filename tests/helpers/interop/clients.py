@@ -164,7 +164,7 @@ def _built_by_go(name: str) -> Path:
 
 
 STARTS: Final[dict[str, Start]] = {
-    "Java 4.9.7": remoting_java("4.9.7"),
+    "Java 4.9.8": remoting_java("4.9.8"),
     "Java 5.5.0": remoting_java("5.5.0"),
     "C++": cpp_remoting,
     "Go": go_remoting,

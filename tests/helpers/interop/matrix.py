@@ -13,7 +13,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[3]
 DIRECTORY: Final = ROOT / "build" / "interop"
 
-JAVA: Final = ("Java 4.9.7", "Java 5.5.0")
+JAVA: Final = ("Java 4.9.8", "Java 5.5.0")
 GRPC: Final = ("Java gRPC", "Node gRPC", "Python gRPC", "Go gRPC", "Rust gRPC")
 REMOTING: Final = (*JAVA, "C++", "Go")
 ROWS: Final = (*REMOTING, *GRPC)
@@ -40,9 +40,9 @@ _LEVELS_ONLY: Final = Cell("no", "its clients know delay levels only")
 _HAS_NONE: Final = Cell("no", "it has none")
 
 CANNOT_BE: Final[dict[tuple[str, str], Cell]] = {
-    ("Java 4.9.7", "recall"): _NOT_IN_4,
-    ("Java 4.9.7", "timer"): _LEVELS_ONLY,
-    ("Java 4.9.7", "POP"): _NOT_IN_4,
+    ("Java 4.9.8", "recall"): _NOT_IN_4,
+    ("Java 4.9.8", "timer"): _LEVELS_ONLY,
+    ("Java 4.9.8", "POP"): _NOT_IN_4,
     **{(row, column): _NOT_IN_4 for row in ("C++", "Go") for column in ("recall", "POP")},
     **{(row, "timer"): _LEVELS_ONLY for row in ("C++", "Go")},
     ("C++", "send, batch"): Cell("no", "it writes the flag as 1, which brokers read as no"),
@@ -64,16 +64,6 @@ CANNOT_BE: Final[dict[tuple[str, str], Cell]] = {
     ("Rust gRPC", "recall"): _HAS_NONE,
 }  # fmt: skip
 """Cells without a test: the client or the protocol has no such feature."""
-
-
-REFUSED: Final[dict[tuple[str, str], str]] = {}
-"""Cells whose test must end with an answer of the server that has this text."""
-
-
-UNTRIED: Final = frozenset(
-    {("Java 5.5.0", "recall"), *((row, name) for row in GRPC if row != "Rust gRPC" for name in ("ordered", "recall"))}
-)
-"""Cells whose test has not run since the server answers it; the page says so. `make interop` tries them."""
 
 
 def record(row: str, column: str, cell: Cell, directory: Path = DIRECTORY) -> None:
