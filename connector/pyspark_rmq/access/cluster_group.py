@@ -238,7 +238,7 @@ class ClusterGroup:
     def _is_taken(self, broker_names: Collection[str]) -> bool:
         """Whether the client that has the lock at these brokers lives, for all that can be told.
 
-        A broker that was suspended carries out the old lock requests of a query that has ended. A query that lives sends
+        A broker that was suspended carries out old lock requests of a query that has ended. A query that lives sends
         heartbeats to each master: so it is a member where we have the lock, or it keeps its lock for more than 60 s.
         """
         ours = self._locks.held_at()
