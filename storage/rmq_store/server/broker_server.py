@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -155,7 +156,7 @@ class BrokerServer:
                 self.grpc_address = self._begin_grpc(parts, host, grpc_port, grpc_certificate)
             if name_servers:
                 parts.callback(self._register(name_servers, cluster_name).close)
-            self._closing = parts.pop_all()
+            self._closing, self._close_lock = parts.pop_all(), threading.RLock()
         if grpc_port is not None:
             self._warm_up.begin()
 
@@ -235,9 +236,11 @@ class BrokerServer:
 
     def close(self) -> None:
         """Take no more requests, answer those that were taken, and commit offsets. The store is closed if it was given
-        by path. An error in one of these steps keeps none of the others. Does nothing the second time.
+        by path. An error in one of these steps keeps none of the others. A second call, from whichever thread, waits
+        until the first one has ended, and does nothing.
         """
-        self._closing.close()
+        with self._close_lock:
+            self._closing.close()
 
     def __enter__(self) -> Self:
         return self

@@ -109,8 +109,7 @@ class Life:
             before = self._look_at_copy(work)
             self._judge(before, answered, hit, point, found)
             self._serve_again(work, set(range(REQUESTS)) - answered, chance, found)
-            # A recovery may find the record in the log that another one undoes: the copy is no witness for it.
-            unsure = hit if point == points.STORING else None
+            unsure = set(range(REQUESTS)) - answered - ({hit} if point != points.STORING else set())
             self._judge_repeated(work, before, answered, unsure, self._look(work, self.root), found)
             verify(self.root, found)
         except Exception as error:
@@ -203,12 +202,16 @@ class Life:
             found.note(f"the request that was hit {'was' if hit in answered else 'was not'} answered")
 
     def _judge_repeated(
-        self, work: Work, before: Found, answered: set[int], unsure: int | None, after: Found, found: Counters
+        self, work: Work, before: Found, answered: set[int], unsure: set[int], after: Found, found: Counters
     ) -> None:
+        """`unsure`: the server may have died while one of its threads was writing their records. The recovery of the
+        copy finds such a record in the log and keeps it; that of the directory itself undoes it. So the copy is no
+        witness for them.
+        """
         self._note_wrong(after.wrong, found)
         for number, (first, effects) in enumerate(zip(before.effects, after.effects, strict=True)):
             least = most = 1 if work.once or number in answered else first + 1
-            if number == unsure and not work.once:
+            if number in unsure and not work.once:
                 least, most = 1, 2
             if effects < least:
                 found.lost += 1

@@ -43,6 +43,7 @@ from rmq_store.protocol.wire.headers import (
 from rmq_store.remoting.cluster import offsets, queries
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.server.broker_server import BrokerServer
+from rmq_store.server.name_server.name_server import NameServer
 from rmq_store.server.processors.pulling import SUBSCRIPTION, SUSPEND
 from rmq_store.server.transport.limits import ListenerLimits
 
@@ -366,3 +367,28 @@ def test_an_error_of_the_broker_names_what_is_wrong(place: str, server: BrokerSe
         producer._backend.brokers()["rmq-embedded"].send(Message("Locked", b"x"), 0, 3000, "pg")
     assert caught.value.response_code == ResponseCode.NO_PERMISSION
     assert "topic 'Locked' may not be written (perm 4)" in caught.value.remark
+
+
+@pytest.mark.parametrize("make", [BrokerServer, NameServer])
+def test_a_second_close_waits_for_the_first_one(make: type[BrokerServer | NameServer], root: Path) -> None:
+    """It would take the steps that the first one has not come to, and close the store behind its back."""
+    server = BrokerServer(root, create=True) if make is BrokerServer else NameServer()
+    begun, go_on = threading.Event(), threading.Event()
+    stop_listening = server._listener.stop_listening
+
+    def stop_slowly() -> None:
+        begun.set()
+        go_on.wait(PATIENCE_S)
+        stop_listening()
+
+    server._closing.callback(stop_slowly)
+    threads = [threading.Thread(target=server.close) for _ in range(2)]
+    threads[0].start()
+    assert begun.wait(PATIENCE_S)
+    threads[1].start()
+    threads[1].join(0.3)
+    assert threads[1].is_alive()
+    go_on.set()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert not any(thread.is_alive() for thread in threads)

@@ -188,8 +188,10 @@ def test_a_notification_ends_with_its_time_with_its_server_and_when_too_many_wai
     eventually(lambda: server._held_notifications._count == 1)
     server._held_notifications._held_max = 1
     assert told(submit(notification())) == NotificationResponseHeader(has_msg=False, polling_full=True)
-    threading.Thread(target=server.close, daemon=True).start()
+    closing = threading.Thread(target=server.close, daemon=True)
+    closing.start()
     assert not told(waits).has_msg
+    closing.join(PATIENCE_S)
 
 
 @pytest.mark.parametrize(("field", "code"), [({"queue_id": 2}, 29), ({"topic": "Missing"}, 17)])

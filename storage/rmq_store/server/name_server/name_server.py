@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -65,12 +66,15 @@ class NameServer:
                 parts.callback(look.close)
             self._listener.start()
             parts.callback(self._listener.stop_listening)
-            self._closing = parts.pop_all()
+            self._closing, self._close_lock = parts.pop_all(), threading.RLock()
         self.address = f"[{host}]:{self._listener.port}" if ":" in host else f"{host}:{self._listener.port}"
 
     def close(self) -> None:
-        """Answer the requests that were taken, and end. Does nothing the second time."""
-        self._closing.close()
+        """Answer the requests that were taken, and end. A second call, from whichever thread, waits until the first one
+        has ended, and does nothing.
+        """
+        with self._close_lock:
+            self._closing.close()
 
     def __enter__(self) -> Self:
         return self
