@@ -47,17 +47,19 @@ def ours(cluster: RocketmqCluster) -> Iterator[Cluster]:
         yield connected
 
 
-def produced(ours: Cluster, cluster: RocketmqCluster, topic: str, times: list[int]) -> list[StoredMessage]:
-    """Messages that were retried so many times, as they are stored."""
+def produced(
+    ours: Cluster, cluster: RocketmqCluster, topic: str, times: list[int], first: int = 0
+) -> list[StoredMessage]:
+    """Messages that were retried so many times, as they are stored. `first`: the number of the first one."""
     cluster.create_topic(topic, 1)
-    for number, retried in enumerate(times):
+    for number, retried in enumerate(times, first):
         properties = {"UNIQ_KEY": f"{number:032X}", "KEYS": "k", "TAGS": "TagA", "a": "b"}
         command = single_request(
             MessageQueue(topic, "broker-a", 0), b"bill %d" % number, encode_properties(properties).decode(),
             group="producers", flag=9, born_ms=1_700_000_000_000 + number, reconsume_times=retried,
         )  # fmt: skip
         ours.call_broker("broker-a", command)
-    return stored(ours, topic, len(times))
+    return stored(ours, topic, first + len(times))[first:]
 
 
 def stored(ours: Cluster, topic: str, expected: int) -> list[StoredMessage]:

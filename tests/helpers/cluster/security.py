@@ -105,7 +105,7 @@ class Acl:
             ]
             for name, rights in (("topicPerms", account.topics), ("groupPerms", account.groups)):
                 lines += [f"  {name}:"] * bool(rights)
-                lines += [f"  - {resource}={right}" for resource, right in rights.items()]
+                lines += [f"  - '{resource}={right}'" for resource, right in rights.items()]
         tools = f"accessKey: {self.access_key}\nsecretKey: {self.secret_key}\n"
         return {"conf/plain_acl.yml": "\n".join(lines) + "\n", "conf/tools.yml": tools}
 
