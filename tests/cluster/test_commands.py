@@ -8,8 +8,12 @@ from collections.abc import Callable
 
 from click.testing import CliRunner
 
+from cluster.test_retry_tools import produced, rows, send_back, stored
 from helpers.cluster.brokers import RocketmqCluster
+from helpers.cluster.waiting import until
 from rmq_store.cli import commands
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.transport.settings import ClusterSettings
 
 
 def test_messages_are_sent_shown_consumed_and_moved_back(
@@ -55,3 +59,33 @@ def test_messages_are_sent_shown_consumed_and_moved_back(
         ("broker-a:0", 8, 1), ("broker-a:1", 0, 1),
     ]  # fmt: skip
     assert all(one["lagMs"] is not None for one in shown)
+
+
+def test_the_history_of_a_message_that_failed(cluster: RocketmqCluster, new_name: Callable[[str], str]) -> None:
+    topic, group = new_name("Traced"), new_name("cg-traced")
+    with Cluster(ClusterSettings(name_servers=cluster.name_servers, timeout_ms=5_000)) as ours:
+        (message,) = produced(ours, cluster, topic, [0])
+
+        def ask(*arguments: str) -> str:
+            words = ["-n", cluster.name_server, *arguments]
+            result = CliRunner().invoke(commands, words, env={"RMQ_STORE": None}, prog_name="rmq")
+            assert (result.exit_code, result.stderr) == (0, ""), result.output
+            return result.stdout
+
+        assert len(ask("consume", topic, "-g", group, "--max", "1").splitlines()) == 1
+        send_back(ours, group, rows([message], [1], [False]))
+        (again,) = stored(ours, f"%RETRY%{group}", 1)
+        send_back(ours, group, rows([again], [-1], [False]))
+        stored(ours, f"%DLQ%{group}", 1)
+    until(
+        lambda: len(json.loads(ask("trace", "--uniq-key", message.msg_id, "-t", topic, "--json"))[0]["steps"]) == 4,
+        "the index of the broker lacks copies",
+    )
+    (life,) = json.loads(ask("trace", "--msg-id", message.offset_msg_id, "--json"))
+    assert [(step["event"], step["attempt"]) for step in life["steps"]] == [
+        ("STORED", None), ("FAILED", 1), ("RETRY", 2), ("DEAD", 2),
+    ]  # fmt: skip
+    stored_at, failed, retried, _ = life["steps"]
+    assert stored_at["time"] <= failed["time"] < failed["due"] <= retried["time"]
+    assert [(one["group"], one["state"]) for one in life["groups"]] == [(group, "DEAD")]
+    assert json.loads(ask("trace", "-t", topic, "-k", "k", "--json")) == [life]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,6 +44,9 @@ class State(StrEnum):
     CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
     NOT_CONSUME_YET = "NOT_CONSUME_YET"
     NOT_ONLINE = "NOT_ONLINE"
+    CONSUME_BROADCASTING = "CONSUME_BROADCASTING"
+    PULL = "PULL"
+    UNKNOWN = "UNKNOWN"
     WAITING = "WAITING"
     DEAD = "DEAD"
     REDRIVEN = "REDRIVEN"
@@ -76,6 +79,16 @@ class Life:
     steps: tuple[Step, ...]
     standings: tuple[Standing, ...]
     complete: bool
+
+
+class Readers(Protocol):
+    """The groups that read a topic, and how far each of them has come."""
+
+    def groups(self, topic: str) -> list[str]:
+        """The groups that committed an offset on the topic, sorted."""
+
+    def track_type(self, group: str, message: StoredMessage) -> TrackType:
+        """Say how far the group is with this message."""
 
 
 class Trace:
@@ -156,13 +169,12 @@ class Trace:
         steps = with_archived(steps_of(records, due_ms), self._archived(msg_id))
         if not steps:
             return Life(msg_id, (), (), complete)
-        if (gone := _gone(steps)) is not None:
-            steps.insert(0, gone)
+        steps = with_gone(steps)
         if steps[-1].event in (Event.HALF, Event.CHECKED) and (ended := self._rolled_back(steps[-1])) is not None:
             steps.append(ended)
         if steps[-1].event is Event.TIMED and (ended := self._recalled(steps[-1])) is not None:
             steps.append(ended)
-        return Life(msg_id, tuple(steps), tuple(self._standings(steps)), complete)
+        return Life(msg_id, tuple(steps), tuple(standings_of(steps, self._tracker)), complete)
 
     def _archived(self, msg_id: str) -> list[Step]:
         """The dead letters of the message in the archive."""
@@ -229,39 +241,43 @@ class Trace:
                     return Step(time_us // 1000, event, name, queue_id)
         return None
 
-    def _standings(self, steps: Sequence[Step]) -> list[Standing]:
-        last_of = {step.group: step for step in steps if step.group is not None}
-        seen = next((step for step in reversed(steps) if step.event in SEEN), None)
-        readers = self._tracker.groups(seen.topic) if seen else []
-        found = []
-        for group in sorted({*last_of, *readers}):
-            if group in last_of:
-                found.append(self._standing(group, last_of[group]))
-            elif seen is not None and seen.message is not None:
-                state = State(self._tracker.track_type(group, seen.message))
-                found.append(Standing(group, state, seen.topic, attempt=1))
-        if not found:
-            found.append(_nobody(steps[-1]))
-        return found
 
-    def _standing(self, group: str, last: Step) -> Standing:
-        if last.event is Event.FAILED:
-            return Standing(group, State.WAITING, last.topic, (last.attempt or 0) + 1, last.due_ms)
-        if last.event in (Event.DEAD, Event.RESTORED) or last.message is None:
-            return Standing(group, State.DEAD, last.topic, last.attempt)
-        found = self._tracker.track_type(group, last.message)
-        if last.event is Event.REDRIVEN and found is not TrackType.CONSUMED:
-            return Standing(group, State.REDRIVEN, last.topic, last.attempt)
-        return Standing(group, State(found), last.topic, last.attempt)
+def standings_of(steps: Sequence[Step], readers: Readers) -> list[Standing]:
+    """The states of a message by group, sorted; one without a group if nobody reads it. `steps`: at least one."""
+    last_of = {step.group: step for step in steps if step.group is not None}
+    seen = next((step for step in reversed(steps) if step.event in SEEN), None)
+    reading = readers.groups(seen.topic) if seen else []
+    found = []
+    for group in sorted({*last_of, *reading}):
+        if group in last_of:
+            found.append(_standing(group, last_of[group], readers))
+        elif seen is not None and seen.message is not None:
+            state = State(readers.track_type(group, seen.message))
+            found.append(Standing(group, state, seen.topic, attempt=1))
+    if not found:
+        found.append(_nobody(steps[-1]))
+    return found
 
 
-def _gone(steps: Sequence[Step]) -> Step | None:
-    """The step for lost earlier records, if the first record that is left is a copy."""
+def _standing(group: str, last: Step, readers: Readers) -> Standing:
+    if last.event is Event.FAILED:
+        return Standing(group, State.WAITING, last.topic, (last.attempt or 0) + 1, last.due_ms)
+    if last.event in (Event.DEAD, Event.RESTORED) or last.message is None:
+        return Standing(group, State.DEAD, last.topic, last.attempt)
+    found = readers.track_type(group, last.message)
+    if last.event is Event.REDRIVEN and found is not TrackType.CONSUMED:
+        return Standing(group, State.REDRIVEN, last.topic, last.attempt)
+    return Standing(group, State(found), last.topic, last.attempt)
+
+
+def with_gone(steps: list[Step]) -> list[Step]:
+    """The steps behind one for lost earlier records, if the first record that is left is a copy."""
     first = steps[0].message
     if first is None or steps[0].event not in _COPIES:
-        return None
+        return steps
     topic = first.properties.get(keys.RETRY_TOPIC, "")
-    return Step(first.born_timestamp_ms, Event.GONE, topic, note=first.properties.get(keys.ORIGIN_MESSAGE_ID, ""))
+    origin = first.properties.get(keys.ORIGIN_MESSAGE_ID, "")
+    return [Step(first.born_timestamp_ms, Event.GONE, topic, note=origin), *steps]
 
 
 def _nobody(last: Step) -> Standing:

@@ -34,17 +34,21 @@ class ClusterTracker:
         """One track for each group of the message's topic at its broker; UNKNOWN with the reason if a broker refuses or
         does not answer.
         """
-        topic, broker_name = message.topic, self._brokers[message.offset_msg_id]
-        route = self._cluster.route(topic)
-        mine = [one for one in masters_of(route) if one.broker_name == broker_name] if route is not None else []
         try:
-            groups = topic_groups(self._cluster, mine, topic)
+            groups = self.groups(message.topic, self._brokers[message.offset_msg_id])
         except (MQBrokerError, RemotingError) as error:
             return [MessageTrack("-", TrackType.UNKNOWN, str(error))]
-        queue = MessageQueue(topic, broker_name, message.queue_id)
-        return [self._track(message, queue, group) for group in groups]
+        return [self.track_of(group, message) for group in groups]
 
-    def _track(self, message: StoredMessage, queue: MessageQueue, group: str) -> MessageTrack:
+    def groups(self, topic: str, broker_name: str) -> list[str]:
+        """The groups that consume a topic at a broker, or have offsets there, sorted. Raises as `topic_groups`."""
+        route = self._cluster.route(topic)
+        mine = [one for one in masters_of(route) if one.broker_name == broker_name] if route is not None else []
+        return topic_groups(self._cluster, mine, topic)
+
+    def track_of(self, group: str, message: StoredMessage) -> MessageTrack:
+        """The track of one group; UNKNOWN with the reason if the broker refuses or does not answer."""
+        queue = MessageQueue(message.topic, self._brokers[message.offset_msg_id], message.queue_id)
         try:
             return self._of_group(message, queue, group)
         except (MQBrokerError, RemotingError) as error:

@@ -65,10 +65,27 @@ def trace(
     state of the message for each group: CONSUMED, NOT_CONSUME_YET and NOT_ONLINE (no consumer of the group is running)
     as in mqadmin's MessageTrack; WAITING for its next attempt, DEAD, or REDRIVEN and not consumed since.
     """
+    named_once(unique_key, msg_id, topic, key)
     with open_store(root) as store:
         lives = _find(store, unique_key, msg_id, topic, key, archive)
     if not lives:
-        raise ResponseError(_NO_MESSAGE, "no record of this message is in the store")
+        raise no_record("no record of this message is in the store")
+    write_lives(lives, as_json=as_json, events=events)
+
+
+def named_once(unique_key: str | None, msg_id: str | None, topic: str | None, key: str | None) -> None:
+    """Raise UsageError unless the options name one message."""
+    if sum(value is not None for value in (unique_key, msg_id, key)) != 1 or (key is not None and topic is None):
+        raise UsageError("name one message: --uniq-key ID, --msg-id ID, or -t TOPIC -k KEY")
+
+
+def no_record(text: str) -> ResponseError:
+    """The error that there is none (ResponseCode.NO_MESSAGE)."""
+    return ResponseError(_NO_MESSAGE, text)
+
+
+def write_lives(lives: list[Life], *, as_json: bool, events: bool) -> None:
+    """Print the histories of messages. `events`: with the meaning of each event."""
     if as_json:
         write_json([_life_json(life) for life in lives])
         return
@@ -85,8 +102,6 @@ def _find(
 ) -> list[Life]:
     from rmq_store.broker.monitoring.trace import Trace
 
-    if sum(value is not None for value in (unique_key, msg_id, key)) != 1 or (key is not None and topic is None):
-        raise UsageError("name one message: --uniq-key ID, --msg-id ID, or -t TOPIC -k KEY")
     if topic is not None:
         require_topic(store, topic)
     found = Trace(store, archive=archive)

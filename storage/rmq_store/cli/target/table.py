@@ -68,7 +68,10 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     "topics": differs("cluster.topics:topics", _BROKERS),
     "top": differs("cluster.top:top", "Figures of all brokers; no figures of disks"),
     "read": differs("cluster.read:read", f"{_BROKERS}; each queue in its order, one broker after the other"),
-    "trace": refused("It reads files of a store; `rmq queryMsgByUniqueKey` and `rmq queryMsgTraceById` ask brokers"),
+    "trace": differs(
+        "cluster.trace:trace",
+        "A history for each broker that has copies; --uniq-key needs -t, rollbacks are not looked for, no --archive",
+    ),
     "tail": differs("cluster.tail:tail", f"{_BROKERS}; {_ORDER}. -n with an address is the cluster"),
     "send": differs("cluster.send:send", f"{_BROKERS}; a send whose answer is lost is repeated: at least once"),
     "consume": differs("cluster.consume:consume", f"{_BROKERS}; --until-empty waits two seconds for more messages"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from rmq_store.errors import UsageError
@@ -56,21 +57,52 @@ def query_by_unique_key(
     return _query(cluster, topic, unique_key, begin_ms, end_ms, UNIQUE_KEY_MAX, is_unique_key=True)
 
 
+def copies_by_key(
+    cluster: Cluster, topics: Iterable[str], broker_names: Iterable[str], key: str, *, is_unique_key: bool = True
+) -> list[Found]:
+    """The messages with a UNIQ_KEY, or a key, in several topics at each of these brokers, whether it has the topics or
+    not. All are asked at once.
+
+    Raises:
+        MQBrokerError: a broker refuses. RemotingError: neither master nor slave of a broker answers.
+    """
+    places = [(name, topic) for topic in topics for name in broker_names]
+    max_num = UNIQUE_KEY_MAX if is_unique_key else KEY_MAX
+    return _ask(cluster, places, key, 0, END_OF_TIME_MS, max_num, is_unique_key=is_unique_key)
+
+
 def _query(
     cluster: Cluster, topic: str, key: str, begin_ms: int, end_ms: int, max_num: int, *, is_unique_key: bool
 ) -> list[Found]:
-    header = QueryMessageRequestHeader(
-        topic=cluster.wire_topic(topic),
-        key=key,
-        max_num=max_num,
-        begin_timestamp=begin_ms,
-        end_timestamp=end_ms,
-        is_unique_key=is_unique_key,
-    )
-    names = sorted(cluster.known_route(topic).queues)
-    answers = cluster.read_all([(name, request(header)) for name in names], QUERY_TIMEOUT_MS)
+    places = [(name, topic) for name in sorted(cluster.known_route(topic).queues)]
+    return _ask(cluster, places, key, begin_ms, end_ms, max_num, is_unique_key=is_unique_key)
+
+
+def _ask(
+    cluster: Cluster,
+    places: Sequence[tuple[str, str]],
+    key: str,
+    begin_ms: int,
+    end_ms: int,
+    max_num: int,
+    *,
+    is_unique_key: bool,
+) -> list[Found]:
+    """`places`: broker and topic of each question."""
+    questions = [
+        (
+            name,
+            request(
+                QueryMessageRequestHeader(
+                    topic=cluster.wire_topic(topic), key=key, max_num=max_num, begin_timestamp=begin_ms,
+                    end_timestamp=end_ms, is_unique_key=is_unique_key,
+                )
+            ),
+        )
+        for name, topic in places
+    ]  # fmt: skip
     found = []
-    for name, given in zip(names, answers, strict=True):
+    for (name, _), given in zip(places, cluster.read_all(questions, QUERY_TIMEOUT_MS), strict=True):
         answer = checked(given, name, (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND))
         if answer.code == ResponseCode.SUCCESS and answer.body:
             found.append(Found(name, answer.body, _frame_count(answer.body) >= max_num))

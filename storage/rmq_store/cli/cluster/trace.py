@@ -1,0 +1,184 @@
+"""`rmq trace` over a cluster: the copies of a message, by the key indexes of its brokers.
+
+A retry stays at the broker of its message, and offsets of two commit logs say nothing about each other. So each broker
+that has copies has a life of its own: mostly one, two if the producer repeated a send at another broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from rmq_store.cli.cluster_mqadmin.common import like, require_route
+from rmq_store.cli.cluster_mqadmin.message import messages_of
+from rmq_store.cli.cluster_mqadmin.tracks import ClusterTracker
+from rmq_store.cli.messages import trace as store_command
+from rmq_store.cli.messages.trace import named_once, no_record, write_lives
+from rmq_store.cli.shared.output import printable
+from rmq_store.errors import UsageError
+from rmq_store.format.properties import property_string as keys
+from rmq_store.format.text import names
+from rmq_store.protocol.errors import MQBrokerError, RemotingError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rmq_store import StoredMessage
+    from rmq_store.broker.monitoring.message_track import TrackType
+    from rmq_store.broker.monitoring.trace import Life
+    from rmq_store.cli.target.cluster_target import ClusterTarget
+    from rmq_store.remoting.cluster.cluster import Cluster
+
+Located = tuple[str, "StoredMessage"]
+
+
+@like(store_command.trace)
+def trace(
+    target: ClusterTarget,
+    as_json: bool,
+    unique_key: str | None,
+    msg_id: str | None,
+    topic: str | None,
+    key: str | None,
+    archive: Path | None,
+    events: bool,
+) -> None:
+    """The history of one message: its copies, delays and failed attempts, and for each group its state now and its next
+    delivery.
+
+    The brokers of the message's topic are asked for its copies in this topic, in the topics of delays, timers and half
+    messages, and in the retry and dead-letter topics of the groups that read it. --uniq-key needs -t: brokers index by
+    topic. Each broker that has copies prints a history of its own. Times are UTC. The rollback of a half message is not
+    looked for. The second table has the state of the message for each group, as mqadmin's MessageTrack; WAITING for its
+    next attempt, DEAD, or REDRIVEN and not consumed since.
+    """
+    named_once(unique_key, msg_id, topic, key)
+    if archive is not None:
+        raise UsageError("--archive belongs to a store: rmq trace --store PATH --archive DIR")
+    with target.open() as cluster:
+        history = _History(cluster)
+        if msg_id is not None:
+            lives = history.by_offset_id(msg_id.strip())
+        elif topic is None:
+            raise UsageError("--uniq-key needs -t TOPIC over a cluster: brokers index messages by topic")
+        else:
+            require_route(cluster, topic)
+            found = [str(unique_key).strip()] if unique_key is not None else history.keys_of(topic, str(key).strip())
+            lives = [life for one in found for life in history.by_unique_key(one, topic)]
+    if not lives:
+        raise no_record("no record of this message is at the brokers")
+    write_lives(lives, as_json=as_json, events=events)
+
+
+class _History:
+    """Follows messages of a cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._brokers: dict[str, str] = {}
+        self._tracker = ClusterTracker(cluster, self._brokers)
+
+    def by_offset_id(self, msg_id: str) -> list[Life]:
+        """The lives of the message of which a copy has this id."""
+        from rmq_store.remoting.cluster.queries import view_message
+
+        answer = view_message(self._cluster, msg_id)
+        if answer is None:
+            return []
+        ((broker_name, message),) = messages_of(self._cluster, [answer])
+        unique_key, own = message.properties.get(keys.UNIQUE_KEY), message.properties
+        named = next((own[one] for one in (keys.RETRY_TOPIC, keys.DLQ_ORIGIN_TOPIC, keys.REAL_TOPIC) if one in own), "")
+        topic = self._cluster.plain_name(named) if named else message.topic
+        lives = self.by_unique_key(unique_key, topic) if unique_key is not None else []
+        return lives or [self._life(msg_id, broker_name, [message], is_complete=unique_key is not None)]
+
+    def keys_of(self, topic: str, key: str) -> list[str]:
+        """The unique keys of the messages of a topic with a key, and of those that wait for it; the newest first."""
+        found = self._copies((topic, *_waiting_topics()), self._holders(topic), key, is_unique_key=False)[0]
+        mine = [
+            one.properties[keys.UNIQUE_KEY]
+            for _, one in sorted(found, key=lambda located: located[1].store_timestamp_ms, reverse=True)
+            if keys.UNIQUE_KEY in one.properties
+            and key in (one.keys or "").split(" ")
+            and topic in (one.topic, self._cluster.plain_name(one.properties.get(keys.REAL_TOPIC, "")))
+        ]
+        return list(dict.fromkeys(mine))
+
+    def by_unique_key(self, unique_key: str, topic: str) -> list[Life]:
+        """The lives of the message, one for each broker that has copies."""
+        holders = self._holders(topic)
+        groups = {group for name in holders for group in self._tracker.groups(topic, name)}
+        copies = [make(group) for group in sorted(groups) for make in (names.retry_topic, names.dlq_topic)]
+        found, is_complete = self._copies((topic, *_waiting_topics(), *copies), holders, unique_key)
+        by_broker: dict[str, list[StoredMessage]] = {}
+        for name, one in found:
+            if one.properties.get(keys.UNIQUE_KEY) == unique_key:
+                by_broker.setdefault(name, []).append(one)
+        return [self._life(unique_key, name, records, is_complete) for name, records in sorted(by_broker.items())]
+
+    def _holders(self, topic: str) -> list[str]:
+        return sorted(self._cluster.known_route(topic).queues)
+
+    def _copies(
+        self, topics: Iterable[str], broker_names: Sequence[str], key: str, *, is_unique_key: bool = True
+    ) -> tuple[list[Located], bool]:
+        """The messages by broker, each once; and whether no broker may have more."""
+        from rmq_store.remoting.cluster.queries import copies_by_key
+
+        answers = copies_by_key(self._cluster, dict.fromkeys(topics), broker_names, key, is_unique_key=is_unique_key)
+        found = {(name, one.commit_log_offset): one for name, one in messages_of(self._cluster, answers)}
+        return [(name, one) for (name, _), one in found.items()], not any(answer.is_full for answer in answers)
+
+    def _life(self, msg_id: str, broker_name: str, records: Sequence[StoredMessage], is_complete: bool) -> Life:
+        from rmq_store.broker.monitoring.trace import Life, standings_of, with_gone
+        from rmq_store.broker.monitoring.trace_life import steps_of
+
+        self._brokers.update((record.offset_msg_id, broker_name) for record in records)
+        due_ms = {one.commit_log_offset: due for one in records if (due := self._due_ms(one, broker_name)) is not None}
+        steps = with_gone(steps_of(records, due_ms))
+        standings = standings_of(steps, _AtBroker(self._tracker, broker_name))
+        return Life(msg_id, tuple(steps), tuple(standings), is_complete)
+
+    def _due_ms(self, record: StoredMessage, broker_name: str) -> int | None:
+        if record.topic == names.SCHEDULE_TOPIC:
+            return self._entry_ms(record, broker_name)
+        text = record.properties.get(keys.TIMER_OUT_MS, "")
+        is_timer = record.topic in (names.TIMER_TOPIC, names.PYRMQ_TIMER_TOPIC)
+        return int(text) if is_timer and text.isascii() and text.isdigit() else None
+
+    def _entry_ms(self, record: StoredMessage, broker_name: str) -> int | None:
+        """The due time in the queue entry of a delayed message; None if the broker does not show it."""
+        from rmq_store.remoting.admin.brokers import queue_entries
+        from rmq_store.remoting.admin.scope import masters
+
+        try:
+            (process,) = (one for one in masters(self._cluster) if one.broker_name == broker_name)
+            place = record.topic, record.queue_id, record.queue_offset
+            entries = queue_entries(self._cluster, process, *place, 1).queue_data
+        except (MQBrokerError, RemotingError, ValueError) as error:
+            text = f"rmq: broker {broker_name} does not show when delayed messages are due: {error}"
+            click.echo(printable(text), err=True)
+            return None
+        return entries[0].tags_code if entries else None
+
+
+class _AtBroker:
+    """The groups that read a topic at one broker (`Readers`)."""
+
+    def __init__(self, tracker: ClusterTracker, broker_name: str) -> None:
+        self._tracker = tracker
+        self._broker_name = broker_name
+
+    def groups(self, topic: str) -> list[str]:
+        return self._tracker.groups(topic, self._broker_name)
+
+    def track_type(self, group: str, message: StoredMessage) -> TrackType:
+        return self._tracker.track_of(group, message).track_type
+
+
+def _waiting_topics() -> tuple[str, ...]:
+    from rmq_store.broker.monitoring.trace_records import DELAY_TOPICS
+
+    return DELAY_TOPICS
