@@ -17,6 +17,7 @@ from rmq_store.protocol.wire.name_server_headers import GetAllTopicListFromNames
 from rmq_store.remoting.cluster import names
 from rmq_store.remoting.cluster.name_servers import NameServers, timer_ms
 from rmq_store.remoting.cluster.routes import MASTER_ID, BrokerAddresses, RouteTable, TopicRoute
+from rmq_store.remoting.transport.calls import Call
 from rmq_store.remoting.transport.client import RemotingClient
 from rmq_store.remoting.transport.settings import ClusterSettings
 
@@ -165,13 +166,20 @@ class Cluster:
         self,
         broker_name: str,
         commands: Sequence[RemotingCommand],
+        done: Callable[[Call], object],
         timeout_ms: int | None = None,
         *,
         broker_id: int = MASTER_ID,
-    ) -> list[Future[RemotingCommand]]:
-        """As `submit_broker` for each request; they leave together."""
+    ) -> list[Call]:
+        """As `submit_broker` for each request; they leave together, and `done` gets each call when it has ended. If
+        there is no such process, they have ended on return.
+        """
         wait_ms = self.settings.timeout_ms if timeout_ms is None else timeout_ms
-        return self.client.submit_all(self.address(broker_name, broker_id), commands, wait_ms)
+        try:
+            address = self.address(broker_name, broker_id)
+        except RemotingError as error:
+            return [Call.failed(command, error, done) for command in commands]
+        return self.client.submit_all(address, commands, done, wait_ms)
 
     def read_broker(
         self,

@@ -7,7 +7,7 @@ Sources: PullMessageRequestHeader.java, PullSysFlag.java, PullMessageProcessor.j
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final
@@ -20,6 +20,7 @@ from rmq_store.protocol.wire.headers import PullMessageRequestHeader, PullMessag
 from rmq_store.remoting.cluster.cluster import Cluster, checked
 from rmq_store.remoting.cluster.names import TOOLS_CONSUMER
 from rmq_store.remoting.cluster.routes import MASTER_ID
+from rmq_store.remoting.transport.calls import Call
 
 SQL92: Final = "SQL92"
 SUSPEND_FLAG: Final = 2
@@ -114,14 +115,15 @@ class PullRequests:
         self, offset: int, max_messages: int, broker_id: int, timeout_ms: int | None = None
     ) -> Future[RemotingCommand]:
         """Send a pull; the answer is for `answer_of`. RemotingConnectError: there is no such process."""
-        return self.submit_all([(offset, max_messages)], broker_id, timeout_ms)[0]
+        command = self.request(offset, max_messages)
+        return self._cluster.submit_broker(self._queue.broker_name, command, timeout_ms, broker_id=broker_id)
 
     def submit_all(
-        self, pulls: Sequence[tuple[int, int]], broker_id: int, timeout_ms: int | None = None
-    ) -> list[Future[RemotingCommand]]:
-        """Send several pulls together, each (offset, max_messages). Raises as `submit`."""
+        self, pulls: Sequence[tuple[int, int]], broker_id: int, done: Callable[[Call], object]
+    ) -> list[Call]:
+        """Send several pulls together, each (offset, max_messages); see `Cluster.submit_all`."""
         commands = [self.request(offset, count) for offset, count in pulls]
-        return self._cluster.submit_all(self._queue.broker_name, commands, timeout_ms, broker_id=broker_id)
+        return self._cluster.submit_all(self._queue.broker_name, commands, done, broker_id=broker_id)
 
 
 def pull(

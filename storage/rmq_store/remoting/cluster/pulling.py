@@ -19,7 +19,6 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from itertools import islice
 from typing import Final
 
@@ -40,6 +39,7 @@ from rmq_store.remoting.cluster.pull_checks import check_dense, cut_filtered, ho
 from rmq_store.remoting.cluster.pull_request import EVERYTHING, PullAnswer, PullFilter, PullRequests, answer_of
 from rmq_store.remoting.cluster.pull_source import PullSource
 from rmq_store.remoting.cluster.routes import MASTER_ID
+from rmq_store.remoting.transport.calls import Arrivals, Call
 
 LANES: Final = 8
 ANSWER_BYTES: Final = 256 << 10
@@ -106,14 +106,14 @@ def walk_range(
 class _Lane:
     """A piece [next, end) of the range that is still to come. `parts` came, and wait for what is before them."""
 
-    __slots__ = ("asked", "attempt", "broker_id", "end", "future", "next", "parts", "parts_bytes")
+    __slots__ = ("asked", "attempt", "broker_id", "call", "end", "next", "parts", "parts_bytes")
 
     def __init__(self, start: int, end: int) -> None:
         self.next = start
         self.end = end
         self.parts: list[bytes] = []
         self.parts_bytes = 0
-        self.future: Future[RemotingCommand] | None = None
+        self.call: Call | None = None
         self.asked = 0
         self.attempt = -1
         # The process that was asked: later answers may send reads to another one.
@@ -146,6 +146,7 @@ class _RangeReader:
         self._is_filtered = not wanted.takes_all
         self._requests = PullRequests(cluster, queue, wanted)
         self._source = PullSource(cluster, queue.broker_name)
+        self._arrivals = Arrivals()
         self._patience_ms = patience_ms
         self._sleep = sleep
         self._lanes: deque[_Lane] = deque()
@@ -200,7 +201,7 @@ class _RangeReader:
             self._uncut = lane.end
             self._lanes.append(lane)
         # The answer of a lane that has failed is looked at when its turn comes.
-        asking = [lane for lane in islice(self._lanes, max(room, 1)) if lane.future is None and not lane.is_complete]
+        asking = [lane for lane in islice(self._lanes, max(room, 1)) if lane.call is None and not lane.is_complete]
         # Pulls that leave together cost one system call: half of the lanes, unless the first one is waited for.
         if 2 * len(asking) >= self._lanes_now or (asking and asking[0] is self._lanes[0]):
             self._submit(asking)
@@ -211,54 +212,50 @@ class _RangeReader:
             lane.asked = MESSAGES_PER_PULL_MAX if self._is_filtered else min(count, MESSAGES_PER_PULL_MAX)
             lane.attempt = self._attempt
             lane.broker_id = self._source.broker_id
-        futures: list[Future[RemotingCommand]]
-        try:
-            futures = self._requests.submit_all([(lane.next, lane.asked) for lane in lanes], self._source.broker_id)
-        except RemotingError as error:
-            futures = [Future() for _ in lanes]
-            for future in futures:
-                future.set_exception(error)
-        for lane, future in zip(lanes, futures, strict=True):
-            lane.future = future
+        pulls = [(lane.next, lane.asked) for lane in lanes]
+        calls = self._requests.submit_all(pulls, self._source.broker_id, self._arrivals.notice)
+        for lane, call in zip(lanes, calls, strict=True):
+            lane.call = call
 
     def _look_at(self, lane: _Lane) -> None:
         """Take an answer that is there, unless it is a failure: the lane's turn will come."""
-        if lane.future is not None and lane.future.done():
-            if lane.future.exception() is None and lane.future.result().code == ResponseCode.SUCCESS:
-                answer = answer_of(lane.future.result(), self._queue.broker_name)
-                if self._moves_on(answer, lane):
-                    self._take(lane, answer)
-                    return
-            if lane.attempt < self._attempt:
-                lane.future = None
+        outcome = None if lane.call is None else lane.call.outcome
+        if isinstance(outcome, RemotingCommand) and outcome.code == ResponseCode.SUCCESS:
+            answer = answer_of(outcome, self._queue.broker_name)
+            if self._moves_on(answer, lane):
+                self._take(lane, answer)
+                return
+        if outcome is not None and lane.attempt < self._attempt:
+            lane.call = None
 
     def _await(self, lane: _Lane) -> None:
         """Take the answer of the first lane, or pause and leave it without one."""
-        if lane.future is None:  # its answers have waited for so much room
+        if lane.call is None:  # its answers have waited for so much room
             self._submit([lane])
-        assert lane.future is not None
+        assert lane.call is not None
+        self._arrivals.wait(lane.call)
         try:
-            self._take(lane, answer_of(lane.future.result(), self._queue.broker_name))
+            self._take(lane, answer_of(lane.call.answer(), self._queue.broker_name))
             return
         except MQBrokerError as error:
-            lane.future = None
+            lane.call = None
             self._refused(lane, error)
         except RemotingCommandError:
             raise
         except RemotingError as error:
-            lane.future = None
+            lane.call = None
             if lane.attempt == self._attempt:
                 # This process has too many requests under way: the broker's fault is none.
                 is_ours = isinstance(error, RemotingTooMuchRequestError)
                 is_elsewhere = lane.broker_id != self._source.broker_id
                 self._pause(error, at_once=not is_ours and (is_elsewhere or self._source.failed(error)))
         except _NotYet as missing:
-            lane.future = None
+            lane.call = None
             self._wait_for_slave(lane, str(missing))
 
     def _take(self, lane: _Lane, answer: PullAnswer) -> None:
         """Keep the frames of an answer, and go behind them. _NotYet: it has none."""
-        lane.future = None
+        lane.call = None
         if not self._moves_on(answer, lane):
             self._judge_end(lane, answer)
             return

@@ -1,9 +1,11 @@
-"""One call that waits for its answer, and the errors that it may end with."""
+"""One call that waits for its answer, the errors that it may end with, and how a thread waits for many calls."""
 
 from __future__ import annotations
 
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
 
 from rmq_store.protocol.errors import (
     RemotingConnectError,
@@ -14,66 +16,109 @@ from rmq_store.protocol.errors import (
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
 from rmq_store.protocol.wire.request_codes import request_name
 
+# The I/O loop ends every call at its deadline; this is for a loop that cannot, on a machine that stands still.
+SLACK_S: Final = 10.0
+
 
 class Call:
     """A request on its way. `started`: a byte of it may have left this process, so that its outcome is unknown.
 
     `address` is how errors name the server. `deadline` is on the clock of `time.monotonic`. A oneway call is complete
-    when its last byte was given to the operating system.
+    when its last byte was given to the operating system. `outcome` is None until the call has ended; then `done` gets
+    the call, once, mostly in the thread that reads from all connections: it must not wait.
     """
 
-    __slots__ = ("address", "deadline", "future", "opaque", "repeated", "request", "sent_at", "started", "timeout_ms")
+    __slots__ = (
+        "address", "deadline", "done", "opaque", "outcome", "repeated", "request", "sent_at", "started", "timeout_ms",
+    )  # fmt: skip
 
-    def __init__(self, address: str, request: RemotingCommand, timeout_ms: int, now: float) -> None:
+    def __init__(
+        self, address: str, request: RemotingCommand, timeout_ms: int, now: float, done: Callable[[Call], object]
+    ) -> None:
         self.address = address
         self.request = request
         self.timeout_ms = timeout_ms
         self.deadline = now + timeout_ms / 1000
-        self.future: Future[RemotingCommand] = Future()
+        self.done = done
+        self.outcome: RemotingCommand | BaseException | None = None
         self.opaque = 0
         self.sent_at = now
         self.started = False
         self.repeated = False
+
+    @classmethod
+    def failed(cls, request: RemotingCommand, error: RemotingError, done: Callable[[Call], object]) -> Call:
+        """Return a call that has ended with an error before there was an address for it."""
+        call = cls("", request, 0, time.monotonic(), done)
+        call.end(error)
+        return call
 
     @property
     def name(self) -> str:
         """How errors name the request."""
         return request_name(self.request.code)
 
-    def answer(self, response: RemotingCommand) -> None:
-        """Complete the call; it may have been completed, or cancelled by its caller, before."""
-        with suppress(InvalidStateError):
-            self.future.set_result(response)
+    def end(self, outcome: RemotingCommand | BaseException) -> None:
+        """End the call with its answer, or with an error; does nothing the second time."""
+        if self.outcome is None:
+            self.outcome = outcome
+            self.done(self)
 
     def sent(self) -> None:
-        """Complete a oneway call."""
-        self.answer(response_to(self.request, 0))
+        """End a oneway call."""
+        self.end(response_to(self.request, 0))
 
-    def fail(self, error: BaseException) -> None:
-        """End the call with an error."""
-        with suppress(InvalidStateError):
-            self.future.set_exception(error)
+    def answer(self) -> RemotingCommand:
+        """Return the answer of a call that has ended, or raise its error."""
+        assert self.outcome is not None
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        return self.outcome
 
     def lost(self, reason: str, kind: type[RemotingError] = RemotingError) -> None:
         """End the call because its connection ended: by RemotingConnectError if no byte of it was sent."""
         if self.started:
-            self.fail(kind(f"{self.address}: the connection was lost before the answer to {self.name}: {reason}"))
+            self.end(kind(f"{self.address}: the connection was lost before the answer to {self.name}: {reason}"))
         else:
-            self.fail(RemotingConnectError(f"{self.address}: {self.name} was not sent: {reason}"))
+            self.end(RemotingConnectError(f"{self.address}: {self.name} was not sent: {reason}"))
 
     def expire(self, connected: bool) -> None:
         """End the call because its time is over."""
         if self.started:
-            self.fail(RemotingTimeoutError(f"{self.address}: no answer to {self.name} within {self.timeout_ms} ms"))
+            self.end(RemotingTimeoutError(f"{self.address}: no answer to {self.name} within {self.timeout_ms} ms"))
         elif connected:
-            self.fail(
+            self.end(
                 RemotingTooMuchRequestError(
                     f"{self.address}: {self.name} was not sent within {self.timeout_ms} ms: the server takes no bytes"
                 )
             )
         else:
-            self.fail(
+            self.end(
                 RemotingConnectError(
                     f"{self.address}: {self.name} was not sent: no connection within {self.timeout_ms} ms"
                 )
             )
+
+
+class Arrivals:
+    """Lets one thread wait for its calls: it is woken once for all answers that come together."""
+
+    def __init__(self) -> None:
+        self._arrived = threading.Event()
+
+    def notice(self, _: Call) -> None:
+        """A call has ended: the `done` of each call that is waited for."""
+        if not self._arrived.is_set():
+            self._arrived.set()
+
+    def wait(self, call: Call) -> None:
+        """Return when a call has ended; at its deadline the I/O loop ends it, or this."""
+        while call.outcome is None:
+            self._arrived.clear()
+            # Only what ends from here on sets it again.
+            if call.outcome is None and not self._arrived.wait(call.deadline + SLACK_S - time.monotonic()):
+                call.end(
+                    RemotingTimeoutError(
+                        f"{call.address}: no answer to {call.name} within {call.timeout_ms} ms, nor an end of the call"
+                    )
+                )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -17,16 +18,13 @@ from rmq_store.protocol.wire.command import ONEWAY_FLAG, RemotingCommand
 from rmq_store.protocol.wire.frames import encode_command
 from rmq_store.protocol.wire.request_codes import request_name
 from rmq_store.protocol.wire.signature import UNIQUE_KEY_QUERY, V4_9_3, sign
-from rmq_store.remoting.transport.calls import Call
-from rmq_store.remoting.transport.connection import Connection
+from rmq_store.remoting.transport.calls import SLACK_S, Call
 from rmq_store.remoting.transport.io_loop import Counters, IoLoop
 from rmq_store.remoting.transport.secrets import Credentials
 from rmq_store.remoting.transport.server_requests import Handler, ServerRequests
 from rmq_store.remoting.transport.settings import ClusterSettings
 from rmq_store.remoting.transport.tls import make_context
 
-# The I/O loop ends every call at its deadline; this is for a loop that cannot, on a machine that stands still.
-_SLACK_S: Final = 10.0
 _ATTEMPTS: Final = 3
 
 
@@ -70,32 +68,31 @@ class RemotingClient:
 
         Waits only while more than 8 MiB wait for the server. The request may be used again, and must not be changed.
         """
-        timeout_ms = self.settings.timeout_ms if timeout_ms is None else timeout_ms
-        call = Call(address, request, timeout_ms, time.monotonic())
-        try:
-            loop = self._loop()
-            self._send(loop, call, wait=not loop.in_loop())
-        except StoreError as error:
-            call.fail(error)
-        return call.future
+        future: Future[RemotingCommand] = Future()
+        self.submit_all(address, [request], partial(_settle, future), timeout_ms)
+        return future
 
     def submit_all(
-        self, address: str, requests: Sequence[RemotingCommand], timeout_ms: int | None = None
-    ) -> list[Future[RemotingCommand]]:
-        """Send requests to one address together, in their order: a system call for many. As `submit` for each."""
+        self,
+        address: str,
+        requests: Sequence[RemotingCommand],
+        done: Callable[[Call], object],
+        timeout_ms: int | None = None,
+    ) -> list[Call]:
+        """Send requests to one address together, in their order: a system call for many. As `submit` for each.
+
+        `done` gets each call when it has ended, where callbacks of futures run, or here.
+        """
         timeout_ms = self.settings.timeout_ms if timeout_ms is None else timeout_ms
-        calls = [Call(address, request, timeout_ms, time.monotonic()) for request in requests]
-        connections: dict[int, Connection] = {}
-        for call in calls:
-            try:
-                loop = self._loop()
-                connection = self._send(loop, call, wait=not loop.in_loop() and not connections, held=True)
-                connections[id(connection)] = connection
-            except StoreError as error:
-                call.fail(error)
-        for connection in connections.values():
-            connection.push()
-        return [call.future for call in calls]
+        now = time.monotonic()
+        calls = [Call(address, request, timeout_ms, now, done) for request in requests]
+        try:
+            loop = self._loop()
+            self._send(loop, calls, wait=not loop.in_loop())
+        except StoreError as error:
+            for call in calls:
+                call.end(error)
+        return calls
 
     def call_oneway(self, address: str, request: RemotingCommand, timeout_ms: int | None = None) -> None:
         """Send a request without an answer. On return the operating system has taken all bytes.
@@ -146,7 +143,7 @@ class RemotingClient:
     ) -> RemotingCommand:
         timeout_ms = self.settings.timeout_ms if timeout_ms is None else timeout_ms
         try:
-            return future.result(timeout_ms / 1000 + _SLACK_S)
+            return future.result(timeout_ms / 1000 + SLACK_S)
         except TimeoutError:
             raise RemotingTimeoutError(
                 f"{address}: no answer to {request_name(request.code)} within {timeout_ms} ms, nor an end of the call"
@@ -169,24 +166,37 @@ class RemotingClient:
                     inherited.abandon()
         return loop
 
-    def _send(self, loop: IoLoop, call: Call, wait: bool, *, held: bool = False) -> Connection:
+    def _send(self, loop: IoLoop, calls: list[Call], wait: bool) -> None:
+        """Give calls to the connection of their one address."""
         for _ in range(_ATTEMPTS):
-            connection = loop.connection(call.address)
-            if connection.submit(call, partial(_frame, call.request, connection.credentials), wait, held=held):
-                return connection
-        raise RemotingConnectError(f"{call.address}: {call.name} was not sent: its connections end at once")
+            if not calls:
+                return
+            connection = loop.connection(calls[0].address)
+            calls = connection.submit(calls, partial(_frame, connection.credentials), wait)
+        for call in calls:
+            call.end(RemotingConnectError(f"{call.address}: {call.name} was not sent: its connections end at once"))
 
     def _repeat(self, call: Call) -> None:
         """Send a call again that the server refused with GO_AWAY; in the thread of the loop."""
         try:
-            self._send(self._loop(), call, wait=False)
+            self._send(self._loop(), [call], wait=False)
         except StoreError as error:
-            call.fail(error)
+            call.end(error)
 
 
-def _frame(request: RemotingCommand, credentials: Credentials | None, opaque: int) -> bytes:
+def _settle(future: Future[RemotingCommand], call: Call) -> None:
+    """Hand the outcome on; the caller may have cancelled the future."""
+    with suppress(InvalidStateError):
+        if isinstance(call.outcome, BaseException):
+            future.set_exception(call.outcome)
+        else:
+            future.set_result(call.answer())
+
+
+def _frame(credentials: Credentials | None, call: Call) -> bytes:
+    request = call.request
     command = RemotingCommand(
-        request.code, request.ext_fields, request.body, opaque, request.flag, request.remark, request.language,
+        request.code, request.ext_fields, request.body, call.opaque, request.flag, request.remark, request.language,
         request.version, request.serialize_type,
     )  # fmt: skip
     if credentials is not None:

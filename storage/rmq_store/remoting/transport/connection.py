@@ -12,13 +12,13 @@ import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum
 from itertools import islice
 from typing import Final, NamedTuple
 
-from rmq_store.protocol.errors import RemotingError, RemotingTooMuchRequestError
+from rmq_store.protocol.errors import RemotingCommandError, RemotingError, RemotingTooMuchRequestError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.frames import FrameDecoder
 from rmq_store.remoting.transport.calls import Call
@@ -89,41 +89,48 @@ class Connection:
 
     # -- callers
 
-    def submit(self, call: Call, encode: Callable[[int], bytes], wait: bool, *, held: bool = False) -> bool:
-        """Send a call, or let it wait for the connection; False if this connection takes no more.
+    def submit(self, calls: Sequence[Call], encode: Callable[[Call], bytes], wait: bool) -> list[Call]:
+        """Send calls together, or let them wait for the connection; returns those for which it came too late.
 
-        `encode` makes the frame for an opaque. `wait`: for space in the buffer, until the call's deadline. `held`: the
-        caller comes with more at once, and calls `push` then.
-
-        Raises:
-            RemotingTooMuchRequestError: no space in time, or too many calls wait for answers. Nothing was sent.
-            RemotingCommandError: the frame cannot be made.
+        `encode` makes the frame of a call, with its opaque. `wait`: for space in the buffer, until the deadline; only
+        the first call does so. A call ends with RemotingTooMuchRequestError if there is no space, or if too many wait
+        for answers, and with RemotingCommandError if its frame cannot be made.
         """
         with self._lock:
-            call.opaque = self._free_opaque()
-        frame = _Frame(encode(call.opaque), call)
+            for call in calls:
+                call.opaque = self._free_opaque()
+        frames: list[tuple[Call, _Frame]] = []
+        failed: list[tuple[Call, RemotingError]] = []
+        for call in calls:
+            try:
+                frames.append((call, _Frame(encode(call), call)))
+            except RemotingCommandError as error:
+                failed.append((call, error))
+        left: list[Call] = []
         with self._lock:
-            if not self._has_space(call, len(frame.view), wait):
-                return False
-            self._pending[call.opaque] = call
-            call.sent_at = time.monotonic()
-            earlier = call.deadline < self.next_deadline
-            if earlier:
-                self.next_deadline = call.deadline
-            self._queue(frame, held)
-            needed = earlier or (bool(self._frames) and not held) or bool(self.failure)
-        if needed:
-            self._attention(self)
-        return True
-
-    def push(self) -> None:
-        """Send what was held, in one piece if the socket takes it."""
-        with self._lock:
+            now = self.used_at = time.monotonic()
+            earliest = self.next_deadline
+            for number, (call, frame) in enumerate(frames):
+                try:
+                    if not self._has_space(call, len(frame.view), wait and not number):
+                        left = [each for each, _ in frames[number:]]
+                        break
+                except RemotingTooMuchRequestError as error:
+                    failed.append((call, error))
+                    continue
+                self._pending[call.opaque] = call
+                call.sent_at = now
+                self.next_deadline = min(self.next_deadline, call.deadline)
+                self._frames.append(frame)
+                self._waiting_bytes += len(frame.view)
             if self.socket is not None:
                 self._flush()
-            needed = bool(self._frames) or bool(self.failure)
+            needed = self.next_deadline < earliest or bool(self._frames) or bool(self.failure)
         if needed:
             self._attention(self)
+        for call, error in failed:
+            call.end(error)
+        return left
 
     def _free_opaque(self) -> int:
         while True:
@@ -147,19 +154,15 @@ class Connection:
             self._space.wait(left)
         return False
 
-    def _queue(self, frame: _Frame, held: bool = False) -> None:
-        self._frames.append(frame)
-        self._waiting_bytes += len(frame.view)
-        self.used_at = time.monotonic()
-        if not held and self.socket is not None:
-            self._flush()
-
     def send_answer(self, data: bytes) -> bool:
         """Send an answer to the server's request; False if there is no space, or no connection."""
         with self._lock:
             if self.socket is None or self._waiting_bytes + len(data) > WRITE_BUFFER_BYTES_MAX:
                 return False
-            self._queue(_Frame(data, None))
+            self._frames.append(_Frame(data, None))
+            self._waiting_bytes += len(data)
+            self.used_at = time.monotonic()
+            self._flush()
             needed = bool(self._frames) or bool(self.failure)
         if needed:
             self._attention(self)

@@ -256,7 +256,7 @@ class IoLoop:
             self._resubmit(call)
         else:
             response.came_from = connection.address
-            call.answer(response)
+            call.end(response)
 
     def _connected(self, connection: Connection, connected: socket.socket) -> None:
         self._connectors.pop(connection, None)
@@ -272,7 +272,7 @@ class IoLoop:
         self._failed += 1
         self._forget(connection, str(error))
         for call in connection.close():
-            call.fail(RemotingConnectError(f"{error}; {call.name} was not sent"))
+            call.end(RemotingConnectError(f"{error}; {call.name} was not sent"))
 
     def _look_after(self, connection: Connection) -> None:
         """End a connection that failed or has to leave; otherwise wait for the right events."""

@@ -7,10 +7,12 @@ test puts into `answers` comes first.
 from __future__ import annotations
 
 import json
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 
 from rmq_store.broker.filter.sql92 import compile_selector
 from rmq_store.format.batches.batch_bodies import MessageParts
@@ -21,6 +23,7 @@ from rmq_store.format.text.ids import offset_message_id
 from rmq_store.protocol.errors import RemotingConnectError, RemotingError, RemotingTimeoutError
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.transport.calls import Call
 from rmq_store.remoting.transport.settings import ClusterSettings
 
 HOST = Host.parse("10.0.0.1:10911")
@@ -163,9 +166,12 @@ class FakeNet:
         return future
 
     def submit_all(
-        self, address: str, commands: Sequence[RemotingCommand], timeout_ms: int
-    ) -> list[Future[RemotingCommand]]:
-        return [self.submit(address, command, timeout_ms) for command in commands]
+        self, address: str, commands: Sequence[RemotingCommand], done: Callable[[Call], object], timeout_ms: int
+    ) -> list[Call]:
+        calls = [Call(address, command, timeout_ms, time.monotonic(), done) for command in commands]
+        for call in calls:
+            self.submit(address, call.request, timeout_ms).add_done_callback(partial(_hand_on, call))
+        return calls
 
     def call_oneway(self, address: str, command: RemotingCommand) -> None:
         self.call(address, command, 1)
@@ -227,6 +233,10 @@ class FakeNet:
         if command.code == 216:
             return response_to(command, 0)
         return response_to(command, 3, f" request type {command.code} not supported")
+
+
+def _hand_on(call: Call, future: Future[RemotingCommand]) -> None:
+    call.end(future.exception() or future.result())
 
 
 def _broker_data(broker: FakeBroker, acting: bool = False) -> dict[str, object]:

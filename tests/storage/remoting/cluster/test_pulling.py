@@ -29,6 +29,7 @@ from rmq_store.remoting.cluster import pulling
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.pull_request import PullFilter, pull
 from rmq_store.remoting.cluster.pulling import read_range
+from rmq_store.remoting.transport.calls import Arrivals, Call
 
 from .conftest import Timer
 from .fake_cluster import FakeBroker, FakeNet, frame
@@ -112,17 +113,15 @@ def test_answers_may_come_in_any_order(reading: Reading) -> None:
     reading.net.held = []
     blocks = read_range(reading.cluster, QUEUE, 0, 320, sleep=reading.timer.sleep)
     order = np.random.default_rng(5)
-    original = pulling.Future.result
 
-    def result(future: Any, timeout: float | None = None) -> Any:
-        while not future.done():
+    def wait(_: Arrivals, call: Call) -> None:
+        while call.outcome is None:
             held = reading.net.held
             assert held
             reading.net.release(int(order.integers(len(held))))
-        return original(future, timeout)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pulling.Future, "result", result)
+        patch.setattr(Arrivals, "wait", wait)
         assert list(itertools.chain.from_iterable(map(offsets_of, blocks))) == list(range(320))
 
 

@@ -26,6 +26,7 @@ from rmq_store.protocol.wire.command import RemotingCommand, SerializeType, resp
 from rmq_store.remoting.cluster.cluster import checked
 from rmq_store.remoting.transport import connection as connection_module
 from rmq_store.remoting.transport import server_requests
+from rmq_store.remoting.transport.calls import Arrivals, Call
 from rmq_store.remoting.transport.client import RemotingClient
 from rmq_store.remoting.transport.settings import ClusterSettings
 
@@ -42,6 +43,14 @@ def eventually(true: object, within_s: float = 10) -> None:
     while not true():
         assert time.monotonic() < end, "it did not become true"
         time.sleep(0.005)
+
+
+def together(client: RemotingClient, address: str, requests: list[RemotingCommand]) -> list[RemotingCommand]:
+    arrivals = Arrivals()
+    calls = client.submit_all(address, requests, arrivals.notice, 30_000)
+    for call in calls:
+        arrivals.wait(call)
+    return [call.answer() for call in calls]
 
 
 @pytest.mark.parametrize("kind", SerializeType)
@@ -80,10 +89,10 @@ def test_requests_that_leave_together_arrive_in_their_order(
     monkeypatch.setattr(connection_module, "FRAMES_PER_WRITE", per_write)
     server, client = serve(echo), connect()
     for _ in range(2):  # while the connection is made, and when it is there
-        futures = client.submit_all(server.address, [request(n, body=bytes(n)) for n in range(20)], 10_000)
-        assert [future.result(10).ext_fields["n"] for future in futures] == [str(n) for n in range(20)]
+        answers = together(client, server.address, [request(n, body=bytes(n)) for n in range(20)])
+        assert [answer.ext_fields["n"] for answer in answers] == [str(n) for n in range(20)]
     assert [int(command.ext_fields["n"]) for command in server.requests] == [*range(20), *range(20)]
-    assert client.submit_all(server.address, [], 3000) == []
+    assert together(client, server.address, []) == []
 
 
 def test_requests_that_leave_together_may_be_taken_in_pieces(serve: Serve, connect: Connect) -> None:
@@ -91,8 +100,8 @@ def test_requests_that_leave_together_may_be_taken_in_pieces(serve: Serve, conne
     server, client = serve(echo), connect()
     client.call(server.address, request(), 3000)
     bodies = [bytes([n]) * ((700 << 10) + n) for n in range(8)]
-    futures = client.submit_all(server.address, [request(n, body=body) for n, body in enumerate(bodies)], 30_000)
-    assert [future.result(30).body for future in futures] == bodies
+    answers = together(client, server.address, [request(n, body=body) for n, body in enumerate(bodies)])
+    assert [answer.body for answer in answers] == bodies
 
 
 def test_requests_that_leave_together_cost_one_system_call(
@@ -108,16 +117,17 @@ def test_requests_that_leave_together_cost_one_system_call(
         original(self, sent)
 
     monkeypatch.setattr(connection_module.Connection, "_count", count)
-    futures = client.submit_all(server.address, [request(n) for n in range(16)], 3000)
-    assert [future.result(3).code for future in futures] == [0] * 16
+    assert [answer.code for answer in together(client, server.address, [request(n) for n in range(16)])] == [0] * 16
     assert len(flushes) == 1
 
 
 def test_requests_to_a_server_that_is_not_there_fail_each(serve: Serve, connect: Connect) -> None:
     server, client = serve(echo), connect()
     server.stop()
-    futures = client.submit_all(server.address, [request(n) for n in range(3)], 3000)
-    assert [type(future.exception(10)).__name__ for future in futures] == ["RemotingConnectError"] * 3
+    ended: list[Call] = []
+    calls = client.submit_all(server.address, [request(n) for n in range(3)], ended.append, 3000)
+    eventually(lambda: len(ended) == len(calls))
+    assert [type(call.outcome).__name__ for call in calls] == ["RemotingConnectError"] * 3
 
 
 def test_answers_come_in_any_order(serve: Serve, connect: Connect) -> None:
