@@ -14,18 +14,18 @@ from json.encoder import encode_basestring
 from typing import Any, Final
 
 from rmq_store.protocol.errors import RemotingCommandError
-from rmq_store.protocol.wire.command import VERSION, LanguageCode, RemotingCommand, SerializeType
+from rmq_store.protocol.wire.command import VERSION, LanguageCode, RemotingCommand
 
 _quoted: Final = encode_basestring
 _LANGUAGES: Final = {language.name: int(language) for language in LanguageCode}
 _LANGUAGE_NAMES: Final = {int(language): language.name for language in LanguageCode}
 _INT32_DIGITS_MAX: Final = 11
-_ALWAYS_FIT: Final = 9
 _NUMBER_MAX: Final = 64
+_NUMBER_END: Final = 10**_NUMBER_MAX
 
 
 class _Number(str):
-    """A number of the text, as it is spelled: a value of `extFields` keeps its spelling."""
+    """A number with a fraction, as it is spelled: a value of `extFields` keeps its spelling."""
 
     __slots__ = ()
 
@@ -40,7 +40,7 @@ def _number(token: str) -> _Number:
     return _Number(token)
 
 
-_DECODER: Final = json.JSONDecoder(parse_int=_number, parse_float=_number, parse_constant=_constant)
+_DECODER: Final = json.JSONDecoder(parse_float=_number, parse_constant=_constant)
 
 
 def encode(command: RemotingCommand) -> bytes:
@@ -63,7 +63,7 @@ def decode(header: bytes, body: bytes) -> RemotingCommand:
         RemotingCommandError: not UTF-8, not JSON, `code` is missing, or a member has a wrong type.
     """
     try:
-        members = _DECODER.decode(header.decode())
+        members = _members(header.decode())
     except UnicodeDecodeError as error:
         raise RemotingCommandError(f"JSON header: not UTF-8 at byte {error.start}") from error
     except RecursionError as error:
@@ -78,22 +78,30 @@ def decode(header: bytes, body: bytes) -> RemotingCommand:
     if remark is not None and not isinstance(remark, str):
         raise RemotingCommandError("JSON header: 'remark' is no text")
     return RemotingCommand(
-        code=_int32(members, "code", 0),
-        ext_fields=_ext_fields(members.get("extFields")),
-        body=body,
-        opaque=_int32(members, "opaque", 0),
-        flag=_int32(members, "flag", 0),
-        remark=None if remark is None else str(remark),
-        language=_language(members.get("language")),
-        version=_int32(members, "version", VERSION),
-        serialize_type=SerializeType.JSON,
+        _int32(members, "code", 0),
+        _ext_fields(members.get("extFields")),
+        body,
+        _int32(members, "opaque", 0),
+        _int32(members, "flag", 0),
+        None if remark is None else str(remark),
+        _language(members.get("language")),
+        _int32(members, "version", VERSION),
     )
+
+
+def _members(text: str) -> Any:
+    """The value of a text. `decode` does the same, and looks for white space around it first."""
+    try:
+        members, end = _DECODER.scan_once(text, 0)
+    except StopIteration:
+        end = -1
+    return members if end == len(text) else _DECODER.decode(text)
 
 
 def _int32(members: dict[str, Any], name: str, default: int) -> int:
     value = members.get(name)
-    if type(value) is _Number and len(value) <= _ALWAYS_FIT and value.isdigit():
-        return int(value)
+    if type(value) is int and -(1 << 31) <= value < 1 << 31:
+        return value
     if value is None:
         return default
     # Integers come as numbers; a text of digits is accepted, as fastjson accepts it.
@@ -105,10 +113,10 @@ def _int32(members: dict[str, Any], name: str, default: int) -> int:
 
 
 def _language(value: Any) -> int:
-    if isinstance(value, _Number):
-        return _int32({"language": value}, "language", 0)
-    if value is None or isinstance(value, str):
+    if value is None or type(value) is str:
         return _LANGUAGES.get(value or "", LanguageCode.OTHER)
+    if isinstance(value, int | _Number) and not isinstance(value, bool):
+        return _int32({"language": value}, "language", 0)
     raise RemotingCommandError("JSON header: 'language' is neither a name nor a number")
 
 
@@ -125,6 +133,8 @@ def _ext_fields(value: Any) -> dict[str, str]:
             fields[name] = str(item)
         elif isinstance(item, bool):
             fields[name] = "true" if item else "false"
+        elif isinstance(item, int) and -_NUMBER_END < item < _NUMBER_END:
+            fields[name] = str(item)
         elif item is not None:
             raise RemotingCommandError(f"JSON header: 'extFields' has no text as {name[:64]!r}")
     return fields

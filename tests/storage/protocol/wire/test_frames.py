@@ -201,9 +201,19 @@ BAD_JSON = {
     "fields are a list": (b'{"code":1,"extFields":[]}', "'extFields' is no object"),
     "a field is an object": (b'{"code":1,"extFields":{"a":{}}}', "'extFields' has no text as 'a'"),
     "NaN": (b'{"code":NaN}', "NaN is no number"),
-    "a number without end": (b'{"code":1,"x":' + b"9" * 5000 + b"}", "a number of 5000 digits"),
+    "a number without end": (b'{"code":1,"x":' + b"9" * 5000 + b"}", "Exceeds the limit"),
+    "a field with a number that is too long": (b'{"code":1,"extFields":{"a":1' + b"0" * 64 + b"}}", "no text as 'a'"),
+    "code is true": (b'{"code":true}', "'code' is no 32-bit integer"),
+    "language is true": (b'{"code":1,"language":true}', "'language' is neither"),
+    "more behind it": (b'{"code":1} {}', "Extra data"),
+    "nothing": (b"  ", "Expecting value"),
     "deep": (b'{"code":1,"x":' + b"[" * 100_000, "nested too deeply"),
 }
+
+
+def test_white_space_around_a_header_is_no_part_of_it() -> None:
+    (command,) = FrameDecoder().feed(json_frame(b' \r\n{"code": 7} \t'))
+    assert command.code == 7
 
 
 @pytest.mark.parametrize("name", BAD_JSON)
