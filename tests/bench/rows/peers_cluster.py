@@ -21,7 +21,6 @@ from bench.rows.spark_write import columns
 from bench.scratch import Scratch
 from bench.spark_input import filled, read_all, rows_per_second, run_stream
 from rmq_store import cluster as engine
-from rmq_store.remoting.cluster.pulling import read_range
 from rmq_store.remoting.cluster.topics import topic_stats
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def read_lanes(cluster: engine.Cluster, names: tuple[str, ...]) -> int:
     """Read all messages of the topic as record batches, queue by queue; their number."""
     rows = 0
     for queue, span in topic_stats(cluster, TOPIC).items():
-        frames = read_range(cluster, queue, span.min_offset, span.max_offset)
+        frames = engine.walk_range(cluster, queue, span.min_offset, span.max_offset)
         request = engine.AnswerRequest(queue.broker_name, TOPIC, queue.queue_id, names)
         rows += sum(batch.num_rows for batch in engine.answer_batches(frames, request))
     return rows

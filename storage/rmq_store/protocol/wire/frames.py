@@ -44,13 +44,20 @@ def encode_command(command: RemotingCommand, max_frame_bytes: int = FRAME_BYTES_
         kind, header = SerializeType.ROCKETMQ, binary_header.encode(command)
     else:
         kind, header = SerializeType.JSON, json_header.encode(command)
-    length = _MARK_BYTES + len(header) + len(command.body)
+    return framed(kind, header, command.body, command.code, max_frame_bytes)
+
+
+def framed(
+    kind: SerializeType, header: bytes, body: bytes, code: int, max_frame_bytes: int = FRAME_BYTES_MAX
+) -> bytes:
+    """Return the frame of an encoded header and a body. Raises as `encode_command`, for a command of `code`."""
+    length = _MARK_BYTES + len(header) + len(body)
     if length > max_frame_bytes or len(header) > _HEADER_BYTES_MAX:
         raise RemotingCommandError(
-            f"a frame of {length} bytes (header {len(header)}, body {len(command.body)}) for code {command.code}; "
+            f"a frame of {length} bytes (header {len(header)}, body {len(body)}) for code {code}; "
             f"at most {max_frame_bytes} are allowed"
         )
-    return b"".join((_PREFIX.pack(length, kind << 24 | len(header)), header, command.body))
+    return b"".join((_PREFIX.pack(length, kind << 24 | len(header)), header, body))
 
 
 class FrameDecoder:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
+from functools import lru_cache
 from typing import Any, ClassVar, Final, NamedTuple, Self, TypeAlias
 
 from rmq_store.protocol.errors import RemotingCommandError
@@ -46,7 +47,8 @@ def _integer(bits: int) -> Callable[[str], int]:
 
 _READERS: Final[dict[str, Callable[[str], Any]]] = {
     "str": str,
-    "int": _integer(64),
+    # Of the fields of many answers most are the same.
+    "int": lru_cache(1024)(_integer(64)),
     "Int32": _integer(32),
     # Boolean.parseBoolean: everything else is false.
     "bool": lambda text: text.lower() == "true",

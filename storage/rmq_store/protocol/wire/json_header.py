@@ -10,6 +10,7 @@ Values of `extFields` may be numbers or booleans (C++ 1.x), `language` may be a 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from json.encoder import encode_basestring
 from typing import Any, Final
 
@@ -45,15 +46,30 @@ _DECODER: Final = json.JSONDecoder(parse_float=_number, parse_constant=_constant
 
 def encode(command: RemotingCommand) -> bytes:
     """Return the header. A lone surrogate becomes "?", as in Java."""
-    fields = ",".join([f"{_quoted(name)}:{_quoted(value)}" for name, value in command.ext_fields.items()])
-    extension = f'"extFields":{{{fields}}},' if fields else ""
-    language = _LANGUAGE_NAMES.get(command.language, LanguageCode.OTHER.name)
     remark = "" if command.remark is None else f'"remark":{_quoted(command.remark)},'
-    header = (
-        f'{{"code":{command.code:d},{extension}"flag":{command.flag:d},"language":"{language}",'
-        f'"opaque":{command.opaque:d},{remark}"serializeTypeCurrentRPC":"JSON","version":{command.version:d}}}'
+    return _header(command, _pairs(command.ext_fields), f"{command.opaque:d},{remark}").encode("utf-8", "replace")
+
+
+def template(command: RemotingCommand, varying: Sequence[str]) -> bytes:
+    """Return the header of a request with "%d" for the numbers of the fields `varying`, then for the opaque."""
+    places = [f'{_quoted(name)}:"\0"' for name in varying]
+    fixed = _pairs(command.ext_fields)
+    header = _header(command, ",".join(([fixed] if fixed else []) + places), "\0,")
+    # Quoted text has no such character of its own.
+    return header.replace("%", "%%").replace("\0", "%d").encode("utf-8", "replace")
+
+
+def _pairs(fields: Mapping[str, str]) -> str:
+    return ",".join([f"{_quoted(name)}:{_quoted(value)}" for name, value in fields.items()])
+
+
+def _header(command: RemotingCommand, pairs: str, opaque: str) -> str:
+    extension = f'"extFields":{{{pairs}}},' if pairs else ""
+    language = _LANGUAGE_NAMES.get(command.language, LanguageCode.OTHER.name)
+    return (
+        f'{{"code":{command.code:d},{extension}"flag":{command.flag:d},"language":"{language}","opaque":{opaque}'
+        f'"serializeTypeCurrentRPC":"JSON","version":{command.version:d}}}'
     )
-    return header.encode("utf-8", "replace")
 
 
 def decode(header: bytes, body: bytes) -> RemotingCommand:

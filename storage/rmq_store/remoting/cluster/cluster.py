@@ -17,7 +17,7 @@ from rmq_store.protocol.wire.name_server_headers import GetAllTopicListFromNames
 from rmq_store.remoting.cluster import names
 from rmq_store.remoting.cluster.name_servers import NameServers, timer_ms
 from rmq_store.remoting.cluster.routes import MASTER_ID, BrokerAddresses, RouteTable, TopicRoute
-from rmq_store.remoting.transport.calls import Call
+from rmq_store.remoting.transport.calls import Call, Request
 from rmq_store.remoting.transport.client import RemotingClient
 from rmq_store.remoting.transport.settings import ClusterSettings
 
@@ -165,7 +165,7 @@ class Cluster:
     def submit_all(
         self,
         broker_name: str,
-        commands: Sequence[RemotingCommand],
+        requests: Sequence[Request],
         done: Callable[[Call], object],
         timeout_ms: int | None = None,
         *,
@@ -178,8 +178,8 @@ class Cluster:
         try:
             address = self.address(broker_name, broker_id)
         except RemotingError as error:
-            return [Call.failed(command, error, done) for command in commands]
-        return self.client.submit_all(address, commands, done, wait_ms)
+            return [Call.failed(request, error, done) for request in requests]
+        return self.client.submit_all(address, requests, done, wait_ms)
 
     def read_broker(
         self,

@@ -21,7 +21,9 @@ from rmq_store.remoting.cluster.cluster import Cluster, checked
 from rmq_store.remoting.cluster.names import TOOLS_CONSUMER
 from rmq_store.remoting.cluster.routes import MASTER_ID
 from rmq_store.remoting.transport.calls import Call
+from rmq_store.remoting.transport.template import RequestTemplate
 
+_VARYING: Final = ("queueOffset", "maxMsgNums")
 SQL92: Final = "SQL92"
 SUSPEND_FLAG: Final = 2
 SUBSCRIPTION_FLAG: Final = 4
@@ -104,12 +106,13 @@ class PullRequests:
             bname=queue.broker_name,
         )
         command = request(header)
-        self._code, self._fields = command.code, command.ext_fields
+        for name in _VARYING:
+            del command.ext_fields[name]
+        self._template = RequestTemplate(command, _VARYING)
 
     def request(self, offset: int, max_messages: int) -> RemotingCommand:
         """The pull of at most `max_messages` from `offset` on; a broker may give fewer."""
-        fields = self._fields | {"queueOffset": str(offset), "maxMsgNums": str(max_messages)}
-        return RemotingCommand(self._code, fields)
+        return self._template.request(offset, max_messages).command()
 
     def submit(
         self, offset: int, max_messages: int, broker_id: int, timeout_ms: int | None = None
@@ -122,8 +125,8 @@ class PullRequests:
         self, pulls: Sequence[tuple[int, int]], broker_id: int, done: Callable[[Call], object]
     ) -> list[Call]:
         """Send several pulls together, each (offset, max_messages); see `Cluster.submit_all`."""
-        commands = [self.request(offset, count) for offset, count in pulls]
-        return self._cluster.submit_all(self._queue.broker_name, commands, done, broker_id=broker_id)
+        requests = [self._template.request(offset, count) for offset, count in pulls]
+        return self._cluster.submit_all(self._queue.broker_name, requests, done, broker_id=broker_id)
 
 
 def pull(

@@ -41,7 +41,7 @@ from rmq_store.remoting.cluster.pull_source import PullSource
 from rmq_store.remoting.cluster.routes import MASTER_ID
 from rmq_store.remoting.transport.calls import Arrivals, Call
 
-LANES: Final = 8
+LANES: Final = 16
 ANSWER_BYTES: Final = 256 << 10
 """A broker puts no more into one answer, unless one message is larger (maxTransferBytesOnMessageInMemory)."""
 YIELD_BYTES: Final = 1 << 20

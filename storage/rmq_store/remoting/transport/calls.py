@@ -12,12 +12,17 @@ from rmq_store.protocol.errors import (
     RemotingError,
     RemotingTimeoutError,
     RemotingTooMuchRequestError,
+    ResponseCode,
 )
-from rmq_store.protocol.wire.command import RemotingCommand, response_to
+from rmq_store.protocol.wire.command import RESPONSE_FLAG, RemotingCommand
 from rmq_store.protocol.wire.request_codes import request_name
+from rmq_store.remoting.transport.template import TemplateRequest
 
 # The I/O loop ends every call at its deadline; this is for a loop that cannot, on a machine that stands still.
 SLACK_S: Final = 10.0
+
+
+Request = RemotingCommand | TemplateRequest
 
 
 class Call:
@@ -33,7 +38,7 @@ class Call:
     )  # fmt: skip
 
     def __init__(
-        self, address: str, request: RemotingCommand, timeout_ms: int, now: float, done: Callable[[Call], object]
+        self, address: str, request: Request, timeout_ms: int, now: float, done: Callable[[Call], object]
     ) -> None:
         self.address = address
         self.request = request
@@ -47,7 +52,7 @@ class Call:
         self.repeated = False
 
     @classmethod
-    def failed(cls, request: RemotingCommand, error: RemotingError, done: Callable[[Call], object]) -> Call:
+    def failed(cls, request: Request, error: RemotingError, done: Callable[[Call], object]) -> Call:
         """Return a call that has ended with an error before there was an address for it."""
         call = cls("", request, 0, time.monotonic(), done)
         call.end(error)
@@ -66,7 +71,7 @@ class Call:
 
     def sent(self) -> None:
         """End a oneway call."""
-        self.end(response_to(self.request, 0))
+        self.end(RemotingCommand(ResponseCode.SUCCESS, flag=RESPONSE_FLAG))
 
     def answer(self) -> RemotingCommand:
         """Return the answer of a call that has ended, or raise its error."""

@@ -18,11 +18,12 @@ from rmq_store.protocol.wire.command import ONEWAY_FLAG, RemotingCommand
 from rmq_store.protocol.wire.frames import encode_command
 from rmq_store.protocol.wire.request_codes import request_name
 from rmq_store.protocol.wire.signature import UNIQUE_KEY_QUERY, V4_9_3, sign
-from rmq_store.remoting.transport.calls import SLACK_S, Call
+from rmq_store.remoting.transport.calls import SLACK_S, Call, Request
 from rmq_store.remoting.transport.io_loop import Counters, IoLoop
 from rmq_store.remoting.transport.secrets import Credentials
 from rmq_store.remoting.transport.server_requests import Handler, ServerRequests
 from rmq_store.remoting.transport.settings import ClusterSettings
+from rmq_store.remoting.transport.template import TemplateRequest
 from rmq_store.remoting.transport.tls import make_context
 
 _ATTEMPTS: Final = 3
@@ -75,7 +76,7 @@ class RemotingClient:
     def submit_all(
         self,
         address: str,
-        requests: Sequence[RemotingCommand],
+        requests: Sequence[Request],
         done: Callable[[Call], object],
         timeout_ms: int | None = None,
     ) -> list[Call]:
@@ -195,6 +196,10 @@ def _settle(future: Future[RemotingCommand], call: Call) -> None:
 
 def _frame(credentials: Credentials | None, call: Call) -> bytes:
     request = call.request
+    if isinstance(request, TemplateRequest):
+        if credentials is None:
+            return request.frame(call.opaque)
+        request = request.command()
     command = RemotingCommand(
         request.code, request.ext_fields, request.body, call.opaque, request.flag, request.remark, request.language,
         request.version, request.serialize_type,

@@ -23,7 +23,7 @@ from rmq_store.format.text.ids import offset_message_id
 from rmq_store.protocol.errors import RemotingConnectError, RemotingError, RemotingTimeoutError
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.transport.calls import Call
+from rmq_store.remoting.transport.calls import Call, Request
 from rmq_store.remoting.transport.settings import ClusterSettings
 
 HOST = Host.parse("10.0.0.1:10911")
@@ -166,11 +166,12 @@ class FakeNet:
         return future
 
     def submit_all(
-        self, address: str, commands: Sequence[RemotingCommand], done: Callable[[Call], object], timeout_ms: int
+        self, address: str, requests: Sequence[Request], done: Callable[[Call], object], timeout_ms: int
     ) -> list[Call]:
+        commands = [one if isinstance(one, RemotingCommand) else one.command() for one in requests]
         calls = [Call(address, command, timeout_ms, time.monotonic(), done) for command in commands]
-        for call in calls:
-            self.submit(address, call.request, timeout_ms).add_done_callback(partial(_hand_on, call))
+        for call, command in zip(calls, commands, strict=True):
+            self.submit(address, command, timeout_ms).add_done_callback(partial(_hand_on, call))
         return calls
 
     def call_oneway(self, address: str, command: RemotingCommand) -> None:

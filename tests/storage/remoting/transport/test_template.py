@@ -1,0 +1,59 @@
+"""Requests of a template: the same on the wire as their commands, signed or not."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq_store.protocol.errors import RemotingCommandError
+from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.frames import FrameDecoder, encode_command
+from rmq_store.protocol.wire.signature import is_signed_with
+from rmq_store.remoting.transport.calls import Call
+from rmq_store.remoting.transport.client import _frame
+from rmq_store.remoting.transport.secrets import Credentials
+from rmq_store.remoting.transport.template import RequestTemplate, TemplateRequest
+
+VARYING = ("queueOffset", "maxMsgNums")
+TEXTS = st.text(st.characters(codec=None), max_size=20) | st.sampled_from(["%d", "%s%", "\0", '"\\', "100 %", "\ud800"])
+
+
+def call_of(request: TemplateRequest) -> Call:
+    call = Call("broker:1", request, 1000, time.monotonic(), lambda _: None)
+    call.opaque = 77
+    return call
+
+
+def sent(credentials: Credentials | None, request: TemplateRequest) -> RemotingCommand:
+    (command,) = FrameDecoder().feed(_frame(credentials, call_of(request)))
+    return command
+
+
+@given(st.dictionaries(TEXTS, TEXTS, max_size=6), st.integers(0, (1 << 63) - 1), st.integers(0, 1024))
+def test_a_request_of_a_template_has_the_bytes_of_its_command(fields: dict[str, str], offset: int, count: int) -> None:
+    kept = {name: value for name, value in fields.items() if name not in VARYING}
+    request = RequestTemplate(RemotingCommand(11, kept), VARYING).request(offset, count)
+    command = request.command()
+    assert command.ext_fields == kept | {"queueOffset": str(offset), "maxMsgNums": str(count)}
+    command.opaque = 77
+    assert request.frame(77) == encode_command(command)
+    assert (request.code, request.is_oneway) == (11, False)
+
+
+def test_a_request_of_a_template_is_signed_with_its_own_numbers() -> None:
+    template = RequestTemplate(RemotingCommand(11, {"topic": "Orders"}), VARYING)
+    for offset in (5, 6):
+        command = sent(Credentials("ak", "sk", "token"), template.request(offset, 32))
+        assert command.ext_fields["queueOffset"] == str(offset) and command.opaque == 77
+        assert command.ext_fields["SecurityToken"] == "token"
+        assert is_signed_with(command.ext_fields, b"", "sk")
+    assert "Signature" not in sent(None, template.request(7, 32)).ext_fields
+
+
+def test_a_template_that_is_too_large_makes_no_frame() -> None:
+    template = RequestTemplate(RemotingCommand(11, {"subscription": "x" * (17 << 20)}), VARYING)
+    with pytest.raises(RemotingCommandError, match="for code 11; at most"):
+        template.request(0, 1).frame(1)
