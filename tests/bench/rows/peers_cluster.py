@@ -44,8 +44,8 @@ _BROKER = (
 _READ = f"{PARTITIONS} queues, " + " and ".join(f"{rows:,} messages of {size:,} B" for size, rows in READ.items()) + "."
 _SENT = f"{PARTITIONS} queues, " + " and ".join(f"{rows:,} messages of {size:,} B" for size, rows in SENT.items()) + "."
 _READ_LIMIT = (
-    "A pull of 32 messages is a request of its own: building it, the future of its answer, its JSON header and the "
-    "switches between two threads take most of the time at 100 B. The broker needs the other processor."
+    "A pull of 32 messages is a request of its own: its header, the JSON header of its answer and the checks of both "
+    "take two thirds of our time at 100 B. The broker needs the other processor."
 )
 _SEND_LIMIT = "At 1 KiB the broker, which has one of two processors. At 100 B half of ours is in keys and entries."
 _SPARK_LIMIT = "Tasks, JVM and broker share two processors. Each task connects, and asks for routes, first."

@@ -107,11 +107,11 @@ def decode(header: bytes, body: bytes) -> RemotingCommand:
 
 def _members(text: str) -> Any:
     """The value of a text. `decode` does the same, and looks for white space around it first."""
-    try:
-        members, end = _DECODER.scan_once(text, 0)
-    except StopIteration:
-        end = -1
-    return members if end == len(text) else _DECODER.decode(text)
+    if text.startswith("{"):
+        members, end = _DECODER.raw_decode(text)
+        if end == len(text):
+            return members
+    return _DECODER.decode(text)
 
 
 def _int32(members: dict[str, Any], name: str, default: int) -> int:

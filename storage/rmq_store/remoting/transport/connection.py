@@ -128,8 +128,8 @@ class Connection:
             needed = self.next_deadline < earliest or bool(self._frames) or bool(self.failure)
         if needed:
             self._attention(self)
-        for call, error in failed:
-            call.end(error)
+        for call, failure in failed:
+            call.end(failure)
         return left
 
     def _free_opaque(self) -> int:
