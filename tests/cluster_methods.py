@@ -28,7 +28,8 @@ METHODS: Final[dict[str, str]] = {
     "Producer.send_async": "differs: as `send`",
     "Producer.send_oneway": "differs: nobody learns whether a broker has stored the message",
     "Producer.recall_message": (
-        "differs: a broker needs `recallMessageEnable`, and answers with success also when the message was delivered"
+        "differs: a broker needs `recallMessageEnable`, and answers with success also when the message was delivered. "
+        "A served store answers as a store"
     ),
     "TransactionProducer.recall_message": "differs: as that of `Producer`",
     "TransactionProducer.start": "differs: the group is registered at the brokers, which ask it",

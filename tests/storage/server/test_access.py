@@ -435,6 +435,20 @@ def test_a_request_without_a_declared_right_is_refused(
     assert ask("operator", 28)[0] == ResponseCode.NO_PERMISSION
 
 
+def test_a_producer_without_the_right_to_read_sends_timers(
+    guarded: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a queue (30) is for consumers; the figures (28), which name timers, are for any user."""
+    monkeypatch.setenv("KEY_orders", "orders")
+    monkeypatch.setenv("SECRET_orders", SECRETS["orders"])
+    settings = ClusterSettings.of_text(
+        guarded.address, access_key="env:KEY_orders", secret_key="env:SECRET_orders"
+    )
+    with Cluster(settings) as cluster, Producer("pg_orders", RemoteBackend(cluster)) as producer:
+        sent = producer.send(Message("Orders", b"later", properties={"TIMER_DELAY_SEC": "60"}))
+        assert producer.recall_message("Orders", str(sent.recall_handle)) == sent.msg_id
+
+
 def test_our_own_clients_produce_and_consume(guarded: BrokerServer, monkeypatch: pytest.MonkeyPatch) -> None:
     def backend(user: str) -> RemoteBackend:
         monkeypatch.setenv(f"KEY_{user}", user)

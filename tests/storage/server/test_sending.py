@@ -7,10 +7,11 @@ import zlib
 
 import pytest
 
-from rmq_store.client import ResponseCode
+from rmq_store.client import Message, Producer, ResponseCode, TimerNotSupportedError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.sending import refuse_timers
 from rmq_store.server.broker_server import BrokerServer
 
 
@@ -77,3 +78,22 @@ def test_a_send_without_a_delivery_time_has_no_recall_handle(cluster: Cluster, s
     for properties in ("", "DELAY\x011\x02", "TIMER_DELIVER_MS\x011\x02"):
         answer = send(cluster, server, "Orders", b"x", i=properties)
         assert answer.code == ResponseCode.SUCCESS and "recallHandle" not in answer.ext_fields
+
+
+def test_a_producer_over_the_wire_sends_timers_and_takes_them_back(cluster: Cluster, server: BrokerServer) -> None:
+    """The server announces a version of 4.9, which has no timers for anybody else."""
+    server.store.create_topic("Orders", queue_count=1)
+    with Producer("pg", f"rmq://{server.address}") as producer:
+        sent = producer.send(Message("Orders", b"later", properties={"TIMER_DELAY_SEC": "60"}))
+        assert server.store.queue_range("Orders", 0).max_offset == 0
+        assert sent.recall_handle is not None
+        assert producer.recall_message("Orders", sent.recall_handle) == sent.msg_id
+    assert server.store.delay_backlogs() == []
+
+
+def test_the_sink_is_told_to_keep_timers_from_a_served_store(cluster: Cluster, server: BrokerServer) -> None:
+    """Its replay check reads the waiting topics of brokers, not that of this store."""
+    server.store.create_topic("Orders", queue_count=1)
+    refuse_timers(cluster, "Orders", ["rmq-embedded"], served_stores=True)
+    with pytest.raises(TimerNotSupportedError):
+        refuse_timers(cluster, "Orders", ["rmq-embedded"])

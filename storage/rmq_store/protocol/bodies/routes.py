@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from rmq_store.protocol.bodies.json_body import JsonBody
 from rmq_store.protocol.bodies.topics import TopicConfigTable
 
 MASTER_ID = 0
+TIMER_MESSAGES: Final = "timerMessages"
+"""A figure (28) that only served stores have. `true`: they keep messages until their deliver time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,10 +47,11 @@ class Cluster:
         self.name_servers = NameServers(settings.name_servers, self.client, timer=timer)
         self.routes = RouteTable(self.name_servers, settings.timeout_ms, wire_name=self.wire_topic, timer=timer)
         # What readers of this process have learned. (Broker, id) -> until when it is not asked for messages; broker ->
-        # how many messages it gives in one answer; addresses of brokers that have timers.
+        # how many messages it gives in one answer; addresses of brokers, and of served stores, that have timers.
         self.held_off: dict[tuple[str, int], float] = {}
         self.messages_per_pull: dict[str, int] = {}
         self.with_timers: set[str] = set()
+        self.served_with_timers: set[str] = set()
         # The brokers that do not evaluate conditions on properties (enablePropertyFilter).
         self.without_sql92: set[str] = set()
 

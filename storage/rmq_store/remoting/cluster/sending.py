@@ -7,7 +7,8 @@ properties of a batch request are WAIT only: brokers up to 5.1 write them behind
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from rmq_store.format.properties.property_string import (
@@ -16,8 +17,10 @@ from rmq_store.format.properties.property_string import (
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
 )
-from rmq_store.protocol.errors import RemotingError, TimerNotSupportedError
+from rmq_store.protocol.bodies.routes import TIMER_MESSAGES, KVTable
+from rmq_store.protocol.errors import RemotingError, ResponseCode, TimerNotSupportedError
 from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.wire.admin_headers import GetBrokerRuntimeInfoRequestHeader
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import (
@@ -101,23 +104,48 @@ def is_timed(properties: Mapping[str, str]) -> bool:
 
 
 def refuse_timers(
-    cluster: Cluster, topic: str, broker_names: Collection[str], timeout_ms: int | None = None
+    cluster: Cluster,
+    topic: str,
+    broker_names: Collection[str],
+    timeout_ms: int | None = None,
+    *,
+    served_stores: bool = False,
 ) -> None:
     """Refuse a message with a deliver time for brokers that have no timers (4.x): they deliver it at once.
 
     The version is in every answer of a broker, also in a refusal. So it is asked for an end of the topic (30), once for
     each address of a master that has timers; one that has none is asked each time.
 
+    A served store (`rmq broker run`) announces a version of 4.9, and has timers. Its figures (28) say so. It is taken
+    with `served_stores` only: its timers wait in another topic than those of brokers.
+
     Raises:
-        TimerNotSupportedError: a broker is older than 5.0. RemotingError: a master does not answer.
+        TimerNotSupportedError: a broker has no timers. RemotingError: a master does not answer.
     """
-    header = GetMaxOffsetRequestHeader(topic=cluster.wire_topic(topic), queue_id=0)
+    known = cluster.with_timers | cluster.served_with_timers if served_stores else cluster.with_timers
     asked = {name: cluster.address(name) for name in sorted(set(broker_names))}
-    asked = {name: address for name, address in asked.items() if address not in cluster.with_timers}
-    answers = cluster.call_all([(name, request(header)) for name in asked], timeout_ms)
-    for (name, address), answer in zip(asked.items(), answers, strict=True):
+    asked = {name: address for name, address in asked.items() if address not in known}
+    end = request(GetMaxOffsetRequestHeader(topic=cluster.wire_topic(topic), queue_id=0))
+    old = []
+    for name, answer in _answers(cluster, list(asked), end, timeout_ms):
+        if answer.version >= V5_0_0:
+            cluster.with_timers.add(asked[name])
+        elif served_stores:
+            old.append(name)
+        else:
+            raise TimerNotSupportedError(name)
+    for name, answer in _answers(cluster, old, request(GetBrokerRuntimeInfoRequestHeader()), timeout_ms):
+        if answer.code != ResponseCode.SUCCESS or KVTable.decode(answer.body).table.get(TIMER_MESSAGES) != "true":
+            raise TimerNotSupportedError(name)
+        cluster.served_with_timers.add(asked[name])
+
+
+def _answers(
+    cluster: Cluster, broker_names: Sequence[str], command: RemotingCommand, timeout_ms: int | None
+) -> Iterator[tuple[str, RemotingCommand]]:
+    """The masters' answers to one request, with any code. RemotingError: a master gives none."""
+    answers = cluster.call_all([(name, replace(command)) for name in broker_names], timeout_ms)
+    for name, answer in zip(broker_names, answers, strict=True):
         if isinstance(answer, RemotingError):
             raise answer
-        if answer.version < V5_0_0:
-            raise TimerNotSupportedError(name)
-        cluster.with_timers.add(address)
+        yield name, answer

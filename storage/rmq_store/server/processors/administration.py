@@ -15,7 +15,7 @@ from rmq_store.protocol.bodies.groups import (
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
 )
-from rmq_store.protocol.bodies.routes import KVTable
+from rmq_store.protocol.bodies.routes import TIMER_MESSAGES, KVTable
 from rmq_store.protocol.bodies.topics import DataVersion, TopicConfig, TopicConfigTable
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.messages import MessageQueue
@@ -125,6 +125,7 @@ class AdministrationProcessor:
         figures = {
             "brokerVersion": str(VERSION),
             "brokerVersionDesc": _VERSION_NAME,
+            TIMER_MESSAGES: "true",
             "bootTimestamp": str(int(self._started_s * 1000)),
             "commitLogMinOffset": str(first),
             "commitLogMaxOffset": str(end),
