@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from rmq_store import StoreConfig, UsageError
 from rmq_store.cli.maintenance import broker, namesrv
+from rmq_store.remoting.transport.settings import TlsSettings
 from rmq_store.server import broker_server
 from rmq_store.server.name_server import name_server
 from rmq_store.server.transport.tls import TlsFiles
@@ -65,7 +66,7 @@ def test_an_address_that_others_reach_needs_users_or_consent(
 def test_a_name_server_needs_users_or_consent_too(acl: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str, Path | None]] = []
 
-    def server(host: str, port: int, *, acl_file: Path | None) -> None:
+    def server(host: str, port: int, *, acl_file: Path | None, tls: TlsFiles | None) -> None:
         told.append((host, acl_file))
         raise UsageError("not in this test")
 
@@ -85,6 +86,36 @@ def test_a_server_signs_what_it_tells_name_servers(scratch: Path, told: dict[str
     for keys in (["--access-key", "env:KEY"], ["--access-key", "env:KEY", "--secret-key", "the-secret"]):
         refused = run(scratch, *named, *keys)
         assert isinstance(refused.exception, UsageError) and "the-secret" not in str(refused.exception)
+
+
+def test_a_server_registers_over_tls(scratch: Path, told: dict[str, Any]) -> None:
+    named = ["--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:9876"]
+    assert run(scratch, *named, "--name-server-tls", "--name-server-tls-name", "ns").exit_code == 0
+    assert told["name_servers"].tls == TlsSettings(server_name="ns")
+    told.clear()
+    missing = str(scratch / "missing.pem")
+    for options, text in (
+        (["--name-server-ca-file", missing], "say --name-server-tls"),
+        (["--name-server-tls", "--name-server-key-file", missing], "a key without a certificate"),
+    ):
+        refused = run(scratch, *named, *options)
+        assert isinstance(refused.exception, UsageError) and text in str(refused.exception)
+    refused = run(scratch, *named[:2], "--name-server-tls")
+    assert isinstance(refused.exception, UsageError) and "say --name-server" in str(refused.exception)
+    assert not told
+
+
+def test_a_name_server_is_told_of_tls(acl: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[TlsFiles | None] = []
+
+    def server(host: str, port: int, *, acl_file: Path | None, tls: TlsFiles | None) -> None:
+        told.append(tls)
+        raise UsageError("not in this test")
+
+    monkeypatch.setattr(name_server, "NameServer", server)
+    for files in (["--tls-cert", acl, "--tls-key", acl], ["--tls-cert", acl]):
+        CliRunner().invoke(namesrv.namesrv, ["run", *files])
+    assert told == [TlsFiles(Path(acl), Path(acl), None)]
 
 
 def test_the_users_are_those_of_both_ports(scratch: Path, told: dict[str, Any], acl: str) -> None:

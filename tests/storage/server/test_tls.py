@@ -20,6 +20,7 @@ from rmq_store.protocol.wire.frames import encode_command
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings
 from rmq_store.server.broker_server import BrokerServer
+from rmq_store.server.name_server.name_server import NameServer
 from rmq_store.server.transport.limits import ListenerLimits
 from rmq_store.server.transport.tls import TlsFiles, server_context
 
@@ -189,3 +190,31 @@ def test_files_that_do_not_fit_are_refused(scratch: Path, files: TlsFiles, missi
     given = {"cert_file": files.cert_file, "key_file": files.key_file} | {missing: scratch / "no.pem"}
     with pytest.raises(UsageError, match=r"TLS: cannot use .*no\.pem"):
         server_context(TlsFiles(**given))
+
+
+def test_a_store_registers_with_a_name_server_over_tls_and_not_without(
+    root: Path, small: StoreConfig, authority: Tls, files: TlsFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both ask the other side for a certificate: of the store, too, when it registers."""
+    asks = TlsFiles(files.cert_file, files.key_file, authority.ca_file)
+    certificate, key = map(str, authority.client_files)
+    tls = TlsSettings(ca_file=str(authority.ca_file), cert_file=certificate, key_file=key)
+    with NameServer(tls=asks) as name_server:
+        named = ClusterSettings.of_text(name_server.address, tls=tls)
+        with BrokerServer(root, config=small, create=True, tls=asks, name_servers=named) as server:
+            backend = RemoteBackend(named)
+            with Producer("pg", backend) as producer:
+                producer.send(Message("Orders", b"tea"))
+            backend.close()
+            assert server.store.queue_ranges("Orders")
+        assert name_server.routes.clusters().broker_addr_table == {}
+        assert not caplog.records
+        with BrokerServer(root, config=small, name_servers=name_server.address):
+            assert name_server.routes.clusters().broker_addr_table == {}
+        assert "is not registered with name server" in caplog.text
+
+
+def test_a_wrong_file_for_name_servers_stops_the_server(root: Path, small: StoreConfig, scratch: Path) -> None:
+    named = ClusterSettings.of_text("127.0.0.1:9", tls=TlsSettings(ca_file=str(scratch / "missing.pem")))
+    with pytest.raises(UsageError, match=r"cannot use .*missing\.pem"):
+        BrokerServer(root, config=small, create=True, name_servers=named)

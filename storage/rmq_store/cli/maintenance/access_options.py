@@ -1,4 +1,5 @@
-"""The options of `rmq broker run` about users, administrators and TLS."""
+"""The options of `rmq broker run` about users, administrators and TLS; `rmq namesrv run` has those of TLS, too."""
+
 
 from __future__ import annotations
 
@@ -21,52 +22,71 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @dataclass(frozen=True, slots=True)
+class ServerTls:
+    """The values of the options about TLS of a server."""
+
+    cert: Path | None
+    key: Path | None
+    client_ca: Path | None
+
+    @property
+    def is_given(self) -> bool:
+        """Whether any of the options was given."""
+        return any((self.cert, self.key, self.client_ca))
+
+    def files(self) -> TlsFiles | None:
+        """The files of TLS; None without a certificate. UsageError: one of them is missing."""
+        if not self.is_given:
+            return None
+        if self.cert is None or self.key is None:
+            raise UsageError("TLS needs both --tls-cert and --tls-key")
+        from rmq_store.server.transport.tls import TlsFiles
+
+        return TlsFiles(self.cert, self.key, self.client_ca)
+
+
+@dataclass(frozen=True, slots=True)
 class Access:
     """The values of the options. `admin`: changes of what exists are carried out."""
 
     acl: Path | None
     admin: bool
-    tls_cert: Path | None
-    tls_key: Path | None
-    tls_client_ca: Path | None
+    tls: ServerTls
 
     @property
     def is_given(self) -> bool:
         """Whether any of the options was given."""
-        return any((self.acl, self.admin, self.tls_cert, self.tls_key, self.tls_client_ca))
-
-    def tls(self) -> TlsFiles | None:
-        """The files of TLS; None without a certificate. UsageError: one of them is missing."""
-        if self.tls_cert is None and self.tls_key is None and self.tls_client_ca is None:
-            return None
-        if self.tls_cert is None or self.tls_key is None:
-            raise UsageError("TLS needs both --tls-cert and --tls-key")
-        from rmq_store.server.transport.tls import TlsFiles
-
-        return TlsFiles(self.tls_cert, self.tls_key, self.tls_client_ca)
+        return self.acl is not None or self.admin or self.tls.is_given
 
 
 def access_options(command: F) -> F:
     """Add the options; the command gets them as its argument `access`."""
 
     @functools.wraps(command)
-    def with_access(
-        *args: Any,
-        acl: Path | None,
-        admin: bool,
-        tls_cert: Path | None,
-        tls_key: Path | None,
-        tls_client_ca: Path | None,
-        **rest: Any,
+    def with_access(*args: Any, acl: Path | None, admin: bool, tls: ServerTls, **rest: Any) -> Any:
+        return command(*args, access=Access(acl, admin, tls), **rest)
+
+    made = tls_options(with_access)
+    for option in reversed(_USERS):
+        made = option(made)
+    return made  # type: ignore[return-value]
+
+
+def tls_options(command: F) -> F:
+    """Add the options of TLS; the command gets them as its argument `tls`."""
+
+    @functools.wraps(command)
+    def with_tls(
+        *args: Any, tls_cert: Path | None, tls_key: Path | None, tls_client_ca: Path | None, **rest: Any
     ) -> Any:
-        return command(*args, access=Access(acl, admin, tls_cert, tls_key, tls_client_ca), **rest)
+        return command(*args, tls=ServerTls(tls_cert, tls_key, tls_client_ca), **rest)
 
-    for option in reversed(_OPTIONS):
-        with_access = option(with_access)
-    return with_access  # type: ignore[return-value]
+    for option in reversed(_TLS):
+        with_tls = option(with_tls)
+    return with_tls  # type: ignore[return-value]
 
 
-_OPTIONS: Final = (
+_USERS: Final = (
     click.option(
         "--acl",
         metavar="FILE",
@@ -79,6 +99,8 @@ _OPTIONS: Final = (
         is_flag=True,
         help="Carry out requests that change or delete topics, groups and offsets that exist.",
     ),
+)
+_TLS: Final = (
     click.option(
         "--tls-cert",
         metavar="FILE",

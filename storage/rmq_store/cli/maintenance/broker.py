@@ -154,7 +154,7 @@ def run(
     with (
         stopped(until_stdin_closes=until_stdin_closes) as stop,
         BrokerServer(
-            root, host=host, port=port, config=config, acl_file=access.acl, admin=access.admin, tls=access.tls(),
+            root, host=host, port=port, config=config, acl_file=access.acl, admin=access.admin, tls=access.tls.files(),
             advertise=advertise, name_servers=name_servers.settings(),
             grpc_port=None if grpc is None else grpc[1], grpc_certificate=_certificate(grpc_tls, told_host),
         ) as server,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from rmq_store.cli.maintenance.access_options import ServerTls, tls_options
 from rmq_store.cli.maintenance.broker import listen_address, raise_file_limit, refuse_open_address
 from rmq_store.cli.maintenance.broker_options import stopped, suite_options, written_address
 
@@ -21,7 +22,7 @@ def namesrv() -> None:
     epilog=(
         "\b\nExamples:\n"
         "  rmq namesrv run --listen 127.0.0.1:9876\n"
-        "  rmq namesrv run --listen 10.0.0.5:9876 --acl acl.toml"
+        "  rmq namesrv run --listen 10.0.0.5:9876 --acl acl.toml --tls-cert server.pem --tls-key server.key"
     ),
 )
 @click.option(
@@ -37,9 +38,15 @@ def namesrv() -> None:
     help="Users and their rights, as TOML: docs/server.md has the form. Each request must be signed by one of them; "
     "brokers register as one with `admin = true`. It is read again when it changes.",
 )  # fmt: skip
+@tls_options
 @suite_options
 def run(
-    listen: tuple[str, int], insecure: bool, acl: Path | None, port_file: Path | None, until_stdin_closes: bool
+    listen: tuple[str, int],
+    insecure: bool,
+    acl: Path | None,
+    tls: ServerTls,
+    port_file: Path | None,
+    until_stdin_closes: bool,
 ) -> None:
     """Keep the routes of brokers of RocketMQ and of `rmq broker run --name-server`, until stopped.
 
@@ -51,9 +58,12 @@ def run(
     raise_file_limit()
     from rmq_store.server.name_server.name_server import NameServer
 
-    with stopped(until_stdin_closes=until_stdin_closes) as stop, NameServer(*listen, acl_file=acl) as server:
-        with written_address(port_file, server.address):
-            click.echo(f"name server listens at {server.address}")
-            sys.stdout.flush()
-            while not stop.wait(60.0):
-                pass
+    with (
+        stopped(until_stdin_closes=until_stdin_closes) as stop,
+        NameServer(*listen, acl_file=acl, tls=tls.files()) as server,
+        written_address(port_file, server.address),
+    ):
+        click.echo(f"name server listens at {server.address}{' (TLS)' if tls.is_given else ''}")
+        sys.stdout.flush()
+        while not stop.wait(60.0):
+            pass

@@ -21,6 +21,7 @@ from rmq_store.server.requests.worker_pool import WorkerPool
 from rmq_store.server.transport.connection import Connection
 from rmq_store.server.transport.limits import ListenerLimits
 from rmq_store.server.transport.listener import Listener
+from rmq_store.server.transport.tls import TlsFiles, server_context
 
 # NamesrvConfig.java: clientRequestThreadPoolNums and its queue; here brokers have a pool of their own as well.
 _ROUTES: Final = (2, 50_000, 5_000)
@@ -36,10 +37,11 @@ class NameServer:
     the routes are complete when all brokers have registered again, within 30 s.
 
     `acl_file` has the users (`rmq_store.server.access.acl_file`): brokers register, and pairs are changed, as an
-    administrator; every user may ask for routes. Without it everybody may do both.
+    administrator; every user may ask for routes. Without it everybody may do both. With `tls` nobody is taken without
+    TLS.
 
     Raises (when constructed):
-        UsageError: the address cannot be listened at, or the file of users is wrong.
+        UsageError: the address cannot be listened at, or a file of users or of TLS is wrong.
     """
 
     def __init__(
@@ -49,11 +51,13 @@ class NameServer:
         *,
         limits: ListenerLimits | None = None,
         acl_file: str | Path | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
         self.routes, self.kv_configs = RouteTable(), KVConfigs()
         users = Users(Path(acl_file)) if acl_file is not None else None
+        context = server_context(tls) if tls is not None else None
         with ExitStack() as parts:
-            self._listener = Listener(host, port, self._receive, limits=limits)
+            self._listener = Listener(host, port, self._receive, limits=limits, tls=context)
             parts.callback(self._listener.close)
             clients, brokers = WorkerPool("routes", *_ROUTES), WorkerPool("brokers", *_BROKERS)
             parts.callback(clients.close)
