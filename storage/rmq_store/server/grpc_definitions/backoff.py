@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rmq_store.broker.metadata.groups import SubscriptionGroup
-from rmq_store.server.grpc_definitions.definitions import new, timestamp_fields
+from rmq_store.server.grpc_definitions.definitions import ms_of, new, timestamp_fields
 
 # CustomizedRetryPolicy.java: before the second attempt, the third, and so on.
 _RETRY_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
@@ -14,6 +14,7 @@ _RETRIES_MAX: Final = 1000
 # ExponentialRetryPolicy.java.
 _EXPONENTIAL_MS: Final = {"initial": 5_000, "max": 7_200_000}
 _WAIT_MS_MAX: Final = 1 << 40
+_EXPONENT_MAX: Final = 32
 
 
 def backoff_of(group: SubscriptionGroup) -> Any:
@@ -34,6 +35,20 @@ def backoff_of(group: SubscriptionGroup) -> Any:
         nexts = [timestamp_fields(_wait_ms(ms, _RETRY_S[-1] * 1000)) for ms in own[:_RETRIES_MAX]]
         backoff.customized_backoff.CopyFrom(new("CustomizedBackoff", next=nexts))
     return backoff
+
+
+def wait_ms(group: SubscriptionGroup, reconsume_times: int) -> int:
+    """How long a message is hidden before its next attempt when its consumer has not answered (RetryPolicy.java).
+
+    RocketMQ's list of times begins with its third one there, CustomizedRetryPolicy.java.
+    """
+    backoff = backoff_of(group)
+    if backoff.HasField("exponential_backoff"):
+        times = backoff.exponential_backoff
+        factor = times.multiplier ** min(reconsume_times, _EXPONENT_MAX)
+        return int(min(ms_of(times.initial) * factor, ms_of(times.max)))
+    nexts = backoff.customized_backoff.next
+    return ms_of(nexts[min(reconsume_times + 2, len(nexts) - 1)])
 
 
 def _part(policy: Mapping[str, Any], name: str) -> Mapping[str, Any]:

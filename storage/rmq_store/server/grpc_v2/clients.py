@@ -26,6 +26,7 @@ from rmq_store.server.grpc_v2.caller import Caller
 from rmq_store.server.grpc_v2.grpc_peer import CommandStream, GrpcPeer
 from rmq_store.server.grpc_v2.statuses import Refusal, group_of, status, topic_of
 from rmq_store.server.grpc_v2.workers import Workers
+from rmq_store.server.pop.renewals import Consumer
 from rmq_store.server.processors.connected_clients import ConnectedClients, Producer
 from rmq_store.server.processors.served_store import ServedStore
 
@@ -95,6 +96,10 @@ class Clients:
             MQBrokerError: 16, the client id is that of another user.
         """
         await self._see(group, caller, frozenset((topic,)))
+
+    def lives(self, consumer: Consumer) -> bool:
+        """Whether a consumer is in its group: it has been seen within two minutes. Safe for threads."""
+        return consumer in self._members
 
     def produces(self, caller: Caller, topic: str) -> None:
         """A client sends half messages of a topic: it is asked how they end, if it has a stream of telemetry."""

@@ -10,6 +10,7 @@ import grpc
 
 from rmq_store.errors import UsageError
 from rmq_store.server.access.method_check import MethodCheck
+from rmq_store.server.grpc_definitions.backoff import wait_ms
 from rmq_store.server.grpc_v2.clients import Clients
 from rmq_store.server.grpc_v2.held_receives import HeldReceives
 from rmq_store.server.grpc_v2.messaging_service import MessagingService
@@ -19,6 +20,8 @@ from rmq_store.server.grpc_v2.sending import Sending
 from rmq_store.server.grpc_v2.tls import Certificate
 from rmq_store.server.grpc_v2.transactions import EndTransactions
 from rmq_store.server.grpc_v2.workers import Workers
+from rmq_store.server.housekeeping import Housekeeping, Step
+from rmq_store.server.pop.renewals import Renewals
 from rmq_store.server.processors.connected_clients import ConnectedClients
 from rmq_store.server.processors.served_store import ServedStore
 from rmq_store.server.processors.transactions import TransactionProcessor
@@ -27,6 +30,8 @@ from rmq_store.server.processors.transactions import TransactionProcessor
 _GRACE_S: Final = 5.0
 # Streams of telemetry and held receives count, too.
 _CALLS_MAX: Final = 50_000
+# Between two looks at messages that are visible soon.
+_RENEWALS_S: Final = 1.0
 _OPTIONS: Final = (
     # Two servers at one port would each get some of the clients.
     ("grpc.so_reuseport", 0),
@@ -116,11 +121,14 @@ class GrpcServer:
         clients = Clients(self._served, self._calls, self._connected, self._check)
         holds = HeldReceives(self._served.store, self._calls)
         sending = Sending(self._served, routes, clients, self._sends, self._calls)
-        receiving = Receiving(self._served, routes, clients, holds, self._calls)
+        renewals = Renewals(self._served, clients.lives, wait_ms)
+        receiving = Receiving(self._served, routes, clients, holds, renewals, self._calls)
         transactions = EndTransactions(self._transactions, self._calls)
         service = MessagingService(self._check, routes, clients, sending, receiving, transactions)
         server.add_generic_rpc_handlers((service.handler(),))
         await server.start()
+        renewing = Housekeeping(str(self._served.store.path), (Step("renewals", _RENEWALS_S, renewals.renew_due),))
+        renewing.start()
         background = [asyncio.create_task(holds.watch()), asyncio.create_task(clients.expire())]
         self._is_ready.set()
         await self._closing.wait()
@@ -128,6 +136,8 @@ class GrpcServer:
         holds.stop()
         await server.stop(_GRACE_S)
         await asyncio.gather(*background)
+        renewing.close()
+        renewals.close()
 
     def _listen(self, server: Any) -> int:
         if self._certificate is None:

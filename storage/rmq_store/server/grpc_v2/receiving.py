@@ -30,6 +30,7 @@ from rmq_store.server.grpc_v2.routes import Routes
 from rmq_store.server.grpc_v2.statuses import Refusal, group_of, status, status_of, topic_of
 from rmq_store.server.grpc_v2.workers import Workers
 from rmq_store.server.pop.held_pops import Share
+from rmq_store.server.pop.renewals import Consumer, Renewals
 from rmq_store.server.processors.served_store import ServedStore
 from rmq_store.server.transport.working_bytes import WorkingBytes
 
@@ -55,12 +56,19 @@ class Receiving:
     """Gives out messages by the engine of simple consumers (`rmq_store/broker/pop`)."""
 
     def __init__(
-        self, served: ServedStore, routes: Routes, clients: Clients, holds: HeldReceives, workers: Workers
+        self,
+        served: ServedStore,
+        routes: Routes,
+        clients: Clients,
+        holds: HeldReceives,
+        renewals: Renewals,
+        workers: Workers,
     ) -> None:
         self._served = served
         self._routes = routes
         self._clients = clients
         self._holds = holds
+        self._renewals = renewals
         self._workers = workers
         self._unread = WorkingBytes(UNREAD_BYTES_MAX, lambda _: None)
 
@@ -83,12 +91,15 @@ class Receiving:
             lambda: (self._served.group(group), _subscription(topic, expression))
         )
         self._routes.topic(topic)
-        invisible_ms = _invisible_ms(request, settings.consume_timeout_minute)
+        fixed_ms = _invisible_ms(request, settings.consume_timeout_minute)
         batch = max(1, min(request.batch_size, MESSAGES_MAX))
         await self._clients.receives(caller, group, topic)
         share = Share(group, topic, in_order=settings.consume_message_orderly)
-        take = partial(self._take, share, subscription, batch, invisible_ms, request.attempt_id or None)
-        popped = await self._take_or_wait(take, share, _polling_s(request, caller), caller.user)
+        take = partial(self._take, share, subscription, batch, fixed_ms, request.attempt_id or None)
+        if request.auto_renew:
+            take = partial(self._take_renewed, take, share, caller)
+        show_again = partial(self._show_again, share, caller)
+        popped = await self._take_or_wait(take, show_again, share, _polling_s(request, caller), caller.user)
         if not popped:
             await write(new("ReceiveMessageResponse", status=status(Code.MESSAGE_NOT_FOUND, "no new message")))
             return
@@ -99,6 +110,7 @@ class Receiving:
             async with asyncio.timeout(READ_S):
                 await write(new("ReceiveMessageResponse", status=status(Code.OK)))
                 while unsent:
+                    invisible_ms = ReceiptHandle.parse(unsent[0].receipt_handle).invisible_ms
                     await write(new("ReceiveMessageResponse", message=received_message(unsent[0], invisible_ms)))
                     unsent.pop(0)
                 now = timestamp_fields(self._served.store.clock())
@@ -106,7 +118,7 @@ class Receiving:
         finally:
             self._unread.add(-size)
             if unsent:
-                self._workers.submit(partial(self._show_again, group, topic, unsent))
+                self._workers.submit(partial(show_again, unsent))
 
     async def ack(self, request: Any, caller: Caller) -> Any:
         """AckMessage: each entry has a status of its own. An entry that is OK is as durable as a stored message."""
@@ -114,7 +126,7 @@ class Receiving:
         if not 0 < len(request.entries) <= _ENTRIES_MAX:
             raise Refusal(Code.BAD_REQUEST, f"a request has 1..{_ENTRIES_MAX} entries")
         statuses = await self._workers.run(
-            lambda: [self._ack(group, topic, entry.receipt_handle, caller.peer) for entry in request.entries]
+            lambda: [self._ack(group, topic, entry.receipt_handle, caller) for entry in request.entries]
         )
         self._freed(group, topic)
         codes = {one.code for one in statuses}
@@ -131,23 +143,31 @@ class Receiving:
         invisible_ms = ms_of(request.invisible_duration)
         if not 0 < invisible_ms <= _INVISIBLE_MS[1]:
             raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, f"the invisible time is not in 1..{_INVISIBLE_MS[1]} ms")
-        change = self._served.broker.change_invisible_duration
-        handle = await self._workers.run(lambda: change(group, topic, request.receipt_handle, invisible_ms))
+
+        def change() -> str:
+            with self._renewals.taken(Consumer(group, caller.client_id), topic, request.receipt_handle) as newest:
+                return self._served.broker.change_invisible_duration(group, topic, newest, invisible_ms)
+
+        handle = await self._workers.run(change)
         return new("ChangeInvisibleDurationResponse", status=status(Code.OK), receipt_handle=handle)
 
     async def forward_to_dead_letters(self, request: Any, caller: Caller) -> Any:
         """ForwardMessageToDeadLetterQueue. After a crash in the middle the message comes again: it is never lost."""
         group, topic = group_of(request.group), topic_of(request.topic)
-        await self._workers.run(lambda: self._forward(group, topic, request.receipt_handle))
+        await self._workers.run(lambda: self._forward(group, topic, request.receipt_handle, caller))
         self._freed(group, topic)
         return new("ForwardMessageToDeadLetterQueueResponse", status=status(Code.OK))
 
     async def _take_or_wait(
-        self, take: Callable[[], list[PoppedMessage]], share: Share, polling_s: float, user: str
+        self,
+        take: Callable[[], list[PoppedMessage]],
+        show_again: Callable[[list[PoppedMessage]], None],
+        share: Share,
+        polling_s: float,
+        user: str,
     ) -> list[PoppedMessage]:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + polling_s
-        show_again = partial(self._show_again, share.group, share.topic)
         popped: list[PoppedMessage] = await self._workers.run(take, show_again)
         if not popped and polling_s > 0:
             with self._holds.place(user):
@@ -162,9 +182,27 @@ class Receiving:
         """Messages are done with: in order, others of their queues may come now."""
         self._holds.wake(Share(group, topic, in_order=True))
 
-    def _take(
-        self, share: Share, subscription: Subscription, batch: int, invisible_ms: int, attempt_id: str | None
+    def _take_renewed(
+        self, take: Callable[..., list[PoppedMessage]], share: Share, caller: Caller
     ) -> list[PoppedMessage]:
+        """Take messages that are renewed from now on, or for a fixed time if too many are."""
+        if not self._renewals.has_room(caller.user):
+            return take()
+        popped = take(invisible_ms=self._renewals.first_ms)
+        if popped:
+            self._renewals.add(Consumer(share.group, caller.client_id), caller.user, share.topic, popped)
+        return popped
+
+    def _take(
+        self,
+        share: Share,
+        subscription: Subscription,
+        batch: int,
+        fixed_ms: int,
+        attempt_id: str | None,
+        invisible_ms: int | None = None,
+    ) -> list[PoppedMessage]:
+        invisible_ms = fixed_ms if invisible_ms is None else invisible_ms
         try:
             return self._served.broker.receive_message(
                 share.group, subscription, batch, invisible_ms, in_order=share.in_order, attempt_id=attempt_id
@@ -176,24 +214,30 @@ class Receiving:
                 return []
             raise
 
-    def _show_again(self, group: str, topic: str, popped: list[PoppedMessage]) -> None:
+    def _show_again(self, share: Share, caller: Caller, popped: list[PoppedMessage]) -> None:
+        consumer = Consumer(share.group, caller.client_id)
         for one in popped:
-            with contextlib.suppress(InvalidReceiptHandleError):  # a repeated receive has got it meanwhile
-                self._served.broker.change_invisible_duration(group, topic, one.receipt_handle, 0)
+            with (
+                contextlib.suppress(InvalidReceiptHandleError),  # a repeated receive has got it meanwhile
+                self._renewals.taken(consumer, share.topic, one.receipt_handle) as newest,
+            ):
+                self._served.broker.change_invisible_duration(share.group, share.topic, newest, 0)
 
-    def _ack(self, group: str, topic: str, handle: str, peer: str) -> Any:
+    def _ack(self, group: str, topic: str, handle: str, caller: Caller) -> Any:
         try:
-            self._served.broker.ack_message(group, topic, handle)
+            with self._renewals.taken(Consumer(group, caller.client_id), topic, handle) as newest:
+                self._served.broker.ack_message(group, topic, newest)
         except Exception as error:
-            return status_of(error, "AckMessage", peer)
+            return status_of(error, "AckMessage", caller.peer)
         return status(Code.OK)
 
-    def _forward(self, group: str, topic: str, handle: str) -> None:
+    def _forward(self, group: str, topic: str, handle: str, caller: Caller) -> None:
         place = ReceiptHandle.parse(handle).commit_log_offset
         if place is None:
             raise Refusal(Code.INVALID_RECEIPT_HANDLE, "the receipt handle is one of a client that does not speak gRPC")
         # A handle is text of a client: hiding the message anew proves that it is one of this group and topic.
-        new_handle = self._served.broker.change_invisible_duration(group, topic, handle, _FORWARDING_MS)
+        with self._renewals.taken(Consumer(group, caller.client_id), topic, handle) as newest:
+            new_handle = self._served.broker.change_invisible_duration(group, topic, newest, _FORWARDING_MS)
         self._served.store.retry.send_back(group, place, delay_level=-1)
         self._served.broker.ack_message(group, topic, new_handle)
 
@@ -210,8 +254,8 @@ def _subscription(topic: str, expression: Any) -> Subscription:
 
 
 def _invisible_ms(request: Any, timeout_minutes: int) -> int:
-    """What the client asks for. A client that leaves renewals to the server gets the group's consumeTimeoutMinute: this
-    server renews nothing.
+    """What the client asks for. One that leaves renewals to the server gets the group's consumeTimeoutMinute where none
+    can be renewed.
     """
     low, high = _INVISIBLE_MS
     if request.auto_renew:

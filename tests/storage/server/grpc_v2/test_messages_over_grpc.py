@@ -19,6 +19,8 @@ from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.server.broker_server import BrokerServer
 from rmq_store.server.grpc_definitions.enums import Code, Encoding, MessageType
 from rmq_store.server.grpc_v2 import held_receives, messages, receiving
+from rmq_store.server.pop import renewals
+from rmq_store.testing.broker import RmqTestBroker
 
 PATIENCE_S = 60.0
 LONG = {"seconds": 20}
@@ -333,14 +335,68 @@ def test_an_invisible_time_out_of_bounds_is_refused(stub: Stub, seconds: int) ->
     assert code == Code.ILLEGAL_INVISIBLE_TIME
 
 
-def test_a_consumer_that_leaves_renewals_to_the_server_gets_the_time_of_its_group(
-    server: BrokerServer, stub: Stub
+def test_what_a_push_consumer_works_on_is_renewed_until_it_answers_or_leaves(
+    server: BrokerServer, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With a margin as long as the first time each look renews."""
+    monkeypatch.setattr(renewals, "_AHEAD_MS", renewals.FIRST_MS)
+    pushed: dict[str, Any] = {"auto_renew": True, "invisible_duration": {}}
+    stub.receive("cg", "Orders", **pushed)
+    answers: tuple[Callable[[str], Any], ...] = (
+        lambda handle: ack(stub, "cg", handle),
+        lambda handle: hide(stub, "cg", handle, 3_600_000),
+        lambda handle: stub.call(
+            "ForwardMessageToDeadLetterQueue", group={"name": "cg"}, topic={"name": "Orders"}, receipt_handle=handle
+        ),
+    )
+    held: dict[str, str] = {}
+    change = server._served.broker.change_invisible_duration
+
+    def seen(group: str, topic: str, handle: str, ms: int) -> str:
+        held[handle] = change(group, topic, handle, ms)
+        return held[handle]
+
+    monkeypatch.setattr(server._served.broker, "change_invisible_duration", seen)
+    for number, answer in enumerate(answers):
+        stub.send("Orders", b"%d" % number)
+        [one] = stub.receive("cg", "Orders", long_polling_timeout=LONG, **pushed)[1]
+        assert one.system_properties.invisible_duration.seconds == 60
+        handle = one.system_properties.receipt_handle
+        eventually(lambda handle=handle: handle in held)  # type: ignore[misc]
+        assert answer(handle).status.code == Code.OK
+    stub.send("Orders", b"left")
+    [one] = stub.receive("cg", "Orders", long_polling_timeout=LONG, **pushed)[1]
+    eventually(lambda: one.system_properties.receipt_handle in held)
+    stub.call("NotifyClientTermination", group={"name": "cg"})
+    other = Stub(str(server.grpc_address), "c2")
+    [again] = other.receive("cg", "Orders", long_polling_timeout=LONG)[1]
+    other.close()
+    assert (again.body, again.system_properties.delivery_attempt) == (b"left", 2)
+
+
+def test_push_consumers_get_the_time_of_their_group_when_too_many_messages_are_renewed(
+    server: BrokerServer, stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewals, "RENEWED_MAX", 0)
     server.store.create_group(SubscriptionGroup("cg", consume_timeout_minute=7))
     stub.receive("cg", "Orders", auto_renew=True, invisible_duration={})
     stub.send("Orders", b"a")
     [one] = stub.receive("cg", "Orders", auto_renew=True, invisible_duration={}, long_polling_timeout=LONG)[1]
     assert one.system_properties.invisible_duration.seconds == 420
+
+
+def test_a_push_consumer_keeps_its_message_when_a_virtual_clock_jumps(scratch: Path, small: StoreConfig) -> None:
+    """No renewal fits between two times of such a clock. So the message is hidden for all that renewals would give."""
+    with RmqTestBroker(scratch / "virtual", small, grpc_port=0) as broker:
+        stub = Stub(str(broker.grpc_address))
+        pushed: dict[str, Any] = {"auto_renew": True, "invisible_duration": {}}
+        stub.receive("cg", "Orders", **pushed)
+        stub.send("Orders", b"a")
+        [one] = stub.receive("cg", "Orders", long_polling_timeout=LONG, **pushed)[1]
+        broker.clock.advance(hours=2)
+        assert stub.receive("cg", "Orders")[1] == []
+        assert ack(stub, "cg", one.system_properties.receipt_handle).status.code == Code.OK
+        stub.close()
 
 
 def test_a_message_is_moved_to_the_dead_letters(server: BrokerServer, stub: Stub) -> None:

@@ -13,9 +13,12 @@ from rmq_store import Message, Store
 from rmq_store.broker.filter.subscription import Subscription
 from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.server.broker_server import BrokerServer
+from rmq_store.server.grpc_definitions.backoff import wait_ms
 from rmq_store.server.grpc_definitions.enums import Code
 from rmq_store.server.grpc_v2 import held_receives
 from rmq_store.server.grpc_v2.receiving import Receiving
+from rmq_store.server.pop.held_pops import Share
+from rmq_store.server.pop.renewals import Renewals
 
 PATIENCE_S = 60.0
 LONG = {"seconds": 20}
@@ -164,7 +167,9 @@ def test_what_was_not_sent_is_shown_again_unless_a_repetition_has_got_it(server:
     fields = {"queue_id": 0, "in_order": True, "attempt_id": "a"}
     unsent = broker.receive_message("cg", everything, 2, 60_000, **fields)
     orders.pop.ack("cg", "Orders", unsent[0].receipt_handle)
-    Receiving._show_again(SimpleNamespace(_served=server._served), "cg", "Orders", unsent)  # type: ignore[arg-type]
+    renewals = Renewals(server._served, lambda _: True, wait_ms)
+    receiving, caller = SimpleNamespace(_served=server._served, _renewals=renewals), SimpleNamespace(client_id="c1")
+    Receiving._show_again(receiving, Share("cg", "Orders"), caller, unsent)  # type: ignore[arg-type]
     found = broker.receive_message("cg", everything, 2, 60_000, **fields)
     assert [one.message.body for one in found] == [b"01", b"02"]
 
