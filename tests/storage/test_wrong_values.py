@@ -145,7 +145,7 @@ RIGHT: dict[str, dict[str, Any]] = {
                     "queue_id": 0, "in_order": False, "attempt_id": "a"},
     "pop.ack_all": {"group": "g", "topic": "T", "receipt_handles": []},
     "pop.peek": {"group": "g", "topic": "T", "max_messages": 1, "queue_id": 0, "bytes_max": 10},
-    "pop.rest": {"group": "g", "topic": "T", "queue_id": 0, "in_order": False},
+    "pop.rest": {"group": "g", "topic": "T", "queue_id": 0, "in_order": False, "attempt_id": "a"},
     "transactions.prepare": {"message": Message("T", b"x"), "queue_id": 0, "group": "g", "sys_flag": 0},
     "transactions.half_message": {"half": HALF},
     "transactions.asked": {"half": HALF},

@@ -132,10 +132,13 @@ def test_a_repeated_request_in_order_gets_what_its_lost_answer_had(submit: Call,
 # -- notifications ----------------------------------------------------------------------------------------------------
 
 
-def notification(queue_id: int = -1, *, order: bool = False, poll_ms: int = 50_000) -> RequestHeader:
+def notification(
+    queue_id: int = -1, *, order: bool = False, poll_ms: int = 50_000, attempt_id: str | None = None
+) -> RequestHeader:
     return NotificationRequestHeader(
-        consumer_group="cg", topic="Orders", queue_id=queue_id, poll_time=poll_ms, born_time=0, order=order
-    )
+        consumer_group="cg", topic="Orders", queue_id=queue_id, poll_time=poll_ms, born_time=0, order=order,
+        attempt_id=attempt_id,
+    )  # fmt: skip
 
 
 def told(waiting: Future[RemotingCommand]) -> NotificationResponseHeader:
@@ -177,6 +180,16 @@ def test_a_notification_of_a_locked_queue_comes_when_it_is_free(
     assert told(submit(notification(0))).has_msg and not waits.done()
     assert ack(submit, one).code == ResponseCode.SUCCESS
     assert told(waits).has_msg
+
+
+def test_a_notification_knows_what_a_repeated_request_gets(submit: Call, orders: Store) -> None:
+    lost = found_in(submit(pop_header(0, order=True, count=2, attempt_id="a")).result(PATIENCE_S))
+    for attempt_id, has_msg in (("a", True), ("b", False), (None, False), ("", False)):
+        assert told(submit(notification(0, order=True, poll_ms=0, attempt_id=attempt_id))).has_msg is has_msg
+    for message in lost:
+        ack(submit, message)
+    submit(pop_header(0, order=True)).result(PATIENCE_S)
+    assert not told(submit(notification(0, order=True, poll_ms=0, attempt_id="a"))).has_msg
 
 
 def test_a_notification_ends_with_its_time_with_its_server_and_when_too_many_wait(

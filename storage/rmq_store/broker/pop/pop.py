@@ -241,18 +241,28 @@ class Pop:
         assert isinstance(changed, Given)
         return str(ReceiptHandle.of(changed, self._broker_name))
 
-    def rest(self, group: str, topic: str, *, queue_id: int | None = None, in_order: bool = False) -> int:
+    def rest(
+        self,
+        group: str,
+        topic: str,
+        *,
+        queue_id: int | None = None,
+        in_order: bool = False,
+        attempt_id: str | None = None,
+    ) -> int:
         """How many messages the group could receive now, as far as this process knows: 0 or more. New messages count
         although a filter may skip them, and one counts for all that are visible again. A queue whose committed offset
-        another program moved counts from there. It takes no lock, and writes nothing. `queue_id` and `in_order` as for
-        `receive`. Raises UsageError, UnknownTopicError and CorruptionError as `receive`.
+        another program moved counts from there. It takes no lock, and writes nothing. `queue_id`, `in_order` and
+        `attempt_id` as for `receive`. Raises UsageError, UnknownTopicError and CorruptionError as `receive`.
         """
         pops = self._of(group, topic)
         ranges = self._queues.ranges(topic, _queue_ids(topic, self._topics.get(topic).read_queue_nums, queue_id))
         look, state, now_ms = self._look(group, topic), pops.journal.state, self._clock()
         if queue_id is None and not in_order:
             return look.rest(state, ranges, now_ms)
-        return look.rest_of_queues(state, ranges, now_ms, frozenset(pops.damaged), in_order=in_order)
+        attempt_key = _attempt_key(attempt_id) if in_order and attempt_id else 0
+        damaged = frozenset(pops.damaged)
+        return look.rest_of_queues(state, ranges, now_ms, damaged, in_order=in_order, attempt_key=attempt_key)
 
     def peek(
         self, group: str, topic: str, max_messages: int, *, queue_id: int | None = None, bytes_max: int = BYTES_MAX

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Set
 from rmq_store.broker.metadata.offsets import OffsetTable
 from rmq_store.broker.pop.pop_messages import Damaged, StoredRow, TopicReader
 from rmq_store.broker.pop.pop_state import Given, Key, PopState, Position
-from rmq_store.broker.pop.pop_take import Take, Wish, is_locked
+from rmq_store.broker.pop.pop_take import Take, Wish, is_locked, is_repeated
 from rmq_store.protocol.results import QueueRange
 
 
@@ -28,12 +28,22 @@ class PopLook:
         return sum(self._new(state, ranges).values()) + state.has_visible(now_ms)
 
     def rest_of_queues(
-        self, state: PopState, ranges: Mapping[int, QueueRange], now_ms: int, damaged: Set[Key], *, in_order: bool
+        self,
+        state: PopState,
+        ranges: Mapping[int, QueueRange],
+        now_ms: int,
+        damaged: Set[Key],
+        *,
+        in_order: bool,
+        attempt_key: int = 0,
     ) -> int:
-        """The same of some queues, or of those that are not locked; it goes through all messages in flight."""
+        """The same of some queues, or of those that are not locked, and what an earlier attempt got, as `Wish` has it.
+        It goes through all messages in flight.
+        """
         given, rest = state.by_queue(), 0
         for queue_id, count in self._new(state, ranges).items():
             known = given.get(queue_id, [])
+            rest += sum(is_repeated(one, attempt_key, now_ms) for one in known)
             if not (in_order and is_locked(known, now_ms, damaged)):
                 rest += count + any(one.visible_at_ms <= now_ms for one in known)
         return rest

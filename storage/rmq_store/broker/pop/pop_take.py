@@ -92,9 +92,7 @@ class Take:
             self._take_new(queue_id, ranges[queue_id])  # none, if one that comes before has found no room
 
     def _is_repeated(self, given: Given) -> bool:
-        """Whether an earlier attempt of this receive got the message, and it is still in flight."""
-        key = self._wish.attempt_key
-        return key != 0 and given.attempt_key == key and given.visible_at_ms > self._now_ms
+        return is_repeated(given, self._wish.attempt_key, self._now_ms)
 
     def _take_again(self, visible: Sequence[Given]) -> None:
         for given in visible:
@@ -157,6 +155,11 @@ class Take:
     def _given(self, row: StoredRow | Damaged, attempt: int, version: int) -> Given:
         """Visible at once."""
         return Given(row.queue_id, row.queue_offset, attempt, version, row.commit_log_offset, self._now_ms, 0)
+
+
+def is_repeated(given: Given, attempt_key: int, now_ms: int) -> bool:
+    """Whether an earlier attempt of this receive got the message, and it is still in flight."""
+    return attempt_key != 0 and given.attempt_key == attempt_key and given.visible_at_ms > now_ms
 
 
 def is_exhausted(given: Given, attempts_max: int | None) -> bool:

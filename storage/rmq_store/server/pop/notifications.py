@@ -41,7 +41,13 @@ class NotificationProcessor:
 
     def _has_some(self, held: HeldNotification) -> bool:
         share = held.key
-        rest = self._served.store.pop.rest(share.group, share.topic, queue_id=share.one_queue, in_order=share.in_order)
+        rest = self._served.store.pop.rest(
+            share.group,
+            share.topic,
+            queue_id=share.one_queue,
+            in_order=share.in_order,
+            attempt_id=held.header.attempt_id,
+        )
         return rest > 0
 
     def _answer(self, held: HeldNotification, *, has_some: bool, is_full: bool = False) -> RemotingCommand:
