@@ -69,8 +69,8 @@ class Armed:
             (Connection, "_flush"): self._writing,
         }
         calls = (
-            (Store, "send"), (Store, "send_all"), (Store, "commit_offsets"), (Transactions, "prepare"),
-            (Transactions, "end"), (Retry, "send_back"), (Pop, "ack"),
+            (Store, "send"), (Store, "send_all"), (Store, "commit_offsets"), (Store, "recall_message"),
+            (Transactions, "prepare"), (Transactions, "end"), (Retry, "send_back"), (Pop, "ack"),
         )  # fmt: skip
         with ExitStack() as patches:
             patches.enter_context(watched(self._operation))

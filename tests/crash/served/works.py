@@ -22,8 +22,8 @@ INVISIBLE_MS: Final = 12 * HOUR_MS
 LATER_MS: Final = 24 * HOUR_MS
 """After so long everything that is delayed is due, and nothing that was received is hidden."""
 
-SENT, BATCHED, HALVES, PAID, REFUSED, FAILED, RECEIVED, READ = (
-    "Sent", "Batched", "Halves", "Paid", "Refused", "Failed", "Received", "Read"
+SENT, BATCHED, HALVES, PAID, REFUSED, FAILED, RECEIVED, READ, RECALLED = (
+    "Sent", "Batched", "Halves", "Paid", "Refused", "Failed", "Received", "Read", "Recalled"
 )  # fmt: skip
 GROUP: Final = "readers"
 PRODUCERS: Final = "payers"
@@ -34,12 +34,15 @@ Request = tuple[int, dict[str, object], bytes]
 
 
 class Prepared(NamedTuple):
-    """What the store has before a life: places of half messages and of messages, and receipt handles, by request."""
+    """What the store has before a life: places of half messages and of messages, receipt handles, and recall handles of
+    timers, by request.
+    """
 
     commits: list[tuple[int, int]]
     rollbacks: list[tuple[int, int]]
     failed: list[int]
     handles: list[str]
+    timers: list[str]
 
 
 class Found(NamedTuple):
@@ -50,22 +53,25 @@ class Found(NamedTuple):
 
 
 class Work(NamedTuple):
-    """`once`: a repetition of a request that was carried out has no second effect."""
+    """`once`: a repetition of a request that was carried out has no second effect. `again`: answered requests are
+    repeated, too, and must be answered with success once more.
+    """
 
     name: str
     once: bool
     request: Callable[[Prepared, int], Request]
     look: Callable[[Store], Found]
+    again: bool = False
 
 
 def prepare(store: Store) -> Prepared:
-    """Make the topics, and what ends, send-backs and acknowledgements are about. The last message of `RECEIVED` is
-    received, and nobody acknowledges it.
+    """Make the topics, and what ends, send-backs, acknowledgements and recalls are about. The last message of
+    `RECEIVED` is received, and nobody acknowledges it. Nobody recalls the last timer.
     """
     from rmq_store import Message
     from rmq_store.broker.metadata.groups import SubscriptionGroup
 
-    for topic in (SENT, BATCHED, HALVES, PAID, REFUSED, FAILED, RECEIVED):
+    for topic in (SENT, BATCHED, HALVES, PAID, REFUSED, FAILED, RECEIVED, RECALLED):
         store.create_topic(topic, queue_count=1)
     store.create_topic(READ, queue_count=REQUESTS)
     store.create_group(SubscriptionGroup(GROUP))
@@ -80,10 +86,15 @@ def prepare(store: Store) -> Prepared:
     store.send_all([Message(RECEIVED, body(number), queue_id=0) for number in range(REQUESTS + 1)])
     store.send_all([Message(READ, b"a", queue_id=number) for number in range(REQUESTS) for _ in range(OFFSET)])
     received = store.pop.receive(GROUP, RECEIVED, REQUESTS + 1, INVISIBLE_MS, init_mode=_from_first())
+    due = {"TIMER_DELIVER_MS": str(store.clock() + HOUR_MS)}
+    timers = [
+        store.send(Message(RECALLED, body(number), queue_id=0, properties=due)).recall_handle
+        for number in range(REQUESTS + 1)
+    ]
     handles = {one.row.column("body")[0].as_py(): one.receipt_handle for one in received}
     return Prepared(
         halves(PAID), halves(REFUSED), [sent.commit_log_offset for sent in failed],
-        [handles[body(number)] for number in range(REQUESTS)],
+        [handles[body(number)] for number in range(REQUESTS)], [str(handle) for handle in timers],
     )  # fmt: skip
 
 
@@ -145,6 +156,11 @@ def _ack(prepared: Prepared, number: int) -> Request:
         "offset": number,
     }  # fmt: skip
     return RequestCode.ACK_MESSAGE, fields, b""
+
+
+def _recall(prepared: Prepared, number: int) -> Request:
+    fields = {"topic": RECALLED, "recallHandle": prepared.timers[number], "producerGroup": PRODUCERS}
+    return RequestCode.RECALL_MESSAGE, fields, b""
 
 
 # -- effects ----------------------------------------------------------------------------------------------------------
@@ -224,6 +240,15 @@ def _acknowledged(store: Store) -> Found:
     return Found([1 - again[body(number)] for number in range(REQUESTS)], wrong)
 
 
+def _recalled(store: Store) -> Found:
+    """All timers are due, and those that were not taken back are delivered once."""
+    store.schedule.deliver_due()
+    delivered = _bodies(store, RECALLED)
+    wrong = [] if delivered[body(REQUESTS)] == 1 else ["a timer that nobody has recalled is not delivered"]
+    wrong += ["a timer is delivered twice"] if max(delivered.values(), default=0) > 1 else []
+    return Found([1 - delivered[body(number)] for number in range(REQUESTS)], wrong)
+
+
 def _by_request(found: Counter[bytes]) -> list[int]:
     return [found[body(number)] for number in range(REQUESTS)]
 
@@ -242,4 +267,5 @@ WORKS: Final = (
     Work("a rollback", True, lambda made, number: _end(made.rollbacks, number, ROLLBACK), _rolled_back),
     Work("an offset", True, _commit_offset, _offsets),
     Work("an acknowledgement", True, _ack, _acknowledged),
+    Work("a recall", True, _recall, _recalled, again=True),
 )

@@ -78,7 +78,7 @@ class Recalls:
         """Take one timer back; False: it was delivered."""
         while True:
             watermark = Watermark.of(self._writer.newest_unit(purposes.TIMER, str(queue_id)))
-            if self._is_recalled(queue_id, queue_offset):
+            if self._is_recalled(queue_id, queue_offset, watermark.start):
                 if self._log.sync_flush:  # by somebody who may not have seen it on disk
                     self._writer.flush()
                 return True
@@ -91,11 +91,18 @@ class Recalls:
             if self._writer.append_unit([record], replace(unit, row_count=1), expect=watermark.number) is not None:
                 return True
 
-    def _is_recalled(self, queue_id: int, queue_offset: int) -> bool:
+    def _is_recalled(self, queue_id: int, queue_offset: int, waits_from: int) -> bool:
+        """Whether the timer was taken back. What lies below `waits_from` waits no more and is forgotten: a repetition
+        that is so late reads all records again.
+        """
         with self._guard.entered():
             recalled = self._recalled[queue_id]
+            if queue_offset < waits_from:
+                recalled = RecalledTimers(self._log, queue_id)
             recalled.read_on(self._log.writing_page.appended_end)
-            return bool(recalled.contains(np.array([queue_offset])).any())
+            is_recalled = bool(recalled.contains(np.array([queue_offset])).any())
+            self._recalled[queue_id].forget_below(waits_from)
+            return is_recalled
 
     def _find(self, handle: RecallHandle) -> list[tuple[int, int]]:
         """Queue and offset of the timers of this handle: of those that may wait, otherwise of all that are left."""

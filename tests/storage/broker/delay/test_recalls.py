@@ -171,6 +171,24 @@ def test_a_repeated_recall_does_nothing_and_succeeds(parking: Any) -> None:
         store.recall_message("T", taken)
 
 
+def test_recalls_whose_time_has_passed_are_forgotten_and_answered_as_before(parking: Any) -> None:
+    with parking.open() as store:
+        old = [timer(parking, store, b"%d" % number) for number in range(3)]
+        timer(parking, store, b"kept")
+        for handle in old:
+            store.recall_message("T", handle)
+        parking.now_ms += HOUR
+        store.schedule.deliver_due()
+        new = timer(parking, store, b"new")
+        for handle in (new, *old, new):
+            store.recall_message("T", handle)
+        kept = sum(len(recalled.offsets) for recalled in store._recalls._recalled)
+        assert kept == 1
+        parking.now_ms += HOUR
+        store.schedule.deliver_due()
+        assert parking.bodies(store) == [b"kept"]
+
+
 def test_all_copies_of_a_send_that_was_repeated_are_taken_back(parking: Any) -> None:
     with parking.open() as store:
         for _ in range(2):
