@@ -6,7 +6,6 @@ told from the others by its opaque.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
@@ -66,7 +65,7 @@ class Armed:
             (WorkerPool, "submit"): self._queueing,
             (Dispatcher, "run"): self._running,
             (Connection, "send"): self._answering,
-            (Connection, "_flush"): self._writing,
+            (Connection, "_write"): self._writing,
         }
         calls = (
             (Store, "send"), (Store, "send_all"), (Store, "commit_offsets"), (Store, "recall_message"),
@@ -138,15 +137,15 @@ class Armed:
             self._answer = encode_command(command)
         send(connection, command)
 
-    def _writing(self, flush: Callable[..., None], connection: Any) -> None:
-        written = b"".join(connection._outgoing)
-        at = written.find(self._answer) if self._answer else -1
+    def _writing(self, write: Callable[..., int], connection: Any, data: bytes) -> int:
+        at = data.find(self._answer) if self._answer else -1
         if at >= 0 and self._point == HALF:
-            os.write(connection._transport.get_extra_info("socket").fileno(), written[: at + len(self._answer) // 2])
+            write(connection, data[: at + len(self._answer) // 2])
             die()
-        flush(connection)
+        taken = write(connection, data)
         if at >= 0:  # also if it has come by none of the points before: then it was answered too early
             die()
+        return taken
 
 
 def _around(call: Callable[..., Any], wrap: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -21,6 +22,8 @@ from rmq_store.server.transport.limits import ListenerLimits
 from rmq_store.server.transport.working_bytes import Charge, WorkingBytes
 
 _log: Final = logging.getLogger(__name__)
+
+_NONE: Final = -1
 
 _Pause: TypeAlias = Literal["unread answers", "requests in work", "server is full"]
 
@@ -43,9 +46,10 @@ class ConnectionOwner(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """Frames in, requests out; answers of any thread are written in the thread of the loop.
+    """Frames in, requests out. The thread that has an answer writes it, as far as the socket takes it; the thread of
+    the loop writes what is left, and all answers under TLS.
 
-    `Peer` of the requests. An answer that waits for its thread costs no task and no lock of asyncio.
+    `Peer` of the requests. To wake up the loop for each answer would cost as much as to make the answer.
     """
 
     def __init__(self, owner: ConnectionOwner, loop: asyncio.AbstractEventLoop) -> None:
@@ -54,9 +58,13 @@ class Connection(asyncio.Protocol):
         self._decoder = self._new_decoder()
         self._transport: asyncio.Transport | None = None
         self._outgoing: deque[bytes] = deque()
-        self._turn = threading.Lock()
+        # Held while answers are written: they follow each other whole. The descriptor is not closed meanwhile.
+        self._writing = threading.Lock()
         self._is_flushing = False
         self._outgoing_bytes = 0
+        self._transport_has_bytes = False
+        self._descriptor = _NONE
+        self._turn = threading.Lock()
         self._incoming_bytes = 0
         self._in_work = 0
         self._pauses: set[_Pause] = set()
@@ -74,6 +82,9 @@ class Connection(asyncio.Protocol):
         host, port, *_ = transport.get_extra_info("peername") or ("", 0)
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._transport.set_write_buffer_limits(high=self._owner.limits.unsent_bytes_max)
+        socket = transport.get_extra_info("socket")
+        if socket is not None and transport.get_extra_info("sslcontext") is None:
+            self._descriptor = socket.fileno()
         if not self._owner.opened(self):
             self._transport.abort()
         elif self._owner.working.is_full:
@@ -110,7 +121,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """As asyncio calls it."""
         self._transport = None
-        with self._turn:
+        with self._writing:
+            self._descriptor = _NONE  # asyncio closes it next
             self._outgoing.clear()
         self._owner.incomplete.keep(self, 0)
         self._owner.closed(self)
@@ -123,7 +135,11 @@ class Connection(asyncio.Protocol):
     def send(self, command: RemotingCommand) -> None:
         """As `Peer.send`."""
         data = encode_command(command, self._owner.limits.frame_bytes_max)
-        with self._turn:
+        with self._writing:
+            if not self._is_flushing and not self._transport_has_bytes:
+                data = data[self._write(data) :]
+                if not data:
+                    return
             self._outgoing.append(data)
             self._outgoing_bytes += len(data)
             if self._is_flushing:
@@ -176,19 +192,31 @@ class Connection(asyncio.Protocol):
         limits = self._owner.limits
         return FrameDecoder(limits.frame_bytes_max, max_header_bytes=limits.header_bytes_max, keeps_room=False)
 
+    def _write(self, data: bytes) -> int:
+        """Write to the socket at once, in any thread; returns how many bytes it has taken. 0 also if it is broken or
+        closed: the loop finds that out.
+        """
+        if self._descriptor == _NONE:
+            return 0
+        try:
+            return os.write(self._descriptor, data)
+        except OSError:
+            return 0
+
     def _flush(self) -> None:
-        with self._turn:
+        with self._writing:
             self._is_flushing = False
             pieces = list(self._outgoing)
             self._outgoing.clear()
             size, self._outgoing_bytes = self._outgoing_bytes, 0
-        if self._transport is None or self._transport.is_closing():
-            return
-        if self._transport.get_write_buffer_size() + size > self._owner.limits.unread_bytes_max:
-            _log.warning("%s: does not read its answers; the connection is closed", self.address)
-            self._transport.abort()
-            return
-        self._transport.writelines(pieces)
+            if self._transport is None or self._transport.is_closing():
+                return
+            if self._transport.get_write_buffer_size() + size > self._owner.limits.unread_bytes_max:
+                _log.warning("%s: does not read its answers; the connection is closed", self.address)
+                self._transport.abort()
+                return
+            self._transport.writelines(pieces)
+            self._transport_has_bytes = self._transport.get_write_buffer_size() > 0
 
     def _take(self, command: RemotingCommand, size: int) -> None:
         """Give a request to the server, and count it until it is done."""
