@@ -90,7 +90,7 @@ class LocalBroker:
             raise self._answers.error(ResponseCode.NO_PERMISSION, reason)
         with self._answers.answering():
             result = self.store.send(
-                replace(message, queue_id=queue_id),
+                message if message.queue_id == queue_id else replace(message, queue_id=queue_id),
                 sys_flag=sys_flag,
                 lock_timeout_ms=min(timeout_ms, PAGE_CACHE_BUSY_MS),
                 flush_timeout_ms=timeout_ms,
@@ -111,7 +111,7 @@ class LocalBroker:
         self._check_send(messages[0].topic, queue_id)
         with self._answers.answering():
             results = self.store.send_all(
-                [replace(message, queue_id=queue_id) for message in messages],
+                [one if one.queue_id == queue_id else replace(one, queue_id=queue_id) for one in messages],
                 lock_timeout_ms=min(timeout_ms, PAGE_CACHE_BUSY_MS),
                 flush_timeout_ms=timeout_ms,
                 born_host=born_host,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,7 +20,6 @@ from rmq_store.errors import UsageError
 from rmq_store.format.batches.frame_encoder import EncodeOptions, encode_batch
 from rmq_store.format.batches.input_columns import as_type
 from rmq_store.format.bytes.gather import all_are
-from rmq_store.format.frames.message import Message
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import UniqueIdGenerator
 from rmq_store.format.text.names import validate_topic
@@ -165,35 +164,6 @@ def _queues(topics: pa.DictionaryArray, queue_ids: np.ndarray) -> dict[str, int]
     ends = np.zeros(len(topics.dictionary), np.int64)
     ends[used // span] = used % span + 1  # they ascend: the last queue of each topic is what stays
     return dict(zip(topics.dictionary.to_pylist(), ends.tolist(), strict=True))
-
-
-def rows_of(messages: Sequence[Message], unique_ids: Sequence[str]) -> pa.RecordBatch:
-    """Messages as rows of INPUT_SCHEMA, with their UNIQ_KEYs among the properties (control plane)."""
-    columns = {
-        "topic": [message.topic for message in messages],
-        "body": [message.body for message in messages],
-        "properties": [
-            list(message.stored_properties(unique_id).items())
-            for message, unique_id in zip(messages, unique_ids, strict=True)
-        ],
-        "flag": [message.flag for message in messages],
-        "bornTimestamp": [
-            None if message.born_timestamp_ms is None else message.born_timestamp_ms * 1000 for message in messages
-        ],
-        "shardingKey": [message.sharding_key for message in messages],
-        "queueId": [message.queue_id for message in messages],
-    }
-    try:
-        return pa.RecordBatch.from_pydict(columns, pa.schema([INPUT_SCHEMA.field(name) for name in columns]))
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError) as error:
-        if len(messages) == 1:
-            raise UsageError(f"it holds a value that cannot be stored: {error}") from error
-    for number, (message, unique_id) in enumerate(zip(messages, unique_ids, strict=True)):
-        try:
-            rows_of([message], [unique_id])
-        except UsageError as error:
-            raise UsageError(f"message {number}: {error}") from error
-    raise AssertionError
 
 
 def normalise(

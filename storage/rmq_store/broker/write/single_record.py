@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 
@@ -56,7 +57,7 @@ class OneMessageEncoder:
             topic,
             message.body,
             properties,
-            self._hosts if born_host is None else Hosts(born_host, self._host),
+            self._hosts if born_host is None else _packed(born_host, self._host),
             queue_id=queue_id,
             flag=message.flag,
             sys_flag=sys_flag,
@@ -82,3 +83,9 @@ class OneMessageEncoder:
             start, low, high = month_start_ms(now_ms), hour, hour + 3_600_000
             self._month = (start, low, high)
         return start
+
+
+@functools.lru_cache(maxsize=1024)
+def _packed(born: Host, store: Host) -> Hosts:
+    """The hosts of a client's messages. A client sends many, and to pack them takes as long as to make a frame."""
+    return Hosts(born, store)

@@ -7,13 +7,12 @@ import threading
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.metadata.topics import QUEUE_COUNT_MAX, TopicConfig, TopicTable
 from rmq_store.broker.rules.routing import AUTO_CREATE_QUEUE_MAX, Router
 from rmq_store.broker.write.disk_space import DiskSpace
-from rmq_store.broker.write.encoder import MessageEncoder, rows_of
+from rmq_store.broker.write.encoder import MessageEncoder
 from rmq_store.broker.write.flusher import Flusher
 from rmq_store.broker.write.page_release import PageRelease
 from rmq_store.broker.write.single_record import OneMessageEncoder
@@ -36,6 +35,7 @@ from rmq_store.format.text.ids import offset_message_id
 from rmq_store.format.text.names import PYRMQ_TIMER_TOPIC
 from rmq_store.format.text.recall_handle import RecallHandle
 from rmq_store.log.append.append import Appended, OneRecord, Unit, append, append_lock, append_one
+from rmq_store.log.append.append_records import append_records
 from rmq_store.log.append.flush import flush
 from rmq_store.log.append.group_append import GroupAppend
 from rmq_store.log.core.commit_log import CommitLog, leaves_no_lock
@@ -100,12 +100,9 @@ class Writer:
             status = SendStatus.FLUSH_DISK_TIMEOUT
         else:
             status = self._send_status(offset + record.size, flush_timeout_ms, message)
-        recall_handle = None
-        if record.topic == PYRMQ_TIMER_TOPIC:
-            recall_handle = self._recall_handle(message.topic, record.tags_code, unique_id)
         return SendResult(
             message.topic, queue_id, queue_offset, offset, unique_id, offset_message_id(self._host, offset), status,
-            recall_handle=recall_handle,
+            recall_handle=self._recall_handle_of(message.topic, record, unique_id),
         )  # fmt: skip
 
     @leaves_no_lock
@@ -123,36 +120,49 @@ class Writer:
             except UsageError as error:
                 raise UsageError(f"message {number}: {error}") from error
         self._space.check()
-        now_ms = self._log.clock()
-        unique_ids = [self._one.unique_id(message, now_ms) for message in messages]
-        with self._turn:
-            topics = self._topics.all()
-            encoder = MessageEncoder(self._config, topics, self._log.clock, keep_unique_key=True, born_host=born_host)
-            encoded = encoder.encode_all(rows_of(messages, unique_ids))
-        self._create_topics([(message.topic, 1) for message in messages])
+        encoded, missing = self._encoded(messages, born_host)
+        self._create_topics(missing)
         with append_lock(self._log, lock_timeout_ms):
-            appended = append(self._log, [encoded.frames])
+            places = append_records(self._log, [record for record, _, _ in encoded])
+            end = self._log.writing_page.appended_end
         # MessageBatch#generateFromList: the first message speaks for all.
-        status = self._send_status(appended.end, flush_timeout_ms, messages[0] if messages else None)
-        due_ms = _due_times(encoded.frames)
+        status = self._send_status(end, flush_timeout_ms, messages[0] if messages else None)
         return [
             SendResult(
                 message.topic, queue_id, queue_offset, offset, unique_id, offset_message_id(self._host, offset), status,
-                recall_handle=None if due is None else self._recall_handle(message.topic, due, unique_id),
+                recall_handle=self._recall_handle_of(message.topic, record, unique_id),
             )
-            for message, unique_id, queue_id, queue_offset, offset, due in zip(
-                messages,
-                unique_ids,
-                encoded.queue_ids.tolist(),
-                appended.queue_offsets.tolist(),
-                appended.offsets.tolist(),
-                due_ms,
-                strict=True,
+            for message, (record, unique_id, queue_id), (offset, queue_offset) in zip(
+                messages, encoded, places, strict=True
             )
         ]  # fmt: skip
 
-    def _recall_handle(self, topic: str, due_ms: int, unique_id: str) -> str:
-        return str(RecallHandle(topic, self._broker_name, due_ms, unique_id))
+    def _encoded(
+        self, messages: Sequence[Message], born_host: Host | None
+    ) -> tuple[list[tuple[OneRecord, str, int]], list[tuple[str, int]]]:
+        """The record, the unique id and the queue of each message; and topics that are missing, with the queues that
+        they need. UsageError: names the message.
+        """
+        now_ms = self._log.clock()
+        encoded, missing = [], []
+        with self._turn:
+            topics = self._topics.all()
+            router = self._routed(topics)
+            try:
+                for message in messages:
+                    queue_id = router.route_one(message.topic, message.sharding_key, message.queue_id)
+                    encoded.append((*self._one.encode(message, queue_id, now_ms, 0, born_host), queue_id))
+                    if message.topic not in topics:
+                        missing.append((message.topic, queue_id + 1))
+            except UsageError as error:
+                raise type(error)(f"message {len(encoded)}: {error}") from error
+        return encoded, missing
+
+    def _recall_handle_of(self, topic: str, record: OneRecord, unique_id: str) -> str | None:
+        """How a message of `topic` is taken back; None: it does not wait for a time of its own."""
+        if record.topic != PYRMQ_TIMER_TOPIC:
+            return None
+        return str(RecallHandle(topic, self._broker_name, record.tags_code, unique_id))
 
     def _send_status(self, end: int, timeout_ms: int | None, message: Message | None) -> SendStatus:
         """Under SYNC_FLUSH, wait for the disk up to `end`, unless the message has WAIT=false."""
@@ -418,17 +428,6 @@ class Writer:
         """
         ids = (queue_id for queue_id in self._log.views.queue_ids(topic) if queue_id < QUEUE_COUNT_MAX)
         return max(count, 1 + max(ids, default=-1))
-
-
-def _due_times(frames: pa.RecordBatch) -> list[int | None]:
-    """The delivery time of each row of ENCODED_SCHEMA that waits for one."""
-    topics = frames.column("topic")
-    if PYRMQ_TIMER_TOPIC not in topics.dictionary.to_pylist():  # a few
-        return [None] * frames.num_rows
-    due: list[int | None] = pc.if_else(
-        pc.equal(topics.cast(pa.string()), PYRMQ_TIMER_TOPIC), frames.column("tags_code"), None
-    ).to_pylist()
-    return due
 
 
 def _waits_for_disk(message: Message) -> bool:

@@ -168,7 +168,7 @@ def append(
             log.views.make_room_for_keys(now)
 
     with (
-        _AllOrNothing(log, start, end),
+        AllOrNothing(log, start, end),
         log.views.putting_keys(key_count),
         HelperThread() as helper,
         WriteBack(log.segments, start, wanted=log.sync_flush) as write_back,
@@ -198,7 +198,7 @@ def append(
             before, part = part, following
         _put_entries(log, part, groups.keys, now)
     assert part.layout.end == end
-    _commit(page, end, int(part.layout.offsets[-1]), now)
+    commit(page, end, int(part.layout.offsets[-1]), now)
     own = slice(1, -1) if unit else slice(None)
     return Appended(start, end, now, np.concatenate(offsets)[own], np.concatenate(queue_offsets)[own])
 
@@ -218,7 +218,7 @@ def append_one(log: CommitLog, record: OneRecord) -> tuple[int, int]:
     offset = start if size + BLANK_BYTES <= room else start + room
     end = offset + size
     queue_offset = log.next_queue_offset(topic, queue_id, start)
-    with _AllOrNothing(log, start, end):
+    with AllOrNothing(log, start, end):
         now = log.clock()
         complete_frame(frame, queue_offset, offset, now, crc_property=log.crc_property)
         if offset > start:
@@ -229,12 +229,12 @@ def append_one(log: CommitLog, record: OneRecord) -> tuple[int, int]:
         views.queue(topic, queue_id).put_one(queue_offset, offset, size, now + delay_ms if delay_ms > 0 else tags_code)
         if views.index is not None:
             views.index.put_one(key_hashes, offset, now)
-    _commit(page, end, offset, now)
+    commit(page, end, offset, now)
     log.remember_next(topic, queue_id, queue_offset + 1, start, end)
     return offset, queue_offset
 
 
-class _AllOrNothing:
+class AllOrNothing:
     """A3: declare the intent of [start, end) for a `with` block; if that fails, take back what it wrote."""
 
     __slots__ = ("_end", "_log", "_start")
@@ -260,7 +260,7 @@ class _AllOrNothing:
             raise durable.translate(error, self._log.root) from error
 
 
-def _commit(page: StatePage, end: int, last_record: int, now: int) -> None:
+def commit(page: StatePage, end: int, last_record: int, now: int) -> None:
     """A7. A death before the other two words are written leaves old ones: the next opener just has more work."""
     page.appended_end = end
     page.last_record = last_record

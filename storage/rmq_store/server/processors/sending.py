@@ -71,7 +71,7 @@ class SendProcessor:
             return self._send_to_retry(request, header)
         queue_id, born, is_half = self._queue_id(header), Host.parse(request.peer.address), False
         if header.batch or request.command.code == RequestCode.SEND_BATCH_MESSAGE:
-            messages = list(_members(header, request.command.body))
+            messages = list(_members(header, request.command.body, queue_id))
             if not messages:
                 raise refusal(ResponseCode.MESSAGE_ILLEGAL, "a batch without a message")
             result = self._served.broker.send_batch(
@@ -83,7 +83,7 @@ class SendProcessor:
             if REPLY_TO_CLIENT in properties:  # whoever replies reads it there (MessageUtil.createReplyMessage)
                 properties[CLUSTER] = self._served.cluster_name
             result = self._served.broker.send(
-                _message(header, request.command.body, properties, header.flag),
+                _message(header, request.command.body, properties, header.flag, queue_id=queue_id),
                 queue_id,
                 self._timeout_ms,
                 header.producer_group,
@@ -177,14 +177,16 @@ def place_of(
 
 
 def _message(
-    header: SendMessageRequestHeader, body: bytes, properties: dict[str, str], flag: int, *, topic: str | None = None
-) -> Message:
+    header: SendMessageRequestHeader, body: bytes, properties: dict[str, str], flag: int, *,
+    topic: str | None = None, queue_id: int | None = None,
+) -> Message:  # fmt: skip
     return Message(
-        topic or header.topic, body, properties=properties, flag=flag, born_timestamp_ms=header.born_timestamp
-    )
+        topic or header.topic, body, properties=properties, flag=flag, queue_id=queue_id,
+        born_timestamp_ms=header.born_timestamp,
+    )  # fmt: skip
 
 
-def _members(header: SendMessageRequestHeader, body: bytes) -> Iterator[Message]:
+def _members(header: SendMessageRequestHeader, body: bytes, queue_id: int) -> Iterator[Message]:
     """The messages of a batch (MessageDecoder.decodeMessages). MQBrokerError 13: the body is torn."""
     at = 0
     while at < len(body):
@@ -199,7 +201,7 @@ def _members(header: SendMessageRequestHeader, body: bytes) -> Iterator[Message]
         if properties + properties_length > at + total:
             raise _torn(at)
         parsed = parse_properties(body[properties : properties + properties_length])
-        yield _message(header, body[text : text + length], parsed, flag)
+        yield _message(header, body[text : text + length], parsed, flag, queue_id=queue_id)
         at += total
 
 
