@@ -5,6 +5,7 @@ Frames that follow each other in the log are copied together. Source: DefaultMes
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -13,6 +14,7 @@ import numpy as np
 
 from rmq_store.broker.filter.tags import TagFilter
 from rmq_store.broker.read.queue_reader import damaged_entry
+from rmq_store.errors import CorruptQueueError
 from rmq_store.format.frames.frame_check import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2
 from rmq_store.format.views.consume_queue import PRE_BLANK_SIZE
 from rmq_store.log.core.commit_log import CommitLog
@@ -23,6 +25,8 @@ _ENTRY: Final = struct.Struct(">qiq")
 # Total size, magic, CRC of the body, queue id, flag, queue offset.
 _HEAD: Final = struct.Struct(">iiiiiq")
 _MAGICS: Final = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)
+# No offset that an entry can hold lies in the segment that begins there.
+_NOWHERE: Final = 1 << 64
 
 
 class FrameRange(NamedTuple):
@@ -59,17 +63,39 @@ class QueueFrames:
         if tags is not None or self._log.accepted_damage:
             rows = self._wanted(entries, tags)
             entries = entries[rows]
-        found: list[tuple[int, int, int]] = []  # queue offset, offset in the log, size
-        size_bytes = 0
+        segments, segment_bytes = self._log.segments, self._log.segments.size_bytes
+        data: mmap.mmap | bytes = b""
+        base = _NOWHERE
+        # Frames that were copied; and the piece of `data` that is to be copied next.
+        pieces: list[bytes] = []
+        first = last = 0
+        count = size_bytes = last_row = 0
         for row, (log_offset, size, _) in zip(rows, _ENTRY.iter_unpack(entries.tobytes()), strict=True):
             if size == PRE_BLANK_SIZE:
                 continue
             size_bytes += size
-            if found and (len(found) >= count_max or size_bytes > bytes_max):
-                behind = found[-1][0] + 1
+            if count and (count >= count_max or size_bytes > bytes_max):
+                behind = start + last_row + 1
                 break
-            found.append((start + row, log_offset, size))
-        return FrameRange(queue, self._copy(topic, queue_id, found), len(found), behind)
+            count, last_row = count + 1, row
+            at = log_offset - base
+            if at != last or at >= segment_bytes:
+                pieces.append(data[first:last])
+                if not 0 <= at < segment_bytes:
+                    base = segments.base_of(log_offset)
+                    data, at = segments.open(base).map, log_offset - base
+                first = at
+            last = at + size
+            if size < _HEAD.size or last > segment_bytes:
+                raise self._damaged(topic, queue_id, start + row)
+            says, magic, _, says_queue, _, says_offset = _HEAD.unpack_from(data, at)
+            if says != size or says_queue != queue_id or says_offset != start + row or magic not in _MAGICS:
+                raise self._damaged(topic, queue_id, start + row)
+        pieces.append(data[first:last])
+        return FrameRange(queue, b"".join(pieces), count, behind)
+
+    def _damaged(self, topic: str, queue_id: int, queue_offset: int) -> CorruptQueueError:
+        return damaged_entry(self._log, topic, queue_id, queue_offset, "points to no frame of this queue and offset")
 
     def _wanted(self, entries: np.ndarray, tags: TagFilter | None) -> list[int]:
         """The rows that `tags` may match, and that do not lie in accepted damage."""
@@ -78,29 +104,3 @@ class QueueFrames:
             wanted &= tags.may_match(entries["tags_code"])
         rows: list[int] = np.flatnonzero(wanted).tolist()
         return rows
-
-    def _copy(self, topic: str, queue_id: int, places: list[tuple[int, int, int]]) -> bytes:
-        """The frames, those that follow each other in a segment in one piece."""
-        pieces = []
-        segment_bytes = self._log.segments.size_bytes
-        base, data, first, last = 0, None, 0, 0
-        for queue_offset, log_offset, size in places:
-            if data is None or not 0 <= log_offset - base < segment_bytes:
-                if data is not None:
-                    pieces.append(data[first:last])
-                base = self._log.segments.base_of(log_offset)
-                data = self._log.segments.open(base).map
-                first = last = log_offset - base
-            at = log_offset - base
-            if at != last:
-                pieces.append(data[first:last])
-                first = at
-            last = at + size
-            is_inside = _HEAD.size <= size <= segment_bytes - at
-            says = _HEAD.unpack_from(data, at) if is_inside else None
-            if says is None or says[0::3] != (size, queue_id) or says[5] != queue_offset or says[1] not in _MAGICS:
-                what = "points to no frame of this queue and offset"
-                raise damaged_entry(self._log, topic, queue_id, queue_offset, what)
-        if data is not None:
-            pieces.append(data[first:last])
-        return b"".join(pieces)
