@@ -5,17 +5,21 @@ from __future__ import annotations
 import functools
 import os
 import random
+from typing import Final
 
 from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.rules.delay import DelayRules, Destination, destination_of
+from rmq_store.broker.rules.timer import TIMER_PROPERTY_SET
 from rmq_store.errors import UsageError
 from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS
 from rmq_store.format.frames.message import Message
 from rmq_store.format.frames.one_frame import Hosts, encode_one
-from rmq_store.format.properties.property_string import UNIQUE_KEY
+from rmq_store.format.properties.property_string import DELAY_TIME_LEVEL, UNIQUE_KEY
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import UniqueIdGenerator, month_start_ms
 from rmq_store.log.append.append import OneRecord
+
+_DELAYING: Final = TIMER_PROPERTY_SET | {DELAY_TIME_LEVEL}
 
 
 class OneMessageEncoder:
@@ -52,7 +56,9 @@ class OneMessageEncoder:
             raise UsageError(f"the body has {len(message.body)} bytes, more than maxMessageSize={limit}")
         unique_id = self.unique_id(message, now_ms)
         stored = message.stored_properties(unique_id)
-        topic, queue_id, properties, delay_ms, tags_code = self._destination(message, stored, queue_id, now_ms)
+        topic, properties, delay_ms, tags_code = message.topic, stored, 0, None
+        if message.delay_level or not _DELAYING.isdisjoint(stored):  # for most messages one look is enough
+            topic, queue_id, properties, delay_ms, tags_code = self._destination(message, stored, queue_id, now_ms)
         frame, key_hashes, tags_hash = encode_one(
             topic,
             message.body,
