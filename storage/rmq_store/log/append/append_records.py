@@ -86,11 +86,12 @@ def _pieces(
     records: Sequence[OneRecord], offsets: Sequence[int], start: int, segment_bytes: int
 ) -> Iterator[tuple[int, bytes]]:
     """What is written, in log order: the records of each segment in one piece, a blank frame where a segment ends."""
-    at, piece = start, []
+    at, piece = start, list[bytearray]()
     for record, offset in zip(records, offsets, strict=True):
         if offset > start:
             yield at, b"".join([*piece, _BLANK.pack(offset - start, BLANK_MAGIC)])
-            at, piece = offset, []
+            at = offset
+            piece.clear()
         piece.append(record.frame)
         start = offset + len(record.frame)
     yield at, b"".join(piece)
