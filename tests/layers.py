@@ -13,6 +13,8 @@ from typing import Final
 
 # Part of rmq_store -> the parts that it may import. Every part may also import itself.
 LAYERS: Final[dict[str, set[str]]] = {
+    # What takes long to load, loaded when it is used. Every part may import it.
+    "late": set(),
     "errors": set(),
     # Of public methods: checked against the types that they declare.
     "argument_types": set(),
@@ -51,6 +53,10 @@ LAYERS: Final[dict[str, set[str]]] = {
         "_native",
     },
 }  # fmt: skip
+
+for _allowed in LAYERS.values():
+    _allowed.add("late")
+LAYERS["late"].clear()
 
 # The command and the public names may use all of the parts.
 FREE: Final = ("cli", "cluster", "__init__")

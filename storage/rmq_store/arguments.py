@@ -30,13 +30,15 @@ C = TypeVar("C")
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function so that its arguments are checked first."""
-    names = list(inspect.signature(function).parameters)
+    # Both are filled by the first call: a program imports hundreds of these functions, and calls a few.
+    names: list[str] = []
     converters: dict[str, Converter] = {}
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if not converters:  # the types may be of modules that are not imported before
-            converters.update(converters_of(function))
+            names[:] = inspect.signature(function).parameters
+            converters.update(converters_of(function))  # last: another thread looks whether it is there
         positional = list(args)
         for place, (name, value) in enumerate(zip(names, args, strict=False)):
             if name in converters:
@@ -115,7 +117,10 @@ def _converted(name: str, value: object, convert: Converter) -> Any:
 
 
 def _takes_arguments(function: Callable[..., Any]) -> bool:
-    return len(inspect.signature(function).parameters) > 1
+    # As len(inspect.signature(function).parameters) > 1 in a twentieth of the time: every import asks this.
+    code = inspect.unwrap(function).__code__
+    rest = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return code.co_argcount + code.co_kwonlyargcount + rest > 1
 
 
 _of_fields: dict[type, dict[str, Converter]] = {}

@@ -23,11 +23,11 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 
 from rmq_store.errors import REPAIR_MOVES_IT_AWAY, NotAStoreError, development_version
 from rmq_store.files import durable
+from rmq_store.late.dataclasses import dataclass
 
 _RECORD = struct.Struct("<8sqqqqqq40sqqq")
 _CRC = struct.Struct("<I")

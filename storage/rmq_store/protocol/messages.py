@@ -7,12 +7,12 @@ Sources: MessageQueue.java, MessageExt.java, PullResult.java.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 import pyarrow as pa
 
 from rmq_store.format.properties.property_string import KEYS, TAGS
+from rmq_store.late.dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, order=True)

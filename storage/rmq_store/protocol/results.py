@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
+
+from rmq_store.late.dataclasses import dataclass
 
 
 class QueueRange(NamedTuple):

@@ -5,9 +5,9 @@ Sources: LocalTransactionState.java, TransactionSendResult.java, EndTransactionR
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.messages import MessageExt
 from rmq_store.protocol.results import SendResult
 

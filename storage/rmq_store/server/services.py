@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.server.access.request_check import refuse_always
 from rmq_store.server.access.request_rights import RIGHTS, Change

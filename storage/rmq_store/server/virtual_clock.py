@@ -6,12 +6,12 @@ RocketMQ has no such request. Its code spells RMQ (0x524D51), far from all codes
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from rmq_store.broker.store.store import Store
 from rmq_store.clock import ClockFile
 from rmq_store.errors import UsageError
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import RequestHeader, ResponseHeader

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
 from rmq_store.bridge.record_batches.schema import Fetched
+from rmq_store.late.dataclasses import dataclass
 
 
 class Partition(NamedTuple):

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 from rmq_store.errors import UsageError
+from rmq_store.late.dataclasses import dataclass
 
 CLIENT_ID: Final = "pyspark-rmq-mirror"
 

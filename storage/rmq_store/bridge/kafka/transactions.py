@@ -16,7 +16,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from kafka import errors
@@ -32,6 +31,7 @@ from rmq_store.errors import (
     RecordRefusedError,
     StoreError,
 )
+from rmq_store.late.dataclasses import dataclass
 
 _ALL_REPLICAS: Final = -1
 # A topic that was made a moment ago has leaders that do not know it yet.

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.bridge.records.to_rmq import MESSAGES_SCHEMA
 from rmq_store.format.properties import property_string as names
+from rmq_store.late.arrow_compute import pc
 
 _COLUMNS = (("tags", names.TAGS), ("keys", names.KEYS), ("shardingKey", names.SHARDING_KEY))
 _SEPARATORS_BYTES = 2

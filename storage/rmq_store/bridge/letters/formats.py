@@ -21,10 +21,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.bridge.letters.header_rows import parents, without_headers
 from rmq_store.format.bytes.utf8 import decode_utf8
+from rmq_store.late.arrow_compute import pc
 
 LETTERS_SCHEMA: Final = pa.schema(
     [

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.bridge.record_batches.schema import HEADERS, RECORDS_SCHEMA
 from rmq_store.bridge.records.origin import MARKS
+from rmq_store.late.arrow_compute import pc
 
 Int64 = npt.NDArray[np.int64]
 

@@ -7,7 +7,7 @@ The user names the group: a header must not choose a topic of the store.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.to_rmq import RmqRules, to_rmq
 from rmq_store.errors import UsageError
 from rmq_store.format.text import names
+from rmq_store.late.dataclasses import dataclass
 
 DLQ_QUEUE = 0
 """A dead-letter topic has one queue (AbstractSendMessageProcessor, DLQ_NUMS_PER_GROUP)."""

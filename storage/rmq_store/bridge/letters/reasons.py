@@ -23,10 +23,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.broker.rules import failure
 from rmq_store.format.properties.mirror_properties import KAFKA_GROUP, KAFKA_STACK_TRACE, KAFKA_STAGE
+from rmq_store.late.arrow_compute import pc
 
 UNKNOWN_FORMAT: Final = "unknown"
 

@@ -18,13 +18,12 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader, KafkaTopic, KafkaWriter, Partition
 from rmq_store.bridge.kafka.user_topics import add_fitting, is_compacted, require_user_topic
@@ -39,6 +38,8 @@ from rmq_store.broker.store.store import Store
 from rmq_store.errors import RecordRefusedError, UsageError
 from rmq_store.format.properties import property_string
 from rmq_store.format.text import names
+from rmq_store.late.arrow_compute import pc
+from rmq_store.late.dataclasses import dataclass
 
 REDRIVEN: Final = "REDRIVEN"
 ALREADY_REDRIVEN: Final = "ALREADY_REDRIVEN"

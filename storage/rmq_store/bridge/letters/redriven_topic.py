@@ -15,10 +15,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader, Partition
 from rmq_store.bridge.letters.compacted_topic import CompactedTopic, keyed_records
+from rmq_store.late.arrow_compute import pc
 
 _PREFIX: Final = "__pyrmq.redriven."
 

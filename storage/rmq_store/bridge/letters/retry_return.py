@@ -19,7 +19,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader, KafkaWriter, Partition
 from rmq_store.bridge.kafka.user_topics import add_fitting, is_compacted, require_user_topic
@@ -45,6 +44,7 @@ from rmq_store.format.properties.mirror_properties import (
     KAFKA_RETRY_TOPIC,
 )
 from rmq_store.format.text import names
+from rmq_store.late.arrow_compute import pc
 
 DEAD_LETTERS_SUFFIX: Final = "-dead-letters"
 

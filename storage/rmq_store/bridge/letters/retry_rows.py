@@ -14,13 +14,12 @@ its dead-letter topic in Kafka on the same way back.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.bridge.letters.added_properties import properties_bytes, with_properties
 from rmq_store.bridge.letters.formats import parse_letters, without_error_headers
@@ -37,6 +36,8 @@ from rmq_store.format.properties.mirror_properties import (
     KAFKA_RETRY_PARTITION,
     KAFKA_RETRY_TOPIC,
 )
+from rmq_store.late.arrow_compute import pc
+from rmq_store.late.dataclasses import dataclass
 
 WAITS: Final = "retry"
 DEAD: Final = "dead"

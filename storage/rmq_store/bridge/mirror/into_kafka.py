@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from rmq_store.bridge.mirror.kafka_side import CopyRules, KafkaSide
@@ -21,6 +20,7 @@ from rmq_store.errors import (
     MirrorSourceError,
     StoreError,
 )
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.errors import RemotingError
 
 REFRESH_S: Final = 5.0

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Literal
 
 from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaWriters
 from rmq_store.bridge.positions.kafka_positions import KafkaPositions
 from rmq_store.bridge.records.route import Route
 from rmq_store.errors import UsageError
+from rmq_store.late.dataclasses import dataclass
 
 _CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from rmq_store.bridge.mirror.report import MirrorReport
 from rmq_store.errors import KafkaUnavailableError, UsageError
+from rmq_store.late.dataclasses import dataclass
 
 REPORT_S: Final = 2.0
 """A waiting mirror reports so often, in seconds."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from rmq_store.bridge.kafka.client import Partition
 from rmq_store.format.text.openmetrics import Metric, MetricFamily
+from rmq_store.late.dataclasses import dataclass
 
 RATE_WINDOW_S: Final = 10.0
 STARTING: Final = "starting"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader, KafkaTopic, Partition, Position
 from rmq_store.bridge.mirror import store_topics
@@ -22,6 +22,7 @@ from rmq_store.bridge.positions.store_positions import StorePosition, StorePosit
 from rmq_store.bridge.records.route import Route
 from rmq_store.broker.store.store import Store
 from rmq_store.errors import MirrorSourceError, UsageError
+from rmq_store.late.dataclasses import dataclass
 
 
 @dataclass(slots=True)

@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.bridge.record_batches.schema import CREATE_TIME, NO_TIMESTAMP_MS, RECORDS_SCHEMA
 from rmq_store.bridge.records.letter import letters_to_rmq
@@ -16,6 +15,7 @@ from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.to_rmq import MappedToRmq, RmqRules
 from rmq_store.broker.rules.send_back import properties_bytes_max
 from rmq_store.broker.store.store import Store
+from rmq_store.late.arrow_compute import pc
 from rmq_store.log.core.layout import BLANK_BYTES
 
 UNIT_BYTES: Final = 16 << 20

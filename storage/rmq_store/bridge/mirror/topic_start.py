@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from rmq_store.bridge.kafka.client import Partition
 from rmq_store.bridge.mirror.kafka_side import CopyRules, KafkaSide
@@ -12,6 +11,7 @@ from rmq_store.bridge.positions.store_windows import changed, common_place, mark
 from rmq_store.bridge.records.origin import sources_of_records
 from rmq_store.bridge.source.message_source import MessageSource
 from rmq_store.errors import MirrorSourceError, MirrorTargetError, UsageError
+from rmq_store.late.dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

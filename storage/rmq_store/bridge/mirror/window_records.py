@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ from rmq_store.bridge.records.origin import froms
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.to_kafka import KafkaRules, to_kafka
 from rmq_store.format.properties.mirror_properties import MIRROR_FROM
+from rmq_store.late.dataclasses import dataclass
 
 
 @dataclass(slots=True)

@@ -15,13 +15,13 @@ Dead letters of the way back were never in the source, and are not consumed, whe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
 
 from rmq_store.bridge.offsets.translate import NO_OFFSETS, Ascending, Offsets, Origins
+from rmq_store.late.dataclasses import dataclass
 
 
 class Lost(Enum):

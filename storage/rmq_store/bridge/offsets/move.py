@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rmq_store.bridge.offsets.pair import Link
 from rmq_store.bridge.offsets.plan import CLEAN, Move, Rules, plan_group
 from rmq_store.errors import GroupInUseError, UsageError
+from rmq_store.late.dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

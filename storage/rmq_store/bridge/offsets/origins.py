@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.bridge.offsets.side import Origin, Queue
 from rmq_store.bridge.offsets.translate import OTHER, RETURNED, Origins
@@ -20,6 +19,7 @@ from rmq_store.bridge.records.origin import (
     sources_of_messages,
     sources_of_records,
 )
+from rmq_store.late.arrow_compute import pc
 
 MESSAGE_COLUMNS = ("queueOffset", "topic", "body", "bornTimestamp", "properties")
 """What `message_origins` needs of MESSAGE_SCHEMA: marks are bound to time and body."""

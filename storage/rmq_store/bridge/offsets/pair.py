@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -31,6 +30,7 @@ from rmq_store.bridge.offsets.translate import (
     Translation,
     translate,
 )
+from rmq_store.late.dataclasses import dataclass
 
 _LOOK_BACK: Final = 256
 

@@ -7,7 +7,7 @@ position, the positions of the mirrors, the end of the target, the end of the so
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from typing import Final
 
@@ -15,6 +15,7 @@ from rmq_store.bridge.offsets.pair import Link, Pair, PairReader
 from rmq_store.bridge.offsets.side import Extent, MirroredTopic, Origin, Queue
 from rmq_store.bridge.offsets.translate import Stop
 from rmq_store.errors import MirrorSourceError, UsageError
+from rmq_store.late.dataclasses import dataclass
 
 
 class Status(Enum):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from rmq_store.bridge.offsets.translate import Origins
+from rmq_store.late.dataclasses import dataclass
 
 
 class Queue(NamedTuple):

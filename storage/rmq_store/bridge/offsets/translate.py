@@ -22,12 +22,13 @@ doubt a record comes again.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from rmq_store.late.dataclasses import dataclass
 
 Offsets = npt.NDArray[np.int64]
 

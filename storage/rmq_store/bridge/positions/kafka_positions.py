@@ -22,7 +22,6 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -37,6 +36,7 @@ from rmq_store.bridge.kafka.client import (
 from rmq_store.bridge.positions.topics import POSITIONS_PREFIX, check_mirror_name
 from rmq_store.bridge.record_batches.schema import RECORDS_SCHEMA
 from rmq_store.errors import KafkaRefusedError, KafkaUnavailableError
+from rmq_store.late.dataclasses import dataclass
 
 # Compaction leaves the segment alone that is written: a large one is read again at each start.
 _SETTINGS: Final = {

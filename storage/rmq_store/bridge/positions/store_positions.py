@@ -20,13 +20,14 @@ from __future__ import annotations
 import uuid
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
 
 from rmq_store.broker.store.store import Store
 from rmq_store.errors import MirrorConflictError, UsageError
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.log.core.units import UnitRecord
 
 PURPOSE: Final = "mirror"

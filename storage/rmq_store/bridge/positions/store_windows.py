@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import pyarrow as pa
 
 from rmq_store.bridge.positions.kafka_positions import Mark, QueuePosition
 from rmq_store.bridge.source.message_source import MessageSource
 from rmq_store.errors import CorruptionError, OffsetOutOfRangeError, StoreError
+from rmq_store.late.dataclasses import dataclass
 
 
 @dataclass(slots=True)

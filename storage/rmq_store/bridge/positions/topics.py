@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from rmq_store.errors import UsageError
 from rmq_store.format.text import names
+from rmq_store.late.dataclasses import dataclass
 
 POSITIONS_PREFIX: Final = "__pyrmq"
 """Topics of Kafka in which mirrors keep their positions: to copy them would move them, which is copied, without end."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
+
+from rmq_store.late.dataclasses import dataclass
 
 CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1

@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.format.bytes.gather import take_slices, value_bytes
+from rmq_store.late.arrow_compute import pc
 
 Mask = npt.NDArray[np.bool_]
 Int64 = npt.NDArray[np.int64]

@@ -7,7 +7,6 @@ step: first the key of all rows, then the first header of all rows that have one
 from __future__ import annotations
 
 import binascii
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +14,7 @@ import pyarrow as pa
 from rmq_store.bridge.records.entries import Int64, Mask
 from rmq_store.bridge.records.weaving import Bytes, Pieces
 from rmq_store.format.bytes.gather import take_slices, value_bytes
+from rmq_store.late.dataclasses import dataclass
 
 HEADERS_IN_STEP_MAX = 64
 """Rows with more headers are read one by one: each step looks at all rows that still have some."""

@@ -12,7 +12,6 @@ not fit either, the letter has the position and the reason only. The properties,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -34,6 +33,7 @@ from rmq_store.format.properties.mirror_properties import (
     MIRROR_TO,
 )
 from rmq_store.format.text.names import DLQ_PREFIX
+from rmq_store.late.dataclasses import dataclass
 
 if TYPE_CHECKING:
     from rmq_store.bridge.records.to_rmq import RmqRules

@@ -17,13 +17,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.bridge.record_batches.schema import LOG_APPEND_TIME
 from rmq_store.bridge.records.entries import Entries, Int64, Mask
@@ -33,6 +31,8 @@ from rmq_store.format.bytes.gather import value_bytes
 from rmq_store.format.frames.crc import UInt32, slice_crcs
 from rmq_store.format.properties import property_string as names
 from rmq_store.format.properties.mirror_properties import MIRROR_FROM, MIRROR_PATH, MIRROR_TIMESTAMP, MIRROR_TO
+from rmq_store.late.arrow_compute import pc
+from rmq_store.late.dataclasses import dataclass
 
 PATH_LENGTH_MAX: Final = 16
 MARKS: Final = (MIRROR_FROM, MIRROR_PATH, MIRROR_TO, MIRROR_TIMESTAMP)

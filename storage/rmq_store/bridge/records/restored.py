@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.bridge.records.entries import Entries, Int64, Mask, plain_texts
 from rmq_store.bridge.records.property_names import (
@@ -35,6 +34,8 @@ from rmq_store.bridge.records.property_names import (
 from rmq_store.bridge.records.weaving import Part, Pieces, text_where
 from rmq_store.errors import UsageError
 from rmq_store.format.properties.mirror_properties import MIRROR_PROPERTIES
+from rmq_store.late.arrow_compute import pc
+from rmq_store.late.dataclasses import dataclass
 
 Pairs = list[tuple[str, str]]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
 from functools import cached_property
 
 from rmq_store.errors import UsageError
+from rmq_store.late.dataclasses import dataclass
 
 _CLUSTER_ID = re.compile(r"[!-~]{1,255}", re.ASCII)
 _HASH_BYTES = 8

@@ -7,12 +7,10 @@ The table of the mapping is in docs/kafka-design.md, section 4.2.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.bridge.record_batches.schema import (
     CREATE_TIME,
@@ -57,6 +55,8 @@ from rmq_store.format.properties.mirror_properties import (
     MIRROR_TIMESTAMP,
     MIRROR_TO,
 )
+from rmq_store.late.arrow_compute import pc
+from rmq_store.late.dataclasses import dataclass
 
 MAX_AHEAD_MS: Final = 3_600_000
 """`message.timestamp.after.max.ms` of Kafka 4, which refuses a whole transaction for one later timestamp."""

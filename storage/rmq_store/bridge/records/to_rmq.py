@@ -6,7 +6,6 @@ The table of the mapping is in docs/kafka-design.md, section 4.1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
@@ -41,6 +40,7 @@ from rmq_store.format.properties.mirror_properties import (
     MIRROR_TIMESTAMP,
     MIRROR_TO,
 )
+from rmq_store.late.dataclasses import dataclass
 
 KEYS_BYTES_MAX: Final = 128
 """Longer keys, and keys with a space, are no KEYS: those are to look at, and each word takes an entry of the index."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.bridge.records.entries import Int64, Mask
 from rmq_store.format.bytes.gather import take_slices, value_bytes
+from rmq_store.late.arrow_compute import pc
+from rmq_store.late.dataclasses import dataclass
 
 Bytes = npt.NDArray[np.uint8]
 

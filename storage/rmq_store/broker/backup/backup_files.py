@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from rmq_store.files import durable
 from rmq_store.files.segments.copying import copy_start
+from rmq_store.late.dataclasses import dataclass
 
 Progress = Callable[[int, int, int], None]
 """(messages so far, bytes so far, bytes in all)"""

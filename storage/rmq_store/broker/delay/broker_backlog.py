@@ -20,7 +20,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.broker.metadata.offsets import OffsetTable
 from rmq_store.broker.read.queues import Queues
@@ -31,6 +30,7 @@ from rmq_store.files import durable
 from rmq_store.format.properties import property_string as names
 from rmq_store.format.tables.schema import TIMESTAMP_TYPE
 from rmq_store.format.text.names import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
+from rmq_store.late.arrow_compute import pc
 
 TIMER, HALF = "timer", "half message"
 

@@ -15,13 +15,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.broker.metadata.topics import QUEUE_COUNT_MAX
 from rmq_store.broker.read.records import crc_required_from
@@ -36,6 +35,8 @@ from rmq_store.format.properties.property_changes import crc_property_bytes, set
 from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES
 from rmq_store.format.tables.schema import ENCODED_SCHEMA
 from rmq_store.format.text.names import HALF_TOPIC, PYRMQ_PREFIX, PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC, validate_topic
+from rmq_store.late.arrow_compute import pc
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.layout import BLANK_BYTES
 from rmq_store.log.core.units import UnitRecord

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.arguments import checked_methods
 from rmq_store.broker.dlq.archive_files import STORE_KEY, ArchiveFile, ArchiveFiles, check_group, is_group, read
@@ -31,6 +29,8 @@ from rmq_store.files import durable
 from rmq_store.files.segments.pin import Pin
 from rmq_store.format.bytes.gather import take_slices
 from rmq_store.format.text import names
+from rmq_store.late.arrow_compute import pc
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.log.core.commit_log import CommitLog
 
 _LOG = logging.getLogger(__name__)

@@ -9,14 +9,13 @@ flag, sysFlag and reconsumeTimes are the archived ones; offsets, store time and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.broker.dlq.archive_files import ArchiveFile, ArchiveFiles, read
 from rmq_store.broker.dlq.archive_schema import ARCHIVE_SCHEMA
@@ -37,6 +36,8 @@ from rmq_store.format.properties.property_changes import crc_property_bytes
 from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES
 from rmq_store.format.text import names
 from rmq_store.format.text.host import Host
+from rmq_store.late.arrow_compute import pc
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.layout import BLANK_BYTES
 from rmq_store.log.core.units import UnitRecord

@@ -68,7 +68,6 @@ class DeadLetters:
         self._writer = writer
         self._table = RedriveLedger(log)
         self._host = Host.parse(config.broker_host)
-        self._random = np.random.default_rng()
         self._restorer = ArchiveRestorer(log, config, topics, queues, writer)
 
     def redriven(self, group: str) -> Mapping[int, Sequence[tuple[int, int]]]:
@@ -296,12 +295,13 @@ class DeadLetters:
     def _route(self, job: RedriveRequest, topics: pa.DictionaryArray, copy: Copy) -> npt.NDArray[np.int32]:
         """The queue of each copy; missing topics are made."""
         queue_ids = np.zeros(len(topics), np.int32)
+        chance = np.random.default_rng()
         for code, topic in enumerate(topics.dictionary.to_pylist()):
             rows = np.flatnonzero(topics.indices.to_numpy() == code)
             if topic.startswith(names.RETRY_PREFIX):
                 settings = self._group_topics.group(topic.removeprefix(names.RETRY_PREFIX))
                 queues = self._group_topics.retry_queues(settings)
-                queue_ids[rows] = self._random.integers(queues, size=len(rows))
+                queue_ids[rows] = chance.integers(queues, size=len(rows))
                 continue
             picked = pa.array(rows)
             queue_ids[rows] = job.router.route(topics.take(picked), copy.sharding_keys.take(picked), None)

@@ -5,13 +5,12 @@ One chunk is some rows of one queue of the dead-letter topic. Each row gets an o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.broker.dlq.redrive_ledger import OffsetRanges
 from rmq_store.broker.read.queues import Queues
@@ -33,6 +32,8 @@ from rmq_store.format.properties.property_changes import set_properties
 from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES, parse_properties
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_MAX
+from rmq_store.late.arrow_compute import pc
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.layout import BLANK_BYTES
 

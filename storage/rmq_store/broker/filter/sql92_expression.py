@@ -6,12 +6,12 @@ Sources: ComparisonExpression.java, LogicExpression.java, UnaryExpression.java, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from rmq_store.broker.filter.sql92_lexer import Token
 from rmq_store.broker.filter.sql92_values import Long, NotComparableError, Value, compare_constants, equal, ordered
 from rmq_store.errors import UsageError
+from rmq_store.late.dataclasses import dataclass
 
 DEPTH_MAX = 50
 

@@ -13,10 +13,10 @@ comment: without a line end `--` is two signs.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
 
 from rmq_store.errors import UsageError
+from rmq_store.late.dataclasses import dataclass
 
 Kind = Literal["string", "integer", "float", "name", "keyword", "symbol", "end"]
 

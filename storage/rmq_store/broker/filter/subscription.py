@@ -7,11 +7,11 @@ Sources: MessageSelector.java, FilterAPI.java, SubscriptionData.java.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import pyarrow as pa
 
 from rmq_store.broker.filter.tags import ALL_TAGS, TagFilter
+from rmq_store.late.dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

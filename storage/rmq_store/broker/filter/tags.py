@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.errors import UsageError
 from rmq_store.format.text.hashing import java_hash
 from rmq_store.format.views.consume_queue import is_extension_address
+from rmq_store.late.arrow_compute import pc
 
 ALL_TAGS = "*"
 

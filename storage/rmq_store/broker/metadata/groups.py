@@ -15,7 +15,7 @@ ConsumerFilterData.java.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from rmq_store.clock import system_clock
 from rmq_store.errors import UsageError
 from rmq_store.format.tables.config_json import Shadowed
 from rmq_store.format.text import names
+from rmq_store.late.dataclasses import dataclass
 
 # Retry queues are walked one by one, as a topic's queues are.
 _QUEUE_COUNT_MAX = 65_536

@@ -8,11 +8,11 @@ asks for this entry by name gets an error. `rmq doctor`, `rmq verify` and `rmq r
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from rmq_store.errors import CorruptConfigError, StoreError
 from rmq_store.format.tables.config_json import Shadowed
+from rmq_store.late.dataclasses import dataclass
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

@@ -9,7 +9,7 @@ the offsets; it is updated here if the file has it. Source: ConsumerOffsetManage
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from rmq_store.clock import system_clock
 from rmq_store.errors import UsageError
 from rmq_store.format.tables.config_json import Shadowed, Verbatim, remove
 from rmq_store.format.text import names
+from rmq_store.late.dataclasses import dataclass
 
 # "@" is in no valid name, so a key has one meaning only. ConsumerOffsetManager.java TOPIC_GROUP_SEPARATOR.
 SEPARATOR = "@"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from dataclasses import Field, dataclass, fields, replace
+from dataclasses import Field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from rmq_store.errors import UsageError
 from rmq_store.format.text.host import Host
 from rmq_store.format.views.index import file_size as index_file_bytes
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.log.core.geometry import Geometry
 
 # Every setting and every file size is an int in Java.

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import json
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 
 from rmq_store.broker.metadata.store_config import OLD_NAMES, StoreConfig, parse_settings
 from rmq_store.errors import CorruptConfigError, NotAStoreError, StoreFailedError, development_version
 from rmq_store.files import durable
+from rmq_store.late.dataclasses import dataclass
 
 STORE_FORMAT = 1
 STORE_FILE_BYTES_MAX = 1 << 16

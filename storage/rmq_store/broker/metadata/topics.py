@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from rmq_store.files import durable
 from rmq_store.files.rooted import as_path
 from rmq_store.format.tables.config_json import Shadowed
 from rmq_store.format.text import names
+from rmq_store.late.dataclasses import dataclass
 
 PERM_READ = 4
 PERM_WRITE = 2

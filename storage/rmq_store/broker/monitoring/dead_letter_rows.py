@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.broker.dlq.archive_schema import DEAD_LETTER_SCHEMA, columns_of_properties
 from rmq_store.broker.dlq.redrive_ledger import OffsetRanges
@@ -21,6 +19,8 @@ from rmq_store.broker.filter.sql92 import Selector
 from rmq_store.errors import OffsetOutOfRangeError, UsageError
 from rmq_store.format.tables.schema import MESSAGE_SCHEMA
 from rmq_store.format.text import names
+from rmq_store.late.arrow_compute import pc
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.results import QueueRange
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from rmq_store.errors import CorruptConfigError
 from rmq_store.files import durable
 from rmq_store.files.locks.lock import OfdLock
 from rmq_store.files.locks.locked_call import call_locked
+from rmq_store.late.dataclasses import dataclass
 
 _FORMAT = 1
 _KEPT = 10_000

@@ -9,7 +9,6 @@ MessageTrack.java.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from rmq_store.broker.filter.tags import TagFilter
 from rmq_store.broker.metadata.groups import FilterTable
 from rmq_store.broker.monitoring.active_consumers import active_groups
 from rmq_store.format.frames.stored_message import StoredMessage
+from rmq_store.late.dataclasses import dataclass
 
 if TYPE_CHECKING:
     from rmq_store.broker.store.store import Store

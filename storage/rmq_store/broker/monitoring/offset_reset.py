@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rmq_store.broker.monitoring.active_consumers import require_idle
 from rmq_store.errors import UsageError
+from rmq_store.late.dataclasses import dataclass
 
 if TYPE_CHECKING:
     from rmq_store.broker.metadata.leases import Lease

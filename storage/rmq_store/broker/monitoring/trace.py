@@ -7,13 +7,11 @@ transactions and, if given, an archive of dead letters.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.broker.delay.recalled import offset_in
 from rmq_store.broker.dlq.archive_files import ArchiveFiles, read
@@ -26,6 +24,8 @@ from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.format.properties import property_string as keys
 from rmq_store.format.text import names
 from rmq_store.format.text.ids import parse_offset_message_id
+from rmq_store.late.arrow_compute import pc
+from rmq_store.late.dataclasses import dataclass
 
 if TYPE_CHECKING:
     from rmq_store.broker.store.store import Store

@@ -9,7 +9,7 @@ that one succeeded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from rmq_store.broker.rules.failure import DEAD_LETTER, ERROR_CLASS, ERROR_MESSAGE, REPLAYS
@@ -17,6 +17,7 @@ from rmq_store.format.frames.frame_check import TRANSACTION_MASK, SysFlag
 from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.format.properties import property_string as keys
 from rmq_store.format.text import names
+from rmq_store.late.dataclasses import dataclass
 
 _WAITING_TOPICS = (names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.PYRMQ_TIMER_TOPIC)
 

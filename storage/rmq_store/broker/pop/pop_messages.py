@@ -6,17 +6,17 @@ Sources: PopMessageProcessor#getInitOffset, PullMessageProcessor (limits), Messa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.broker.read.queues import Queues
 from rmq_store.broker.read.read_request import ReadRequest
 from rmq_store.broker.rules.hot_queue import is_hot
 from rmq_store.errors import CorruptionError, CorruptRecordError, OffsetOutOfRangeError
+from rmq_store.late.arrow_compute import pc
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.results import QueueRange
 
 # MessageStoreConfig.java: accessMessageInMemoryMaxRatio, maxTransferBytesOnMessageInMemory.

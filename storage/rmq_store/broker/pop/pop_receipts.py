@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rmq_store.broker.pop.pop_state import Given, PopState
 from rmq_store.broker.pop.receipt_handle import ReceiptHandle
 from rmq_store.errors import InvalidReceiptHandleError
+from rmq_store.late.dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

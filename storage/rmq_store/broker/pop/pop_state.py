@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from rmq_store.late.dataclasses import dataclass
 
 Key = tuple[int, int]  # queue id, queue offset
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rmq_store.broker.metadata.offsets import OffsetTable
 from rmq_store.broker.pop.pop_journal import PopJournal
@@ -23,6 +23,7 @@ from rmq_store.broker.pop.pop_state import Change, Dying, Given, Gone, Key, Posi
 from rmq_store.broker.pop.pop_take import DEAD_MAX, Take, Wish, is_exhausted
 from rmq_store.errors import CorruptionError, ResponseError
 from rmq_store.format.text.names import RETRY_PREFIX
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.log.core.commit_log import Clock
 from rmq_store.protocol.results import QueueRange
 

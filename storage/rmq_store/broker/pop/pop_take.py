@@ -12,12 +12,13 @@ Source: ConsumerOrderInfoManager.java, PopMessageProcessor.java.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from rmq_store.broker.pop.pop_messages import Damaged, PropertyFilter, Room, StoredRow, TopicReader
 from rmq_store.broker.pop.pop_state import Change, Given, Gone, Key, PopState, Position
 from rmq_store.errors import OffsetOutOfRangeError
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.results import QueueRange
 
 IN_FLIGHT_MAX: Final = 10_000

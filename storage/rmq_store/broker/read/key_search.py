@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.broker.read.queues import Queues
 from rmq_store.broker.read.records import FrameRun, StoredFrames
@@ -24,6 +23,7 @@ from rmq_store.format.text.hashing import topic_key_hashes
 from rmq_store.format.text.ids import UNBOUNDED_MS
 from rmq_store.format.views.batch_ids import batch_id_hashes
 from rmq_store.format.views.index_keys import split_keys
+from rmq_store.late.arrow_compute import pc
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.layout import distinct
 from rmq_store.log.integrity.index_gaps import lost_keys

@@ -6,13 +6,14 @@ The modules that read pass one `ReadRequest` along. A long read is cut into requ
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
 from rmq_store.broker.filter.tags import TagFilter
 from rmq_store.errors import UsageError
 from rmq_store.format.tables.schema import MESSAGE_SCHEMA, READABLE_SCHEMA
+from rmq_store.late.dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

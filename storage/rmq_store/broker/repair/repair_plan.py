@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from rmq_store.broker.repair.repair_finding import Finding
@@ -10,6 +10,7 @@ from rmq_store.broker.repair.repair_settings import Settings
 from rmq_store.broker.repair.repair_stamps import Stamps
 from rmq_store.broker.repair.repair_trash import Trash
 from rmq_store.broker.repair.repair_views import index_tells_geometry
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.verify import Report
 
 

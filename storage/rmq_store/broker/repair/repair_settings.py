@@ -13,7 +13,7 @@ import os
 import re
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from rmq_store.broker.repair.repair_trash import Trash
 from rmq_store.broker.store.directory import is_ours
 from rmq_store.errors import CorruptConfigError, CorruptionError, NotAStoreError, StoreFailedError, UsageError
 from rmq_store.files import durable
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.log.core.geometry import Geometry
 
 # As StoreFile.save writes them: one setting in each line.

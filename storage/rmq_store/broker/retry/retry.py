@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +43,7 @@ from rmq_store.format.frames.message import Message
 from rmq_store.format.properties import property_string as keys
 from rmq_store.format.text import names
 from rmq_store.format.text.host import Host
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.units import UnitRecord
 

@@ -7,12 +7,10 @@ retry count and requested delay level. Only rows whose properties do not fit are
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.broker.metadata.group_topics import SYSTEM_ERROR
 from rmq_store.broker.read.records import FrameRun, StoredFrames, stored_text
@@ -38,6 +36,8 @@ from rmq_store.format.properties.property_string import parse_properties
 from rmq_store.format.tables.schema import PROPERTIES_TYPE
 from rmq_store.format.text import names
 from rmq_store.format.text.host import Host
+from rmq_store.late.arrow_compute import pc
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.core.layout import BLANK_BYTES
 
@@ -112,7 +112,6 @@ class SendBackEncoder:
         self._options = CopyOptions(crc_property=log.crc_property, index_tags=log.index_tags)
         self._bytes_max = properties_bytes_max(log.crc_property)
         self._frame_bytes_max = log.segments.size_bytes - BLANK_BYTES
-        self._random = np.random.default_rng()
 
     def encode(self, rows: pa.RecordBatch, end: int, reconsume_times: Sequence[int] | None = None) -> Copies:
         """Copies of `rows` (SEND_BACK_SCHEMA, see `normalise`) of a log that ends at `end`. `reconsume_times` per row
@@ -176,7 +175,7 @@ class SendBackEncoder:
         self, run: FrameRun, hops: list[Hop], which: npt.NDArray[np.intp], given: _Given, offsets: Int64
     ) -> pa.RecordBatch:
         count = len(run.rows)
-        retry_queues = self._random.integers(self._retry_queues, size=count, dtype=np.int32)
+        retry_queues = np.random.default_rng().integers(self._retry_queues, size=count, dtype=np.int32)
         queue_ids = np.array([-1 if hop.queue_id is None else hop.queue_id for hop in hops], np.int32)[which]
         topics = pa.DictionaryArray.from_arrays(
             pa.array(which.astype(np.int32)), pa.array([hop.topic for hop in hops], pa.string())

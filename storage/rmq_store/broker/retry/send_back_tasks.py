@@ -8,7 +8,6 @@ the whole batch run. The commit also refuses two rows for one message (`staged_c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +28,7 @@ from rmq_store.errors import UsageError
 from rmq_store.format.tables.schema import STAGED_COPY_SCHEMA
 from rmq_store.format.text import names
 from rmq_store.format.text.host import Host
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.log.core.commit_log import Clock, CommitLog
 from rmq_store.log.recovery.delay_inference import infer_delays
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.broker.rules import timer
 from rmq_store.broker.rules.delay import DelayRules, delay_level_of
@@ -16,6 +13,8 @@ from rmq_store.format.bytes.gather import Bytes, value_bytes
 from rmq_store.format.properties import property_string as names
 from rmq_store.format.properties.property_encoder import MapEntries, refusal
 from rmq_store.format.text.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
+from rmq_store.late.arrow_compute import pc
+from rmq_store.late.dataclasses import dataclass
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

@@ -8,7 +8,6 @@ Source: AbstractSendMessageProcessor#consumerSendMsgBack, HookUtils#handleSchedu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from rmq_store.broker.metadata.groups import SubscriptionGroup
@@ -24,6 +23,7 @@ from rmq_store.errors import UsageError
 from rmq_store.format.properties import property_string as keys
 from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES
 from rmq_store.format.text import names
+from rmq_store.late.dataclasses import dataclass
 
 FIRST_RETRY_LEVEL: Final = 3
 """Level of the first retry if the broker chooses: retries do not use the two shortest levels."""

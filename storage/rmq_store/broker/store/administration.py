@@ -18,7 +18,7 @@ updateAndCreateSubscriptionGroup, deleteSubscriptionGroup, cleanUnusedTopic), Co
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rmq_store.arguments import checked_methods
@@ -32,6 +32,7 @@ from rmq_store.broker.store.unlisted_topics import UnlistedTopics
 from rmq_store.errors import ReadOnlyError, UnknownTopicError, UsageError
 from rmq_store.files.rooted import refuse_if_replaced
 from rmq_store.format.text import names
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.retention import remove_queue_files
 

@@ -5,9 +5,10 @@ rules.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rmq_store.broker.delay.backlog import SegmentBacklog
+from rmq_store.late.dataclasses import dataclass
 
 KEPT = "a reader keeps it"
 

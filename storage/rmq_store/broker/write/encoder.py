@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from rmq_store.format.bytes.gather import all_are
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import UniqueIdGenerator
 from rmq_store.format.text.names import validate_topic
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.log.append.frame_writer import frame_bounds
 from rmq_store.log.core.commit_log import Clock
 from rmq_store.log.core.layout import BLANK_BYTES

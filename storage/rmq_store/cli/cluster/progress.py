@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from rmq_store.cli.cluster.queues import nearest, topic_ends
@@ -11,6 +11,7 @@ from rmq_store.cli.target.answers import Answers
 from rmq_store.cli.target.cluster_target import ClusterTarget
 from rmq_store.errors import UsageError
 from rmq_store.format.text.names import RETRY_PREFIX, dlq_topic, is_system_group
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.bodies.groups import ConsumeStats, SubscriptionGroupTable
 from rmq_store.protocol.errors import RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from rmq_store.errors import StoreError
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.bodies.routes import ClusterInfo, KVTable
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.wire.admin_headers import GetBrokerConfigRequestHeader, GetBrokerRuntimeInfoRequestHeader

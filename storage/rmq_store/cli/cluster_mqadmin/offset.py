@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from rmq_store.cli.shared.confirm import confirm
 from rmq_store.cli.shared.output import printable, write_json
 from rmq_store.cli.target.cluster_target import ClusterTarget
 from rmq_store.errors import UsageError
+from rmq_store.late.dataclasses import dataclass
 
 if TYPE_CHECKING:
     from rmq_store.protocol.messages import MessageQueue

@@ -10,11 +10,11 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import IO, TYPE_CHECKING, Any
 
 from rmq_store.errors import UsageError
+from rmq_store.late.dataclasses import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

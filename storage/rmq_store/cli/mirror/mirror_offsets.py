@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from rmq_store.cli.shared.numbers import FiniteRange
 from rmq_store.cli.shared.output import printable, store_argument, wide_option, write_json, write_table
 from rmq_store.cli.shared.stop_signal import stopped_by_signals
 from rmq_store.errors import KafkaUnavailableError, StoreError, StoreFailedError, UsageError
+from rmq_store.late.dataclasses import dataclass
 
 if TYPE_CHECKING:
     from rmq_store import Store

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -12,6 +11,7 @@ import click
 
 from rmq_store.cli.shared.output import write_json
 from rmq_store.errors import UsageError
+from rmq_store.late.dataclasses import dataclass
 
 if TYPE_CHECKING:
     from rmq_store.format.text.openmetrics import MetricFamily

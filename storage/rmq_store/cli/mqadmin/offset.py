@@ -5,7 +5,6 @@ DefaultMQAdminExtImpl#resetOffsetByTimestampOld.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from rmq_store.cli.shared.name_lookup import require_group, require_topic
 from rmq_store.cli.shared.output import open_store, open_to_write, printable, write_json
 from rmq_store.cli.shared.times import parse_time
 from rmq_store.errors import UsageError
+from rmq_store.late.dataclasses import dataclass
 
 if TYPE_CHECKING:
     from rmq_store import Store

@@ -7,8 +7,9 @@ nothing of a name is lost; a cell that is cut ends with an ellipsis.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
+
+from rmq_store.late.dataclasses import dataclass
 
 Row = Sequence[str | int]
 

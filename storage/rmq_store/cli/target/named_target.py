@@ -12,12 +12,13 @@ So a typed target is stronger than the environment, and RMQ_STORE is stronger th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import click
 
 from rmq_store.cli.target.cluster_target import NAME_SERVER_VARIABLE, ClusterCommand, cluster_options
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.remoting.transport.settings import SCHEME
 
 STORE_VARIABLE: Final = "RMQ_STORE"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from rmq_store.broker.filter.subscription import Subscription
@@ -18,6 +18,7 @@ from rmq_store.broker.filter.tags import TagFilter
 from rmq_store.errors import UsageError
 from rmq_store.format.text.hashing import java_hash
 from rmq_store.format.text.names import RETRY_PREFIX
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.bodies.clients import ConsumerData, HeartbeatData
 from rmq_store.protocol.bodies.groups import ResetOffsetBody, SubscriptionData
 from rmq_store.protocol.errors import ClientError, MQClientError, RemotingError

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYetError
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ import pyarrow as pa
 from rmq_store.broker.filter.tags import TagFilter
 from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batches
 from rmq_store.format.tables.schema import MESSAGE_SCHEMA
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue, PullBatchResult, PullStatus
 from rmq_store.protocol.wire.command import RemotingCommand

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -13,6 +12,7 @@ from rmq_store.broker.dlq.redrive_ledger import OffsetRanges
 from rmq_store.broker.dlq.redrive_request import RESULT_SCHEMA, ROWS_SCHEMA
 from rmq_store.client.cluster_retry.letter_copies import Judgement
 from rmq_store.format.frames.stored_message import StoredMessage
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.messages import MessageQueue
 
 CLUSTER_ROWS_SCHEMA: Final = pa.schema([("brokerName", pa.string()), *ROWS_SCHEMA])

@@ -18,7 +18,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -31,6 +31,7 @@ from rmq_store.errors import OffsetOutOfRangeError
 from rmq_store.format.batches.batch_bodies import MessageParts
 from rmq_store.format.frames.frame_check import BODY_POSITIONS
 from rmq_store.format.frames.frame_walk import frames_of_answer
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.errors import MQClientError, RemotingError, SendInDoubtError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster

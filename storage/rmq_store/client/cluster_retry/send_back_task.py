@@ -13,7 +13,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -33,6 +32,7 @@ from rmq_store.errors import UsageError
 from rmq_store.format.frames.frame_check import COMPRESSION_MASK, SysFlag
 from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.format.text.names import retry_topic
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.bodies.groups import ConsumerConnection, SubscriptionGroupConfig
 from rmq_store.protocol.errors import MQBrokerError, ResponseCode, WeakSendError
 from rmq_store.protocol.messages import MessageQueue

@@ -17,10 +17,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from rmq_store.client.cluster_sink.outcomes import Outcome, Verdict, verdict_of
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.errors import MQBrokerError, MQClientError, RemotingError, ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster

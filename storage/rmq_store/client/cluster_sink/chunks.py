@@ -7,7 +7,7 @@ with a row that needs another one a new chunk begins.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.format.batches.batch_bodies import KEY_BYTES
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.messages import MessageQueue
 
 Bytes = npt.NDArray[np.uint8]

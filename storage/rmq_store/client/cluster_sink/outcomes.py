@@ -16,10 +16,11 @@ Sources: SendMessageProcessor.java (handlePutMessageResult), BrokerFastFailure.j
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Final
 
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.errors import (
     MQBrokerError,
     RemotingConnectError,

@@ -22,7 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Protocol
 
 import numpy as np
@@ -33,6 +33,7 @@ from rmq_store.client.cluster_sink.outcomes import Outcome, Verdict, verdict_of
 from rmq_store.client.cluster_sink.queue_choice import QueueChoice
 from rmq_store.client.cluster_sink.requests import request_of
 from rmq_store.client.producer.fault_strategy import LatencyPreset
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.errors import MQBrokerError, MQClientError, WeakSendError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.messages import MessageQueue
 
 _VERSION: Final = 1

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.client.cluster_sink.chunks import Lane, Rows, Shared
 from rmq_store.errors import UsageError
@@ -36,6 +35,8 @@ from rmq_store.format.text.hashing import java_hash, java_hashes
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import UniqueIdGenerator
 from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from rmq_store.late.arrow_compute import pc
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.errors import ReplayConflictError
 from rmq_store.protocol.messages import MessageQueue
 

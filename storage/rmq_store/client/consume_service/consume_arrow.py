@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.client.consume_service.consume_concurrently import EXPIRED_DELAY_LEVEL, ConsumeConcurrentlyService
 from rmq_store.client.consume_service.process_queue import Batch, ProcessQueue
 from rmq_store.client.consume_service.row_batch import RowBatch
 from rmq_store.client.consume_service.send_back import reset_retry_topics
 from rmq_store.client.group.rebalance import Assignment
+from rmq_store.late.arrow_compute import pc
 from rmq_store.protocol.messages import MessageQueue
 
 

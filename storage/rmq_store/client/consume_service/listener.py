@@ -7,11 +7,11 @@ ConsumeOrderlyStatus.java, ConsumeConcurrentlyContext.java, ConsumeOrderlyContex
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 import pyarrow as pa
 
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.messages import MessageExt, MessageQueue
 
 ACK_ALL = (1 << 31) - 1  # Integer.MAX_VALUE

@@ -16,12 +16,12 @@ from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.client.backend.backend import Backend
 from rmq_store.format.frames.message import Message
 from rmq_store.format.properties import property_string as names
 from rmq_store.format.text.names import retry_topic
+from rmq_store.late.arrow_compute import pc
 from rmq_store.protocol.errors import ClientError
 from rmq_store.protocol.messages import MessageExt, add_properties
 from rmq_store.protocol.stored_messages import messages_of

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from rmq_store.broker.filter.subscription import Subscription
 from rmq_store.client.backend.backend import Backend, broker_of
@@ -19,6 +18,7 @@ from rmq_store.client.group.consumer_config import LitePullConsumerConfig
 from rmq_store.client.group.offset_store import OffsetStore
 from rmq_store.client.group.rebalance import Assignment
 from rmq_store.client.group.start_offset import pull_from_where
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.errors import ClientError
 from rmq_store.protocol.messages import MessageExt, MessageQueue, PullStatus
 

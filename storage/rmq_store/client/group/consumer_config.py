@@ -7,7 +7,7 @@ Validators.java.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +15,7 @@ from typing import TypeVar
 from rmq_store.arguments import check_fields
 from rmq_store.client.group.rate_limiter import RateLimiter
 from rmq_store.errors import UsageError
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.allocate import AllocateMessageQueueAveragely, AllocateMessageQueueStrategy
 
 _MINUTE_MS = 60_000

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from rmq_store.client.backend.backend import Backend, broker_of
@@ -26,6 +25,7 @@ from rmq_store.client.group.offset_store import OffsetStore
 from rmq_store.client.group.start_offset import pull_from_where
 from rmq_store.files.locks.guard import Guard
 from rmq_store.format.text.names import RETRY_PREFIX
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.errors import ClientError
 from rmq_store.protocol.messages import MessageQueue
 

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from rmq_store.errors import UsageError
+from rmq_store.late.dataclasses import dataclass
 
 INITIAL_BACKOFF: Final = 1_000
 MULTIPLIER: Final = 1.6

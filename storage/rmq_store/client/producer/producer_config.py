@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from rmq_store.arguments import check_fields
@@ -10,6 +10,7 @@ from rmq_store.client.producer.backoff import FLOW_CONTROL_POLICY, BackoffPolicy
 from rmq_store.client.producer.fault_strategy import LATENCY_TABLES, LatencyPreset
 from rmq_store.errors import UsageError
 from rmq_store.format.frames.compression import CompressionKind
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.threads import processor_count
 

@@ -20,13 +20,13 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
 from rmq_store.client.backend.queue_selection import ThreadLocalIndex
 from rmq_store.client.producer.backoff import Backoff, Uniform
 from rmq_store.client.producer.fault_strategy import MQFaultStrategy
 from rmq_store.client.producer.producer_config import FLOW_CONTROL_CODES, ProducerConfig
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.errors import (
     ClientErrorCode,
     MQBrokerError,

@@ -7,7 +7,6 @@ filtered as those of a store's own log are.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -19,6 +18,7 @@ from rmq_store.format.batches.frame_decoder import BatchTooLargeError, NotOwnedE
 from rmq_store.format.bytes.gather import repeated
 from rmq_store.format.frames.frame_walk import WalkedFrames
 from rmq_store.format.tables.schema import message_schema
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.memory import BatchMemory
 
 BATCH_ROWS: Final = 32_768

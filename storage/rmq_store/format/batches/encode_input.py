@@ -4,12 +4,9 @@ found by name and cast to one type each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.errors import UsageError
 from rmq_store.format.batches.input_columns import as_type, is_bytes, is_text
@@ -21,6 +18,8 @@ from rmq_store.format.tables.schema import ENCODED_SCHEMA, PROPERTIES_TYPE
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import UniqueIdGenerator
 from rmq_store.format.text.names import validate_topic
+from rmq_store.late.arrow_compute import pc
+from rmq_store.late.dataclasses import dataclass
 
 _MICROSECONDS_PER_MS = 1000
 

@@ -7,12 +7,9 @@ Source: ScheduleMessageService.java (messageTimeUp), AbstractSendMessageProcesso
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.errors import UsageError
 from rmq_store.format.batches.encode_input import refuse_over
@@ -33,6 +30,8 @@ from rmq_store.format.text.hashing import java_hashes
 from rmq_store.format.text.host import IPV4_HOST_BYTES, IPV6_HOST_BYTES, Host
 from rmq_store.format.text.names import validate_topic
 from rmq_store.format.views.index_keys import index_key_hashes, topic_hashes
+from rmq_store.late.arrow_compute import pc
+from rmq_store.late.dataclasses import dataclass
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

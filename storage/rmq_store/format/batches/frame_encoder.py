@@ -12,7 +12,6 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.format.batches.encode_input import EncodeInput, EncodeOptions, RowFields, refuse_over
 from rmq_store.format.batches.frame_parts import CRC_RESERVED, encoded_rows, fixed_width, hash_lists, topic_heads
@@ -31,6 +30,7 @@ from rmq_store.format.tables.schema import ENCODED_SCHEMA
 from rmq_store.format.text.hashing import java_hashes
 from rmq_store.format.text.ids import month_start_ms
 from rmq_store.format.views.index_keys import index_key_hashes, topic_hashes
+from rmq_store.late.arrow_compute import pc
 
 __all__ = ["EncodeOptions", "encode_batch", "patch_frames"]
 

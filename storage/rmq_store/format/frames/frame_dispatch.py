@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.format.frames.frame_check import SysFlag
 from rmq_store.format.frames.frame_fields import FrameHeaders, frame_columns
@@ -23,6 +21,8 @@ from rmq_store.format.properties.property_columns import LAST_WINS, PropertyPiec
 from rmq_store.format.text.hashing import java_hashes
 from rmq_store.format.text.names import PYRMQ_TIMER_TOPIC, SCHEDULE_TOPIC
 from rmq_store.format.views.index_keys import index_key_hashes, topic_hashes
+from rmq_store.late.arrow_compute import pc
+from rmq_store.late.dataclasses import dataclass
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

@@ -7,7 +7,7 @@ that `check_frame` calls messages. Source: CommitLog.java (checkMessageAndReturn
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,7 @@ from rmq_store.format.frames.frame_check import (
 from rmq_store.format.properties.property_columns import KEYS_AND_TAGS, PropertyPieces, split_property_slices
 from rmq_store.format.properties.property_string import UNIQUE_KEY
 from rmq_store.format.text.host import IPV4_HOST_BYTES, IPV6_HOST_BYTES
+from rmq_store.late.dataclasses import dataclass
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

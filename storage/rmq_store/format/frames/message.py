@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType, NoneType
 
 from rmq_store.errors import UsageError
 from rmq_store.format.properties import property_string as names
+from rmq_store.late.dataclasses import dataclass
 
 _EMPTY: Mapping[str, str] = MappingProxyType({})
 

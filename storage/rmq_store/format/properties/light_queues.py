@@ -16,11 +16,11 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.format.properties import property_string as names
 from rmq_store.format.properties.property_columns import PropertyPieces
 from rmq_store.format.text.names import LMQ_PREFIX
+from rmq_store.late.arrow_compute import pc
 
 _SEPARATOR = ","
 

@@ -7,18 +7,19 @@ Source: MessageDecoder.java (string2messageProperties).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.format.bytes import native
 from rmq_store.format.bytes.gather import Bytes, Positions, as_text, gather_fields, take_slices, value_bytes
 from rmq_store.format.properties import property_string as names
+from rmq_store.late.arrow_compute import pc
+from rmq_store.late.dataclasses import dataclass
 
 _NAME_VALUE_SEPARATOR = 1
 _PROPERTY_SEPARATOR = 2

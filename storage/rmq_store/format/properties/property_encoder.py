@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.errors import UsageError
 from rmq_store.format.bytes.gather import Positions, value_bytes
 from rmq_store.format.properties import property_string as names
+from rmq_store.late.arrow_compute import pc
 
 Mask = npt.NDArray[np.bool_]
 

@@ -15,11 +15,12 @@ Source: StoreCheckpoint.java.
 from __future__ import annotations
 
 import struct
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 
 import numpy as np
 
 from rmq_store.errors import CorruptConfigError
+from rmq_store.late.dataclasses import dataclass
 
 CHECKPOINT_BYTES = 4096
 FIELDS = np.dtype(

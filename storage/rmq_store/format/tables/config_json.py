@@ -15,9 +15,10 @@ import json
 import math
 import re
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NoReturn
+
+from rmq_store.late.dataclasses import dataclass
 
 Style = Literal["4.x", "5.x", "compact"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-from dataclasses import dataclass
 
 from rmq_store.errors import UsageError
+from rmq_store.late.dataclasses import dataclass
 
 _VERSION = "v1"
 _FIELDS = 5

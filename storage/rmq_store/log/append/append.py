@@ -12,7 +12,6 @@ import struct
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple
 
@@ -26,6 +25,7 @@ from rmq_store.files.locks.state_page import StatePage
 from rmq_store.format.frames.frame_check import BLANK_MAGIC
 from rmq_store.format.frames.stored_message import complete_frame
 from rmq_store.format.views.consume_queue import encode_entries
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.log.append.frame_writer import FrameWriter, Piece, frame_bounds
 from rmq_store.log.append.grouping import Groups, Numbered, in_parts
 from rmq_store.log.append.write_back import WriteBack

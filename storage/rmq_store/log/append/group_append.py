@@ -13,12 +13,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from rmq_store.errors import StoreError, StoreFailedError, StoreLockedError
 from rmq_store.files import durable
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.log.append.append import OneRecord, append_lock, append_one
 from rmq_store.log.append.flush import flush
 from rmq_store.log.core.commit_log import CommitLog

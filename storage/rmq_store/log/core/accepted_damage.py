@@ -20,7 +20,7 @@ import json
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ import numpy.typing as npt
 from rmq_store.errors import REPAIR_MOVES_IT_AWAY, CorruptConfigError, NotAStoreError, development_version
 from rmq_store.files import durable
 from rmq_store.format.views.consume_queue import QUEUE_ID_MAX, QUEUE_OFFSET_MAX
+from rmq_store.late.dataclasses import dataclass
 
 _FORMAT = 1
 _FILE_BYTES_MAX = 64 << 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from rmq_store.late.dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 
 import numpy as np
 
 from rmq_store.format.batches.frame_decoder import DispatchColumns
 from rmq_store.format.frames.stored_message import decode_frame
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.log.core import scan
 from rmq_store.log.core.commit_log import CommitLog
 

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import weakref
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from rmq_store.errors import NotAStoreError
 from rmq_store.files.locks.state_page import StatePage
 from rmq_store.files.segments.open_files import OpenFile
 from rmq_store.format.views.consume_queue import ENTRY
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.log.core import scan
 from rmq_store.log.core.accepted_damage import AcceptedDamage, BadRange
 from rmq_store.log.core.commit_log import CommitLog

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from rmq_store.errors import CorruptConfigError
 from rmq_store.files import durable
 from rmq_store.files.progress import ProgressRecord
 from rmq_store.format.text.names import LMQ_PREFIX
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.log.append.append import undo
 from rmq_store.log.append.flush import sync_filesystem
 from rmq_store.log.core import scan

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.bodies.json_body import JsonBody
 from rmq_store.protocol.bodies.topics import TopicConfigTable
 

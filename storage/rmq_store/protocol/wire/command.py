@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Final
+
+from rmq_store.late.dataclasses import dataclass
 
 RESPONSE_FLAG: Final = 1
 ONEWAY_FLAG: Final = 2

@@ -5,9 +5,9 @@ Milliseconds and offsets are Java's longs; `bname` names the broker in 5.x.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.wire.header_fields import Int32, RequestHeader, ResponseHeader
 from rmq_store.protocol.wire.request_codes import RequestCode
 

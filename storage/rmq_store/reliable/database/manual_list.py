@@ -16,12 +16,12 @@ people are notified again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from rmq_store.errors import UsageError
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database.new_rows import insert_new
 from rmq_store.reliable.database.tables import UNCONFIRMED, VOID, Tables
 from rmq_store.reliable.database.transact import read, transact

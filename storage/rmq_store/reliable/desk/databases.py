@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 import sqlalchemy as sa
 
 from rmq_store.errors import StoreError, UsageError
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database.engine import open_engine
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.relay.inboxes import Inboxes

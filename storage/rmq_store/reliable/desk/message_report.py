@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import partial
 
 import sqlalchemy as sa
 
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.leases import now_ms
 from rmq_store.reliable.database.manual_list import ManualEntry

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database.leases import is_live
 from rmq_store.reliable.database.tables import CONFIRMED, VOID
 from rmq_store.reliable.outbox.backoff import WAIT_MS_MAX

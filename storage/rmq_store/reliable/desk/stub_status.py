@@ -13,12 +13,12 @@ A view is read without locks, a page at a time. The number of statements per pag
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database.tables import UNCONFIRMED, VOID, Tables
 from rmq_store.reliable.database.transact import read
 from rmq_store.reliable.desk.stub_reason import DUE, MANUAL, UNSENT, WAITING, GroupStatus, judge

@@ -20,13 +20,13 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import pyarrow as pa
 import sqlalchemy as sa
 
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database.leases import now_ms
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.transact import is_duplicate, read, transact

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.inbox.redis_filter import Known
 
 

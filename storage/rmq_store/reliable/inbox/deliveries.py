@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.client import MessageExt
 from rmq_store.errors import NoMessageIdError
+from rmq_store.late.arrow_compute import pc
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database.message_id import OUTBOX_ID, UNIQUE_KEY, message_id_of
 from rmq_store.reliable.inbox.receipts import Receipt
 

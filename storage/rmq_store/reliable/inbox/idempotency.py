@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -35,6 +34,7 @@ from rmq_store.client import (
     SimpleConsumer,
 )
 from rmq_store.errors import UsageError
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database import leases
 from rmq_store.reliable.database.engine import open_engine
 from rmq_store.reliable.database.tables import Tables

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 
 from rmq_store.errors import HandlerTransactionError
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.leases import new_token
 from rmq_store.reliable.database.tables import VOID

@@ -13,12 +13,13 @@ A row has the place at which its message was first received; a retry that takes 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.inserted_ids import chunks, inserted_ids
 from rmq_store.reliable.database.leases import horizon_ms

@@ -12,10 +12,10 @@ when a message is really lost.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from rmq_store.errors import UsageError
+from rmq_store.late.dataclasses import dataclass
 
 WAIT_MS_MAX: Final = 24 * 3_600_000
 

@@ -18,11 +18,11 @@ waits for people, and so does its key; void and confirmed rows hold up nothing.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.leases import new_token
 from rmq_store.reliable.database.new_rows import insert_new

@@ -8,10 +8,11 @@ outlived the claim with which its stubs were inserted. Only the table knows.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import sqlalchemy as sa
 
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database.tables import UNCONFIRMED, Tables
 from rmq_store.reliable.database.transact import read, transact
 from rmq_store.reliable.outbox.sending import Claimed

@@ -17,7 +17,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +25,7 @@ import sqlalchemy as sa
 
 from rmq_store.client import Message, Producer, SendResult
 from rmq_store.errors import UsageError
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database import leases
 from rmq_store.reliable.database.message_id import OUTBOX_ID, UNIQUE_KEY, check_message_id
 from rmq_store.reliable.database.tables import UNCONFIRMED, Tables

@@ -16,7 +16,7 @@ module does not know the database; no transaction is open while it sends.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from rmq_store.client import (
     ClientError,
@@ -34,6 +34,7 @@ from rmq_store.client import (
     select_message_queue_by_hash,
 )
 from rmq_store.errors import StoreError
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.outbox.delays import deliver_ms, is_delayed
 
 BATCH_MESSAGES_MAX = 500

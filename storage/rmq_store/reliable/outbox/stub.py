@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from rmq_store.client import Message
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database import leases
 from rmq_store.reliable.database.tables import CONFIRMED, UNCONFIRMED, VOID, Tables
 

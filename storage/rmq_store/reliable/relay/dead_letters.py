@@ -13,7 +13,6 @@ writes the entries, and only from the offset at which this collector has read it
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ import sqlalchemy as sa
 
 from rmq_store.client import Backend, MessageQueue
 from rmq_store.errors import UsageError
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.leases import now_ms
 from rmq_store.reliable.database.manual_list import DEAD_LETTER, NO_ID, ManualEntry

@@ -6,11 +6,11 @@ One page of messages takes three statements in each database, whatever the page 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import sqlalchemy as sa
 
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.transact import read
 from rmq_store.reliable.relay.inboxes import Inboxes

@@ -13,13 +13,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import sqlalchemy as sa
 
 from rmq_store.client import Backend, ClientError
 from rmq_store.errors import StoreError
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.transact import is_transient

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
 from rmq_store.client import Backend, ClientError, MessageQueue
 from rmq_store.errors import StoreError
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.transact import read
 from rmq_store.reliable.outbox.claims import is_due_again

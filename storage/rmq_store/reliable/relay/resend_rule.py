@@ -22,10 +22,10 @@ it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database.leases import is_live
 
 STUCK_AFTER_MS: Final = 24 * 3_600_000

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.bodies.routes import BrokerData, ClusterInfo, TopicRouteData
 from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue

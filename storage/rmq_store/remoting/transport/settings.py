@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, NamedTuple, Self
 
 from rmq_store.errors import UsageError
+from rmq_store.late.dataclasses import dataclass
 
 SCHEME: Final = "rmq://"
 _REFERENCES: Final = ("env:", "file:")

@@ -11,10 +11,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from rmq_store.errors import StoreError
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.wire.command import LanguageCode
 from rmq_store.server.access.method_check import MethodCheck
 from rmq_store.server.access.rights import Need, Resource, Right

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final, Self
 
 from rmq_store.errors import UsageError
+from rmq_store.late.dataclasses import dataclass
 
 SELF_SIGNED: Final = "self-signed"
 """The word by which `--grpc-tls` asks for a throw-away certificate."""

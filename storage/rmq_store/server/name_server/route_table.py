@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from rmq_store.format.text.names import RETRY_TOPIC_LENGTH_MAX
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.bodies.compressed_registration import TOPICS_MAX
 from rmq_store.protocol.bodies.routes import MASTER_ID, BrokerData, ClusterInfo, QueueData, TopicRouteData
 from rmq_store.protocol.bodies.topics import DataVersion, TopicConfig

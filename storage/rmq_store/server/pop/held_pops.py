@@ -8,10 +8,10 @@ message whose invisible time is over wakes them, too.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from rmq_store.broker.filter.subscription import Subscription
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.wire.pop_headers import NotificationRequestHeader, PopMessageRequestHeader
 from rmq_store.server.requests.held_requests import Held, HeldRequests, end_of_patience_s
 from rmq_store.server.requests.request import Request

@@ -8,10 +8,11 @@ over gRPC are on the same lists.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from rmq_store.format.text.names import validate_group
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.server.access.rights import is_clients_own_producer
 from rmq_store.server.requests.request import Peer, refusal

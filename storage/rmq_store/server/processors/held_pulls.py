@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from rmq_store.broker.filter.subscription import Subscription
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.wire.headers import PullMessageRequestHeader
 from rmq_store.server.requests.held_requests import HeldRequests, end_of_patience_s
 from rmq_store.server.requests.request import Request

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from rmq_store.broker.filter.subscription import MessageSelector, Subscription
 from rmq_store.errors import UsageError
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.bodies.clients import (
     CheckClientRequestBody,
     ConsumerData,

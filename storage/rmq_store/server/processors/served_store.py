@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from rmq_store.broker.metadata.groups import SubscriptionGroup
@@ -10,6 +9,7 @@ from rmq_store.broker.metadata.topics import TopicConfig
 from rmq_store.broker.processor.local_broker import LocalBroker
 from rmq_store.broker.store.store import Store
 from rmq_store.format.text.names import SYSTEM_GROUPS, is_system_group, retry_topic, validate_group
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.server.requests.request import refusal
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import resource
-from dataclasses import dataclass
 from typing import Final
 
+from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.wire.frames import FRAME_BYTES_MAX, SERVED_HEADER_BYTES_MAX
 
 _FILES_OF_STORE: Final = 1024

@@ -10,11 +10,11 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, cast
 
 from rmq_store.errors import UsageError
+from rmq_store.late.dataclasses import dataclass
 
 _log: Final = logging.getLogger(__name__)
 
