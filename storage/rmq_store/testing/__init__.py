@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,25 +26,28 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name not in ("RmqTestBroker", "VirtualClock"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from rmq_store.testing import broker
+    return getattr(_broker_module(), name)
 
-    return getattr(broker, name)
+
+def _broker_module() -> ModuleType:
+    from rmq_store.late.imports import no_collection
+
+    with no_collection():
+        from rmq_store.testing import broker
+    return broker
 
 
 @pytest.fixture(scope="session")
 def rmq_broker_config() -> StoreConfig:
     """The settings of the brokers' stores: small files, else RocketMQ's defaults."""
-    from rmq_store.server.scratch_store import SCRATCH_CONFIG
-
-    return SCRATCH_CONFIG
+    config: StoreConfig = _broker_module().SCRATCH_CONFIG
+    return config
 
 
 @pytest.fixture
 def rmq_broker(tmp_path: Path, rmq_broker_config: StoreConfig) -> Iterator[RmqTestBroker]:
     """A broker and name server at a free port of loopback, over an empty store; it ends with the test."""
-    from rmq_store.testing.broker import RmqTestBroker
-
-    with RmqTestBroker(tmp_path / "rmq-broker", rmq_broker_config) as broker:
+    with _broker_module().RmqTestBroker(tmp_path / "rmq-broker", rmq_broker_config) as broker:
         yield broker
 
 
@@ -52,7 +56,5 @@ def rmq_broker_session(
     tmp_path_factory: pytest.TempPathFactory, rmq_broker_config: StoreConfig
 ) -> Iterator[RmqTestBroker]:
     """As `rmq_broker`, one for all tests of the session. Topics, groups and the clock are those of all tests."""
-    from rmq_store.testing.broker import RmqTestBroker
-
-    with RmqTestBroker(tmp_path_factory.mktemp("rmq-broker"), rmq_broker_config) as broker:
+    with _broker_module().RmqTestBroker(tmp_path_factory.mktemp("rmq-broker"), rmq_broker_config) as broker:
         yield broker

@@ -21,6 +21,7 @@ from rmq_store.cli.shared.output import printable, time_text
 from rmq_store.cli.shared.stop_signal import StopSignal
 from rmq_store.errors import StoreError, StoreFailedError, StoreLockedError, UsageError
 from rmq_store.format.text.host import Host
+from rmq_store.late.imports import no_collection
 
 if TYPE_CHECKING:
     from rmq_store import RetentionReport, Store, StoreConfig
@@ -133,7 +134,8 @@ def run(
     name; a name that another broker has is refused. With --ephemeral it is a broker for a test suite. Deletions and
     errors are reported on stderr; on a terminal also, every few seconds, the deliveries.
     """
-    from rmq_store import Store, StoreConfig
+    with no_collection():
+        from rmq_store import Store, StoreConfig
 
     config: StoreConfig | None = StoreConfig.from_broker_conf(conf) if conf else None
     _check_grpc(listen, grpc, grpc_tls)
@@ -147,7 +149,8 @@ def run(
         return
     refuse_open_address(listen[0], is_open=insecure or access.acl is not None, is_told=not advertise)
     raise_file_limit()
-    from rmq_store.server.broker_server import BrokerServer
+    with no_collection():
+        from rmq_store.server.broker_server import BrokerServer
 
     host, port = listen
     told_host = Host.parse(advertise).ip if advertise else host

@@ -18,6 +18,7 @@ from click.core import ParameterSource
 from rmq_store.cli.shared.output import StorePath
 from rmq_store.cli.shared.stop_signal import StopSignal, stopped_by_signals
 from rmq_store.errors import UsageError
+from rmq_store.late.imports import no_collection
 
 _LOOPBACK = ("127.0.0.1", 0)
 
@@ -107,7 +108,8 @@ def written_address(port_file: Path | None, address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ephemeral_store(*, virtual_clock: bool) -> Iterator[Path]:
-    from rmq_store.server.scratch_store import make_scratch_store
+    with no_collection():
+        from rmq_store.server.scratch_store import make_scratch_store
 
     with tempfile.TemporaryDirectory(prefix="rmq-broker-") as directory:
         root = Path(directory) / "store"
