@@ -18,6 +18,7 @@ import inspect
 import os
 import reprlib
 from collections.abc import Callable, Mapping
+from types import CodeType
 from typing import Any, ParamSpec, TypeVar
 
 from rmq_store.argument_types import Converter, Wrong, a_path, an_integer, converters_of
@@ -118,7 +119,7 @@ def _converted(name: str, value: object, convert: Converter) -> Any:
 
 def _takes_arguments(function: Callable[..., Any]) -> bool:
     # As len(inspect.signature(function).parameters) > 1 in a twentieth of the time: every import asks this.
-    code = inspect.unwrap(function).__code__
+    code: CodeType = inspect.unwrap(function).__code__
     rest = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     return code.co_argcount + code.co_kwonlyargcount + rest > 1
 

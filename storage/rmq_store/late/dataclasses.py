@@ -71,7 +71,7 @@ def _with_late_methods(
 ) -> type:
     own = set(vars(cls))
     # Not frozen for the standard library, which would compile the two methods that refuse.
-    made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(cls)
+    made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(cls)
     late = ["__init__"]
     late += ["__repr__"] if repr_ else []
     late += ["__eq__"] if eq else []
@@ -81,14 +81,14 @@ def _with_late_methods(
         if name not in own:
             setattr(made, name, _LateMethod(made, name, frozen=frozen))
     if eq and not frozen and "__hash__" not in own:
-        made.__hash__ = None  # type: ignore[assignment]
+        made.__hash__ = None
     if frozen:
-        made.__setattr__ = _refuse_to_set  # type: ignore[assignment]
-        made.__delattr__ = _refuse_to_delete  # type: ignore[assignment]
+        made.__setattr__ = _refuse_to_set
+        made.__delattr__ = _refuse_to_delete
         if slots:
-            made.__getstate__ = _state  # type: ignore[attr-defined]
-            made.__setstate__ = _set_state  # type: ignore[attr-defined]
-    return made
+            made.__getstate__ = _state
+            made.__setstate__ = _set_state
+    return made  # type: ignore[no-any-return]
 
 
 def _dataclass(

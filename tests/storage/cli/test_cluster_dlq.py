@@ -181,10 +181,10 @@ def test_a_rate_waits_between_the_calls(
 ) -> None:
     from types import SimpleNamespace
 
-    from rmq_store.cli.cluster_dlq import redrive
+    from rmq_store.cli.dlq import redrive_run
 
     waits: list[float] = []
-    monkeypatch.setattr(redrive, "time", SimpleNamespace(sleep=waits.append))
+    monkeypatch.setattr(redrive_run, "time", SimpleNamespace(sleep=waits.append))
     found = json.loads(_plain(ask("redrive", GROUP, "--rate", "2", "--yes", "--json")))
     assert found["REDRIVEN"] == 6
     # Three letters of each broker, in calls of two and one.

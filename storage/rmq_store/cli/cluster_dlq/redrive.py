@@ -6,13 +6,9 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from rmq_store.cli.cluster_mqadmin.common import like
-from rmq_store.cli.dlq import dlq_redrive
-from rmq_store.cli.dlq.dlq_redrive import CALL_ROWS, Totals, show_totals
-from rmq_store.cli.shared.confirm import confirm
-from rmq_store.cli.shared.output import printable
+from rmq_store.cli.dlq import dlq_redrive, redrive_run
+from rmq_store.cli.dlq.redrive_run import CALL_ROWS, Totals, in_calls
 from rmq_store.cli.shared.progress import counting_bar
 from rmq_store.cli.shared.times import parse_time
 from rmq_store.cli.target.cluster_target import ClusterTarget
@@ -63,22 +59,17 @@ def redrive(
         rows = ClusterLetterRows(cluster, target, answers, group, wanted)
         answers.tell()
         letters = ClusterDeadLetters(cluster, pull_group=target.pull_group)
-        totals = Totals()
-        for places in _calls(rows, CALL_ROWS):
-            left = None if limit is None else limit - totals.moving
-            if left == 0:
-                break
-            totals.add(letters.plan(group, places, limit=left, **goals))
-        moving = totals.moving
-        if not dry_run and moving:
-            if not yes:
-                show_totals(group, totals, as_json=False, err=True)
-            goal = to_topic or f"the retry topic of {group}"
-            confirm(printable(f"Move {moving} dead letters of {group} to {goal}?"), yes=yes)
-            totals = _move(letters, group, rows, limit, goals, rate)
-    show_totals(group, totals, as_json, dry_run=dry_run)
-    if totals.outcomes["REFUSED"]:
-        raise click.exceptions.Exit(1)
+        redrive_run.run(
+            group,
+            to_topic,
+            plan=lambda: in_calls(
+                _calls(rows, CALL_ROWS), limit, lambda places, left: letters.plan(group, places, limit=left, **goals)
+            ),
+            move=lambda: _move(letters, group, rows, limit, goals, rate),
+            as_json=as_json,
+            dry_run=dry_run,
+            yes=yes,
+        )
 
 
 def _move(
@@ -89,23 +80,20 @@ def _move(
     goals: dict[str, Any],
     rate: float | None,
 ) -> Totals:
-    totals = Totals()
-    done = moved = 0
+    # A call to brokers does not wait by itself: it gets what one second may move.
     call_rows = CALL_ROWS if rate is None else max(min(int(rate), CALL_ROWS), 1)
+    done = 0
     with counting_bar("redrive") as tell:
-        for places in _calls(rows, call_rows):
-            left = None if limit is None else limit - totals.moving
-            if left == 0:
-                break
-            if rate is not None and moved:
-                time.sleep(moved / rate)
-            before = totals.moving
-            totals.add(letters.redrive(group, places, limit=left, **goals))
-            moved = totals.moving - before
+
+        def ask(places: pa.RecordBatch, left: int | None) -> pa.RecordBatch:
+            nonlocal done
+            result = letters.redrive(group, places, limit=left, **goals)
             done += places.num_rows
             if tell is not None:
                 tell(done, 0)
-    return totals
+            return result
+
+        return in_calls(_calls(rows, call_rows), limit, ask, rate=rate)
 
 
 def _calls(rows: ClusterLetterRows, call_rows: int) -> Iterator[pa.RecordBatch]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli.dlq import redrive_run
+from rmq_store.cli.dlq.redrive_run import CALL_ROWS, Totals, in_calls
 from rmq_store.cli.shared.completion import DEAD_GROUP, TOPIC
-from rmq_store.cli.shared.confirm import changing_options, confirm
+from rmq_store.cli.shared.confirm import changing_options
 from rmq_store.cli.shared.numbers import FiniteRange
-from rmq_store.cli.shared.output import common_options, printable, wide_option, write_json, write_table
+from rmq_store.cli.shared.output import common_options, wide_option
 from rmq_store.cli.shared.progress import counting_bar
 from rmq_store.cli.shared.times import parse_time
 
@@ -23,38 +24,8 @@ if TYPE_CHECKING:
     from rmq_store import Store
     from rmq_store.broker.monitoring.dead_letter_rows import DeadLetterRows
 
-# Dead letters that one call of the engine gets: what it answers is in memory.
-CALL_ROWS = 20_000
-
 # Messages per second: one in a quarter of an hour, and more than anybody writes.
 _RATE_MIN, _RATE_MAX = 0.001, 1_000_000_000
-
-OUTCOMES = ("REDRIVEN", "PARKED", "ALREADY_REDRIVEN", "REFUSED", "GONE")
-_PLANNED = {"WOULD_REDRIVE": "REDRIVEN", "WOULD_PARK": "PARKED"}
-_REASONS_SHOWN = 5
-
-
-class Totals:
-    """Outcomes of all calls together, and the reasons of refusals."""
-
-    def __init__(self) -> None:
-        self.outcomes: Counter[str] = Counter()
-        self.reasons: Counter[str] = Counter()
-
-    @property
-    def moving(self) -> int:
-        """The number of messages that are moved, or would be."""
-        return self.outcomes["REDRIVEN"] + self.outcomes["PARKED"]
-
-    def add(self, result: pa.RecordBatch) -> None:
-        """Count the outcomes of some rows."""
-        import pyarrow.compute as pc
-
-        for entry in result.column("outcome").value_counts().to_pylist():
-            self.outcomes[_PLANNED.get(entry["values"], entry["values"])] += entry["counts"]
-        refused = result.filter(pc.equal(result.column("outcome"), "REFUSED"))
-        for entry in refused.column("reason").value_counts().to_pylist():
-            self.reasons[entry["values"]] += entry["counts"]
 
 
 class _Sums:
@@ -136,45 +107,33 @@ def redrive(
         wanted = Wanted(since_ms=since_ms, reason=reason, selector=compile_selector(sql) if sql else None)
         rows = DeadLetterRows(store, group, wanted)
         target: dict[str, Any] = {"to_topic": to_topic, "max_replays": max_replays, "parking_topic": parking_topic}
-        totals = Totals()
-        for places in _calls(rows):
-            left = None if limit is None else limit - totals.moving
-            if left == 0:
-                break
-            totals.add(store.dead_letters.plan(group, places, limit=left, **target))
-        moving = totals.moving
-        if not dry_run and moving:
-            if not yes:
-                show_totals(group, totals, as_json=False, err=True)
-            goal = to_topic or f"the retry topic of {group}"
-            confirm(printable(f"Move {moving} dead letters of {group} to {goal}?"), yes=yes)
-            totals = _move(store, group, rows, limit, target, rate)
-    show_totals(group, totals, as_json, dry_run=dry_run)
-    if totals.outcomes["REFUSED"]:
-        raise click.exceptions.Exit(1)
+        redrive_run.run(
+            group,
+            to_topic,
+            plan=lambda: in_calls(
+                _calls(rows), limit, lambda places, left: store.dead_letters.plan(group, places, limit=left, **target)
+            ),
+            move=lambda: _move(store, group, rows, limit, target, rate),
+            as_json=as_json,
+            dry_run=dry_run,
+            yes=yes,
+        )
 
 
 def _move(
     store: Store, group: str, rows: DeadLetterRows, limit: int | None, target: dict[str, Any], rate: float | None
 ) -> Totals:
-    totals = Totals()
-    moved = 0
     with counting_bar("redrive") as tell:
         sums = _Sums(tell)
-        for places in _calls(rows):
-            left = None if limit is None else limit - totals.moving
-            if left == 0:
-                break
-            if rate is not None and moved:
-                # The engine waits between the units of a call only, and a unit is what a second may move.
-                time.sleep(min(moved, max(int(rate), 1)) / rate)
+
+        def ask(places: pa.RecordBatch, left: int | None) -> pa.RecordBatch:
             result = store.dead_letters.redrive(
                 group, places, limit=left, rate_per_second=rate, progress=sums, sleep=time.sleep, **target
             )
-            totals.add(result)
             sums.call_ended()
-            moved = result.num_rows - result.column("newQueueOffset").null_count
-    return totals
+            return result
+
+        return in_calls(_calls(rows), limit, ask, rate=rate)
 
 
 def _calls(rows: DeadLetterRows) -> Iterator[pa.RecordBatch]:
@@ -190,21 +149,3 @@ def _calls(rows: DeadLetterRows) -> Iterator[pa.RecordBatch]:
             waiting = waiting.slice(CALL_ROWS)
     if waiting.num_rows:
         yield waiting
-
-
-def show_totals(group: str, totals: Totals, as_json: bool, *, dry_run: bool = False, err: bool = False) -> None:
-    """Print the outcomes; with `err` one line for the question."""
-    if as_json:
-        counts = {outcome: totals.outcomes[outcome] for outcome in OUTCOMES}
-        write_json({"group": group, "dryRun": dry_run, **counts, "refusedBecause": dict(totals.reasons)})
-        return
-    if err:
-        counted = ", ".join(f"{totals.outcomes[outcome]} {outcome}" for outcome in OUTCOMES if totals.outcomes[outcome])
-        click.echo(printable(f"{group}: this would be {counted}"), err=True)
-        return
-    row: list[str | int] = [group, *(totals.outcomes[outcome] for outcome in OUTCOMES)]
-    write_table(("GROUP", *OUTCOMES), [row], flexible=("GROUP",))
-    if dry_run:
-        click.echo("nothing was moved: this is what would be")
-    for reason, count in totals.reasons.most_common(_REASONS_SHOWN):
-        click.echo(printable(f"refused {count}: {reason}"))
