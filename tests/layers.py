@@ -86,8 +86,8 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
         "mqadmin", "monitoring", "cluster", "cluster_mqadmin", "cluster_dlq", "cluster_checks", "cluster_care", ".",
     ),
     "pyspark_rmq": (
-        "position", "options", "access", "schema", "query", "lag", "read", "retry", "checkpoint", "testing", "write",
-        ".",
+        "position", "options", "cluster_read", "access", "schema", "query", "lag", "read", "retry", "checkpoint",
+        "testing", "write", ".",
     ),
 }  # fmt: skip
 

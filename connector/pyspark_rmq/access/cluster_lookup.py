@@ -1,4 +1,4 @@
-"""Look-ups of messages by the indexes of brokers (12) and by place (33). Control plane.
+"""Look-ups of messages by the indexes of brokers (12) and by place (33), of dead letters and of groups. Control plane.
 
 A broker finds 64 messages of a key, or 32 of a unique key, at most. A full answer may be cut, and a warning says so. It
 compares hashes, so whoever reads the found rows compares the texts.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from rmq_store.cluster import (
     query_by_unique_key,
     view_message,
 )
+
+if TYPE_CHECKING:
+    from pyspark_rmq.access.store_reader import Redriven
 
 _log = logging.getLogger(__name__)
 
@@ -105,3 +108,25 @@ def _places(found: Found, wire_topic: str) -> list[tuple[BrokerQueueId, int]]:
     headers = frame_columns(pa.py_buffer(found.frames), positions, sizes.astype(np.int32))
     rows = zip(headers.topics().to_pylist(), headers.queue_id.tolist(), headers.queue_offset.tolist(), strict=True)
     return [(BrokerQueueId(found.broker_name, number), offset) for topic, number, offset in rows if topic == wire_topic]
+
+
+def redriven_letters(cluster: Cluster, group: str, pull_group: str) -> dict[BrokerQueueId, Redriven]:
+    """The dead letters of a group that were moved on, by the queue of `%DLQ%group`, as their brokers recorded it."""
+    from pyspark_rmq.options.options import DLQ_PREFIX
+    from rmq_store.cluster import ClusterDeadLetters
+
+    route = cluster.route(DLQ_PREFIX + group)
+    letters = ClusterDeadLetters(cluster, pull_group=pull_group)
+    return {
+        BrokerQueueId(name, queue_id): ranges
+        for name in (() if route is None else route.queues)
+        for queue_id, ranges in letters.redriven(group, name).items()
+    }
+
+
+def group_names(cluster: Cluster) -> list[str]:
+    """The groups that any broker knows, sorted, without their namespace (201)."""
+    from rmq_store.cluster import group_configs
+
+    names = {group for broker in cluster.broker_names() for group in group_configs(cluster, broker)}
+    return sorted(map(cluster.plain_name, names))

@@ -1,0 +1,92 @@
+"""Where single messages lie, and when they were stored: what the brokers said since the last look at them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from rmq_store.cluster import (
+    AnswerRequest,
+    Cluster,
+    MessageQueue,
+    MQBrokerError,
+    PullFilter,
+    PullSource,
+    RemotingError,
+    ResponseCode,
+    answer_batches,
+    pull,
+    search_offsets,
+)
+
+# 2: slaveReadEnable is off (5.x). 17: the slave does not know the topic yet.
+_NOT_AT_SLAVE: Final = (ResponseCode.SYSTEM_BUSY, ResponseCode.TOPIC_NOT_EXIST)
+
+
+class Place(NamedTuple):
+    """One message of a queue."""
+
+    commit_log_offset: int
+    store_timestamp_ms: int
+
+
+class Places:
+    """Answers of brokers about single messages, each asked for once until `forget`. Pulls carry `pull_filter`."""
+
+    def __init__(self, cluster: Cluster, pull_filter: PullFilter) -> None:
+        self._cluster = cluster
+        self._filter = pull_filter
+        self._places: dict[tuple[MessageQueue, int], Place | None] = {}
+        # Time -> what was found for it.
+        self._by_time: dict[int, dict[MessageQueue, int]] = {}
+
+    def forget(self) -> None:
+        """Ask the brokers again from now on."""
+        self._places.clear()
+        self._by_time.clear()
+
+    def offset_by_time(
+        self, queue: MessageQueue, timestamp_ms: int, all_queues: Callable[[], Iterable[MessageQueue]]
+    ) -> int:
+        """The first message stored at `timestamp_ms` or later; the end of the queue if there is none (29)."""
+        found = self._by_time.setdefault(timestamp_ms, {})
+        if queue not in found:
+            # A starting option asks for one queue after the other: the second question is asked for all of them.
+            asked = {queue, *(all_queues() if found else ())} - found.keys()
+            found |= search_offsets(self._cluster, sorted(asked), timestamp_ms)
+        return found[queue]
+
+    def place(self, queue: MessageQueue, queue_offset: int) -> Place | None:
+        """One message, by a pull; None if it is not there."""
+        key = queue, queue_offset
+        if key not in self._places:
+            self._places[key] = self._asked(queue, queue_offset)
+        return self._places[key]
+
+    def _asked(self, queue: MessageQueue, queue_offset: int) -> Place | None:
+        source = PullSource(self._cluster, queue.broker_name)
+        while True:
+            try:
+                answer = pull(self._cluster, queue, queue_offset, 1, self._filter, broker_id=source.broker_id)
+                break
+            except RemotingError as error:
+                if not source.failed(error):
+                    raise
+            except MQBrokerError as error:
+                # A slave that does not know the topic yet, or does not let anybody read.
+                if source.broker_id == 0 or error.response_code not in _NOT_AT_SLAVE:
+                    raise
+                return None
+        if not answer.frames:
+            return None
+        request = AnswerRequest(
+            queue.broker_name,
+            self._cluster.wire_topic(queue.topic),
+            queue.queue_id,
+            ["queueOffset", "commitLogOffset", "storeTimestamp"],
+        )
+        first = next(answer_batches([answer.frames], request)).slice(0, 1)
+        offset, commit_log_offset, _ = (column[0].as_py() for column in first.columns)
+        if offset != queue_offset:
+            return None
+        return Place(commit_log_offset, first.column(2).cast("int64")[0].as_py() // 1000)

@@ -1,0 +1,57 @@
+"""Which topics a cluster has, in few calls to the name servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from rmq_store.cluster import Cluster
+
+TOPICS_EVERY_MS: Final = 30_000.0
+# A topic that was missing: the retry topic of a group appears with its first member.
+MISSING_TOPIC_EVERY_MS: Final = 5_000.0
+
+
+class TopicList:
+    """The topics of a cluster, and which of those that were looked for are there. `changes` grows when one of those
+    comes or goes. Times are in ms, of a clock that never goes back.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._topics: Mapping[str, object] = {}
+        self._topics_at_ms: float | None = None
+        self._looked_for: dict[str, tuple[bool, float]] = {}
+        self.changes = 0
+
+    def all(self, now_ms: float) -> Mapping[str, object]:
+        """All topics of the namespace by name, as `look_again` has seen them; the same object as long as nothing
+        changed.
+        """
+        if self._topics_at_ms is None:
+            self._list(now_ms)
+        return self._topics
+
+    def look_again(self, now_ms: float) -> None:
+        """Notice topics that came or went: every 30 s, and sooner those that were looked for and are not there."""
+        if self._topics_at_ms is not None and now_ms - self._topics_at_ms >= TOPICS_EVERY_MS:
+            self._list(now_ms)
+        for name, (was_there, at_ms) in list(self._looked_for.items()):
+            if now_ms - at_ms < (TOPICS_EVERY_MS if was_there else MISSING_TOPIC_EVERY_MS):
+                continue
+            is_there = self._cluster.route(name) is not None
+            self._looked_for[name] = is_there, now_ms
+            self.changes += is_there != was_there
+
+    def has(self, name: str, now_ms: float) -> bool:
+        """Whether the topic had a route at the last look; the first call looks."""
+        known = self._looked_for.get(name)
+        if known is None:
+            known = self._looked_for[name] = self._cluster.route(name) is not None, now_ms
+        return known[0]
+
+    def _list(self, now_ms: float) -> None:
+        self._topics_at_ms = now_ms
+        names = self._cluster.topics()
+        if list(self._topics) != names:
+            self._topics = dict.fromkeys(names)
