@@ -28,7 +28,8 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from pyspark_rmq.access.cluster_lease_locks import LOCK_LASTS_S, LeaseLocks
+from pyspark_rmq.access.cluster_lease_locks import LOCK_LASTS_S, RENEW_EVERY_S, LeaseLocks
+from pyspark_rmq.access.cluster_lease_taking import LOOK_EVERY_S, ClusterLease, LeaseTaking
 from pyspark_rmq.access.cluster_membership import Membership
 from pyspark_rmq.access.cluster_offsets import GroupOffsets
 from pyspark_rmq.position.queue_ids import BrokerQueueId
@@ -37,11 +38,8 @@ from rmq_store.errors import LeaseHeldError, StoreError
 
 _log = logging.getLogger(__name__)
 
-RENEW_EVERY_S: Final = 20.0
-WATCH_S: Final = RENEW_EVERY_S + 2.0
 DISPUTE_LASTS_S: Final = LOCK_LASTS_S + 5.0
 """A broker that goes on carries out what has waited for it within the first of these seconds."""
-_LOOK_EVERY_S: Final = 1.0
 
 
 class ClusterGroup:
@@ -61,6 +59,7 @@ class ClusterGroup:
         self._timer_s = timer_s
         self._locks = LeaseLocks(cluster, name, timer_s)
         self._member = Membership(cluster, name)
+        self._taking = LeaseTaking(cluster, name, self._locks, self._member, sleep=sleep, timer_s=timer_s)
         self._topics: set[str] = set()
         # Why the lease is lost, if it is.
         self._loss = ""
@@ -111,62 +110,16 @@ class ClusterGroup:
             self._stopped = threading.Event()
             self._thread = threading.Thread(target=self._keep, args=(self._stopped,), name="rmq-group", daemon=True)
             self._thread.start()
-        return ClusterLease(self, topic)
+        return ClusterLease(topic, self.holds, self.release)
 
     def _take(self, topic: str) -> None:
-        silent_until_s = self._timer_s() + LOCK_LASTS_S
-        held_until_s = silent_until_s + _LOOK_EVERY_S
-        watches = not self._topics
-        while True:
-            asked = self._locks.ask([topic], self._cluster.broker_names())
-            if asked.refused:
-                raise next(iter(asked.refused.values()))
-            if asked.others:
-                self._locks.unlock([topic])
-                others = self._member.others()
-                if others or self._timer_s() > held_until_s:
-                    holder = ", ".join(others) or "unknown"
-                    raise LeaseHeldError(f"group {self.name!r}: topic {topic!r} is consumed by {holder}", holder)
-                self._sleep(_LOOK_EVERY_S)
-            elif not asked.granted:
-                self._wait_for_masters(topic, silent_until_s, asked.away)
-                held_until_s = self._timer_s() + LOCK_LASTS_S + _LOOK_EVERY_S
-            elif asked.away and watches:
-                self._locks.unlock([topic])
-                self._watch(topic, asked.away)
-                watches, held_until_s = False, self._timer_s() + LOCK_LASTS_S + _LOOK_EVERY_S
-            else:
-                break
+        asked = self._taking.locked(topic, watches=not self._topics)
         self._member.refuse_others(topic)
         with self._lock:
             self._locks.added(asked.granted, asked.at_s, is_first=not self._topics)
             self._topics.add(topic)
             self._member.beat(self._topics)
         self._member.refuse_others(topic)
-
-    def _wait_for_masters(self, topic: str, until_s: float, away: Mapping[str, RemotingError]) -> None:
-        """Let a moment pass, or raise RemotingError if the time is over."""
-        if self._timer_s() >= until_s:
-            last = next(iter(away.values()), None)
-            names = ", ".join(sorted(away)) or "the cluster"
-            raise RemotingError(
-                f"group {self.name!r}: no master of {names} has answered for {LOCK_LASTS_S:.0f} s, so the lease of "
-                f"topic {topic!r} cannot be taken: slaves grant no locks. Start a master, or set commitOffsets=false "
-                f"to read from slaves, which commits nothing. Last answer: {last or 'no broker has a process'}"
-            ) from last
-        self._sleep(_LOOK_EVERY_S)
-
-    def _watch(self, topic: str, away: Collection[str]) -> None:
-        """Wait for one round of heartbeats: a holder whose locks are at masters that are away shows itself at others.
-        """
-        _log.warning(
-            "group %r: no master of %s answers, and a query may hold the lease of %s there: members are watched %.0f s",
-            self.name, ", ".join(sorted(away)), topic, WATCH_S,
-        )  # fmt: skip
-        until_s = self._timer_s() + WATCH_S
-        while self._timer_s() < until_s:
-            self._member.refuse_others(topic)
-            self._sleep(_LOOK_EVERY_S)
 
     def holds(self, topic: str) -> bool:
         """Whether nobody else was found to have the lease. Brokers may have forgotten it: `hold_at` takes it again."""
@@ -199,7 +152,7 @@ class ClusterGroup:
         """As `hold_at`, but waits for locks of a client that may have ended, 65 s at most. Raises as `hold_at`."""
         self.hold_at(broker_names)
         while self._locks.are_disputed_at(broker_names):
-            self._sleep(_LOOK_EVERY_S)
+            self._sleep(LOOK_EVERY_S)
             self.hold_at(broker_names)
 
     def _lock_at(self, broker_names: Collection[str]) -> Mapping[str, MQBrokerError | RemotingError]:
@@ -331,25 +284,3 @@ class ClusterGroup:
                 )  # fmt: skip
         except StoreError as error:
             _log.warning("group %r: lease and membership cannot be renewed now: %s", self.name, error)
-
-
-class ClusterLease:
-    """The right of one process to consume a topic for a group. It ends 60 s after the process, or when another client
-    is found to have it; masters that are away take it from nobody.
-    """
-
-    def __init__(self, group: ClusterGroup, topic: str) -> None:
-        self._group = group
-        self._topic = topic
-
-    def heartbeat(self) -> bool:
-        """As `held`: a thread shows that the holder lives."""
-        return self.held()
-
-    def held(self) -> bool:
-        """True until another client is found to have the lease. See `GroupOffsets.commit` for masters that are away."""
-        return self._group.holds(self._topic)
-
-    def release(self) -> None:
-        """Give it back."""
-        self._group.release(self._topic)

@@ -16,6 +16,7 @@ from rmq_store.cluster import Cluster, MessageQueue, MQBrokerError, RemotingErro
 from rmq_store.errors import StoreError
 
 LEASE_SUFFIX: Final = "_rmq_lease"
+RENEW_EVERY_S: Final = 20.0
 LOCK_LASTS_S: Final = 60.0
 ASK_AGAIN_S: Final = 1.0
 

@@ -29,7 +29,7 @@ from rmq_store.errors import OffsetOutOfRangeError, UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_rmq.access.cluster_group import ClusterLease
+    from pyspark_rmq.access.cluster_lease_taking import ClusterLease
     from pyspark_rmq.access.store_reader import Redriven, StoreReader
 
 # Spark asks an idle query about 95 times a second. Each broker answers a question of ours at most every 10 ms.

@@ -168,7 +168,7 @@ def test_who_takes_a_lease_waits_for_any_master_within_a_bound(net: FakeNet, mak
         a[0].down = b[0].down = now.now_s < began_s + 30
 
     group, began_s = make(), now.now_s
-    group._sleep = sleep
+    group._taking._sleep = sleep
     assert group.lease("Orders", "reports").held()
     assert 30 <= now.now_s - began_s < 32, "and nobody is watched for: both answer"
 
@@ -184,7 +184,7 @@ def test_a_lease_needs_a_lock_also_if_the_name_servers_know_no_broker(net: FakeN
         net.brokers["a"].processes = processes
 
     group = make()
-    group._sleep = sleep
+    group._taking._sleep = sleep
     assert group.lease("Orders", "reports").held() and net.brokers["a"].locks
 
 
@@ -205,7 +205,7 @@ def test_who_takes_a_lease_while_a_master_is_away_watches_for_its_holder_first(
 
     now.sleep = sleep  # type: ignore[method-assign]
     second, asked_s = make(), now.now_s
-    second._sleep = sleep
+    second._taking._sleep = sleep
     with pytest.raises(LeaseHeldError, match=r"other live members.*first#"):
         second.lease("Orders", "second")
     assert held.held() and net.brokers["b"].locks == {("cg_rmq_lease", "Orders", 0): first._member.client_id}

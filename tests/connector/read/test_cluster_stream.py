@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
-from pyspark_rmq.access import cluster_group, cluster_location
+from pyspark_rmq.access import cluster_group, cluster_lease_taking, cluster_location
 from pyspark_rmq.options.options import source_options
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from pyspark_rmq.read.reader import RmqReader
@@ -203,7 +203,7 @@ def test_a_second_query_of_the_group_is_refused_by_name(
 def test_a_broker_whose_master_comes_back_to_another_query_ends_this_one_before_it_plans(
     net: FakeNet, stream: Make, more: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_group, "WATCH_S", 0.0)
+    monkeypatch.setattr(cluster_lease_taking, "WATCH_S", 0.0)
     b = net.brokers["broker-b"]
     b.processes[0].down = True
     reader = stream(group="g", startingOffsets="earliest")
