@@ -13,7 +13,7 @@ from typing import Final
 
 # Part of rmq_store -> the parts that it may import. Every part may also import itself.
 LAYERS: Final[dict[str, set[str]]] = {
-    # What takes long to load, loaded when it is used. Every part may import it.
+    # Modules and methods that are loaded when they are used. Every part may import it.
     "late": set(),
     "errors": set(),
     # Of public methods: checked against the types that they declare.

@@ -1,1 +1,1 @@
-"""What a `ClusterReader` asks the brokers, one module for each kind of answer."""
+"""Asks the brokers for a `ClusterReader`, one module for each kind of answer."""

@@ -1,4 +1,4 @@
-"""What a store has and a cluster does not need, as values that do nothing."""
+"""Values that do nothing, for parts of a store that a cluster does not need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where single messages lie, and when they were stored: what the brokers said since the last look at them."""
+"""Places and store times of single messages, as the brokers told them since the last look."""
 
 from __future__ import annotations
 

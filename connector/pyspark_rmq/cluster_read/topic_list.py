@@ -1,4 +1,4 @@
-"""Which topics a cluster has, in few calls to the name servers."""
+"""Lists the topics of a cluster, in few calls to the name servers."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What takes long to load and is rarely used at a start, in a form that is loaded when it is used."""
+"""Loads modules and makes methods when they are used: those that take long and are rarely needed at a start."""
