@@ -34,7 +34,6 @@ from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import offset_message_id
 from rmq_store.format.text.names import PYRMQ_TIMER_TOPIC
 from rmq_store.format.text.recall_handle import RecallHandle
-from rmq_store.late.arrow_compute import pc
 from rmq_store.log.append.append import Appended, OneRecord, Unit, append, append_lock, append_one
 from rmq_store.log.append.append_records import append_records
 from rmq_store.log.append.flush import flush

@@ -69,7 +69,7 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     "top": differs("cluster.top:top", "Figures of all brokers; no figures of disks"),
     "read": differs("cluster.read:read", f"{_BROKERS}; each queue in its order, one broker after the other"),
     "trace": differs(
-        "cluster.trace:trace",
+        "cluster_care.trace:trace",
         "A history for each broker that has copies; --uniq-key needs -t, rollbacks are not looked for, no --archive",
     ),
     "tail": differs("cluster.tail:tail", f"{_BROKERS}; {_ORDER}. -n with an address is the cluster"),
