@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +17,6 @@ from rmq_store.kinds import table
 from rmq_store.kinds.entries import Entry, entries, is_index_file, is_segment
 from rmq_store.kinds.table import Effect, Kind
 from rmq_store.kinds.topics import BATCH_DIRECTORY, COMPACTION_DIRECTORY, MAPPING, static_topics
-from rmq_store.late.dataclasses import dataclass
 
 _ROCKSDB_FILE = re.compile(
     r"CURRENT|IDENTITY|LOCK|LOG|LOG\.old\.\d+|MANIFEST-\d+|OPTIONS-\d+(\.dbtmp)?|\d+\.(sst|log|dbtmp|blob)"

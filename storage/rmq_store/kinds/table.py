@@ -7,9 +7,8 @@ RocksDBTopicConfigManager.java and its siblings, ConfigStorage.java, PopConsumer
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
-
-from rmq_store.late.dataclasses import dataclass
 
 
 class Effect(Enum):

@@ -11,11 +11,10 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rmq_store.kinds import is_rocksdb_file
-from rmq_store.late.dataclasses import dataclass
 
 from .ext import ExtUnits
 from .files import numbered_files, other_kind

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
-
-from rmq_store.late.dataclasses import dataclass
 
 from .files import Bytes, map_file, other_kind
 from .in_use import lock_use, settled_end

@@ -160,5 +160,6 @@ def test_the_first_search_of_a_write_reads_few_of_the_records_of_others() -> Non
             first.add(record(5, "a"))
             brokers.forget_calls()
             assert RecordTopic(cluster, QueueReading(cluster, 300), group="pg").find(PART) == {ORDERS: 5}
-        assert brokers.total_calls[RequestCode.PULL_MESSAGE] < 100  # 32 messages in each would make 1,250
+        # 32 messages in each would make 1,250. Sixteen are under way at a time.
+        assert brokers.total_calls[RequestCode.PULL_MESSAGE] < 150
         assert brokers.bytes_of_answers < 100_000
