@@ -204,6 +204,7 @@ def test_a_broker_whose_master_comes_back_to_another_query_ends_this_one_before_
     net: FakeNet, stream: Make, more: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_lease_taking, "WATCH_S", 0.0)
+    monkeypatch.setattr(cluster_group, "DISPUTE_LASTS_S", 0.2)
     b = net.brokers["broker-b"]
     b.processes[0].down = True
     reader = stream(group="g", startingOffsets="earliest")
