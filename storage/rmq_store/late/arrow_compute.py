@@ -6,18 +6,16 @@ uses none of them before the first message.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __all__ = ["pc"]
 
 
-class _LateModule:
-    def __init__(self, name: str) -> None:
-        self._name = name
-
+class _LateCompute:
     def __getattr__(self, name: str) -> Any:
-        found = getattr(import_module(self._name), name)
+        import pyarrow.compute
+
+        found = getattr(pyarrow.compute, name)
         setattr(self, name, found)  # from now on as quick as the module itself
         return found
 
@@ -25,4 +23,4 @@ class _LateModule:
 if TYPE_CHECKING:
     import pyarrow.compute as pc
 else:
-    pc = _LateModule("pyarrow.compute")
+    pc = _LateCompute()
