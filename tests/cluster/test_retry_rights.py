@@ -32,7 +32,9 @@ RETRY, DLQ, SCHEDULE, LOCKS = f"%RETRY%{GROUP}", f"%DLQ%{GROUP}", "SCHEDULE_TOPI
 
 
 def accounts(version: str) -> tuple[Account, ...]:
-    """The rights of docs/cluster.md, section 6. Where a producer sends to a retry topic, 4.9 asks for its group."""
+    """The rights of docs/cluster.md, section 6. A broker of 4.9 checks a producer's group when it sends to a
+    retry topic.
+    """
     if version.startswith("4."):
         both, reads = "PUB|SUB", "SUB"
         groups = dict.fromkeys(("pulls", "pyspark_rmq"), reads)

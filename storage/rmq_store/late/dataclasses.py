@@ -104,8 +104,8 @@ def _dataclass(
 ) -> type | Callable[[type], type]:
     """Make `cls` a dataclass, as that of the standard library with the same arguments.
 
-    A class that derives from one of these must be one of these, too. What a frozen one refuses, it refuses to classes
-    that derive from it without this decorator, too.
+    Use it for classes that derive from such a class, too. A frozen class refuses changes also to a derived class
+    without this decorator.
     """
 
     def decorate(cls: type) -> type:

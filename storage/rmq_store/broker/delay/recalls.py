@@ -92,8 +92,8 @@ class Recalls:
                 return True
 
     def _is_recalled(self, queue_id: int, queue_offset: int, waits_from: int) -> bool:
-        """Whether the timer was taken back. What lies below `waits_from` waits no more and is forgotten: a repetition
-        that is so late reads all records again.
+        """Whether the timer was taken back. Timers below `waits_from` wait no more, and this object forgets their
+        recalls. A client that repeats one so late makes it read all records again.
         """
         with self._guard.entered():
             recalled = self._recalled[queue_id]

@@ -36,7 +36,7 @@ _FAILURES_MAX: Final = 3
 _STEPS_MS: Final = tuple(minutes * 60_000 for minutes in (1, 3, 5, 10, 30, 60))
 
 RENEWED_MAX: Final = 50_000
-"""Messages that are renewed at once, some 600 bytes each. Where there are users, one has half of them at most."""
+"""The server renews so many messages at once, with some 600 bytes for each; for one user half of them at most."""
 
 
 class Consumer(NamedTuple):
