@@ -63,16 +63,18 @@ class Progress:
 
         Raises:
             NotAStoreError: a development version wrote it.
+            UsageError, StoreFullError, StoreFailedError: it cannot be read.
         """
-        try:
-            fd = durable.open_nofollow(self.path, os.O_RDONLY)
-        except FileNotFoundError:
-            return None
-        try:
-            data = os.pread(fd, _FILE_BYTES, 0)
-            status = os.fstat(fd)
-        finally:
-            os.close(fd)
+        with durable.typed_reading(self.path):
+            try:
+                fd = durable.open_nofollow(self.path, os.O_RDONLY)
+            except FileNotFoundError:
+                return None
+            try:
+                data = os.pread(fd, _FILE_BYTES, 0)
+                status = os.fstat(fd)
+            finally:
+                os.close(fd)
         if data.startswith(_MAGIC_OF_DEVELOPMENT):
             raise development_version(self.path, "progress record pyrmqpr1", REPAIR_MOVES_IT_AWAY)
         body = data[: _RECORD.size]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shutil
 import struct
@@ -117,3 +119,16 @@ def test_failures_are_typed(path: Path, code: int, expected: type[Exception]) ->
             Progress(path).write(RECORD)
     finally:
         durable.hook = None
+
+
+@pytest.mark.parametrize(("code", "kind"), [(errno.EIO, StoreFailedError), (errno.ENOSPC, StoreFullError)])
+def test_a_record_that_cannot_be_opened_is_a_typed_error_with_its_name(
+    path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[Exception]
+) -> None:
+    def fail(operation: str, _: str) -> None:
+        if operation == "open":
+            raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(durable, "hook", fail)
+    with pytest.raises(kind, match=re.escape(str(path))):
+        Progress(path).load()
