@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import base64
+import time
 import zlib
 
+import pyarrow as pa
 import pytest
 
-from rmq_store.client import Message, Producer, ResponseCode, TimerNotSupportedError
+from rmq_store.client import Message, Producer, ResponseCode
+from rmq_store.client.cluster_sink.records import WritePart
+from rmq_store.client.cluster_sink.row_encoder import EncoderSettings
+from rmq_store.client.cluster_sink.task import SinkSettings, SinkTask
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.sending import refuse_timers
 from rmq_store.server.broker_server import BrokerServer
 
 
@@ -91,9 +95,21 @@ def test_a_producer_over_the_wire_sends_timers_and_takes_them_back(cluster: Clus
     assert server.store.delay_backlogs() == []
 
 
-def test_the_sink_is_told_to_keep_timers_from_a_served_store(cluster: Cluster, server: BrokerServer) -> None:
-    """Its replay check reads the waiting topics of brokers, not that of this store."""
+@pytest.mark.parametrize("remaining_ms", [30_000, 90_000])
+def test_a_repeated_write_of_timers_stores_each_once(
+    cluster: Cluster, server: BrokerServer, remaining_ms: int
+) -> None:
+    """The replay check reads where a served store keeps them; `remaining_ms` decides about the queue there."""
     server.store.create_topic("Orders", queue_count=1)
-    refuse_timers(cluster, "Orders", ["rmq-embedded"], served_stores=True)
-    with pytest.raises(TimerNotSupportedError):
-        refuse_timers(cluster, "Orders", ["rmq-embedded"])
+    due_ms = int(time.time() * 1000) + remaining_ms
+    rows = pa.RecordBatch.from_pydict(
+        {"body": [b"a", b"b", b"b"], "TIMER_DELIVER_MS": [str(due_ms)] * 3}
+    )
+    settings = SinkSettings(EncoderSettings("Orders"), settle_ms=0)
+    reports = []
+    for _ in range(2):
+        with SinkTask(Cluster(cluster.settings), settings, WritePart("query", 0, 0)) as task:
+            task.write(rows)
+            reports.append(task.finish())
+    assert [(report.rows, report.skipped) for report in reports] == [(3, 0), (0, 3)]
+    assert sum(one.messages for one in server.store.delay_backlogs()) == 3

@@ -83,7 +83,7 @@ class RemoteBroker:
             MQClientError: a half message, and this backend has no producer of transactions for the group.
         """
         if is_timed(message.stored_properties()):
-            refuse_timers(self._cluster, message.topic, [self.name], timeout_ms, served_stores=True)
+            refuse_timers(self._cluster, message.topic, [self.name], timeout_ms)
         if sys_flag & TRANSACTION_MASK:
             self._transactions.make_known(self.name, producer_group, timeout_ms)
             # Of the wire, as in the end of the transaction: brokers compare the two.

@@ -21,12 +21,13 @@ from typing import Final, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from rmq_store.broker.rules.timer import TIMER_QUEUES
 from rmq_store.client.cluster_sink.chunks import Chunk
 from rmq_store.client.cluster_sink.queue_reading import QueueReading
 from rmq_store.client.cluster_sink.records import Offsets, Plan, Record, WritePart, plan
 from rmq_store.format.batches.batch_bodies import KEY_BYTES
 from rmq_store.format.batches.content_keys import Bytes, FoundKeys
-from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
+from rmq_store.format.text.names import DLQ_PREFIX, PYRMQ_TIMER_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.protocol.errors import SendInDoubtError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster
@@ -74,6 +75,7 @@ class ReplayCheck:
         self._own: Offsets = {}
         self._read_ends: Offsets = {}
         self._delay_brokers: set[str] = set()
+        self._served_brokers: set[str] = set()
         # Keys that may come into a queue once more without being stored twice: own ones whose send was in doubt, and
         # those that waited for their time when the queues were read.
         self._found_in_doubt = FoundKeys()
@@ -94,13 +96,22 @@ class ReplayCheck:
             self.prepare_delays(broker_names)
 
     def prepare_delays(self, broker_names: Collection[str]) -> None:
-        """Before the first delayed send to brokers. Raises as `prepare`."""
+        """Before the first delayed send to brokers. Raises as `prepare`.
+
+        A served store has its timers in a topic of its own. `refuse_timers` has found the served stores before the
+        first row with a deliver time; delay levels wait in the same topic everywhere.
+        """
         new = sorted(set(broker_names) - self._delay_brokers)
         if new:
             levels = [MessageQueue(SCHEDULE_TOPIC, name, level) for name in new for level in range(_SCHEDULE_QUEUES)]
             timers = [MessageQueue(TIMER_TOPIC, name, 0) for name in new]
             self._prepare({SCHEDULE_TOPIC: levels, TIMER_TOPIC: timers}, per_broker=_WAITING)
             self._delay_brokers.update(new)
+        served = {name for name in broker_names if self._cluster.is_served_store(name)} - self._served_brokers
+        if served:
+            queues = [MessageQueue(PYRMQ_TIMER_TOPIC, name, of) for name in served for of in range(TIMER_QUEUES)]
+            self._prepare({PYRMQ_TIMER_TOPIC: queues}, per_broker=_WAITING)
+            self._served_brokers.update(served)
 
     def _prepare(self, queues_of: Mapping[str, Sequence[MessageQueue]], per_broker: Collection[str]) -> None:
         """Read and record the queues of topics. A broker that no earlier attempt has recorded for a topic of
@@ -220,7 +231,7 @@ class ReplayCheck:
         return late
 
 
-_WAITING: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)
+_WAITING: Final = (SCHEDULE_TOPIC, TIMER_TOPIC, PYRMQ_TIMER_TOPIC)
 
 
 T = TypeVar("T")

@@ -120,6 +120,10 @@ class Cluster:
         """The names of all brokers, sorted."""
         return sorted(self.cluster_info().broker_addr_table)
 
+    def is_served_store(self, broker_name: str) -> bool:
+        """Whether the master is known as a served store with timers (`sending.refuse_timers`)."""
+        return bool(self.served_with_timers) and self.address(broker_name) in self.served_with_timers
+
     # -- calls ------------------------------------------------------------------------------------------------------
 
     def call_broker(

@@ -104,25 +104,19 @@ def is_timed(properties: Mapping[str, str]) -> bool:
 
 
 def refuse_timers(
-    cluster: Cluster,
-    topic: str,
-    broker_names: Collection[str],
-    timeout_ms: int | None = None,
-    *,
-    served_stores: bool = False,
+    cluster: Cluster, topic: str, broker_names: Collection[str], timeout_ms: int | None = None
 ) -> None:
     """Refuse a message with a deliver time for brokers that have no timers (4.x): they deliver it at once.
 
     The version is in every answer of a broker, also in a refusal. So it is asked for an end of the topic (30), once for
     each address of a master that has timers; one that has none is asked each time.
 
-    A served store (`rmq broker run`) announces a version of 4.9, and has timers. Its figures (28) say so. It is taken
-    with `served_stores` only: its timers wait in another topic than those of brokers.
+    A served store (`rmq broker run`) announces a version of 4.9, and has timers. Its figures (28) say so.
 
     Raises:
         TimerNotSupportedError: a broker has no timers. RemotingError: a master does not answer.
     """
-    known = cluster.with_timers | cluster.served_with_timers if served_stores else cluster.with_timers
+    known = cluster.with_timers | cluster.served_with_timers
     asked = {name: cluster.address(name) for name in sorted(set(broker_names))}
     asked = {name: address for name, address in asked.items() if address not in known}
     end = request(GetMaxOffsetRequestHeader(topic=cluster.wire_topic(topic), queue_id=0))
@@ -130,10 +124,8 @@ def refuse_timers(
     for name, answer in _answers(cluster, list(asked), end, timeout_ms):
         if answer.version >= V5_0_0:
             cluster.with_timers.add(asked[name])
-        elif served_stores:
-            old.append(name)
         else:
-            raise TimerNotSupportedError(name)
+            old.append(name)
     for name, answer in _answers(cluster, old, request(GetBrokerRuntimeInfoRequestHeader()), timeout_ms):
         if answer.code != ResponseCode.SUCCESS or KVTable.decode(answer.body).table.get(TIMER_MESSAGES) != "true":
             raise TimerNotSupportedError(name)
