@@ -96,20 +96,19 @@ def test_a_producer_over_the_wire_sends_timers_and_takes_them_back(cluster: Clus
 
 
 @pytest.mark.parametrize("remaining_ms", [30_000, 90_000])
-def test_a_repeated_write_of_timers_stores_each_once(
+def test_a_repeated_write_stores_rows_with_and_without_deliver_times_once(
     cluster: Cluster, server: BrokerServer, remaining_ms: int
 ) -> None:
-    """The replay check reads where a served store keeps them; `remaining_ms` decides about the queue there."""
-    server.store.create_topic("Orders", queue_count=1)
-    due_ms = int(time.time() * 1000) + remaining_ms
-    rows = pa.RecordBatch.from_pydict(
-        {"body": [b"a", b"b", b"b"], "TIMER_DELIVER_MS": [str(due_ms)] * 3}
-    )
+    """The replay check reads where a served store keeps timers; `remaining_ms` decides about the queue there."""
+    server.store.create_topic("Orders", queue_count=2)
+    due = str(int(time.time() * 1000) + remaining_ms)
+    rows = pa.RecordBatch.from_pydict({"body": [b"a", b"b", b"b", b"b"], "TIMER_DELIVER_MS": [due, due, None, due]})
     settings = SinkSettings(EncoderSettings("Orders"), settle_ms=0)
     reports = []
     for _ in range(2):
         with SinkTask(Cluster(cluster.settings), settings, WritePart("query", 0, 0)) as task:
             task.write(rows)
             reports.append(task.finish())
-    assert [(report.rows, report.skipped) for report in reports] == [(3, 0), (0, 3)]
+    assert [(report.rows, report.skipped) for report in reports] == [(4, 0), (0, 4)]
     assert sum(one.messages for one in server.store.delay_backlogs()) == 3
+    assert sum(server.store.queue_range("Orders", number).max_offset for number in range(2)) == 1

@@ -83,6 +83,7 @@ class SinkTask:
         self._cluster = cluster
         self._settings = settings
         self._queues: dict[str, Sequence[MessageQueue]] = {}
+        self._prepared: set[str] = set()
         self._rows = 0
         keys = self._keys = KeyMaker(seed_of([part.write, str(part.batch), str(part.partition)]))
         reading = self._reading = QueueReading(cluster, settings.patience_ms, settings.pull_group)
@@ -143,13 +144,14 @@ class SinkTask:
     def prepare(self, topics: Sequence[str], delayed: bool) -> FoundKeys | None:
         """As `Targets.prepare`."""
         for topic in topics:
-            is_new = topic not in self._queues
             queues = self.queues(topic)
-            if self._check is not None and (is_new or delayed):
-                if is_new:
-                    self._check.prepare(topic, queues, delayed)
-                else:
-                    self._check.prepare_delays({queue.broker_name for queue in queues})
+            if self._check is None:
+                continue
+            if topic not in self._prepared:
+                self._check.prepare(topic, queues, delayed)
+                self._prepared.add(topic)
+            elif delayed:
+                self._check.prepare_delays({queue.broker_name for queue in queues})
         return None if self._check is None else self._check.found
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:

@@ -1,6 +1,6 @@
 """The program that is killed: it writes each file of lines that comes as a batch of its own, again after a restart.
 
-    python -m helpers.cluster.kills.driver '{"query": "shuffle", "topic": "T", "sink": {"nameServer": ...}}'
+    python -m helpers.cluster.kills.driver '{"query": "shuffle", "topic": "T", "has_timers": false, "sink": {...}}'
 
 Files are `in/<batch>.txt` below RMQ_KILLS; a line is the body of a row. A stream has its checkpoint there; batch writes
 note a version in `done` when they are through, as a scheduler of jobs does.
@@ -44,8 +44,10 @@ def session() -> Any:
     return spark
 
 
-def rows_of(lines: Any, query: str, topic: str) -> Any:
-    """Two partitions behind a shuffle, in another order each time; the columns that the query asks for."""
+def rows_of(lines: Any, query: str, topic: str, has_timers: bool) -> Any:
+    """Two partitions behind a shuffle, in another order each time; the columns that the query asks for. A row's time of
+    delivery is that of its file and ten seconds: another attempt asks for the same one.
+    """
     from pyspark_rmq.query.foreach_batch import map_in_arrow
 
     columns = ["value as body"]
@@ -56,6 +58,10 @@ def rows_of(lines: Any, query: str, topic: str) -> Any:
     if query == "delayed rows":
         columns.append("case when abs(hash(value)) % 40 = 0 then 1 end as delayLevel")
         schema += ", delayLevel int"
+    if query == "delayed rows" and has_timers:
+        lines = lines.selectExpr("value", "_metadata.file_modification_time as written")
+        columns.append("case when abs(hash(value)) % 40 = 1 then written + interval 10 seconds end as deliverTimestamp")
+        schema += ", deliverTimestamp timestamp"
     return map_in_arrow(lines.repartition(2, "value").selectExpr(*columns), in_any_order, schema)
 
 
@@ -76,15 +82,15 @@ def write_batch(rows: Any, batch: int, options: dict[str, str]) -> None:
     writer.option("txnAppId", "kills").option("txnVersion", batch).mode("append").save()
 
 
-def stream(spark: Any, query: str, topic: str, options: dict[str, str]) -> None:
+def stream(spark: Any, query: str, topic: str, has_timers: bool, options: dict[str, str]) -> None:
     """Until the end of the process; a query that fails is started again."""
     lines = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(shared() / "in"))
     if query == "foreachBatch":
         writer = lines.writeStream.foreachBatch(
-            lambda batch, number: write_batch(rows_of(batch, query, topic), number, options)
+            lambda batch, number: write_batch(rows_of(batch, query, topic, has_timers), number, options)
         )
     else:
-        writer = rows_of(lines, query, topic).writeStream.format("rmq_killed").options(**options)
+        writer = rows_of(lines, query, topic, has_timers).writeStream.format("rmq_killed").options(**options)
     writer.option("checkpointLocation", str(shared() / "checkpoint")).start().awaitTermination()
 
 
@@ -101,7 +107,7 @@ def failing_once(flag: Path) -> Any:
     return passing
 
 
-def batch_writes(spark: Any, query: str, topic: str, options: dict[str, str]) -> None:
+def batch_writes(spark: Any, query: str, topic: str, has_timers: bool, options: dict[str, str]) -> None:
     """Until the end of the process: one write for each file, and a task of each that fails once."""
     from pyspark_rmq.query.foreach_batch import map_in_arrow
 
@@ -112,7 +118,7 @@ def batch_writes(spark: Any, query: str, topic: str, options: dict[str, str]) ->
         if not file.exists():
             time.sleep(0.05)
             continue
-        rows = rows_of(spark.read.text(str(file)), query, topic)
+        rows = rows_of(spark.read.text(str(file)), query, topic, has_timers)
         write_batch(map_in_arrow(rows, failing_once(shared() / f"failed-{batch}"), "body string"), batch, options)
         done.with_suffix(".new").write_text(str(batch))
         done.with_suffix(".new").rename(done)
@@ -128,7 +134,7 @@ def main() -> None:
     (shared() / "started").touch()
     for _ in range(FAILURES_MAX):
         try:
-            (batch_writes if query == "failing tasks" else stream)(spark, query, topic, options)
+            (batch_writes if query == "failing tasks" else stream)(spark, query, topic, given["has_timers"], options)
         except Exception:
             traceback.print_exc()
             time.sleep(0.5)
