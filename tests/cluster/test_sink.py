@@ -21,7 +21,7 @@ from rmq_store.client.cluster_sink.row_encoder import EncoderSettings
 from rmq_store.client.cluster_sink.task import SinkReport, SinkSettings, SinkTask
 from rmq_store.errors import UnknownTopicError
 from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batches
-from rmq_store.protocol.errors import ReplayConflictError, SendInDoubtError
+from rmq_store.protocol.errors import ReplayConflictError, SendInDoubtError, TimerNotSupportedError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.remoting.cluster.cluster import Cluster
@@ -228,12 +228,23 @@ def test_a_broker_that_stays_away_fails_the_batch_and_the_repetition_waits_for_i
         assert len(stored(ours, topic, 120)) == 120
 
 
-def test_delayed_rows_are_found_where_they_wait(cluster: RocketmqCluster, new_name: Callable[[str], str]) -> None:
+@pytest.mark.parametrize("has_timers", [False, True])
+def test_delayed_rows_are_found_where_they_wait(
+    cluster: RocketmqCluster, new_name: Callable[[str], str], has_timers: bool
+) -> None:
     topic, part = new_name("Late"), WritePart(new_name("late"), 0, 0)
-    rows = pa.RecordBatch.from_pydict(
-        {"body": pa.array([b"now", b"soon", b"later"]), "delayLevel": pa.array([None, 2, 3], pa.int32())}
-    )
+    columns = {"body": pa.array([b"now", b"soon", b"later"])}
+    if has_timers:
+        due = str(int(time.time() * 1000) + 6_000)
+        columns["TIMER_DELIVER_MS"] = pa.array([None, due, due])
+    else:
+        columns["delayLevel"] = pa.array([None, 2, 3], pa.int32())
+    rows = pa.RecordBatch.from_pydict(columns)
     with connected(cluster) as ours:
+        if has_timers and cluster.version.startswith("4."):
+            with pytest.raises(TimerNotSupportedError):
+                send(ours, topic, rows, part)
+            return
         assert send(ours, topic, rows, part).rows == 3
         report = send(ours, topic, rows, part)
         assert (report.skipped, report.rows) == (3, 0)

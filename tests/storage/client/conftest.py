@@ -69,6 +69,7 @@ class FakeBroker:
     clock: FakeClock
     cluster: FakeBackend
     retry_another_broker_when_not_store_ok: bool = False
+    may_forget_offsets: bool = False
     calls: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
     offsets: dict[tuple[str, MessageQueue], int] = field(default_factory=dict)
     members: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))

@@ -58,6 +58,11 @@ class LocalBroker:
     # -- producers --------------------------------------------------------------------------------------------------
 
     @property
+    def may_forget_offsets(self) -> bool:
+        """It does not: a commit is durable when it returns."""
+        return False
+
+    @property
     def retry_another_broker_when_not_store_ok(self) -> bool:
         """The store's setting."""
         return self.store.config.retry_another_broker_when_not_store_ok

@@ -35,6 +35,10 @@ class Broker(Protocol):
     def retry_another_broker_when_not_store_ok(self) -> bool:
         """The value for producers that do not set the option of this name themselves."""
 
+    @property
+    def may_forget_offsets(self) -> bool:
+        """Whether committed offsets may go back, so that consumers have to commit them again and again."""
+
     def send(
         self, message: Message, queue_id: int, timeout_ms: int, producer_group: str, *, sys_flag: int = 0
     ) -> SendResult:

@@ -69,6 +69,11 @@ class RemoteBroker:
     # -- producers --------------------------------------------------------------------------------------------------
 
     @property
+    def may_forget_offsets(self) -> bool:
+        """It does: a broker writes them to its disk every 5 s, and drops one of two first commits of a group."""
+        return True
+
+    @property
     def retry_another_broker_when_not_store_ok(self) -> bool:
         """False: it is a setting of producers."""
         return False

@@ -12,6 +12,7 @@ LocalFileOffsetStore.java, OffsetSerializeWrapper.java.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -25,6 +26,8 @@ from rmq_store.files.durable import make_directory, read_limited, remove_leftove
 from rmq_store.files.locks.guard import Guard
 from rmq_store.protocol.errors import ClientError, MessageIllegalError, MQClientError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
+
+_log = logging.getLogger(__name__)
 
 _FILE_BYTES_MAX = 64 * 1024 * 1024
 _ENTRY = re.compile(r'(\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\})\s*:\s*([0-9]{1,19})\s*(,|(?=\}))')
@@ -44,7 +47,9 @@ class OffsetStore(Protocol):
         """The stored progress, without regard to memory."""
 
     def persist(self, queues: Collection[MessageQueue]) -> None:
-        """Store changed offsets of these queues; durable on return. ClientError: the changes stay in memory."""
+        """Store the offsets of these queues; durable on return, if the broker keeps what it is told. ClientError: the
+        changes stay in memory.
+        """
 
     def forget(self, queue: MessageQueue) -> None:
         """Drop a queue from memory that no longer belongs to this consumer."""
@@ -98,6 +103,10 @@ class _Memory:
         with self._lock.entered():
             self._offsets.setdefault(queue, offset)
 
+    def _known(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        with self._lock.entered():
+            return {queue: self._offsets[queue] for queue in queues if queue in self._offsets}
+
     def _take_changes(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
         with self._lock.entered():
             changes = {queue: self._offsets[queue] for queue in queues if queue in self._changed}
@@ -133,25 +142,34 @@ class RemoteBrokerOffsetStore(_Memory):
         return broker_of(self._backend, queue).query_consumer_offset(self._group, queue)
 
     def persist(self, queues: Collection[MessageQueue]) -> None:
-        """Commit the changed offsets at each broker; durable on return.
+        """Commit the changed offsets at each broker, and all offsets where it may forget them.
+
+        RocketMQ's clients commit all of them each time (RemoteBrokerOffsetStore.java, persistAll). A broker that was
+        killed has those of some seconds before, and any broker may drop one of two first commits of a group.
 
         Raises:
             ClientError: a broker did not answer; its offsets are kept for the next call. The other brokers have theirs.
         """
         changes = self._take_changes(queues)
         by_broker: dict[str, dict[MessageQueue, int]] = {}
-        for queue, offset in changes.items():
+        for queue, offset in self._known(queues).items():
             by_broker.setdefault(queue.broker_name, {})[queue] = offset
         failure: ClientError | None = None
         try:
-            for _, offsets in sorted(by_broker.items()):
+            for _, known in sorted(by_broker.items()):
+                changed = {queue: changes[queue] for queue in known if queue in changes}
                 try:
-                    broker = broker_of(self._backend, next(iter(offsets)))
-                    broker.update_consumer_offsets(self._group, offsets, lock_owner=self._lock_owner)
+                    broker = broker_of(self._backend, next(iter(known)))
+                    offsets = known | changed if broker.may_forget_offsets else changed
+                    if offsets:
+                        broker.update_consumer_offsets(self._group, offsets, lock_owner=self._lock_owner)
                 except ClientError as error:
-                    failure = failure or error
+                    if changed:
+                        failure = failure or error
+                    else:  # it has been told all of them before
+                        _log.info("%s: offsets that have not changed are not committed again: %s", self._group, error)
                     continue
-                for queue in offsets:
+                for queue in changed:
                     del changes[queue]
         finally:
             self._give_back(changes)

@@ -29,6 +29,7 @@ class RecordingBroker:
         self.offsets: dict[MessageQueue, int] = {}
         self.calls: list[tuple[dict[MessageQueue, int], str | None]] = []
         self.down = False
+        self.may_forget_offsets = False
 
     def query_consumer_offset(self, group: str, queue: MessageQueue) -> int | None:
         return self.offsets.get(queue)
@@ -70,6 +71,36 @@ def test_what_did_not_change_is_not_sent_again() -> None:
     store.update(Q0, 5, increase_only=True)
     store.persist([Q0])
     assert brokers["broker-a"].offsets[Q0] == 1
+
+
+def test_a_broker_that_may_forget_offsets_is_told_all_of_them_each_time() -> None:
+    """RemoteBrokerOffsetStore#persistAll: a killed broker goes back by some seconds."""
+    store, brokers = remote()
+    brokers["broker-a"].may_forget_offsets = True
+    store.update(Q0, 5, increase_only=True)
+    store.update(Q1, 6, increase_only=True)
+    store.persist([Q0, Q1])
+    brokers["broker-a"].offsets.clear()
+    store.persist([Q0, Q1])
+    assert brokers["broker-a"].offsets == {Q0: 5}
+    assert len(brokers["broker-b"].calls) == 1
+
+
+def test_a_broker_that_is_away_and_knows_all_changes_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    store, brokers = remote()
+    brokers["broker-a"].may_forget_offsets = True
+    store.update(Q0, 5, increase_only=True)
+    store.persist([Q0])
+    brokers["broker-a"].down = True
+    with caplog.at_level("INFO"):
+        store.persist([Q0])
+    assert "not committed again: down" in caplog.text
+    store.update(Q0, 7, increase_only=True)
+    with pytest.raises(RemotingConnectError):
+        store.persist([Q0])
+    brokers["broker-a"].down = False
+    store.persist([Q0])
+    assert brokers["broker-a"].offsets == {Q0: 7}
 
 
 def test_an_update_of_concurrent_consumption_never_goes_back() -> None:
