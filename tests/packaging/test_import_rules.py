@@ -6,11 +6,13 @@ A layer that reaches up, or a connector that reaches into the engine's inside, i
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -49,13 +51,6 @@ def modules(package: str) -> list[tuple[str, Path]]:
     return found
 
 
-def imports(name: str, path: Path) -> Iterator[tuple[str, int]]:
-    """(absolute name of what is imported, line), relative imports and `from package import module` resolved."""
-    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        yield from imported_by(node, package)
-
-
 def imported_by(node: ast.AST, package: list[str]) -> Iterator[tuple[str, int]]:
     """The same of one statement in a module of `package`."""
     if isinstance(node, ast.Import):
@@ -80,15 +75,55 @@ def at_import_time(tree: ast.AST) -> Iterator[ast.stmt]:
         yield from at_import_time(node)
 
 
-def loaded_with(name: str, path: Path, known: Collection[str]) -> set[str]:
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What the rules ask of one module. Targets of imports are absolute: relative ones and `from package import module`
+    are resolved.
+    """
+
+    imports: list[tuple[str, int]]
+    loads: list[str]
+    """The targets that the import of the module imports."""
+
+    calls: list[tuple[str, int]]
+    """Calls that run code, or unpickle."""
+
+    of_socket: list[str]
+    """The attributes of the module `socket` that it uses."""
+
+
+def read(name: str, path: Path) -> Source:
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    source = Source([], [target for node in at_import_time(tree) for target, _ in imported_by(node, package)], [], [])
+    for node in ast.walk(tree):
+        source.imports.extend(imported_by(node, package))
+        if isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Name) and node.func.id in NO_CALL:
+                source.calls.append((node.func.id, node.lineno))
+            # numpy.load and friends
+            source.calls.extend(("allow_pickle", node.lineno) for word in node.keywords if word.arg == "allow_pickle")
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "socket":
+            source.of_socket.append(node.attr)
+    return source
+
+
+# To parse 900 modules takes nine seconds: once, and not for each rule.
+source = functools.cache(read)
+
+
+def imports(name: str, path: Path) -> list[tuple[str, int]]:
+    """(absolute name of what is imported, line) for a module of the two packages."""
+    return source(name, path).imports
+
+
+def loaded_with(name: str, loads: list[str], known: Collection[str]) -> set[str]:
     """The modules among `known` that the import of this one imports by name."""
     found: set[str] = set()
-    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-    for node in at_import_time(ast.parse(path.read_text(encoding="utf-8"))):
-        for target, _ in imported_by(node, package):
-            while target and target not in known:
-                target = target.rpartition(".")[0]
-            found |= {target} - {"", name}
+    for target in loads:
+        while target and target not in known:
+            target = target.rpartition(".")[0]
+        found |= {target} - {"", name}
     return found
 
 
@@ -101,17 +136,24 @@ ENGINE = modules("rmq_store")
 CONNECTOR = modules("pyspark_rmq")
 
 
+def imports_of(found: list[tuple[str, Path]]) -> Iterator[tuple[str, Path, str, int]]:
+    """(module, its file, absolute name of what it imports, line) of all these modules."""
+    assert found
+    for name, path in found:
+        for target, line in imports(name, path):
+            yield name, path, target, line
+
+
 def test_every_part_of_the_engine_has_a_rule() -> None:
     parts = {part(name) for name, _ in ENGINE}
     assert parts == {*LAYERS, *FREE}, "a new part needs a line in LAYERS, and in docs/design.md"
     assert set().union(*LAYERS.values()) <= parts | {"_native"}, "a part that is not there may be imported"
 
 
-@pytest.mark.parametrize(("name", "path"), ENGINE, ids=[name for name, _ in ENGINE])
-def test_a_layer_of_the_engine_imports_only_what_lies_below_it(name: str, path: Path) -> None:
-    own = part(name)
+def test_a_layer_of_the_engine_imports_only_what_lies_below_it() -> None:
     refused = []
-    for target, line in imports(name, path):
+    for name, path, target, line in imports_of(ENGINE):
+        own = part(name)
         top = target.split(".")[0]
         if top in ("pyspark", "pyspark_rmq", "py4j"):
             refused.append(f"{path}:{line} imports {target}: the engine must work without Spark")
@@ -164,10 +206,8 @@ def test_the_figure_of_the_design_shows_the_layers() -> None:
 def test_only_the_seam_of_the_bridge_knows_a_kafka_client() -> None:
     refused = [
         f"{path}:{line} imports {target}"
-        for name, path in ENGINE + CONNECTOR
-        if not name.startswith("rmq_store.bridge.kafka")
-        for target, line in imports(name, path)
-        if target.split(".")[0] == "kafka"
+        for name, path, target, line in imports_of(ENGINE + CONNECTOR)
+        if target.split(".")[0] == "kafka" and not name.startswith("rmq_store.bridge.kafka")
     ]
     assert refused == []
 
@@ -188,7 +228,7 @@ def test_no_part_imports_itself_by_way_of_another() -> None:
 def test_no_module_imports_itself_by_way_of_another() -> None:
     """Which of the two came first would decide whether the import works at all."""
     found = dict(ENGINE + CONNECTOR)
-    graph = {name: loaded_with(name, path, found) for name, path in found.items()}
+    graph = {name: loaded_with(name, source(name, path).loads, found) for name, path in found.items()}
     assert {"rmq_store.errors", "rmq_store.format.text.names"} <= graph["rmq_store.broker.read.query"]
     assert cycle(graph) == []
 
@@ -202,7 +242,7 @@ def test_a_circle_of_imports_is_found_and_what_comes_later_is_none(tmp_path: Pat
         paths = {f"p.{name}": tmp_path / f"{name}.py" for name in texts}
         for name, path in paths.items():
             path.write_text(texts[name.removeprefix("p.")])
-        return {name: loaded_with(name, path, paths) for name, path in paths.items()}
+        return {name: loaded_with(name, read(name, path).loads, paths) for name, path in paths.items()}
 
     assert set(cycle(graph())) == {"p.a", "p.b", "p.c"}
     texts["c"] = later
@@ -210,53 +250,58 @@ def test_a_circle_of_imports_is_found_and_what_comes_later_is_none(tmp_path: Pat
     assert cycle(graph()) == []
 
 
-@pytest.mark.parametrize(("name", "path"), ENGINE, ids=[name for name, _ in ENGINE])
-def test_the_engine_uses_only_the_standard_library_and_its_run_time_dependencies(name: str, path: Path) -> None:
-    allowed = sys.stdlib_module_names | RUN_TIME | COMMAND | {"rmq_store"}
-    if part(name) == "reliable":
-        allowed = allowed | RELIABLE
-    if part(name) == "bridge":
-        allowed = allowed | BRIDGE
-    if name.startswith("rmq_store.server.grpc_"):
-        allowed = allowed | GRPC
-    if name == "rmq_store.testing":
-        allowed = allowed | PLUGIN
-    assert [target for target, _ in imports(name, path) if target.split(".")[0] not in allowed] == []
+def test_the_engine_uses_only_the_standard_library_and_its_run_time_dependencies() -> None:
+    refused = []
+    for name, path, target, line in imports_of(ENGINE):
+        allowed = sys.stdlib_module_names | RUN_TIME | COMMAND | {"rmq_store"}
+        if part(name) == "reliable":
+            allowed = allowed | RELIABLE
+        if part(name) == "bridge":
+            allowed = allowed | BRIDGE
+        if name.startswith("rmq_store.server.grpc_"):
+            allowed = allowed | GRPC
+        if name == "rmq_store.testing":
+            allowed = allowed | PLUGIN
+        if target.split(".")[0] not in allowed:
+            refused.append(f"{path}:{line} imports {target}")
+    assert refused == []
 
 
-@pytest.mark.parametrize(
-    ("name", "path"), [module for module in ENGINE if part(module[0]) in PURE], ids=lambda value: str(value)
-)
-def test_formats_and_protocols_do_no_io_and_see_no_clock(name: str, path: Path) -> None:
-    assert [(target, line) for target, line in imports(name, path) if target.split(".")[0] in IMPURE] == []
-    # The socket module also holds the text forms of addresses; nothing else of it is for a format.
-    used = [
-        node.attr
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "socket"
+def test_formats_and_protocols_do_no_io_and_see_no_clock() -> None:
+    pure = [(name, path) for name, path in ENGINE if part(name) in PURE]
+    assert {part(name) for name, _ in pure} == set(PURE)
+    refused = [
+        f"{path}:{line} imports {target}"
+        for _, path, target, line in imports_of(pure)
+        if target.split(".")[0] in IMPURE
     ]
-    assert all(attribute.startswith(("AF_", "inet_")) for attribute in used), used
+    assert refused == []
+    # The socket module also holds the text forms of addresses; nothing else of it is for a format.
+    used = [(str(path), attribute) for name, path in pure for attribute in source(name, path).of_socket]
+    assert [place for place in used if not place[1].startswith(("AF_", "inet_"))] == []
 
 
-@pytest.mark.parametrize(("name", "path"), ENGINE, ids=[name for name, _ in ENGINE])
-def test_only_the_file_layer_takes_locks(name: str, path: Path) -> None:
+def test_only_the_file_layer_takes_locks() -> None:
     """One flock or POSIX lock taken elsewhere would be lost, silently, when any descriptor of its file is closed.
 
     A check asks who holds one, and takes none; it uses nothing of the engine.
     """
-    if part(name) != "files" and name != "rmq_store.verify.in_use":
-        assert [(target, line) for target, line in imports(name, path) if target.split(".")[0] == "fcntl"] == []
+    refused = [
+        f"{path}:{line} imports {target}"
+        for name, path, target, line in imports_of(ENGINE)
+        if target.split(".")[0] == "fcntl" and part(name) != "files" and name != "rmq_store.verify.in_use"
+    ]
+    assert refused == []
 
 
-@pytest.mark.parametrize(("name", "path"), CONNECTOR, ids=[name for name, _ in CONNECTOR])
-def test_the_connector_uses_only_public_names_of_the_engine(name: str, path: Path) -> None:
+def test_the_connector_uses_only_public_names_of_the_engine() -> None:
     """`from rmq_store import Store` is public; of its modules, `errors` is, and `arguments` is as good. So are the
     names in `__all__` of `rmq_store.reliable` and `rmq_store.cluster`, and for commands those of
     `rmq_store.cli.plugin`.
     """
     public = {f"{module.__name__}.{name}" for module in (reliable, plugin, cluster) for name in module.__all__}
     refused = []
-    for target, line in imports(name, path):
+    for _, path, target, line in imports_of(CONNECTOR):
         pieces = target.split(".")
         if pieces[0] != "rmq_store" or target in public:
             continue
@@ -265,19 +310,19 @@ def test_the_connector_uses_only_public_names_of_the_engine(name: str, path: Pat
     assert refused == []
 
 
-@pytest.mark.parametrize(("name", "path"), ENGINE + CONNECTOR, ids=[name for name, _ in ENGINE + CONNECTOR])
-def test_nothing_is_unpickled_or_evaluated(name: str, path: Path) -> None:
+def test_nothing_is_unpickled_or_evaluated() -> None:
     """Bytes from a store are data; one `pickle.loads` would turn a copied store into somebody's program."""
-    imported = [(target, line) for target, line in imports(name, path) if NO_IMPORT & set(target.split("."))]
-    called = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.Call):
-            continue
-        if isinstance(node.func, ast.Name) and node.func.id in NO_CALL:
-            called.append((node.func.id, node.lineno))
-        # numpy.load and friends
-        called += [("allow_pickle", node.lineno) for word in node.keywords if word.arg == "allow_pickle"]
-    assert imported + called == []
+    refused = [
+        f"{path}:{line} imports {target}"
+        for _, path, target, line in imports_of(ENGINE + CONNECTOR)
+        if NO_IMPORT & set(target.split("."))
+    ]
+    refused += [
+        f"{path}:{line} calls {called}"
+        for name, path in ENGINE + CONNECTOR
+        for called, line in source(name, path).calls
+    ]
+    assert refused == []
 
 
 def test_a_dataclass_of_the_engine_has_late_methods() -> None:
@@ -378,6 +423,6 @@ def test_the_command_reads_checkpoints_without_spark() -> None:
 def test_the_reader_of_imports_sees_every_spelling(tmp_path: Path, statement: str) -> None:
     path = tmp_path / "module.py"
     path.write_text(f"def f():\n    {statement}\n")
-    ((target, line),) = imports("rmq_store.files.module", path)
+    ((target, line),) = read("rmq_store.files.module", path).imports
     assert line == 2
     assert target in {"rmq_store.format.x", "rmq_store.log.y", "pyspark", "rmq_store.broker"}
