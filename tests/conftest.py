@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -46,6 +47,14 @@ if _memory():
     os.environ.setdefault(server_process.DIRECTORY, str(MEMORY))
 
 os.environ.update({name: value for name, value in spark_jvm.environment().items() if name not in os.environ})
+
+
+def pytest_collection_finish() -> None:
+    """Exempt the tests that were found, and all modules, from garbage collection: they stay until the end, and each
+    full collection would walk millions of objects. A forked child would copy their pages.
+    """
+    gc.freeze()
+
 
 GOLDEN = Path(__file__).resolve().parent / "data" / "golden"
 SHIPPED = Path(__file__).resolve().parents[1] / "examples" / "data"

@@ -128,7 +128,7 @@ SYNC = "send", "append", "flush", "commit_offsets", "ack"
 """What waits for the disk under SYNC_FLUSH, too."""
 
 
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 31])
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 61])
 @pytest.mark.parametrize(("name", "sync"), [*((name, False) for name in ACTS), *((name, True) for name in SYNC)])
 def test_ctrl_c_at_any_place_of_a_call_leaves_nothing_locked_and_the_store_as_usable_as_before(
     shop: Shop, name: str, sync: bool, every: int
@@ -150,7 +150,7 @@ def test_ctrl_c_at_any_place_of_a_call_leaves_nothing_locked_and_the_store_as_us
 
 
 # Every place takes minutes: in the default run every so manieth.
-EVERY = [pytest.param(1, marks=pytest.mark.slow), 41]
+EVERY = [pytest.param(1, marks=pytest.mark.slow), 83]
 
 
 @pytest.mark.parametrize("every", EVERY)
@@ -194,7 +194,7 @@ USES: dict[str, Callable[[Shop, Store], object]] = {
 IN_THE_MIDDLE_OF = "send", "append", "commit_offsets", "update_group", "receive", "ack", "deliver_due", "commit_staged"
 
 
-@pytest.mark.parametrize("every", [pytest.param(3, marks=pytest.mark.slow), 97])
+@pytest.mark.parametrize("every", [pytest.param(3, marks=pytest.mark.slow), 193])
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("name", IN_THE_MIDDLE_OF)
 def test_a_handler_that_uses_the_store_at_any_place_of_a_call_is_served_or_refused(

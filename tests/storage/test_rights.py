@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -59,29 +59,49 @@ def make_store(place: Path) -> Path:
     return root
 
 
-def as_another_user(root: Path, name: str) -> str:
-    """What an operation ends with, in a process without the rights of root: "done", or the error."""
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store to be copied. Each operation has been called, so that all modules are loaded: another user may not read
+    them.
+    """
+    root = make_store(tmp_path_factory.mktemp("rights"))
+    for call in OPERATIONS.values():
+        call(root)
+    return root
+
+
+def outcome(call: Callable[[Path], object], root: Path) -> str:
+    """What an operation ends with: "done", or the error."""
+    try:
+        call(root)
+    except StoreError as error:
+        return f"typed: {error}"
+    except BaseException as error:
+        return f"raw: {error!r}"
+    return "done"
+
+
+def as_another_user(roots: Mapping[str, Path]) -> dict[str, str]:
+    """What each operation ends with on its store, in a process without the rights of root."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
-        answer = "done"
         try:
             if os.geteuid() == 0:
                 os.setgroups([])
                 os.setgid(NOBODY)
                 os.setuid(NOBODY)
-            OPERATIONS[name](root)
-        except StoreError as error:
-            answer = f"typed: {error}"
-        except BaseException as error:
-            answer = f"raw: {error!r}"
-        os.write(write_end, json.dumps(answer).encode())
-        os._exit(0)
+            answers = {name: outcome(OPERATIONS[name], root) for name, root in roots.items()}
+            with os.fdopen(write_end, "w") as pipe:
+                json.dump(answers, pipe)
+        finally:
+            os._exit(0)
     os.close(write_end)
-    answer = str(json.loads(os.read(read_end, 1 << 16)))
-    os.close(read_end)
+    with os.fdopen(read_end) as pipe:
+        answers = json.load(pipe)
     os.waitpid(pid, 0)
-    return answer
+    assert list(answers) == list(roots)
+    return answers
 
 
 def give_away(root: Path) -> None:
@@ -99,17 +119,13 @@ NAMES = [
 
 @pytest.mark.parametrize("what", ["forbidden", "another kind", "missing"])
 @pytest.mark.parametrize("name", NAMES)
-def test_no_operation_lets_an_os_error_through(place: Path, name: str, what: str) -> None:
+def test_no_operation_lets_an_os_error_through(place: Path, template: Path, name: str, what: str) -> None:
     if what != "forbidden" and name == ".":
         pytest.skip("the store itself")
-    template = make_store(place)
-    for call in OPERATIONS.values():
-        call(template)  # so that all modules are loaded, which another user may not read
-    for operation in OPERATIONS:
-        root = place / "copies" / "store"
-        shutil.rmtree(place / "copies", ignore_errors=True)
+    roots = {operation: place / operation / "store" for operation in OPERATIONS}
+    for root in roots.values():
         shutil.copytree(template, root)
-        (place / "copies").chmod(0o777)
+        root.parent.chmod(0o777)
         path = root / name
         give_away(root)
         if what == "forbidden":
@@ -122,10 +138,10 @@ def test_no_operation_lets_an_os_error_through(place: Path, name: str, what: str
             path.unlink()
             if what != "missing":
                 path.mkdir()
-        answer = as_another_user(root, operation)
+    for operation, answer in as_another_user(roots).items():
         assert not answer.startswith("raw"), (operation, answer)
         if what == "forbidden" and answer != "done":
-            assert f"{root / name}".removesuffix("/.") in answer, (operation, answer)
+            assert f"{roots[operation] / name}".removesuffix("/.") in answer, (operation, answer)
         if name in (".", "commitlog") or (what == "forbidden" and name.startswith("commitlog")):
             reads_nothing = operation == "write" and name.startswith("commitlog/")
             assert answer != "done" or reads_nothing, operation
