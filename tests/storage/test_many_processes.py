@@ -15,7 +15,7 @@ from rmq_store.verify import verify_store
 
 WORKER = Path(__file__).parent / "workers" / "append_and_watch.py"
 TOPIC, QUEUES = "Crowd", 4
-WRITERS, MESSAGES_EACH = 4, 50_000
+WRITERS = 4
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:
@@ -25,8 +25,11 @@ def start(*arguments: object) -> subprocess.Popen[str]:
 
 
 @pytest.mark.timeout(100)
-def test_four_writers_and_two_readers_share_a_store_and_readers_see_whole_appends_only(scratch: Path) -> None:
-    root, total = scratch / "store", WRITERS * MESSAGES_EACH
+@pytest.mark.parametrize("messages_each", [20_000, pytest.param(50_000, marks=pytest.mark.slow)])
+def test_four_writers_and_two_readers_share_a_store_and_readers_see_whole_appends_only(
+    scratch: Path, messages_each: int
+) -> None:
+    root, total = scratch / "store", WRITERS * messages_each
     config = StoreConfig(
         mapped_file_size_commit_log=4 << 20,
         mapped_file_size_consume_queue=200_000,
@@ -36,7 +39,7 @@ def test_four_writers_and_two_readers_share_a_store_and_readers_see_whole_append
     with Store.open(root, create=True, config=config) as store:
         store.create_topic(TOPIC, queue_count=QUEUES)
     workers = [start("watch", root, mode, total) for mode in ("read-only", "writable")]
-    workers += [start("write", root, number, MESSAGES_EACH) for number in range(WRITERS)]
+    workers += [start("write", root, number, messages_each) for number in range(WRITERS)]
     try:
         answers = [worker.communicate(timeout=90) for worker in workers]
     finally:
@@ -68,14 +71,15 @@ def test_four_writers_and_two_readers_share_a_store_and_readers_see_whole_append
     assert (report.status, report.messages, report.unindexed_keys) == ("clean", total, 0), report.problems
 
 
+@pytest.mark.parametrize("visits", [25, pytest.param(50, marks=pytest.mark.slow)])
 def test_writers_that_come_and_go_leave_a_clean_store_and_readers_never_see_it_shrink(
-    scratch: Path, tiny: StoreConfig
+    scratch: Path, tiny: StoreConfig, visits: int
 ) -> None:
-    root, writers, visits = scratch / "store", 3, 50
+    root, writers = scratch / "store", 3
     with Store.open(root, create=True, config=tiny) as store:
         store.create_topic(TOPIC, queue_count=QUEUES)
     workers = [start("come-and-go", root, number, visits) for number in range(writers)]
-    workers.append(start("look-in", root, 200))
+    workers.append(start("look-in", root, 4 * visits))
     try:
         answers = [worker.communicate(timeout=60) for worker in workers]
     finally:

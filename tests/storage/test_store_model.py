@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -222,7 +223,12 @@ class StoreMachine(RuleBasedStateMachine):
         shutil.rmtree(self.directory)
 
 
+class LongStoreMachine(StoreMachine):
+    """The same with more lives."""
+
+
+lives = settings(stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+StoreMachine.TestCase.settings = settings(lives, max_examples=10)
+LongStoreMachine.TestCase.settings = settings(lives, max_examples=50)
 TestStoreAgainstDictionaries = StoreMachine.TestCase
-TestStoreAgainstDictionaries.settings = settings(
-    max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestStoreAgainstDictionariesInManyLives = pytest.mark.slow(LongStoreMachine.TestCase)

@@ -21,7 +21,6 @@ from rmq_store.verify import verify_store
 WORKER = Path(__file__).parents[2] / "workers" / "deliver.py"
 PROCESSES = 4
 LEVELS = (1, 2, 3, 4)
-MESSAGES_EACH = 2000
 ROUNDS = 40
 
 
@@ -31,14 +30,20 @@ def start(*arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.fixture(params=[600, pytest.param(2000, marks=pytest.mark.slow)])
+def messages_each(request: pytest.FixtureRequest) -> int:
+    """Messages of each level."""
+    return int(request.param)
+
+
 @pytest.fixture
-def crowd(parking: Any, scratch: Path) -> Any:
+def crowd(parking: Any, scratch: Path, messages_each: int) -> Any:
     """Messages of four levels, parked one second after the other, and timers; with a clock for all processes."""
     config = replace(parking.config, mapped_file_size_commit_log=4 << 20, flush_interval_commit_log=20)
     made = replace(parking, root=scratch / "crowd", config=config)
     with made.open() as store:
         store.create_topic("T", queue_count=8)
-        share = MESSAGES_EACH // ROUNDS
+        share = messages_each // ROUNDS
         for round_number in range(ROUNDS):
             for level in LEVELS:
                 bodies = [b"%d/%05d" % (level, round_number * share + number) for number in range(share)]
@@ -73,11 +78,11 @@ def run(crowd: Any, mode: str, kill: random.Random | None = None) -> list[int]:
     return [int(output) for output, _ in answers]
 
 
-def check(crowd: Any) -> None:
+def check(crowd: Any, messages_each: int) -> None:
     with crowd.open() as store:
         assert store.schedule.deliver_due() == Delivery(0, None)
         for level, queue_id in ((1, 0), (2, 1), (3, 2), (4, 3), (0, 7)):
-            expected = [b"%d/%05d" % (level, number) for number in range(MESSAGES_EACH)]
+            expected = [b"%d/%05d" % (level, number) for number in range(messages_each)]
             assert crowd.bodies(store, "T", queue_id) == expected
     report = verify_store(crowd.root)
     assert (report.status, report.unindexed_keys) == ("clean", 0), report.problems
@@ -85,16 +90,17 @@ def check(crowd: Any) -> None:
 
 @pytest.mark.parametrize("mode", ["locked", "unlocked"])
 @pytest.mark.timeout(150)
-def test_four_processes_deliver_each_message_once_and_in_order(crowd: Any, mode: str) -> None:
+def test_four_processes_deliver_each_message_once_and_in_order(crowd: Any, messages_each: int, mode: str) -> None:
     """`unlocked`: the lock only saves work. What makes it exact is that a unit follows the one that was counted on."""
     delivered = run(crowd, mode)
-    assert sum(delivered) == MESSAGES_EACH * (len(LEVELS) + 1)
+    assert sum(delivered) == messages_each * (len(LEVELS) + 1)
     assert sum(count > 0 for count in delivered) > 1
-    check(crowd)
+    check(crowd, messages_each)
 
 
 @pytest.mark.timeout(150)
 @pytest.mark.slow
-def test_processes_killed_at_random_lose_and_double_nothing(crowd: Any) -> None:
+@pytest.mark.parametrize("messages_each", [2000])
+def test_processes_killed_at_random_lose_and_double_nothing(crowd: Any, messages_each: int) -> None:
     run(crowd, "locked", random.Random(7))
-    check(crowd)
+    check(crowd, messages_each)

@@ -148,5 +148,11 @@ class PopMachine(RuleBasedStateMachine):
         shutil.rmtree(self.root)
 
 
-PopMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=40)
+class LongPopMachine(PopMachine):
+    """The same with more lives."""
+
+
+PopMachine.TestCase.settings = settings(max_examples=6, stateful_step_count=40)
+LongPopMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=40)
 TestPop = pytest.mark.statement("B04", "B05", "E01", "E03", "E04", "E05", "E06")(PopMachine.TestCase)
+TestPopInManyLives = pytest.mark.slow(LongPopMachine.TestCase)
