@@ -166,8 +166,7 @@ class RootedPath(type(Path())):  # type: ignore[misc]
         """The held directory that the kernel resolves the path from."""
         return self._reached_through
 
-    def _derived(self, path: PurePath) -> Self:
-        made = type(self)(path)
+    def _derived(self, made: Self) -> Self:
         made._reached_through = self._reached_through
         return made
 
@@ -176,7 +175,9 @@ class RootedPath(type(Path())):  # type: ignore[misc]
         return text if self._reached_through is None else self._reached_through.reach(text)
 
     def __truediv__(self, key: str | os.PathLike[str]) -> Self:
-        return self._derived(Path(str(self)) / key)
+        # Of the same type, and only `key` is parsed: an opening of a store derives hundreds of paths.
+        made = super().__truediv__(key)
+        return made if made is NotImplemented else self._derived(made)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Path, (str(self),)
@@ -184,16 +185,16 @@ class RootedPath(type(Path())):  # type: ignore[misc]
     @property
     def parent(self) -> Self:
         """As `PurePath.parent`."""
-        return self._derived(Path(str(self)).parent)
+        return self._derived(super().parent)
 
     @property
     def parents(self) -> tuple[Self, ...]:
         """As `PurePath.parents`."""
-        return tuple(self._derived(path) for path in Path(str(self)).parents)
+        return tuple(self._derived(path) for path in super().parents)
 
     def with_name(self, name: str) -> Self:
         """As `PurePath.with_name`."""
-        return self._derived(Path(str(self)).with_name(name))
+        return self._derived(super().with_name(name))
 
     def iterdir(self) -> Iterator[Self]:
         """As `Path.iterdir`."""
