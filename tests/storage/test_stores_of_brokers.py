@@ -25,18 +25,28 @@ KINDS = sorted(path.name.removesuffix(".tar.xz") for path in ARCHIVES.glob("*.ta
 TreeHash = Callable[[Path], str]
 
 
-@pytest.fixture
-def root(tmp_path: Path, kind: str) -> Iterator[Path]:
-    target = tmp_path / "unpacked"
+def unpack(kind: str, target: Path) -> Path:
     with tarfile.open(ARCHIVES / f"{kind}.tar.xz") as tar:
         # Absent before 3.11.4.
         tar.extraction_filter = getattr(tarfile, "data_filter", None)
         tar.extractall(target)
+    return target
+
+
+@pytest.fixture(scope="module")
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory, kind: str) -> Iterator[Path]:
+    """A reader, which changes nothing, and then a writer use the same copy."""
+    target = unpack(kind, tmp_path_factory.mktemp("kind") / "unpacked")
     yield target
     shutil.rmtree(target)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def manifest(root: Path) -> Manifest:
     loaded: Manifest = json.loads((root / "manifest.json").read_text(encoding="utf-8"))
     return loaded
@@ -48,7 +58,7 @@ def test_there_is_a_store_of_each_kind_that_has_a_recipe() -> None:
     assert KINDS == sorted(RECIPES)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS, indirect=True, scope="module")
 def test_a_reader_sees_what_the_broker_said_and_changes_nothing(
     root: Path, kind: str, manifest: Manifest, tree_hash: TreeHash
 ) -> None:
@@ -58,7 +68,7 @@ def test_a_reader_sees_what_the_broker_said_and_changes_nothing(
     assert tree_hash(root) == before
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS, indirect=True, scope="module")
 def test_a_writer_appends_and_changes_nothing_else_or_refuses_and_changes_nothing(
     root: Path, kind: str, manifest: Manifest, tree_hash: TreeHash
 ) -> None:
@@ -78,11 +88,11 @@ def test_a_writer_appends_and_changes_nothing_else_or_refuses_and_changes_nothin
     assert (report.status, report.problems) == ("clean", [])
 
 
-@pytest.mark.parametrize("kind", ["double-write"])
-def test_queues_made_from_the_log_are_those_that_the_broker_wrote_entry_by_entry(
-    root: Path, kind: str, manifest: Manifest
-) -> None:
+def test_queues_made_from_the_log_are_those_that_the_broker_wrote_entry_by_entry(scratch: Path) -> None:
     """Without its queues in files it is a store with queues in RocksDB alone, of which we have both."""
+    kind = "double-write"
+    root = unpack(kind, scratch / "unpacked")
+    manifest: Manifest = json.loads((root / "manifest.json").read_text(encoding="utf-8"))
     queues = [(topic, queue_id) for topic, queue_id, _ in reading.queues_of(manifest)]
 
     def entries() -> dict[tuple[str, int], list[tuple[int, ...]]]:

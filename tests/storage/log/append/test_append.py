@@ -72,18 +72,19 @@ def keys(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.usefixtures("keys")
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize(
     ("failure", "sticky"),
     [("full disk", False), ("broken disk", True), ("no memory", False), ("interrupt", False)],
 )
 def test_an_append_whose_kth_operation_fails_leaves_the_store_as_it_was(
-    lab: Lab, fail_at: Callable[..., CountDown], failure: str, sticky: bool
+    lab: Lab, fail_at: Callable[..., CountDown], failure: str, sticky: bool, every: int
 ) -> None:
     act, expected = FAILURES[failure]
     with lab.open() as store:
         store.append(lab.batch(7))
         batch = lab.batch(30, body_bytes=300)
-        for k in range(1, OPERATIONS_MAX):
+        for k in range(1, OPERATIONS_MAX, every):
             before, seen, log_range = lab.files(), lab.numbers(store), store.log_range()
             hook = fail_at(k, act, sticky=sticky)
             try:
