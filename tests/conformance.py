@@ -66,7 +66,10 @@ def held_in(path: Path) -> list[Held]:
     Raises:
         WrongMarkerError: a marker somewhere else (in `pytest.param`, say), or with something else than ids in quotes.
     """
-    module = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    text = path.read_text(encoding="utf-8")
+    if "statement" not in text:
+        return []  # to parse all tests takes seconds
+    module = ast.parse(text, str(path))
     for_all = [mark for node in module.body for mark in _pytestmark(node)]
     used = len(for_all)
     found: list[Held] = []
@@ -107,7 +110,9 @@ def _pytestmark(node: ast.stmt) -> list[ast.expr]:
 
 
 def _is_marker(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and ast.unparse(node.func).endswith("mark.statement")
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "statement":
+        return False
+    return ast.unparse(node.func).endswith("mark.statement")
 
 
 def _ids(path: Path, marker: ast.expr) -> Iterator[str]:
