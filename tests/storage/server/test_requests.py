@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from helpers.cluster.waiting import until
 from rmq_store.client import MQBrokerError
 from rmq_store.errors import StoreFailedError, UsageError
 from rmq_store.protocol.errors import RemotingCommandError, ResponseCode
@@ -115,3 +116,38 @@ def test_what_waited_too_long_is_given_up() -> None:
     assert pool.submit(late)
     pool.close()
     assert done == ["given up"]
+
+
+def test_work_wakes_one_thread_and_that_which_was_busy_last() -> None:
+    pool = WorkerPool("test", 3, 10, 60_000)
+    threads: list[int] = []
+    for _ in range(12):
+        until(lambda: len(pool._idle) == 3, "all threads wait")  # as between two requests of one client
+        done = threading.Event()
+
+        def work(done: threading.Event = done) -> None:
+            threads.append(threading.get_ident())
+            done.set()
+
+        assert pool.submit(Work(time.monotonic(), work, work))
+        assert done.wait(10)
+    pool.close()
+    assert len(set(threads)) == 1
+
+
+def test_no_work_is_left_lying_however_many_submit() -> None:
+    pool = WorkerPool("test", 2, 1_000_000, 60_000)
+    done: list[int] = []
+
+    def submit() -> None:
+        for number in range(500):
+            pool.submit(Work(time.monotonic(), lambda number=number: done.append(number), lambda: None))
+
+    submitters = [threading.Thread(target=submit) for _ in range(4)]
+    for one in submitters:
+        one.start()
+    for one in submitters:
+        one.join()
+    until(lambda: len(done) == 2000, "all work is done")  # before `close`, which wakes all
+    pool.close()
+    assert sorted(done) == sorted(4 * list(range(500)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
 from typing import Final, NamedTuple
 
 _log: Final = logging.getLogger(__name__)
@@ -23,41 +23,63 @@ class Work(NamedTuple):
 
 
 class WorkerPool:
-    """`threads` workers; at most `waiting_max` pieces of work wait, each for at most `wait_ms`."""
+    """`threads` workers; at most `waiting_max` pieces of work wait, each for at most `wait_ms`.
+
+    A piece of work wakes one thread, that which was busy last. A queue on which all of them wait wakes one more in
+    vain, which takes the interpreter's lock from the first: that costs as much as a pull.
+    """
 
     def __init__(self, name: str, threads: int, waiting_max: int, wait_ms: int) -> None:
         self.name = name
         self._waiting_max = waiting_max
         self._wait_s = wait_ms / 1000
-        self._queue: SimpleQueue[Work | None] = SimpleQueue()
+        self._turn = threading.Lock()
+        self._waiting: deque[Work] = deque()
+        # Of each thread that has nothing to do, the lock that it waits for.
+        self._idle: list[threading.Lock] = []
+        self._is_closing = False
         self._threads = [
             threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True) for number in range(threads)
         ]
         for thread in self._threads:
             thread.start()
 
-    @property
-    def waiting(self) -> int:
-        """How many pieces of work wait now."""
-        return self._queue.qsize()
-
     def submit(self, work: Work, *, force: bool = False) -> bool:
         """Take a piece of work; False if too many wait. `force`: take it all the same."""
-        if not force and self._queue.qsize() >= self._waiting_max:
-            return False
-        self._queue.put(work)
+        with self._turn:
+            if not force and len(self._waiting) >= self._waiting_max:
+                return False
+            self._waiting.append(work)
+            idle = self._idle.pop() if self._idle else None
+        if idle is not None:
+            idle.release()
         return True
 
     def close(self) -> None:
         """Do what waits, then end the threads."""
-        for _ in self._threads:
-            self._queue.put(None)
+        with self._turn:
+            self._is_closing = True
+            while self._idle:
+                self._idle.pop().release()
         deadline_s = time.monotonic() + _STOP_S
         for thread in self._threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
 
+    def _next(self, wake: threading.Lock) -> Work | None:
+        """The work that has waited for longest; None: there will be no more."""
+        while True:
+            with self._turn:
+                if self._waiting:
+                    return self._waiting.popleft()
+                if self._is_closing:
+                    return None
+                self._idle.append(wake)
+            wake.acquire()
+
     def _work(self) -> None:
-        while (work := self._queue.get()) is not None:
+        wake = threading.Lock()
+        wake.acquire()
+        while (work := self._next(wake)) is not None:
             late = time.monotonic() - work.arrived_s > self._wait_s
             try:
                 (work.give_up if late else work.run)()
