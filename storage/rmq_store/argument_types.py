@@ -101,6 +101,8 @@ def _none(value: object) -> None:
 
 def an_integer(value: object) -> int:
     """Numpy's integers overflow in sums, and cannot be written as JSON."""
+    if type(value) is int and -_INT64_END <= value < _INT64_END:
+        return value
     number = value if isinstance(value, int) and not isinstance(value, bool) else None
     if number is None and not isinstance(value, bool) and hasattr(value, "__index__") and not isinstance(value, type):
         try:

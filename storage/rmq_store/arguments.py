@@ -31,23 +31,26 @@ C = TypeVar("C")
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function so that its arguments are checked first."""
-    # Both are filled by the first call: a program imports hundreds of these functions, and calls a few.
+    # All are filled by the first call: a program imports hundreds of these functions, and calls a few.
     names: list[str] = []
     converters: dict[str, Converter] = {}
+    by_place: list[Converter] = []
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if not converters:  # the types may be of modules that are not imported before
             names[:] = inspect.signature(function).parameters
-            converters.update(converters_of(function))  # last: another thread looks whether it is there
-        positional = list(args)
-        for place, (name, value) in enumerate(zip(names, args, strict=False)):
-            if name in converters:
-                positional[place] = _converted(name, value, converters[name])
-        for name, value in kwargs.items():
-            if name in converters:
-                kwargs[name] = _converted(name, value, converters[name])
-        return function(*positional, **kwargs)  # type: ignore[arg-type]
+            found = converters_of(function)
+            by_place[:] = [found.get(name, _as_it_is) for name in names]
+            converters.update(found)  # last: another thread looks whether it is there
+        try:
+            positional = [convert(value) for convert, value in zip(by_place, args, strict=False)]
+            named = {name: converters.get(name, _as_it_is)(value) for name, value in kwargs.items()}
+        except Wrong:  # the same once more, to say which one: nearly no call pays for that
+            for name, value in (*zip(names, args, strict=False), *kwargs.items()):
+                _converted(name, value, converters.get(name, _as_it_is))
+            raise
+        return function(*positional, *args[len(positional) :], **named)
 
     return call
 
@@ -108,6 +111,10 @@ def _refusal(name: str, value: object, expected: str) -> UsageError:
     else:
         text = f"{name}: {expected} is expected, got {type(value).__name__}"
     return UsageError(text + (_way_to_batch(value) if expected == "a RecordBatch" else ""))
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def _converted(name: str, value: object, convert: Converter) -> Any:

@@ -146,3 +146,13 @@ def test_the_fields_of_a_frozen_dataclass_are_checked_and_made_pythons() -> None
     assert Settings(name=5).name == 5  # type: ignore[arg-type, comparison-overlap]
     with pytest.raises(UsageError, match="count=None: an integer is expected"):
         Settings(count=None)  # type: ignore[arg-type]
+
+
+def test_arguments_beyond_the_declared_ones_are_passed_on() -> None:
+    @checked
+    def joined(first: int, *others: object, **named: object) -> tuple[object, ...]:
+        return first, others, named
+
+    assert joined(np.int64(1), 2, "three", four=4) == (1, (2, "three"), {"four": 4})
+    with pytest.raises(UsageError, match="first='1': an integer is expected"):
+        joined("1", 2, 3)

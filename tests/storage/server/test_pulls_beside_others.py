@@ -156,6 +156,16 @@ def test_the_beginning_of_a_queue_is_looked_for_once_while_nothing_changes(
     assert asking.pull(0) == (ResponseCode.SUCCESS, 10, 10, 0, 10)
 
 
+def test_the_end_of_a_queue_is_looked_for_once_while_nothing_is_appended(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rmq_store.log.views.consume_queue import ConsumeQueue
+
+    asking.settle()
+    monkeypatch.setattr(ConsumeQueue, "max_offset", None)
+    assert asking.pull(0) == (ResponseCode.SUCCESS, 10, 10, 0, 10)
+
+
 def test_a_pull_asks_for_each_directory_once(root: Path, small: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     stat = os.stat

@@ -110,6 +110,17 @@ class Queues:
         return {queue_id: self._range(topic, queue_id, end, span) for queue_id in queue_ids}
 
     def _range(self, topic: str, queue_id: int, end: int, span: tuple[int, int]) -> QueueRange:
+        if not self._log.writable:  # entries that a broker writes later may lie below the end
+            return self._found_range(topic, queue_id, end, span)
+        queue = self._log.views.queue(topic, queue_id)
+        known = queue.known_range(end, span)
+        if known is not None:
+            return QueueRange(*known)
+        found = self._found_range(topic, queue_id, end, span)
+        queue.remember_range(end, span, found)
+        return found
+
+    def _found_range(self, topic: str, queue_id: int, end: int, span: tuple[int, int]) -> QueueRange:
         for _ in range(_TRIES):
             try:
                 last = self._log.queue_max(topic, queue_id, end)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,8 +35,19 @@ _BLANK_SECTOR = bytes(_SECTOR_ENTRIES * ENTRY_BYTES)
 _BLANK = bytes(2 * _LOOK * ENTRY_BYTES)
 
 
+class _KnownRange(NamedTuple):
+    """The range that a queue had at an end of the log and a span of its segments. `listed`: the queue's files then."""
+
+    log_end: int
+    span: tuple[int, int]
+    listed: Sequence[int]
+    found: tuple[int, int]
+
+
 class ConsumeQueue:
-    """The files of one queue. Only a hint of the last end is cached, and it is checked against the files before use."""
+    """The files of one queue. A hint of the last end is cached, and is checked against the files before use. So is a
+    range, until the log or the queue's directory changes.
+    """
 
     def __init__(self, run: SegmentRun, topic: str, queue_id: int) -> None:
         self.run = run
@@ -45,6 +56,7 @@ class ConsumeQueue:
         self._per_file = run.size_bytes // ENTRY_BYTES
         self._hint = 0
         self._known_first: tuple[Sequence[int], int, int] | None = None  # listing, start of the log, first queue offset
+        self._known_range: _KnownRange | None = None
         self.is_written = False
         """Whether entries were put into it here."""
 
@@ -83,6 +95,23 @@ class ConsumeQueue:
         found = self._searched_first(listed[0] // ENTRY_BYTES, log_start, max_offset, log_end, confirm)
         self._known_first = listed, log_start, found
         return found
+
+    def known_range(self, log_end: int, span: tuple[int, int]) -> tuple[int, int] | None:
+        """What `remember_range` was told for this end and this span; None if another one was told since, or the queue's
+        directory may have changed. It costs one stat(2).
+        """
+        known = self._known_range
+        if known is None or known.log_end != log_end or known.span != span or self.run.listed() is not known.listed:
+            return None
+        return known.found
+
+    def remember_range(self, log_end: int, span: tuple[int, int], found: tuple[int, int]) -> None:
+        """Remember the range [min, max) that `max_offset` and `min_offset` have just found, in a log that ends at
+        `log_end` and whose segments have this span. Entries below an end stay as they are, in a store that only this
+        engine writes. A topic that was deleted has no files, and one that was made again has messages behind `log_end`.
+        """
+        if self._known_first is not None:
+            self._known_range = _KnownRange(log_end, span, self._known_first[0], found)
 
     def _searched_first(self, first: int, log_start: int, max_offset: int, log_end: int, confirm: Confirm) -> int:
         if first < max_offset:
@@ -247,7 +276,7 @@ class ConsumeQueue:
         for base in bases[1:]:
             if base >= boundary:
                 self.run.remove(base * ENTRY_BYTES)
-        self._hint, self._known_first = 0, None
+        self._hint, self._known_first, self._known_range = 0, None, None
         return boundary
 
     def begin_again(self, queue_offset: int) -> None:
@@ -259,7 +288,7 @@ class ConsumeQueue:
         for base in bases:
             if base > queue_offset - queue_offset % self._per_file:
                 self.run.remove(base * ENTRY_BYTES)
-        self._hint, self._known_first = 0, None
+        self._hint, self._known_first, self._known_range = 0, None, None
 
     def old_files(self, log_start: int, log_end: int, is_record: Confirm) -> list[int]:
         """First queue offsets of the files whose entries all point below `log_start`, oldest first; never the last file

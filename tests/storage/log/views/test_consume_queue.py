@@ -328,6 +328,30 @@ def test_a_known_minimum_is_looked_for_again_when_files_or_the_log_have_changed(
     assert min_offset(queue, 2000, PER_FILE + 1) == PER_FILE
 
 
+def test_a_known_range_is_forgotten_when_files_or_the_log_have_changed(queue: ConsumeQueue) -> None:
+    span, end = (0, LOG_END), end_behind(3 * PER_FILE)
+
+    def looked() -> None:
+        os.utime(queue.run.directory, (1, 1))
+        for _ in range(2):
+            found = min_offset(queue, 0, 3 * PER_FILE), queue.max_offset(end, is_true, is_true)
+            queue.remember_range(end, span, found)
+
+    queue.put(0, entries(0, 3 * PER_FILE))
+    queue.remember_range(end, span, (0, 3 * PER_FILE))
+    assert queue.known_range(end, span) is None  # nobody has listed its files
+    looked()
+    assert queue.known_range(end, span) == (0, 3 * PER_FILE)
+    assert queue.known_range(end + 1000, span) is None
+    assert queue.known_range(end, (1000, LOG_END)) is None  # retention has deleted a segment
+    queue.run.path(0).unlink()  # in another process
+    assert queue.known_range(end, span) is None
+    looked()
+    assert queue.known_range(end, span) == (PER_FILE, 3 * PER_FILE)
+    queue.cut(1000 * (3 * PER_FILE - 1), is_true)
+    assert queue.known_range(end, span) is None
+
+
 @given(count=st.integers(1, 30), cut=st.integers(0, 31))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 def test_a_cut_leaves_the_bytes_that_were_there_before_the_cut_entries_came(
