@@ -20,7 +20,11 @@ from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
-from rmq_store.protocol.wire.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from rmq_store.protocol.wire.headers import (
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    SendMessageRequestHeaderV2,
+)
 from rmq_store.server.broker_server import BrokerServer
 from rmq_store.server.processors.pulling import SUBSCRIPTION
 from rmq_store.server.requests.request import Request
@@ -53,12 +57,12 @@ def frame_count(body: bytes) -> int:
 
 
 class Asking:
-    """A client of one processor."""
+    """A client of one server, without a connection."""
 
     address = "127.0.0.1:4711"
 
     def __init__(self, server: BrokerServer) -> None:
-        self._processor = server._pulls
+        self._server = server
         self._root = server.store.path
 
     def send(self, command: RemotingCommand) -> None:
@@ -69,10 +73,16 @@ class Asking:
             consumer_group="readers", topic="Orders", queue_id=0, queue_offset=offset, max_msg_nums=32,
             sys_flag=SUBSCRIPTION, commit_offset=0, suspend_timeout_millis=0, subscription="*", sub_version=0,
         )  # fmt: skip
-        answer = self._processor.pull(Request(request(header), self))
-        assert answer is not None
+        answer = self.ask(request(header))
         ends = PullMessageResponseHeader.from_ext(answer.ext_fields)
         return Answer(answer.code, frame_count(answer.body), ends.next_begin_offset, ends.min_offset, ends.max_offset)
+
+    def ask(self, command: RemotingCommand) -> RemotingCommand:
+        """The answer of the processor of a request, in this thread."""
+        assert self._server._dispatcher is not None
+        answer = self._server._dispatcher._services[command.code].processor(Request(command, self))
+        assert isinstance(answer, RemotingCommand)
+        return answer
 
     def settle(self) -> None:
         """Let the directories look as if nothing had changed for long: what was listed is remembered from now on."""
@@ -182,6 +192,33 @@ def test_a_pull_asks_for_each_directory_once(root: Path, small: StoreConfig, mon
             asking.pull(0)
     # The first one: whether the store is still in its place.
     assert asked == ["commitlog", "commitlog", "consumequeue/Orders/0"]
+
+
+def test_a_pull_looks_its_topic_up_once_and_a_send_twice(
+    root: Path, small: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+    lstat = os.lstat
+
+    def counted(path: str) -> os.stat_result:
+        if threading.current_thread() is threading.main_thread():
+            looks.append(Path(path).name)
+        return lstat(path)
+
+    header = SendMessageRequestHeaderV2(
+        producer_group="pg", topic="Orders", default_topic="TBW102", default_topic_queue_nums=4, queue_id=0,
+        sys_flag=0, born_timestamp=0, flag=0,
+    )  # fmt: skip
+    with served(root, small) as asking:
+        asking.settle()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "lstat", counted)
+            asking.pull(0)
+            of_pull, looks = looks, []
+            assert asking.ask(request(header, b"body")).code == ResponseCode.SUCCESS
+    assert of_pull == ["subscriptionGroup.json", "topics.json"]
+    # The second one is that of the append, which other processes may have kept waiting.
+    assert looks == ["topics.json", "topics.json"]
 
 
 def test_readers_of_a_store_that_another_process_writes_see_the_same(root: Path, asking: Asking) -> None:

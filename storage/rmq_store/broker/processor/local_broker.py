@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.broker.filter.subscription import Subscription
+from rmq_store.broker.metadata.topics import TopicConfig
 from rmq_store.broker.pop.pop import BYTES_MAX
 from rmq_store.broker.pop.pop_messages import ConsumeInitMode
 from rmq_store.broker.processor.local_answers import Answers
@@ -76,11 +77,13 @@ class LocalBroker:
         *,
         sys_flag: int = 0,
         born_host: Host | None = None,
+        topic: TopicConfig | None = None,
     ) -> SendResult:
         """See `Broker.send`; `born_host` None: the store's own. An append that has to wait for a second is answered
-        with SYSTEM_BUSY, as by a broker. A message with TRAN_MSG becomes a half message.
+        with SYSTEM_BUSY, as by a broker. A message with TRAN_MSG becomes a half message. `topic`: its settings, if the
+        caller has just looked them up.
         """
-        self._check_send(message.topic, queue_id)
+        self._check_send(message.topic, queue_id, topic)
         if message.properties.get(TRANSACTION_PREPARED, "").lower() == "true":
             if not self.takes_half_messages(producer_group):
                 reason = "half messages need a TransactionProducer, which is asked for the outcome"
@@ -89,7 +92,7 @@ class LocalBroker:
                 half = self.store.transactions.prepare(
                     message, queue_id, producer_group, sys_flag=sys_flag & ~TRANSACTION_MASK, born_host=born_host
                 )
-            return replace(half, broker_name=self.name)
+            return self._named(half)
         if sys_flag & TRANSACTION_MASK:
             reason = f"only a message with the property {TRANSACTION_PREPARED} is a half message"
             raise self._answers.error(ResponseCode.NO_PERMISSION, reason)
@@ -101,7 +104,7 @@ class LocalBroker:
                 flush_timeout_ms=timeout_ms,
                 born_host=born_host,
             )
-        return replace(result, broker_name=self.name)
+        return self._named(result)
 
     def send_batch(
         self,
@@ -344,9 +347,17 @@ class LocalBroker:
         """Leave all groups; the store stays open."""
         self._groups.close()
 
-    def _check_send(self, topic: str, queue_id: int) -> None:
+    def _named(self, result: SendResult) -> SendResult:
+        """The result with this broker's name. All fields by hand: `replace` takes longer than the queue's entry."""
+        return SendResult(
+            result.topic, result.queue_id, result.queue_offset, result.commit_log_offset, result.msg_id,
+            result.offset_msg_id, result.status, self.name, result.recall_handle,
+        )  # fmt: skip
+
+    def _check_send(self, topic: str, queue_id: int, known: TopicConfig | None = None) -> None:
         """SendMessageProcessor's checks before it reads the message. The store itself handles a missing topic."""
-        known = self.store.topics().get(topic)
+        if known is None:
+            known = self.store.topics().get(topic)
         if known is None:
             return
         if not known.writable:

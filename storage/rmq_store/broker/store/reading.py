@@ -14,6 +14,7 @@ from rmq_store.broker.delay.backlog import Backlog, backlog_by_topic, backlogs
 from rmq_store.broker.dlq.archive import DeadLetterArchive
 from rmq_store.broker.dlq.redrive_ledger import OffsetRanges, RedriveLedger
 from rmq_store.broker.filter.tags import TagFilter
+from rmq_store.broker.metadata.topics import TopicConfig
 from rmq_store.broker.read.query import Query
 from rmq_store.broker.read.queue_frames import FrameRange
 from rmq_store.broker.read.read_request import ReadRequest
@@ -92,11 +93,13 @@ class Reading(TopicsAndGroups):
         count_max: int,
         bytes_max: int,
         tags: str | None = None,
+        settings: TopicConfig | None = None,
     ) -> FrameRange:
         """A queue's range, and messages from `start` on as the frames that lie in the log: at most `count_max`, and at
         most `bytes_max` of frames, but one at least, from the next `entries_max` messages
         (DefaultMessageStore#getMessage); none if `start` lies outside the range. Tags are compared by their hashes
-        only. Messages in accepted damage are left out.
+        only. Messages in accepted damage are left out. `settings`: those of the topic, if `find_topic` has just
+        returned them; without, they are looked up.
 
         Raises:
             OffsetOutOfRangeError: retention was faster.
@@ -105,7 +108,10 @@ class Reading(TopicsAndGroups):
                 does not read. StoreReplacedError: the directory was moved or replaced.
         """
         queues = self._reading_ends()
-        self._refuse_unreadable(topic)
+        if settings is None:
+            self._refuse_unreadable(topic)
+        else:
+            kinds.refuse_to_read_topic(topic, settings.kind)
         return queues.frames(
             topic, queue_id, start, entries_max=entries_max, count_max=count_max, bytes_max=bytes_max,
             tags=TagFilter.parse(tags),

@@ -20,6 +20,7 @@ from rmq_store.protocol.wire.command import VERSION, LanguageCode, RemotingComma
 _quoted: Final = encode_basestring
 _LANGUAGES: Final = {language.name: int(language) for language in LanguageCode}
 _LANGUAGE_NAMES: Final = {int(language): language.name for language in LanguageCode}
+_ONLY_TEXT: Final = frozenset((str,))
 _INT32_DIGITS_MAX: Final = 11
 _NUMBER_MAX: Final = 64
 _NUMBER_END: Final = 10**_NUMBER_MAX
@@ -141,6 +142,8 @@ def _ext_fields(value: Any) -> dict[str, str]:
         return {}
     if not isinstance(value, dict):
         raise RemotingCommandError("JSON header: 'extFields' is no object")
+    if _ONLY_TEXT.issuperset(map(type, value.values())):  # as of most peers
+        return value
     fields = {}
     for name, item in value.items():
         if type(item) is str:

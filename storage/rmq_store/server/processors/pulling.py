@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from rmq_store import kinds
 from rmq_store.broker.filter.subscription import Subscription
+from rmq_store.broker.metadata.topics import TopicConfig
 from rmq_store.errors import OffsetOutOfRangeError, UsageError
 from rmq_store.format.frames.stored_message import decode_checked
 from rmq_store.protocol.bodies.groups import SubscriptionData
@@ -56,11 +57,11 @@ class PullProcessor:
         """11 and 361; None: the pull is held."""
         refuse_body(request)
         header = request.header(PullMessageRequestHeader)
-        subscription = self._checked(header)
+        topic, subscription = self._checked(header)
         if header.sys_flag & COMMIT_OFFSET and header.commit_offset > 0:
             place = header.topic, header.queue_id
             self._offsets.commit_later(header.consumer_group, place, header.commit_offset)
-        found = self._find(header, subscription, header.queue_offset)
+        found = self._find(header, subscription, header.queue_offset, topic)
         if found.code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & SUSPEND:
             held = HeldPull(request, header, subscription, header.suspend_timeout_millis, found.next_begin_offset)
             if self._holds.hold(held):
@@ -80,7 +81,8 @@ class PullProcessor:
                 found = found._replace(code=ResponseCode.PULL_RETRY_IMMEDIATELY, remark=_NO_MATCH)
         return self._answer(held.request, found)
 
-    def _checked(self, header: PullMessageRequestHeader) -> Subscription:
+    def _checked(self, header: PullMessageRequestHeader) -> tuple[TopicConfig, Subscription]:
+        """The topic, which may be read, and what the client wants of it."""
         group = self._served.group(header.consumer_group)
         if not group.consume_enable:
             remark = f"subscription group no permission, {header.consumer_group}"
@@ -91,7 +93,7 @@ class PullProcessor:
             raise refusal(ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden")
         refuse_missing_queue(topic, header.queue_id)
         try:
-            return subscription_of(self._wanted(header))
+            return topic, subscription_of(self._wanted(header))
         except UsageError as error:
             raise refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
 
@@ -107,9 +109,11 @@ class PullProcessor:
             raise refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
         return known
 
-    def _find(self, header: PullMessageRequestHeader, wanted: Subscription, offset: int) -> _Found:
+    def _find(
+        self, header: PullMessageRequestHeader, wanted: Subscription, offset: int, topic: TopicConfig | None = None
+    ) -> _Found:
         try:
-            frames, at, (first, last) = self._read(header, wanted, offset)
+            frames, at, (first, last) = self._read(header, wanted, offset, topic)
         except OffsetOutOfRangeError as error:  # retention was faster
             frames, at, (first, last) = b"", offset, QueueRange(error.minimum, error.maximum)
         if first == last and offset == 0 == last:
@@ -124,9 +128,11 @@ class PullProcessor:
         return _Found(ResponseCode.SUCCESS, "FOUND", at, first, last, frames)
 
     def _read(
-        self, header: PullMessageRequestHeader, wanted: Subscription, offset: int
+        self, header: PullMessageRequestHeader, wanted: Subscription, offset: int, topic: TopicConfig | None
     ) -> tuple[bytes, int, QueueRange]:
-        """Frames, the next offset, and the queue's range. It looks at FILTERED_ENTRIES_MAX messages at most."""
+        """Frames, the next offset, and the queue's range. It looks at FILTERED_ENTRIES_MAX messages at most. `topic`:
+        its settings; None: the pull has waited, and they may have changed.
+        """
         pieces: list[bytes] = []
         count, size = max(header.max_msg_nums, 1), header.max_msg_bytes or PULL_BYTES_MAX
         size = max(1, min(size, PULL_BYTES_MAX))
@@ -136,7 +142,7 @@ class PullProcessor:
         while True:
             found = self._served.store.read_frames(
                 header.topic, header.queue_id, at, entries_max=min(limit - at, max(count, step)), count_max=count,
-                bytes_max=size, tags=wanted.tags,
+                bytes_max=size, tags=wanted.tags, settings=topic,
             )  # fmt: skip
             if pieces and len(found.frames) > size:
                 break

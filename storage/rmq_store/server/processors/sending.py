@@ -7,8 +7,10 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Final, TypeAlias
 
+from rmq_store.broker.metadata.topics import TopicConfig
 from rmq_store.errors import UsageError
 from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS, TRANSACTION_MASK
 from rmq_store.format.frames.message import Message
@@ -37,6 +39,9 @@ from rmq_store.protocol.wire.headers import (
 from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.server.processors.served_store import DEFAULT_TOPIC_QUEUES, ServedStore
 from rmq_store.server.requests.request import Request, refusal
+
+# A client sends all its messages from one address.
+_host: Final = lru_cache(1024)(Host.parse)
 
 OnStored: TypeAlias = Callable[[str, int], None]
 
@@ -69,7 +74,8 @@ class SendProcessor:
         header = request.header(SendMessageRequestHeader if is_v1 else SendMessageRequestHeaderV2)
         if header.topic.startswith(RETRY_PREFIX):
             return self._send_to_retry(request, header)
-        queue_id, born, is_half = self._queue_id(header), Host.parse(request.peer.address), False
+        topic = self._topic(header)
+        queue_id, born, is_half = self._queue_id(header, topic), _host(request.peer.address), False
         if header.batch or request.command.code == RequestCode.SEND_BATCH_MESSAGE:
             messages = list(_members(header, request.command.body, queue_id))
             if not messages:
@@ -89,6 +95,7 @@ class SendProcessor:
                 header.producer_group,
                 sys_flag=header.sys_flag & _SENDERS_FLAGS,
                 born_host=born,
+                topic=topic,
             )
         if not is_half:  # nobody gets it before its commit
             self._on_stored(header.topic, result.queue_id)
@@ -129,7 +136,7 @@ class SendProcessor:
             header.max_reconsume_times,
             n_plus_one=request.command.version >= _N_PLUS_ONE_VERSION,
             sys_flag=header.sys_flag & COMPRESSION_FLAGS,
-            born_host=Host.parse(request.peer.address),
+            born_host=_host(request.peer.address),
         )
         stored = self._served.store.message_at(sent.commit_log_offset)
         self._on_stored(stored.topic, stored.queue_id)
@@ -137,8 +144,8 @@ class SendProcessor:
             stored.offset_msg_id, stored.queue_id, stored.queue_offset, properties.get(UNIQUE_KEY)
         ))  # fmt: skip
 
-    def _queue_id(self, header: SendMessageRequestHeader) -> int:
-        """The queue; makes the topic if it is missing and may be made. A negative id means any queue."""
+    def _topic(self, header: SendMessageRequestHeader) -> TopicConfig:
+        """The topic's settings; makes it if it is missing and may be made."""
         validate_topic(header.topic)
         if is_sent_by_broker_only(header.topic):
             raise refusal(ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] is a system topic: no sends")
@@ -150,6 +157,10 @@ class SendProcessor:
                 raise refusal(ResponseCode.TOPIC_NOT_EXIST, remark)
             queues = max(1, min(header.default_topic_queue_nums, DEFAULT_TOPIC_QUEUES))
             topic = store.create_topic(header.topic, queues, exist_ok=True)
+        return topic
+
+    def _queue_id(self, header: SendMessageRequestHeader, topic: TopicConfig) -> int:
+        """The queue. A negative id means any queue."""
         if header.queue_id < 0:
             return self._random.randrange(max(topic.write_queue_nums, 1))
         return header.queue_id
