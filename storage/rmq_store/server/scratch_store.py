@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from rmq_store.broker.metadata.store_config import StoreConfig
+from rmq_store.broker.store.directory import make_root
 from rmq_store.broker.store.store import Store
 from rmq_store.clock import ClockFile, system_clock
+from rmq_store.files import durable
 
 SCRATCH_CONFIG: Final = StoreConfig(
     mapped_file_size_commit_log=16 << 20,
@@ -19,12 +21,24 @@ SCRATCH_CONFIG: Final = StoreConfig(
 """The settings of RocketMQ, with files that cost little to make."""
 
 
-def make_scratch_store(
-    path: str | Path, config: StoreConfig = SCRATCH_CONFIG, *, virtual_clock: bool = True
-) -> ClockFile | None:
-    """Make an empty store. Returns its virtual clock, which stands at the present time, for every process that opens
-    the store; None without one. Raises what `Store.open` raises, and UsageError if the store has a clock already.
-    """
+def make_scratch_store(path: str | Path, *, virtual_clock: bool = False) -> None:
+    """Make an empty store with SCRATCH_CONFIG. Raises what `Store.open` and `make_virtual_clock` raise."""
     root = Path(path)
-    Store.open(root, create=True, config=config).close()
-    return ClockFile.create(root / "pyrmq" / "clock", system_clock()) if virtual_clock else None
+    if virtual_clock:
+        make_virtual_clock(root)
+    Store.open(root, create=True, config=SCRATCH_CONFIG).close()
+
+
+def make_virtual_clock(path: str | Path) -> ClockFile:
+    """Make the clock of a store that is made next, by the first `Store.open` with `create`: it is opened once then. It
+    stands at the present time, for every process that opens the store.
+
+    Raises:
+        NotAStoreError: other files are there.
+        UsageError: the store has a clock already.
+    """
+    root = Path(path).absolute()
+    make_root(root)
+    with durable.typed(root):
+        durable.make_directory(root / "pyrmq")
+    return ClockFile.create(root / "pyrmq" / "clock", system_clock())

@@ -16,7 +16,7 @@ from rmq_store.format.frames.message import Message
 from rmq_store.format.text.names import dlq_topic
 from rmq_store.protocol.results import SendResult
 from rmq_store.server.broker_server import BrokerServer
-from rmq_store.server.scratch_store import SCRATCH_CONFIG, make_scratch_store
+from rmq_store.server.scratch_store import SCRATCH_CONFIG, make_virtual_clock
 
 PATIENCE_S: Final = 30.0
 _LOOK_S: Final = 0.005
@@ -82,11 +82,9 @@ class RmqTestBroker:
     """
 
     def __init__(self, path: Path, config: StoreConfig = SCRATCH_CONFIG, *, grpc_port: int | None = None) -> None:
-        clock = make_scratch_store(path, config)
-        assert clock is not None
         self.path = path
-        self.clock = VirtualClock(clock)
-        self._server = BrokerServer(path, config=config, grpc_port=grpc_port, admin=True)
+        self.clock = VirtualClock(make_virtual_clock(path))
+        self._server = BrokerServer(path, config=config, create=True, grpc_port=grpc_port, admin=True)
 
     @property
     def address(self) -> str:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store import Delivery, Message, StoreConfig, UsageError
+from rmq_store import Delivery, Message, NotAStoreError, Store, StoreConfig, UsageError
+from rmq_store.broker.store import open_store
+from rmq_store.broker.store.open_store import Make, OpenRequest
 from rmq_store.client import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
@@ -31,6 +33,7 @@ from rmq_store.remoting.cluster import groups, topics
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.transport.settings import ClusterSettings
 from rmq_store.server.broker_server import BrokerServer
+from rmq_store.server.scratch_store import SCRATCH_CONFIG
 from rmq_store.server.virtual_clock import AdvanceClockRequestHeader, AdvanceClockResponseHeader
 from rmq_store.testing import RmqTestBroker
 
@@ -180,6 +183,31 @@ def test_a_request_moves_the_clock_for_suites_of_other_languages(broker: RmqTest
     refused = advance(cluster, broker.address, -1)
     assert refused.code == ResponseCode.SYSTEM_ERROR and "backwards" in str(refused.remark)
     assert broker.clock() == before_ms + 60_000
+
+
+def test_the_store_is_opened_once_and_no_other_files_are_taken_for_it(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[OpenRequest] = []
+    original = open_store.open_store
+
+    def counted(request: OpenRequest, make: Make[Store]) -> Store:
+        opened.append(request)
+        return original(request, make)
+
+    monkeypatch.setattr("rmq_store.broker.store.store.open_store", counted)
+    with RmqTestBroker(scratch / "broker") as broker:
+        assert broker.store.clock() == broker.clock()
+        assert broker.store.config.broker_host == broker.address
+        assert broker.store.config.mapped_file_size_commit_log == SCRATCH_CONFIG.mapped_file_size_commit_log
+    assert len(opened) == 1
+    with pytest.raises(UsageError, match="this clock exists already"):
+        RmqTestBroker(scratch / "broker")
+    (scratch / "notes").mkdir()
+    (scratch / "notes/todo").write_text("tea")
+    with pytest.raises(NotAStoreError):
+        RmqTestBroker(scratch / "notes")
+    assert [path.name for path in (scratch / "notes").iterdir()] == ["todo"]
 
 
 def test_a_store_with_the_clock_of_the_machine_refuses_the_request(scratch: Path, small: StoreConfig) -> None:
