@@ -50,7 +50,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             for name, value in (*zip(names, args, strict=False), *kwargs.items()):
                 _converted(name, value, converters.get(name, _as_it_is))
             raise
-        return function(*positional, *args[len(positional) :], **named)
+        return function(*positional, *args[len(positional) :], **named)  # type: ignore[arg-type]
 
     return call
 
