@@ -125,6 +125,23 @@ def encode_message(
     cannot be stored. OverflowError, TypeError: an argument is no number of its width, or of another type.
     """
 
+def encode_batch(
+    topic: bytes,
+    body: bytes,
+    queue_id: int,
+    born_timestamp_ms: int,
+    born_host: bytes,
+    store_host: bytes,
+    special: tuple[bytes, ...],
+    body_bytes_max: int,
+    frame_bytes_max: int,
+    crc_property: bool,
+    index_tags: bool,
+) -> tuple[bytearray, bytearray, bytearray, bytearray, bytearray, bytearray | None, str] | None:
+    """The fields of `rmq_store.format.frames.message_batch.BatchFrames`, which see. None: refused, some message is not
+    ordinary or cannot be stored. OverflowError: an argument is no number of its width. ValueError: more than 16 names.
+    """
+
 def place_message(
     frame: bytearray, queue_offset: int, commit_log_offset: int, store_timestamp_ms: int, crc_property: bool
 ) -> None:

@@ -86,6 +86,8 @@ HALF = PendingHalf(0, 0, 0, "T", 0, "g", "U", 0, 0, 0, 6000, True)
 RIGHT: dict[str, dict[str, Any]] = {
     "send": {"message": Message("T", b"x"), "sys_flag": 0, "lock_timeout_ms": 1000, "flush_timeout_ms": 1000},
     "send_all": {"messages": [Message("T", b"x")], "lock_timeout_ms": 1000, "flush_timeout_ms": 1000},
+    "send_batch": {"topic": "T", "body": bytes.fromhex("00000016") + bytes(18), "queue_id": 0, "born_timestamp_ms": 1,
+                   "lock_timeout_ms": 1000, "flush_timeout_ms": 1000},
     "append": {"batch": columns(body=[b"x"]), "topic": "T"},
     "commit_staged": {"files": [], "purpose": "p", "key": "k", "value": 1, "repeatable": True, "consume_files": False},
     "append_unit": {"batches": [], "purpose": "p", "key": "k", "value": 1, "expect": None, "detail": {"n": 1},

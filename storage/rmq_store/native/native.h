@@ -24,6 +24,7 @@ extern PyMethodDef file_methods[];
 extern PyMethodDef frame_methods[];
 extern PyMethodDef host_methods[];
 extern PyMethodDef index_methods[];
+extern PyMethodDef message_batch_methods[];
 extern PyMethodDef message_methods[];
 extern PyMethodDef message_object_methods[];
 extern PyMethodDef one_message_methods[];

@@ -6,32 +6,17 @@
 #include "big_endian.h"
 #include "crc.h"
 #include "frames.h"
+#include "one_message.h"
 #include "text.h"
 
-#define CRC_MASK 0x7FFFFFFFu
-#define HOSTS_V6_MASK 0x30u
 #define OFFSETS_AT 20   /* queueOffset, then physicalOffset, 8 bytes each */
 #define SYS_FLAG_END 39 /* the last byte of sysFlag */
 #define BORN_HOST_AT 48 /* then storeTimestamp */
-#define HOST_BYTES 8
 #define HOST_V6_BYTES 20
-#define V1_TOPIC_BYTES_MAX 127
-#define PROPERTIES_BYTES_MAX 32767
-/* Of a message with more of them Python makes the frame. */
-#define PROPERTIES_MAX 64
+/* Hashes of one message: those of its shortest keys, and of UNIQ_KEY and tag. */
+#define HASHES_MAX (PROPERTIES_BYTES_MAX / 2 + 2)
 
 static const char crc_property_start[] = "__CRC32#\x01";
-
-typedef struct {
-    const uint8_t *bytes;
-    size_t size;
-} Text;
-
-typedef struct {
-    Text names[PROPERTIES_MAX], values[PROPERTIES_MAX];
-    int count;
-    size_t size;
-} Properties;
 
 /* False: it is no text that can be a part of a property. */
 static int take_part(Text *part, PyObject *object)
@@ -64,7 +49,7 @@ static int take_properties(Properties *taken, PyObject *properties)
     return 1;
 }
 
-static const Text *value_of(const Properties *properties, const char *name)
+const Text *value_of(const Properties *properties, const char *name)
 {
     size_t size = strlen(name);
     for (int at = 0; at < properties->count; at++)
@@ -79,45 +64,43 @@ static uint8_t *put_text(uint8_t *to, const void *bytes, size_t size)
     return to + size;
 }
 
-static int add_hash(PyObject *hashes, uint32_t seed, const uint8_t *key, size_t size)
-{
-    PyObject *hash = PyLong_FromUnsignedLong(index_hash(java_hash(seed, key, size)));
-    int is_added = hash != NULL && PyList_Append(hashes, hash) == 0;
-    Py_XDECREF(hash);
-    return is_added;
-}
-
-/* Hashes of UNIQ_KEY, then of each of the KEYS, then of the tag if tags are indexed: the order of BuildIndexKey. */
-static PyObject *hashes_of(const Properties *properties, const Text *topic, int index_tags)
+size_t put_hashes(const Properties *properties, uint32_t seed, int index_tags, uint32_t *hashes)
 {
     const Text *unique_key = value_of(properties, "UNIQ_KEY"), *keys = value_of(properties, "KEYS");
     const Text *tags = value_of(properties, "TAGS");
-    uint32_t seed = java_hash(java_hash(0, topic->bytes, topic->size), (const uint8_t *)"#", 1);
-    PyObject *hashes = PyList_New(0);
-    int is_good = hashes != NULL;
-    if (is_good && unique_key != NULL)
-        is_good = add_hash(hashes, seed, unique_key->bytes, unique_key->size);
-    for (size_t start = 0, end; is_good && keys != NULL && start < keys->size; start = end + 1) {
+    size_t count = 0;
+    if (unique_key != NULL)
+        hashes[count++] = index_hash(java_hash(seed, unique_key->bytes, unique_key->size));
+    for (size_t start = 0, end; keys != NULL && start < keys->size; start = end + 1) {
         for (end = start; end < keys->size && keys->bytes[end] != ' '; end++)
             ;
         if (end > start)
-            is_good = add_hash(hashes, seed, keys->bytes + start, end - start);
+            hashes[count++] = index_hash(java_hash(seed, keys->bytes + start, end - start));
     }
-    if (is_good && index_tags && tags != NULL)
-        is_good = add_hash(hashes, java_hash(seed, (const uint8_t *)"T#", 2), tags->bytes, tags->size);
-    if (!is_good)
-        Py_CLEAR(hashes);
-    return hashes;
+    if (index_tags && tags != NULL)
+        hashes[count++] = index_hash(java_hash(java_hash(seed, (const uint8_t *)"T#", 2), tags->bytes, tags->size));
+    return count;
 }
 
-typedef struct {
-    int queue_id;
-    int32_t flag;
-    uint32_t sys_flag;
-    int64_t born_ms;
-    const uint8_t *born_host, *store_host;
-    int has_crc;
-} Fields;
+static PyObject *hashes_of(const Properties *properties, const Text *topic, int index_tags)
+{
+    uint32_t hashes[HASHES_MAX];
+    size_t count = put_hashes(properties, topic_hash(topic), index_tags, hashes);
+    PyObject *list = PyList_New((Py_ssize_t)count);
+    for (size_t at = 0; list != NULL && at < count; at++) {
+        PyObject *hash = PyLong_FromUnsignedLong(hashes[at]);
+        if (hash == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SetItem(list, (Py_ssize_t)at, hash);
+    }
+    return list;
+}
+
+uint32_t topic_hash(const Text *topic)
+{
+    return java_hash(java_hash(0, topic->bytes, topic->size), (const uint8_t *)"#", 1);
+}
 
 /* The last CRC_PROPERTY_BYTES of a frame: digits, least significant first, between name and separator. */
 static void put_crc_property(uint8_t *to, uint32_t crc)
@@ -128,8 +111,8 @@ static void put_crc_property(uint8_t *to, uint32_t crc)
     *digit = 2;
 }
 
-static void write_frame(uint8_t *frame, size_t size, const Fields *fields, const Text *body, const Text *topic,
-                        const Properties *properties)
+void write_frame(uint8_t *frame, size_t size, const Fields *fields, const Text *body, const Text *topic,
+                 const Properties *properties)
 {
     memset(frame, 0, FRAME_HEADER_BYTES);
     put_word(frame, (uint32_t)size);

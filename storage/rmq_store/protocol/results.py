@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -42,6 +44,20 @@ class SendResult:
     status: SendStatus = SendStatus.SEND_OK
     broker_name: str = ""
     recall_handle: str | None = None
+
+
+def result_of_batch(results: Sequence[SendResult]) -> SendResult:
+    """The answer to a batch, of one message at least: that of the first one, with the ids of all as comma lists. No
+    message of a batch has a handle.
+    """
+    ok = all(result.status is SendStatus.SEND_OK for result in results)
+    return replace(
+        results[0],
+        msg_id=",".join(result.msg_id for result in results),
+        offset_msg_id=",".join(result.offset_msg_id for result in results),
+        status=SendStatus.SEND_OK if ok else SendStatus.FLUSH_DISK_TIMEOUT,
+        recall_handle=None,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ class Armed:
             (Connection, "_write"): self._writing,
         }
         calls = (
-            (Store, "send"), (Store, "send_all"), (Store, "commit_offsets"), (Store, "recall_message"),
+            (Store, "send"), (Store, "send_batch"), (Store, "commit_offsets"), (Store, "recall_message"),
             (Transactions, "prepare"), (Transactions, "end"), (Retry, "send_back"), (Pop, "ack"),
         )  # fmt: skip
         with ExitStack() as patches:

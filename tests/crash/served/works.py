@@ -122,13 +122,16 @@ def _send(topic: str, number: int, properties: str = "") -> Request:
 
 def _send_batch(made: Prepared, number: int) -> Request:
     _, fields, _ = _send(BATCHED, number)
-    members = b"".join(_member(body(number, member)) for member in range(BATCH))
+    members = b"".join(_member(body(number, member), f"{number:016X}{member:016X}") for member in range(BATCH))
     return RequestCode.SEND_BATCH_MESSAGE, fields | {"m": "true"}, members
 
 
-def _member(content: bytes) -> bytes:
-    size = 4 * 5 + len(content) + 2
-    return size.to_bytes(4, "big") + bytes(12) + len(content).to_bytes(4, "big") + content + bytes(2)
+def _member(content: bytes, unique_key: str) -> bytes:
+    """As clients send it: only messages with a unique key are stored without an object for each of them."""
+    properties = f"UNIQ_KEY\x01{unique_key}\x02".encode()
+    size = 4 * 5 + len(content) + 2 + len(properties)
+    head = size.to_bytes(4, "big") + bytes(12) + len(content).to_bytes(4, "big")
+    return head + content + len(properties).to_bytes(2, "big") + properties
 
 
 def _send_back(prepared: Prepared, number: int) -> Request:

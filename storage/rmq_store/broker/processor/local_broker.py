@@ -26,7 +26,7 @@ from rmq_store.format.properties.property_string import TRANSACTION_PREPARED
 from rmq_store.format.text.host import Host
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.messages import MessageExt, MessageQueue, PoppedMessage, PullBatchResult, PullResult
-from rmq_store.protocol.results import SendResult, SendStatus
+from rmq_store.protocol.results import SendResult, result_of_batch
 from rmq_store.protocol.stored_messages import messages_of
 
 PAGE_CACHE_BUSY_MS = 1_000  # osPageCacheBusyTimeOutMills
@@ -124,15 +124,31 @@ class LocalBroker:
                 flush_timeout_ms=timeout_ms,
                 born_host=born_host,
             )
-        ok = all(result.status is SendStatus.SEND_OK for result in results)
-        return replace(
-            results[0],
-            msg_id=",".join(result.msg_id for result in results),
-            offset_msg_id=",".join(result.offset_msg_id for result in results),
-            status=SendStatus.SEND_OK if ok else SendStatus.FLUSH_DISK_TIMEOUT,
-            broker_name=self.name,
-            recall_handle=None,
-        )
+        return replace(result_of_batch(results), broker_name=self.name)
+
+    def send_batch_body(
+        self,
+        topic: str,
+        body: bytes,
+        queue_id: int,
+        timeout_ms: int,
+        *,
+        born_timestamp_ms: int,
+        born_host: Host,
+    ) -> SendResult:
+        """As `send_batch`, of a batch as it came over the network."""
+        self._check_send(topic, queue_id)
+        with self._answers.answering():
+            result = self.store.send_batch(
+                topic,
+                body,
+                queue_id,
+                born_timestamp_ms=born_timestamp_ms,
+                lock_timeout_ms=min(timeout_ms, PAGE_CACHE_BUSY_MS),
+                flush_timeout_ms=timeout_ms,
+                born_host=born_host,
+            )
+        return replace(result, broker_name=self.name)
 
     def recall_message(self, topic: str, recall_handle: str) -> str:
         """See `Broker.recall_message`."""

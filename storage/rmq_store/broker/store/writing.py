@@ -68,6 +68,31 @@ class Writing(StoreParts):
         """
         return self._writing().send_all(messages, lock_timeout_ms, flush_timeout_ms, born_host)
 
+    def send_batch(
+        self,
+        topic: str,
+        body: bytes,
+        queue_id: int,
+        *,
+        born_timestamp_ms: int | None = None,
+        lock_timeout_ms: int = LOCK_TIMEOUT_MS,
+        flush_timeout_ms: int | None = None,
+        born_host: Host | None = None,
+    ) -> SendResult:
+        """Store the messages of a batch in one queue, in their order; all become visible at once. `body` is that of
+        SEND_BATCH_MESSAGE (MessageDecoder#encodeMessages). `born_timestamp_ms` None means now.
+
+        Returns the result of the first message, with `msg_id` and `offset_msg_id` as comma lists of all. Durable and
+        waits as `send`; the property WAIT of the first message counts for all.
+
+        Raises:
+            UsageError: the body is torn or has no message, or a message breaks a rule; nothing was written.
+            StoreFullError, StoreLockedError, StoreFailedError: as `send`.
+        """
+        return self._writing().send_batch(
+            topic, body, queue_id, born_timestamp_ms, lock_timeout_ms, flush_timeout_ms, born_host
+        )
+
     def recall_message(self, topic: str, recall_handle: str) -> str:
         """Take a message with a delivery time back, by the handle of its `SendResult`, and return its unique key: it is
         never delivered. Also if it is due, as long as it was not delivered; a repetition does nothing. Durable as

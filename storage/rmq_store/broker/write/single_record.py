@@ -1,4 +1,6 @@
-"""Encode one message without arrays (control plane), by the same rules and to the same bytes as the batch encoder."""
+"""Encode single messages and clients' batches without columns (control plane), by the same rules and to the same bytes
+as the encoder of columns.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,13 @@ from rmq_store.broker.rules.timer import TIMER_PROPERTY_SET
 from rmq_store.errors import UsageError
 from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS
 from rmq_store.format.frames.message import Message
+from rmq_store.format.frames.message_batch import BatchFrames, BatchRules, encode_batch_body
 from rmq_store.format.frames.one_frame import Hosts, encode_one
 from rmq_store.format.properties.property_string import DELAY_TIME_LEVEL, UNIQUE_KEY
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import UniqueIdGenerator, month_start_ms
 from rmq_store.log.append.append import OneRecord
+from rmq_store.log.core.layout import BLANK_BYTES
 
 _DELAYING: Final = TIMER_PROPERTY_SET | {DELAY_TIME_LEVEL}
 
@@ -32,6 +36,13 @@ class OneMessageEncoder:
         self._unique_ids = UniqueIdGenerator(self._host.address, os.getpid() & 0xFFFF, random.getrandbits(32))
         self._month = (0, 0, 0)
         self._rules = DelayRules.of(config)
+        self._batch_rules = BatchRules(
+            special=tuple(name.encode() for name in _DELAYING),
+            body_bytes_max=config.max_message_size,
+            frame_bytes_max=config.mapped_file_size_commit_log - BLANK_BYTES,
+            crc_property=config.enabled_append_prop_crc,
+            index_tags=config.message_index_tags,
+        )
 
     def unique_id(self, message: Message, now_ms: int) -> str:
         """The message's UNIQ_KEY, or a new one."""
@@ -74,6 +85,15 @@ class OneMessageEncoder:
         if tags_code is None:
             tags_code = tags_hash
         return OneRecord(topic, queue_id, frame, tags_code, key_hashes, delay_ms), unique_id
+
+    def encode_batch(
+        self, topic: str, body: bytes, queue_id: int, born_timestamp_ms: int, born_host: Host | None
+    ) -> BatchFrames | None:
+        """The frames of the messages of a client's batch, if each of them is stored in its own queue, as `encode` would
+        make them. None: some message is not ordinary, or cannot be stored.
+        """
+        hosts = self._hosts if born_host is None else _packed(born_host, self._host)
+        return encode_batch_body(body, topic, queue_id, born_timestamp_ms, hosts, self._batch_rules)
 
     def _destination(self, message: Message, stored: dict[str, str], queue_id: int, now_ms: int) -> Destination:
         """The destination of the message: its own topic, or the topic in which it waits."""

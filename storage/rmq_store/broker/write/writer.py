@@ -29,18 +29,20 @@ from rmq_store.errors import (
     UsageError,
 )
 from rmq_store.format.frames.message import Message, check_message
+from rmq_store.format.frames.message_batch import read_batch
 from rmq_store.format.properties.property_string import WAIT_STORE_MSG_OK
 from rmq_store.format.text.host import Host
-from rmq_store.format.text.ids import offset_message_id
+from rmq_store.format.text.ids import offset_message_id, offset_message_id_list
 from rmq_store.format.text.names import PYRMQ_TIMER_TOPIC
 from rmq_store.format.text.recall_handle import RecallHandle
 from rmq_store.log.append.append import Appended, OneRecord, Unit, append, append_lock, append_one
+from rmq_store.log.append.append_batch import append_batch
 from rmq_store.log.append.append_records import append_records
 from rmq_store.log.append.flush import flush
 from rmq_store.log.append.group_append import GroupAppend
 from rmq_store.log.core.commit_log import CommitLog, leaves_no_lock
 from rmq_store.log.core.units import BEGIN_TAG, END_TAG, UNITS_QUEUE, UNITS_TOPIC, UnitRecord
-from rmq_store.protocol.results import AppendResult, CommitResult, SendResult, SendStatus
+from rmq_store.protocol.results import AppendResult, CommitResult, SendResult, SendStatus, result_of_batch
 
 # Without a slash, which stands between purpose and key in the unit table.
 _PURPOSE = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
@@ -136,6 +138,38 @@ class Writer:
                 messages, encoded, places, strict=True
             )
         ]  # fmt: skip
+
+    @leaves_no_lock
+    def send_batch(
+        self,
+        topic: str,
+        body: bytes,
+        queue_id: int,
+        born_timestamp_ms: int | None,
+        lock_timeout_ms: int,
+        flush_timeout_ms: int | None,
+        born_host: Host | None = None,
+    ) -> SendResult:
+        """See `Store.send_batch`."""
+        now_ms = self._log.clock()
+        batch = self._one.encode_batch(topic, body, queue_id, born_timestamp_ms or now_ms, born_host)
+        if batch is None:
+            messages = list(read_batch(body, topic, queue_id, born_timestamp_ms))
+            if not messages:
+                raise UsageError("a batch without a message")
+            return result_of_batch(self.send_all(messages, lock_timeout_ms, flush_timeout_ms, born_host))
+        self._space.check()
+        with self._turn:
+            topics = self._topics.all()
+            self._routed(topics).route_one(topic, None, queue_id)
+        if topic not in topics:
+            self._create_topics([(topic, queue_id + 1)])
+        with append_lock(self._log, lock_timeout_ms):
+            offsets, queue_offset = append_batch(self._log, topic, queue_id, batch)
+            end = self._log.writing_page.appended_end
+        status = self._send_status(end, flush_timeout_ms, None)
+        ids = offset_message_id_list(self._host, offsets)
+        return SendResult(topic, queue_id, queue_offset, int(offsets[0]), batch.unique_keys, ids, status)
 
     def _encoded(
         self, messages: Sequence[Message], born_host: Host | None

@@ -41,6 +41,15 @@ def offset_message_id(host: Host, commit_log_offset: int) -> str:
     return f"{_host_hex(host)}{commit_log_offset:016X}"
 
 
+def offset_message_id_list(host: Host, commit_log_offsets: npt.NDArray[np.int64]) -> str:
+    """The `offset_message_id` of each offset, as a comma list."""
+    packed = host.pack()
+    ids = np.empty((len(commit_log_offsets), len(packed) + 8), np.uint8)
+    ids[:, : len(packed)] = np.frombuffer(packed, np.uint8)
+    ids[:, len(packed) :] = commit_log_offsets.astype(">i8").view(np.uint8).reshape(-1, 8)
+    return ids.tobytes().hex(",", ids.shape[1]).upper()
+
+
 @functools.lru_cache(maxsize=64)
 def _host_hex(host: Host) -> str:
     """A store has one host, and so have most stores of a client."""

@@ -227,8 +227,7 @@ class ConsumeQueue:
         while done < len(entries):
             base = start - start % self._per_file
             count = min(len(entries) - done, base + self._per_file - start)
-            self.run.create(base * ENTRY_BYTES)
-            self.run.write(start * ENTRY_BYTES, entries[done : done + count].astype(ENTRY, copy=False).tobytes())
+            self.run.put(start * ENTRY_BYTES, entries[done : done + count].astype(ENTRY, copy=False).tobytes())
             start += count
             done += count
         self._hint, self.is_written = start, True

@@ -5,8 +5,7 @@ RecallMessageProcessor.java).
 from __future__ import annotations
 
 import random
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, TypeAlias
 
@@ -25,7 +24,7 @@ from rmq_store.format.properties.property_string import (
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.names import RETRY_PREFIX, is_sent_by_broker_only, validate_topic
 from rmq_store.format.text.recall_handle import RecallHandle
-from rmq_store.protocol.errors import MQBrokerError, ResponseCode
+from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.results import SendResult, SendStatus
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.headers import (
@@ -49,8 +48,6 @@ _SENDERS_FLAGS: Final = COMPRESSION_FLAGS | TRANSACTION_MASK
 _REGION: Final = "DefaultRegion"
 # The version from which on a client reports the number of the failure, not of the retries so far (V5_1_1).
 _N_PLUS_ONE_VERSION: Final = 435
-# Total size, magic, CRC of the body, flag, length of the body; then the body, and the properties behind their length.
-_MEMBER: Final = struct.Struct(">iiiii")
 _CODES: Final = {
     SendStatus.SEND_OK: ResponseCode.SUCCESS,
     SendStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -77,11 +74,13 @@ class SendProcessor:
         topic = self._topic(header)
         queue_id, born, is_half = self._queue_id(header, topic), _host(request.peer.address), False
         if header.batch or request.command.code == RequestCode.SEND_BATCH_MESSAGE:
-            messages = list(_members(header, request.command.body, queue_id))
-            if not messages:
-                raise refusal(ResponseCode.MESSAGE_ILLEGAL, "a batch without a message")
-            result = self._served.broker.send_batch(
-                messages, queue_id, self._timeout_ms, header.producer_group, born_host=born
+            result = self._served.broker.send_batch_body(
+                header.topic,
+                request.command.body,
+                queue_id,
+                self._timeout_ms,
+                born_timestamp_ms=header.born_timestamp,
+                born_host=born,
             )
         else:
             properties = parse_properties((header.properties or "").encode())
@@ -195,26 +194,3 @@ def _message(
         topic or header.topic, body, properties=properties, flag=flag, queue_id=queue_id,
         born_timestamp_ms=header.born_timestamp,
     )  # fmt: skip
-
-
-def _members(header: SendMessageRequestHeader, body: bytes, queue_id: int) -> Iterator[Message]:
-    """The messages of a batch (MessageDecoder.decodeMessages). MQBrokerError 13: the body is torn."""
-    at = 0
-    while at < len(body):
-        if len(body) - at < _MEMBER.size:
-            raise _torn(at)
-        total, _, _, flag, length = _MEMBER.unpack_from(body, at)
-        text = at + _MEMBER.size
-        if length < 0 or total < _MEMBER.size + length + 2 or at + total > len(body):
-            raise _torn(at)
-        (properties_length,) = struct.unpack_from(">H", body, text + length)
-        properties = text + length + 2
-        if properties + properties_length > at + total:
-            raise _torn(at)
-        parsed = parse_properties(body[properties : properties + properties_length])
-        yield _message(header, body[text : text + length], parsed, flag, queue_id=queue_id)
-        at += total
-
-
-def _torn(at: int) -> MQBrokerError:
-    return refusal(ResponseCode.MESSAGE_ILLEGAL, f"the body of the batch is torn at byte {at}")

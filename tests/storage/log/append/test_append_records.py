@@ -1,20 +1,28 @@
-"""The messages of `send_all` are stored as single ones and as rows are, to the byte; and all of them, or none."""
+"""The messages of `send_all` and `send_batch` are stored as single ones and as rows are, to the byte; and all of them,
+or none.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from rmq_store import Message, Store
+from rmq_store.broker.write import writer
 from rmq_store.errors import StoreError, StoreFullError, UsageError
 from rmq_store.files import durable
+from rmq_store.format.bytes import native
 from rmq_store.format.frames.frame_check import BLANK_MAGIC
+from rmq_store.format.properties.property_string import encode_properties
 from rmq_store.log.views.consume_queue import ConsumeQueue
+from rmq_store.protocol.results import result_of_batch
 
 if TYPE_CHECKING:
     from .conftest import CountDown, Lab
@@ -49,6 +57,95 @@ def test_the_bytes_are_those_of_messages_that_are_sent_one_by_one(lab: Lab, tmp_
     assert found == lab.files()
     assert len([name for name in found if name.startswith("commitlog")]) > 2
     assert b"".join(found.values()).count(BLANK_MAGIC.to_bytes(4, "big", signed=True)) > 2
+    assert lab.verify().status == "clean"
+
+
+def batch_body(messages: list[Message]) -> bytes:
+    """As a client encodes them."""
+    parts = []
+    for message in messages:
+        properties = encode_properties(message.stored_properties())
+        head = struct.pack(">iiiii", 22 + len(message.body) + len(properties), 0, 0, message.flag, len(message.body))
+        parts += [head, message.body, len(properties).to_bytes(2, "big"), properties]
+    return b"".join(parts)
+
+
+def in_one_queue(lab: Lab, count: int) -> list[Message]:
+    return [replace(each, topic="Alpha", queue_id=1, born_timestamp_ms=NOW_MS) for each in messages(lab, count)]
+
+
+@pytest.mark.parametrize("way", ["native", "python"])
+def test_a_batch_is_stored_as_its_messages_are_one_by_one(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    sent = in_one_queue(lab, 60)
+    with lab.open(clock=lambda: NOW_MS) as store:
+        one_by_one = [store.send(message) for message in sent]
+    found = lab.files()
+    lab.root = tmp_path / "other"
+    if way == "python":
+        monkeypatch.setattr(native, "LOADED", False)
+    elif native.LOADED:
+        monkeypatch.setattr(writer, "read_batch", None)
+    with lab.open(clock=lambda: NOW_MS) as store:
+        batches = [
+            store.send_batch("Alpha", batch_body(part), 1, born_timestamp_ms=NOW_MS) for part in (sent[:40], sent[40:])
+        ]
+    assert batches == [result_of_batch(one_by_one[:40]), result_of_batch(one_by_one[40:])]
+    assert found == lab.files()
+    assert len([name for name in found if name.startswith("commitlog")]) > 2
+    assert lab.verify().status == "clean"
+
+
+def test_a_batch_with_a_message_that_waits_is_stored_message_by_message(lab: Lab) -> None:
+    ordinary, delayed = in_one_queue(lab, 2)
+    with lab.open() as store:
+        sent = store.send_batch("Alpha", batch_body([ordinary, replace(delayed, delay_level=3)]), 1)
+        assert len(sent.msg_id.split(",")) == 2 and sent.recall_handle is None
+        assert store.queue_range("Alpha", 1) == (0, 1)
+        assert store.queue_range("SCHEDULE_TOPIC_XXXX", 2) == (0, 1)
+    assert lab.verify().status == "clean"
+
+
+def test_a_batch_that_cannot_be_stored_is_refused_whole(lab: Lab) -> None:
+    good, bad = in_one_queue(lab, 2)
+    too_large = replace(bad, body=bytes(9000))
+    with lab.open() as store:
+        for body, words in (
+            (b"", "a batch without a message"),
+            (batch_body([good, bad])[:-1], f"torn at byte {len(batch_body([good]))}"),
+            (batch_body([good, too_large]), "does not fit a segment"),
+        ):
+            with pytest.raises(UsageError, match=words):
+                store.send_batch("Alpha", body, 1)
+        assert store.log_range() == (0, 0)
+
+
+@pytest.mark.parametrize("failure", ["full disk", "interrupt"])
+def test_a_batch_whose_kth_operation_fails_leaves_the_store_as_it_was(
+    lab: Lab, fail_at: Callable[..., CountDown], failure: str
+) -> None:
+    def act() -> None:
+        if failure == "full disk":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise KeyboardInterrupt
+
+    with lab.open() as store:
+        store.send_batch("Alpha", batch_body(in_one_queue(lab, 7)), 1)
+        for k in range(1, OPERATIONS_MAX):
+            before, log_range, body = lab.files(), store.log_range(), batch_body(in_one_queue(lab, 30))
+            hook = fail_at(k, act)
+            try:
+                store.send_batch("Alpha", body, 1)
+            except (StoreError, KeyboardInterrupt) as error:
+                assert failure != "full disk" or isinstance(error, StoreFullError)
+            durable.hook = None
+            if not hook.reached:
+                break
+            assert store.log_range() == log_range
+            assert lab.files() == before
+        assert 5 < k < OPERATIONS_MAX - 1
+        assert store.queue_range("Alpha", 1) == (0, 37)
     assert lab.verify().status == "clean"
 
 
