@@ -180,7 +180,7 @@ class SegmentRun:
         except OSError as error:
             raise durable.translate(error, file.path) from error
 
-    def put(self, offset: int, data: bytes | bytearray) -> None:
+    def put(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """As `write`, but creates a missing file first. A failed open shows that the file is missing."""
         try:
             self.write(offset, data)

@@ -46,8 +46,8 @@ class BatchFrames(NamedTuple):
 
 
 class BatchRules(NamedTuple):
-    """What a store demands of the messages of a batch: no name of `special`, which are properties with a meaning for
-    the broker; bodies and frames of so many bytes at most. Then how it encodes them, as `encode_one`.
+    """The rules of a store for the messages of a batch. None has a property of `special`, which mean something to the
+    broker. Bodies and frames have so many bytes at most. The last two fields are those of `encode_one`.
     """
 
     special: tuple[bytes, ...]
@@ -99,7 +99,8 @@ def encode_batch_body(
         return None
     try:
         made = native.functions.encode_batch(
-            topic.encode(), body, queue_id, born_timestamp_ms, *hosts.packed, *rules
+            topic.encode(), body, queue_id, born_timestamp_ms, *hosts.packed, rules.special, rules.body_bytes_max,
+            rules.frame_bytes_max, rules.crc_property, rules.index_tags,
         )  # fmt: skip
     except (OverflowError, UnicodeEncodeError):
         return None

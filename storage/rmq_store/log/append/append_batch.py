@@ -52,7 +52,9 @@ def append_batch(log: CommitLog, topic: str, queue_id: int, batch: BatchFrames) 
 
 def _put_frames(log: CommitLog, layout: Layout, batch: BatchFrames) -> None:
     """In log order: the frames of each segment in one piece, a blank frame where a segment ends."""
-    pieces = [(run.offset, batch.frames[batch.bounds[run.first] : batch.bounds[run.last]].data) for run in layout.runs]
+    pieces: list[tuple[int, bytes | memoryview]] = [
+        (run.offset, batch.frames[batch.bounds[run.first] : batch.bounds[run.last]].data) for run in layout.runs
+    ]
     pieces += [(offset, _BLANK.pack(size, BLANK_MAGIC)) for offset, size in layout.blanks]
     for offset, piece in sorted(pieces, key=lambda each: each[0]):
         log.segments.put(offset, piece)

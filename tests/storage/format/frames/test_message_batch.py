@@ -143,6 +143,14 @@ def test_what_is_not_ordinary_is_left_to_python(body: bytes, change: dict[str, A
 
 
 @needs_native
+def test_properties_that_reach_into_the_next_message_are_torn() -> None:
+    """Behind the last one they would reach out of the body."""
+    following = member(b"\x02" + KEY, KEY)
+    reaching = struct.pack(">iiiii", 25, 0, 0, 0, 3) + b"tea" + struct.pack(">H", len(following))
+    assert together(reaching + following, RULES) is None
+
+
+@needs_native
 def test_only_the_first_message_says_whether_the_batch_waits() -> None:
     body = member(b"tea", KEY) + member(b"tea", KEY + b"WAIT\x01false\x02")
     assert together(body, RULES) == by_itself(body, RULES)
