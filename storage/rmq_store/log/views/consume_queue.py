@@ -97,8 +97,8 @@ class ConsumeQueue:
         return found
 
     def known_range(self, log_end: int, span: tuple[int, int]) -> tuple[int, int] | None:
-        """What `remember_range` was told for this end and this span; None if another one was told since, or the queue's
-        directory may have changed. It costs one stat(2).
+        """Return what `remember_range` was told for this end and this span; None if another one was told since, or the
+        queue's directory may have changed. It costs one stat(2).
         """
         known = self._known_range
         if known is None or known.log_end != log_end or known.span != span or self.run.listed() is not known.listed:
