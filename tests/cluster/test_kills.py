@@ -67,7 +67,7 @@ def test_no_row_is_lost_or_stored_twice_wherever_a_process_dies(
     lonely: RocketmqCluster, victim: str, tmp_path: Path
 ) -> None:
     found = run_all(lonely, victim, Results(), tmp_path, PER_POINT)
-    assert [one for one in found if one.lost or one.duplicated] == []
+    assert [one for one in found if one.lost or one.duplicated or one.late > one.redelivered] == []
     assert len(found) == PER_POINT * len(POINTS), "kills whose repetition found nothing do not count"
 
 

@@ -150,3 +150,4 @@ def test_each_row_is_stored_once_wherever_attempts_end(
         report = attempt(cluster, write)
         expected = Counter((row["topic"], row["body"], row["tags"], row["keys"]) for row in write.rows)
         assert contents(server.store, write.topics) == expected, (number, write.columns, report)
+        assert report.late == 0, (number, write.columns, report)

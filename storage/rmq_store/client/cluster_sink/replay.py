@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.broker.rules.timer import TIMER_QUEUES
-from rmq_store.client.cluster_sink.chunks import Chunk
+from rmq_store.client.cluster_sink.chunks import Chunk, Rows
 from rmq_store.client.cluster_sink.queue_reading import QueueReading
 from rmq_store.client.cluster_sink.records import Offsets, Plan, Record, WritePart, plan
 from rmq_store.format.batches.batch_bodies import KEY_BYTES
@@ -77,9 +77,10 @@ class ReplayCheck:
         self._delay_brokers: set[str] = set()
         self._served_brokers: set[str] = set()
         # Keys that may come into a queue once more without being stored twice: own ones whose send was in doubt, and
-        # those that waited for their time when the queues were read.
+        # those of rows that waited for their time when the queues were read, or go one by one now: a broker may put
+        # these into the queue at any time.
         self._found_in_doubt = FoundKeys()
-        self._found_waiting = FoundKeys()
+        self._found_to_come = FoundKeys()
         self.found = FoundKeys()
         self.is_repetition = False
 
@@ -159,7 +160,7 @@ class ReplayCheck:
         if waiting:
             held = FoundKeys()
             self._reading.keys(waiting, self._tag, held)
-            _copy(held, self._found_waiting, but=self.found)
+            _copy(held, self._found_to_come, but=self.found)
             _copy(held, self.found)
         self._read_ends |= ends
 
@@ -198,6 +199,11 @@ class ReplayCheck:
         )  # fmt: skip
         return is_found
 
+    def expect_singles(self, rows: Rows) -> None:
+        """Rows that go one by one are about to be sent: their delivery is not that of another attempt's rows."""
+        if self.is_repetition and rows.shared.single:
+            self._found_to_come.add(rows.keys, rows.checks)
+
     # -- behind the last row ----------------------------------------------------------------------------------------
 
     def late_keys(self, first_offsets: Offsets, made: Callable[[Bytes], npt.NDArray[np.bool_]]) -> int:
@@ -221,7 +227,7 @@ class ReplayCheck:
             return 0
         own, counts = np.unique(keys.reshape(-1, KEY_BYTES)[made(keys)], axis=0, return_counts=True)
         flat = own.ravel()
-        is_expected = self._found_in_doubt.find(flat)[0] | self._found_waiting.find(flat)[0]
+        is_expected = self._found_in_doubt.find(flat)[0] | self._found_to_come.find(flat)[0]
         late = int((counts - is_expected.astype(np.int64)).sum())
         if late:
             _log.error(

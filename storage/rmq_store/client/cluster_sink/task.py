@@ -110,6 +110,8 @@ class SinkTask:
         if not batch.num_rows:
             return
         for rows in self._encoder.encode(batch, self._rows, time.time_ns() // 1_000_000):
+            if self._check is not None:
+                self._check.expect_singles(rows)
             for chunk in self._maker.add(rows):
                 self._pipeline.send(chunk)
         self._rows += batch.num_rows
