@@ -382,7 +382,7 @@ def test_a_queue_offset_that_is_used_twice_or_left_out_is_damage(tmp_path: Path)
     assert "queue offset 6, expected 5" in _texts(verify_store(left_out.save(tmp_path / "left-out")))
 
 
-# Each byte takes a whole check: in the default run every so manieth.
+# Each byte takes a whole check, so the default run changes every seventh one.
 EVERY = [pytest.param(1, marks=pytest.mark.slow), 7]
 
 

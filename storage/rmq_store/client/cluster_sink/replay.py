@@ -200,7 +200,9 @@ class ReplayCheck:
         return is_found
 
     def expect_singles(self, rows: Rows) -> None:
-        """Rows that go one by one are about to be sent: their delivery is not that of another attempt's rows."""
+        """Rows that go one by one are about to be sent: their delivery is not that of another attempt's rows. If only
+        one copy of such a row is there before the first own row, nobody can tell whose it is, and it is not reported.
+        """
         if self.is_repetition and rows.shared.single:
             self._found_to_come.add(rows.keys, rows.checks)
 
