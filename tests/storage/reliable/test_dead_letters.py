@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,21 @@ def test_dead_letters_that_may_not_be_read_are_an_error_that_says_what_to_do(
             kill(backend, "A1")
             with pytest.raises(UsageError, match=r"rmq updateTopicPerm -t %DLQ%cg -p 6"):
                 DeadLetters(backend, sqlite, tables).collect("cg")
+
+
+def test_the_first_dead_letter_may_come_while_the_topic_is_looked_up(
+    backend: LocalBackend, sqlite: sa.Engine, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look_up_then_kill(look_up: Callable[[str], list[MessageQueue]], topic: str) -> list[MessageQueue]:
+        queues = look_up(topic)
+        monkeypatch.undo()
+        kill(backend, "A1")
+        return queues
+
+    for method in (backend.subscribe_queues, backend.publish_queues):
+        monkeypatch.setattr(backend, method.__name__, partial(look_up_then_kill, method))
+    collector = DeadLetters(backend, sqlite, tables)
+    assert collector.collect("cg") + collector.collect("cg") == CollectReport(read=1, listed=1)
 
 
 def test_a_topic_that_began_anew_is_collected_from_its_start(

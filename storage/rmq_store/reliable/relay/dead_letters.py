@@ -88,8 +88,9 @@ class DeadLetters:
                 collected.
         """
         topic = DLQ_PREFIX + group
+        exists = bool(self._backend.publish_queues(topic))  # asked first: the first letter may make the topic meanwhile
         queues = self._backend.subscribe_queues(topic)
-        if not queues and self._backend.publish_queues(topic):
+        if exists and not queues:
             raise UsageError(
                 f"the dead letters of {group} may not be read: give {topic} the permission 6, as "
                 f"`rmq updateTopicPerm -t {topic} -p 6` does"
