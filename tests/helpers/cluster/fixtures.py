@@ -16,10 +16,6 @@ from helpers import servers
 from helpers.cluster.brokers import RocketmqCluster
 from helpers.cluster.java_process import VERSIONS, without_jars
 
-# Brokers ask for the outcome of a transaction soon, and not after half a minute. The last one is of 5.x: a broker that
-# asks again before it has noted an end would commit twice.
-CHECK_SOON = {"transactionTimeOut": 1000, "transactionCheckInterval": 2000, "transactionOpBatchInterval": 100}
-
 _NUMBERS = itertools.count(1)
 _CLUSTERS: list[RocketmqCluster] = []
 
@@ -36,7 +32,7 @@ def require_released(version: str) -> None:
 def shared_cluster(request: pytest.FixtureRequest) -> Iterator[RocketmqCluster]:
     """One at a time: pytest sorts the tests by version."""
     require_released(request.param)
-    with RocketmqCluster(request.param, slaves=1, properties=CHECK_SOON) as cluster:
+    with RocketmqCluster(request.param, slaves=1) as cluster:
         _CLUSTERS.append(cluster)
         yield cluster
         _CLUSTERS.remove(cluster)
