@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.client import LocalBackend, MessageQueue, Producer
+from rmq_store.client import LocalBackend, MessageQueue, MQClientError, Producer
 from rmq_store.errors import UsageError
 from rmq_store.reliable import OUTBOX_ID, Tables, open_engine
 from rmq_store.reliable.database import manual_list
@@ -208,6 +208,23 @@ def test_of_two_collectors_one_goes_on(
     assert fast.collect("cg") == CollectReport()
 
 
+def test_of_two_collectors_that_read_a_first_page_one_lists_it(
+    backend: LocalBackend, sqlite: sa.Engine, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one would list again what a person has just had sent again, and no relay would send it."""
+    kill(backend, "A1")
+    slow, fast = DeadLetters(backend, sqlite, tables), DeadLetters(backend, sqlite, tables)
+
+    def beaten(group: str, queue: MessageQueue) -> None:
+        assert fast.collect("cg").listed == 1
+        with sqlite.begin() as connection:
+            manual_list.remove(connection, tables, "A1")
+
+    monkeypatch.setattr(slow, "_mark", beaten)
+    assert slow.collect("cg") == CollectReport()
+    assert entries(sqlite, tables) == []
+
+
 def test_more_dead_letters_than_a_transaction_holds_are_collected_in_several(
     backend: LocalBackend, sqlite: sa.Engine, tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,7 +233,7 @@ def test_more_dead_letters_than_a_transaction_holds_are_collected_in_several(
     texts: list[str] = []
     sa.event.listen(sqlite, "before_cursor_execute", lambda _c, _k, text, *_: texts.append(text))
     assert DeadLetters(backend, sqlite, tables).collect("cg") == CollectReport(read=8, listed=8)
-    assert len([text for text in texts if re.match("(INSERT INTO|UPDATE) rmq_high_water", text)]) == 3
+    assert len([text for text in texts if re.match("UPDATE rmq_high_water", text)]) == 3
     assert ids(sqlite, tables) == {f"M{number}" for number in range(8)}
 
 
@@ -257,6 +274,30 @@ def test_the_first_dead_letter_may_come_while_the_topic_is_looked_up(
         monkeypatch.setattr(backend, method.__name__, partial(look_up_then_kill, method))
     collector = DeadLetters(backend, sqlite, tables)
     assert collector.collect("cg") + collector.collect("cg") == CollectReport(read=1, listed=1)
+
+
+def test_the_topic_may_be_deleted_while_it_is_looked_up(
+    backend: LocalBackend, sqlite: sa.Engine, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill(backend, "A1")
+    look_up = backend.subscribe_queues
+
+    def delete_then_look_up(topic: str) -> list[MessageQueue]:
+        backend.brokers()[QUEUE.broker_name].store.admin.delete_topic(topic)
+        return look_up(topic)
+
+    monkeypatch.setattr(backend, "subscribe_queues", delete_then_look_up)
+    assert DeadLetters(backend, sqlite, tables).collect("cg") == CollectReport()
+
+
+def test_a_broker_that_is_not_listed_yet_is_an_error_of_the_cluster(
+    backend: LocalBackend, sqlite: sa.Engine, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Routes and the list of brokers are asked for by themselves, and each may be half a minute old."""
+    kill(backend, "A1")
+    monkeypatch.setattr(backend, "brokers", dict)
+    with pytest.raises(MQClientError, match="rmq-embedded"):
+        DeadLetters(backend, sqlite, tables).collect("cg")
 
 
 def test_a_topic_that_began_anew_is_collected_from_its_start(

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from rmq_store.client import Backend, MessageQueue
+from rmq_store.client import Backend, MessageQueue, MQClientError
 from rmq_store.errors import UsageError
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database import manual_list
@@ -32,6 +32,7 @@ from rmq_store.reliable.relay.dead_letter_pages import DeadLetter, DeadLetterPag
 
 DLQ_PREFIX: Final = "%DLQ%"
 SAME_DEATH_MS: Final = 60_000
+NOTHING_READ: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class CollectReport:
@@ -90,7 +91,7 @@ class DeadLetters:
         topic = DLQ_PREFIX + group
         exists = bool(self._backend.publish_queues(topic))  # asked first: the first letter may make the topic meanwhile
         queues = self._backend.subscribe_queues(topic)
-        if exists and not queues:
+        if exists and not queues and self._backend.publish_queues(topic):  # somebody may delete it meanwhile, too
             raise UsageError(
                 f"the dead letters of {group} may not be read: give {topic} the permission 6, as "
                 f"`rmq updateTopicPerm -t {topic} -p 6` does"
@@ -98,7 +99,9 @@ class DeadLetters:
         return sum((self._collect_queue(group, queue) for queue in queues), CollectReport())
 
     def _collect_queue(self, group: str, queue: MessageQueue) -> CollectReport:
-        broker = self._backend.brokers()[queue.broker_name]
+        broker = self._backend.brokers().get(queue.broker_name)
+        if broker is None:  # a route may know a broker, or know it still, that the list of brokers does not have
+            raise MQClientError(f"The broker[{queue.broker_name}] not exist")
         mark = self._mark(group, queue)
         report = CollectReport(gone=count_gone(broker, queue, mark))
         for page in pages(group, broker, queue, mark):
@@ -202,18 +205,15 @@ class DeadLetters:
     ) -> bool:
         marks = self._tables.high_water
         if mark is None:
+            mark = NOTHING_READ  # nobody else sees it: a row of another collector has the end of its page
             row = {
                 "group_name": group,
                 "broker_name": queue.broker_name,
                 "topic": queue.topic,
                 "queue_id": queue.queue_id,
-                "queue_offset": to_offset,
+                "queue_offset": mark,
             }
             insert_new(connection, marks, [row])
-            there = connection.scalar(
-                sa.select(marks.c.queue_offset).where(*self._of_queue(group, queue)).with_for_update()
-            )
-            return there == to_offset
         moved = sa.update(marks).where(*self._of_queue(group, queue), marks.c.queue_offset == mark)
         return connection.execute(moved.values(queue_offset=to_offset)).rowcount == 1
 
