@@ -6,6 +6,7 @@ import logging
 import smtplib
 import ssl
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,24 @@ def test_an_entry_is_marked_only_after_somebody_was_told(engine: sa.Engine, tabl
     told: list[ManualEntry] = []
     assert notify_pending(engine, tables, CallableNotifier(told.extend)) == 1
     assert told == [ENTRY]
+
+
+def test_an_entry_that_comes_anew_while_people_are_told_of_the_old_one_is_told_of(
+    engine: sa.Engine, tables: Tables
+) -> None:
+    """A mail server may take half a minute; the message may be done, and die again, meanwhile."""
+    add(engine, tables, ENTRY)
+    again = replace(ENTRY, detail="it died again", created_ms=2_000)
+
+    def come_anew(entries: Sequence[ManualEntry]) -> None:
+        with engine.begin() as connection:
+            manual_list.remove(connection, tables, ENTRY.message_id)
+            manual_list.add_all(connection, tables, [again])
+
+    notify_pending(engine, tables, CallableNotifier(come_anew))
+    told: list[ManualEntry] = []
+    assert notify_pending(engine, tables, CallableNotifier(told.extend)) == 1
+    assert told == [again]
 
 
 def test_a_flood_of_entries_becomes_messages_of_bounded_size(engine: sa.Engine, tables: Tables) -> None:

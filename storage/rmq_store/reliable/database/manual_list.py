@@ -124,12 +124,13 @@ def not_notified(connection: sa.Connection, tables: Tables, *, limit: int) -> li
 
 
 def mark_notified(connection: sa.Connection, tables: Tables, entries: Sequence[ManualEntry], now_ms: int) -> None:
-    """Record that somebody was notified of these entries."""
+    """Record that somebody was notified of these entries. One that was removed meanwhile, and added again, is new."""
     manual = tables.manual
+    known_by = sa.tuple_(*_key(manual), manual.c.created_ms)
     for start in range(0, len(entries), _ROWS_PER_STATEMENT):
-        keys = [entry.key for entry in entries[start : start + _ROWS_PER_STATEMENT]]
+        told = [(*entry.key, entry.created_ms) for entry in entries[start : start + _ROWS_PER_STATEMENT]]
         connection.execute(
-            sa.update(manual).where(sa.tuple_(*_key(manual)).in_(keys), manual.c.notified_ms.is_(None)),
+            sa.update(manual).where(known_by.in_(told), manual.c.notified_ms.is_(None)),
             {"notified_ms": now_ms},
         )
 
