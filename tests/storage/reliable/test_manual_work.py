@@ -87,6 +87,28 @@ def test_a_retry_is_a_first_send_again(engine: sa.Engine, tables: Tables) -> Non
     assert dead == {"cg": False, "other": True}, "only of the group whose dead letter was listed"
 
 
+def test_a_group_that_gives_a_message_up_during_a_retry_stays_on_the_list(
+    engine: sa.Engine, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log row is dead, so without an entry nobody would ever decide about the message."""
+    insert_stub(engine, tables, "A1", "cg", "other", **SENT)
+    with engine.begin() as connection:
+        manual_list.add(connection, tables, "A1", "cg", "dead_letter", "", 1)
+    remove = manual_list.remove
+
+    def give_up_then_remove(connection: sa.Connection, tables: Tables, *named: Any, **by_name: Any) -> int:
+        if "dead_letter" in (*named, *by_name.values()):
+            manual_list.add(connection, tables, "A1", "other", "dead_letter", "", 2)
+        return remove(connection, tables, *named, **by_name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(manual_work.manual_list, "remove", give_up_then_remove)
+        assert manual_work.retry(Inboxes(engine), tables, "A1", 1_234) is Outcome.CHANGED
+    with engine.connect() as connection:
+        left = manual_list.list_entries(connection, tables, limit=9)
+    assert [(entry.group_name, entry.reason) for entry in left] == [("other", "dead_letter")]
+
+
 def test_a_stub_that_is_confirmed_between_plan_and_change_stays_as_it_is(engine: sa.Engine, tables: Tables) -> None:
     inboxes = Inboxes(engine)
     insert_stub(engine, tables, "A1", "cg", **SENT)

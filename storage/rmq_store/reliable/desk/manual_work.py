@@ -164,7 +164,8 @@ def _revive(connection: sa.Connection, *, tables: Tables, message_id: str) -> No
             .where(log.c.group_name.in_(groups), log.c.message_id == message_id)
             .values(is_dead=False, blocks_until_ms=0)
         )
-    _remove(connection, tables=tables, message_id=message_id, reasons=(DEAD_LETTER,))
+    for group in groups:  # not what another group lists meanwhile: its log row is still dead
+        manual_list.remove(connection, tables, message_id, group, DEAD_LETTER)
 
 
 def _remove(connection: sa.Connection, *, tables: Tables, message_id: str, reasons: Sequence[str]) -> None:
