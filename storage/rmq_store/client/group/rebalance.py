@@ -125,13 +125,14 @@ class Rebalance(Generic[Held]):
             return is_balanced
 
     def remove(self, queue: MessageQueue) -> bool:
-        """Release a queue; False if its listener still runs in order, or its progress could not be stored.
+        """Release a queue; False if its listener still runs in order, or its progress could not be stored. A queue that
+        another thread has released meanwhile is released.
 
         Raises:
             UsageError: a signal handler called this during a change on its own thread; nothing was done.
         """
         with self._guard.entered():
-            return self._remove(queue)
+            return queue not in self._table or self._remove(queue)
 
     def remove_all(self) -> bool:
         """Release every queue; False if some are kept."""

@@ -396,6 +396,26 @@ def test_an_offset_that_the_queue_does_not_have_is_corrected(lab: Any) -> None:
     assert lab.bodies() == ["m3"]
 
 
+def test_a_queue_may_go_while_its_offset_is_corrected(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread of the timers may release it between the answer of the broker and the correction."""
+    lab.topic()
+    lab.send(3)
+    lab.store.commit_offsets(GROUP, {(TOPIC, 0): 50})
+    consumer = lab.concurrent()
+    remove = consumer._rebalance.remove
+
+    def removed_before(queue: MessageQueue) -> bool:
+        remove(queue)
+        return bool(remove(queue))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(consumer._rebalance, "remove", removed_before)
+        consumer.run_once()
+    lab.send(1)
+    lab.settle()
+    assert lab.bodies() == ["m3"]
+
+
 def test_flow_control_keeps_what_is_pulled_within_bounds(lab: Any) -> None:
     """pullMessage: more than 1000 messages, or a span of more than 2000: no more pulls of that queue."""
     lab.topic()
