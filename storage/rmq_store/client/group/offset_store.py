@@ -77,6 +77,8 @@ class _Memory:
 
     def __init__(self) -> None:
         self._lock = Guard()
+        # Held by `persist`: of two at a time, the one that began first could store its older offsets last.
+        self._persisting = Guard()
         self._offsets: dict[MessageQueue, int] = {}
         self._changed: set[MessageQueue] = set()
 
@@ -150,6 +152,10 @@ class RemoteBrokerOffsetStore(_Memory):
         Raises:
             ClientError: a broker did not answer; its offsets are kept for the next call. The other brokers have theirs.
         """
+        with self._persisting:
+            self._persist(queues)
+
+    def _persist(self, queues: Collection[MessageQueue]) -> None:
         changes = self._take_changes(queues)
         by_broker: dict[str, dict[MessageQueue, int]] = {}
         for queue, offset in self._known(queues).items():
@@ -201,6 +207,10 @@ class LocalFileOffsetStore(_Memory):
 
     def persist(self, queues: Collection[MessageQueue]) -> None:
         """Rewrite the file if an offset changed; durable on return. MQClientError: the changes stay in memory."""
+        with self._persisting:
+            self._persist(queues)
+
+    def _persist(self, queues: Collection[MessageQueue]) -> None:
         changes = self._take_changes(queues)
         if not changes:
             return

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 
 from rmq_store import CorruptConfigError
+from rmq_store.client.group import offset_store
 from rmq_store.client.group.offset_store import (
     LocalFileOffsetStore,
+    OffsetStore,
     RemoteBrokerOffsetStore,
     dump_offsets,
     load_offsets,
@@ -141,6 +144,51 @@ def test_a_broker_that_fails_does_not_keep_the_others_from_their_part() -> None:
     assert (brokers["broker-a"].offsets, len(brokers["broker-b"].calls)) == ({Q0: 5}, 1)
     with pytest.raises(MQClientError, match="a-broker-that-left"):
         store.read_stored(gone)
+
+
+def beside(store: OffsetStore, write: Callable[..., Any]) -> Callable[..., Any]:
+    """`write`, whose first call another thread overtakes, unless that has to wait: with newer progress of Q0, and the
+    first one of Q1.
+    """
+    threads: list[threading.Thread] = []
+
+    def overtake() -> None:
+        store.update(Q0, 7, increase_only=True)
+        store.update(Q1, 1, increase_only=True)
+        store.persist([Q0, Q1])
+
+    def written(*given: Any, **named: Any) -> Any:
+        if threads:
+            return write(*given, **named)
+        threads.append(threading.Thread(target=overtake))
+        threads[0].start()
+        threads[0].join(0.3)  # too short a wait only hides that it was overtaken
+        return write(*given, **named)
+
+    return written
+
+
+def test_older_progress_is_never_stored_behind_newer_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads of a consumer persist: that of the timers, and one that calls persist_consumer_offset."""
+    store, brokers = remote()
+    update = brokers["broker-a"].update_consumer_offsets
+    monkeypatch.setattr(brokers["broker-a"], "update_consumer_offsets", beside(store, update))
+    store.update(Q0, 5, increase_only=True)
+    store.persist([Q0])
+    store.persist([Q0, Q1])  # behind the other thread
+    assert brokers["broker-a"].offsets == {Q0: 7}
+    assert brokers["broker-b"].offsets == {Q1: 1}
+
+
+def test_two_threads_that_write_the_file_lose_nothing_of_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalFileOffsetStore(tmp_path, "c", "g")
+    monkeypatch.setattr(offset_store, "write_atomically", beside(store, offset_store.write_atomically))
+    store.update(Q0, 5, increase_only=True)
+    store.persist([Q0])
+    store.persist([Q0, Q1])  # behind the other thread
+    assert load_offsets(store.path.read_bytes(), "") == {Q0: 7, Q1: 1}
 
 
 def test_a_forgotten_queue_is_asked_for_again() -> None:
