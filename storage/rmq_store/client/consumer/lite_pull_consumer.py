@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
 
 from rmq_store.arguments import checked_methods
@@ -259,23 +259,15 @@ class LitePullConsumer:
             MQClientError: the queue does not (or no longer) belong to this consumer; or the offset is no number, or
                 outside of the queue.
         """
-        with self._guard.entered():
-            assignment = self._find(queue)
-            broker = broker_of(self._backend, queue)
-            first, last = broker.min_offset(queue), broker.max_offset(queue)
-            number = checked_offset(queue, offset)
-            if not first <= number <= last:
-                raise MQClientError(f"{queue}: offset {number} is not in {first}..{last}")
-            assignment.next_offset = number
-            self._polled.seek(queue, number)
+        self._seek(queue, lambda first, last: offset)
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
         """Continue at the first message that still exists. Raises as `seek`."""
-        self.seek(queue, broker_of(self._backend, queue).min_offset(queue))
+        self._seek(queue, lambda first, last: first)
 
     def seek_to_end(self, queue: MessageQueue) -> None:
         """Continue after the last message. Raises as `seek`."""
-        self.seek(queue, broker_of(self._backend, queue).max_offset(queue))
+        self._seek(queue, lambda first, last: last)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Leave these queues out of `poll`."""
@@ -314,6 +306,18 @@ class LitePullConsumer:
         return self._offsets.read(queue)
 
     # -- steps ------------------------------------------------------------------------------------------------------
+
+    def _seek(self, queue: MessageQueue, choose: Callable[[int, int], int]) -> None:
+        """Continue at the offset that `choose` takes of [first, last]: asked for once, as retention moves the first."""
+        with self._guard.entered():
+            assignment = self._find(queue)
+            broker = broker_of(self._backend, queue)
+            first, last = broker.min_offset(queue), broker.max_offset(queue)
+            number = checked_offset(queue, choose(first, last))
+            if not first <= number <= last:
+                raise MQClientError(f"{queue}: offset {number} is not in {first}..{last}")
+            assignment.next_offset = number
+            self._polled.seek(queue, number)
 
     def _maybe_auto_commit(self) -> None:
         now_ms = self._steady_clock()

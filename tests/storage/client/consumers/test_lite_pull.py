@@ -264,6 +264,21 @@ def test_seek_goes_anywhere_in_the_queue(lab: Any, make: Any) -> None:
         consumer.seek(queue(1), 0)
 
 
+def test_retention_may_delete_the_begin_while_it_is_sought(
+    lab: Any, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.topic()
+    lab.send(5)
+    consumer = make()
+    consumer.assign([queue(0)])
+    consumer.start(threads=False)
+    begins = iter([0, 2, 2, 2])
+    with monkeypatch.context() as patch:
+        patch.setattr(lab.backend.brokers()[BROKER], "min_offset", lambda queue: next(begins))
+        consumer.seek_to_begin(queue(0))
+    assert polled(consumer)[-1] == "m4"
+
+
 def test_assigned_queues_are_read_whoever_else_reads_them(lab: Any, make: Any) -> None:
     """assign: no rebalance; a filter by setSubExpressionForAssign; a queue that stays goes on where it is."""
     lab.topic(queues=3)
