@@ -17,7 +17,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from rmq_store.client.backend.backend import Backend
+from rmq_store.client.backend.backend import Backend, Broker
 from rmq_store.format.frames.message import Message
 from rmq_store.format.properties import property_string as names
 from rmq_store.format.text.names import retry_topic
@@ -74,14 +74,12 @@ class MessageSender:
         """Send a copy to the group's retry topic, after the last retry to its dead letters; False: no broker took it.
         """
         copy = self._copy(message)
-        for name in self._brokers_from(message.broker_name)[:_NORMAL_TRIES_MAX]:
+        for broker in self._brokers_from(message.broker_name)[:_NORMAL_TRIES_MAX]:
             try:
-                self._backend.brokers()[name].send_to_retry(
-                    self._group, copy, message.reconsume_times + 1, self._max_reconsume_times
-                )
+                broker.send_to_retry(self._group, copy, message.reconsume_times + 1, self._max_reconsume_times)
                 return True
             except ClientError as error:
-                _log.warning("group %s: %s does not take %s: %s", self._group, name, message.msg_id, error)
+                _log.warning("group %s: %s does not take %s: %s", self._group, broker.name, message.msg_id, error)
         return False
 
     def _copy(self, message: MessageExt) -> Message:
@@ -95,9 +93,10 @@ class MessageSender:
         properties.pop(names.TRANSACTION_PREPARED, None)
         return Message(message.topic, message.body, properties=properties, flag=message.flag)
 
-    def _brokers_from(self, last: str) -> list[str]:
+    def _brokers_from(self, last: str) -> list[Broker]:
         """All brokers, the message's broker last: it has just refused."""
-        return sorted(self._backend.brokers(), key=lambda name: (name == last, name))
+        brokers = self._backend.brokers()
+        return [brokers[name] for name in sorted(brokers, key=lambda name: (name == last, name))]
 
 
 def reset_retry_topic(message: MessageExt, group: str, added: Mapping[str, str]) -> MessageExt:

@@ -252,6 +252,7 @@ class SimpleConsumer:
             (subscription, name)
             for subscription in wanted
             for name in sorted({queue.broker_name for queue in self._backend.subscribe_queues(subscription.topic)})
+            if name in brokers  # a route may know a new broker first
         ]
         for number in range(len(sources)):
             subscription, name = sources[(turn + number) % len(sources)]

@@ -107,6 +107,15 @@ def test_what_is_acknowledged_is_done_and_the_rest_comes_again(lab: Lab) -> None
         consumer.ack(first[b"two"])
 
 
+def test_a_broker_that_only_the_routes_know_yet_is_passed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of brokers and the route of a topic are asked for by themselves, and each may be half a minute old."""
+    consumer = lab.consumer()
+    lab.send("one", broker="broker-b")
+    known = {"broker-b": lab.backend.brokers()["broker-b"]}
+    monkeypatch.setattr(lab.backend, "brokers", lambda: known)
+    assert bodies(drain(consumer)) == ["one"]
+
+
 @pytest.mark.statement("E03", "E04")
 def test_more_time_can_be_asked_for_while_there_is_some(lab: Lab) -> None:
     consumer = lab.consumer()

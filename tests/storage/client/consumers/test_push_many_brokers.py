@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from rmq_store.broker.filter.subscription import MessageSelector
 from rmq_store.broker.processor import local_groups
 from rmq_store.client.backend.local import LocalBackend
 from rmq_store.client.consume_service.listener import ConsumeConcurrentlyStatus
+from rmq_store.client.consume_service.send_back import MessageSender
 from rmq_store.client.group.consumer_config import PushConsumerConfig
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import offset_message_id
@@ -214,6 +216,16 @@ def test_a_message_that_its_broker_does_not_take_back_goes_to_another_broker(lab
     lab.advance(10_000)
     assert [(each.body, each.reconsume_times, each.topic) for each in lab.seen] == [("a0", 0, TOPIC), ("a0", 1, TOPIC)]
     assert f"%RETRY%{GROUP}" in cluster.stores["broker-b"].topics()
+
+
+def test_a_broker_may_leave_while_a_message_goes_to_the_retry_topic(lab: Any, cluster: Cluster) -> None:
+    """Each look at the brokers may find other ones."""
+    send(cluster, "broker-b", "b0")
+    (message,) = cluster.brokers()["broker-b"].pull(GROUP, MessageQueue(TOPIC, "broker-b", 0), 0, 1).messages
+    looks = iter([cluster.brokers(), *[{}] * 9])
+    backend: Any = SimpleNamespace(brokers=lambda: next(looks))
+    assert MessageSender(backend, GROUP, 7).send_as_normal_message(message)
+    assert [name for name, _ in cluster.resent] == ["broker-a"]
 
 
 def test_the_ordinary_message_goes_to_another_broker_first_and_names_its_origin(lab: Any, cluster: Cluster) -> None:
