@@ -138,7 +138,7 @@ class PushConsumer:
         """Join the group and acquire queues; messages come from now on (without `threads`: by `run_once`).
 
         Raises:
-            UsageError: no listener, no subscription, or started before.
+            UsageError: no listener, no subscription, started before, or shut down while it started.
             LeaseHeldError: another live member has this client id, or a stream of the group reads one of the topics.
             ClientError: a broker cannot be reached; nothing was started.
         """
@@ -156,10 +156,13 @@ class PushConsumer:
         self._membership.join()
         try:
             self._publish_max_reconsume_times()
+            with self._guard.entered():
+                if self._state != "new":  # a shutdown that found nothing to stop
+                    raise UsageError(f"consumer group {self.consumer_group!r}: it was shut down while it started")
+                self._state = "running"
         except BaseException:
             self._membership.leave()
             raise
-        self._state = "running"
         if threads:
             with self._guard.entered():
                 self._start_threads()

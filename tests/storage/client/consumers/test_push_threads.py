@@ -145,6 +145,17 @@ def test_a_listener_may_shut_its_consumer_down_while_that_still_starts(
     assert not any(thread.is_alive() for thread in consumer._loops)
 
 
+def test_a_consumer_that_is_shut_down_while_it_starts_does_not_run(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another thread, or by the handler of a signal: the shutdown has found nothing to stop."""
+    lab.topic()
+    consumer = lab.concurrent(start=False)
+    monkeypatch.setattr(consumer, "_publish_max_reconsume_times", consumer.shutdown)
+    with pytest.raises(UsageError, match="shut down while it started"):
+        consumer.start()
+    assert not consumer._loops
+    assert lab.backend.brokers()["rmq-embedded"].consumer_ids(GROUP) == []
+
+
 @pytest.mark.parametrize("part", ["_pulls", "_membership"])
 def test_an_error_of_our_own_ends_the_consumer_which_leaves_its_group_and_says_so(lab: Any, part: str) -> None:
     """A member that consumes nothing but keeps its queues would hold back the group for ever."""
