@@ -18,6 +18,7 @@ from typing import Final
 from rmq_store.client.backend.transactions import OnCheck
 from rmq_store.errors import StoreError, UsageError
 from rmq_store.files.locks.background import Background
+from rmq_store.files.locks.guard import Guard
 from rmq_store.format.frames.frame_check import SysFlag
 from rmq_store.format.properties.property_string import PRODUCER_GROUP, TRANSACTION_ID, UNIQUE_KEY
 from rmq_store.late.dataclasses import dataclass
@@ -58,6 +59,8 @@ class RemoteTransactions:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._members: dict[str, _Member] = {}
+        # Two threads that open groups at a time start one thread: `close` stops no more.
+        self._turn = Guard()
         self._stop: SimpleQueue[None] = SimpleQueue()
         self._beats: Background | None = None
 
@@ -71,9 +74,10 @@ class RemoteTransactions:
             )
         self._cluster.client.on_request(RequestCode.CHECK_TRANSACTION_STATE, self.on_check)
         self.heartbeat(group, member)
-        if self._beats is None:
-            self._beats = Background(self._beat, "rmq-producer-heartbeats")
-            self._beats.start()
+        with self._turn.entered():
+            if self._beats is None:
+                self._beats = Background(self._beat, "rmq-producer-heartbeats")
+                self._beats.start()
         return RemoteGroup(self, self._cluster, group)
 
     def make_known(self, broker_name: str, group: str, timeout_ms: int) -> None:

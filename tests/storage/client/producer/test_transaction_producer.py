@@ -22,8 +22,10 @@ from rmq_store.client import (
     TransactionListener,
     TransactionProducer,
 )
+from rmq_store.client.backend import remote_transactions
 from rmq_store.client.backend.remote import RemoteBackend
 from rmq_store.client.producer.transaction_checks import CheckExecutor
+from rmq_store.files.locks.background import Background
 from rmq_store.protocol.bodies.clients import HeartbeatData
 from rmq_store.protocol.wire.command import ONEWAY_FLAG, RemotingCommand
 from rmq_store.remoting.transport.settings import ClusterSettings
@@ -472,6 +474,31 @@ def test_all_masters_know_the_group_and_each_backend_has_one_member(cluster: Sim
                 TransactionProducer("pg", backend, listener=listener).start()
         with TransactionProducer("pg", backend, listener=listener):
             pass
+
+
+def test_two_producers_that_start_at_a_time_share_one_thread(
+    cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`close` stops one: with two it could wait for ever for the one that has not heard of it."""
+    made: list[Background] = []
+    with RemoteBackend(ClusterSettings.of_text(cluster.name_server)) as backend:
+
+        def make(work: Callable[[], None], name: str) -> Background:
+            thread = Background(work, name)
+            made.append(thread)
+            if len(made) == 1:
+                others.start()
+                others.join(0.3)  # too short a wait only hides that it made a thread, too
+            return thread
+
+        others = threading.Thread(target=lambda: backend.transactions("pg2", "c2", lambda check: None))
+        monkeypatch.setattr(remote_transactions, "Background", make)
+        backend.transactions("pg1", "c1", lambda check: None)
+        others.join()
+        for extra in made[1:]:  # so that closing ends
+            backend._transactions._stop.put(None)
+            extra.join()
+    assert len(made) == 1
 
 
 def test_a_namespace_is_on_the_wire_only(cluster: SimulatedCluster, halves: list[HalfBroker]) -> None:
