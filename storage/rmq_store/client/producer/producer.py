@@ -307,6 +307,9 @@ class Producer:
         if not queues:
             reason = ""
             if cluster.subscribe_queues(topic):
+                # Asked once more: somebody may have made it meanwhile.
+                if queues := cluster.publish_queues(topic, self.config.default_topic_queue_nums):
+                    return queues
                 reason = ": it has no queue that may be written; look at its writeQueueNums and perm"
             raise MQClientError(
                 f"No route info of this topic: {topic}{reason}", ClientErrorCode.NOT_FOUND_TOPIC_EXCEPTION

@@ -201,6 +201,22 @@ def test_a_cluster_without_brokers_and_a_topic_without_a_route(made: Made, clust
     assert cluster.sent == []
 
 
+def test_a_topic_that_is_made_while_it_is_looked_up_is_sent_to(
+    cluster: FakeBackend, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has queues that may be written, and nobody is to look at its settings."""
+    cluster.auto_create = False
+    look_up = cluster.subscribe_queues
+
+    def make_then_look_up(topic: str) -> list[MessageQueue]:
+        cluster.create_topic(topic)
+        return look_up(topic)
+
+    monkeypatch.setattr(cluster, "publish_queues", lambda topic, nums=4: look_up(topic))
+    monkeypatch.setattr(cluster, "subscribe_queues", make_then_look_up)
+    assert made(cluster).send(Message("New", b"x")).status is SendStatus.SEND_OK
+
+
 def test_a_route_to_a_broker_that_is_not_there_is_tried_elsewhere(cluster: FakeBackend, made: Made) -> None:
     cluster.topics["T"] = {"a": 1, "gone": 1}
     producer = made(cluster)
