@@ -102,9 +102,9 @@ class LocalGroups:
         """See `Broker.consumer_ids`."""
         now_ms = self._clock()
         leases = live_leases(self._root, group)
-        return sorted(
-            {lease.owner for lease in leases if lease.name.startswith(MEMBER_PREFIX) and not lease.is_stuck(now_ms)}
-        )
+        # One whose text is just being written has no owner yet. It would get queues that nobody consumes.
+        members = [lease for lease in leases if lease.name.startswith(MEMBER_PREFIX) and lease.owner]
+        return sorted({lease.owner for lease in members if not lease.is_stuck(now_ms)})
 
     def lock_queues(self, group: str, client_id: str, queues: Sequence[MessageQueue]) -> set[MessageQueue]:
         """See `Broker.lock_queues`."""

@@ -16,6 +16,7 @@ import rmq_store
 from rmq_store import LeaseHeldError, UsageError
 from rmq_store.broker.processor.local_broker import LocalBroker
 from rmq_store.client.backend.local import LocalBackend
+from rmq_store.files.locks.lock import OfdLock
 from rmq_store.protocol.messages import MessageQueue
 
 from ..conftest import QUEUE, advance
@@ -53,6 +54,15 @@ def test_a_member_without_a_heartbeat_for_two_minutes_is_not_counted(broker: Loc
     assert broker.consumer_ids("g") == ["fast"]
     broker.heartbeat("g", "slow")
     assert broker.consumer_ids("g") == ["fast", "slow"]
+
+
+def test_a_member_whose_lease_is_just_being_written_is_not_counted(broker: LocalBroker) -> None:
+    """It holds the lock, and no text says yet who it is; the others would leave it queues that nobody consumes."""
+    broker.heartbeat("g", "known")
+    lock = OfdLock(broker.store.path / "pyrmq" / "groups" / "g" / "%MEMBER%beginning.lease")
+    assert lock.try_exclusive()
+    assert broker.consumer_ids("g") == ["known"]
+    lock.close()
 
 
 def test_the_lease_of_a_stream_is_no_member(broker: LocalBroker) -> None:
