@@ -16,7 +16,7 @@ from rmq_store.broker.dlq.redrive_batch import ALREADY_REDRIVEN, GONE, REFUSED, 
 from rmq_store.broker.dlq.redrive_ledger import OffsetRanges
 from rmq_store.client.cluster_retry.letter_copies import Judgement, judged, letter_name
 from rmq_store.client.cluster_retry.letters import Letter
-from rmq_store.errors import UsageError
+from rmq_store.errors import OffsetOutOfRangeError, UsageError
 from rmq_store.format.frames.frame_walk import frames_of_answer
 from rmq_store.format.frames.stored_message import StoredMessage, decode_frame
 from rmq_store.protocol.messages import MessageQueue
@@ -45,6 +45,12 @@ class LetterReading:
             UsageError: the queue has no such message.
             RemotingError, MQBrokerError, SlaveBehindError: it cannot be read.
         """
+        try:
+            return self._judge(dlq, letters, moved, policy)
+        except OffsetOutOfRangeError:  # retention was faster than the reading: what it took is gone now
+            return self._judge(dlq, letters, moved, policy)
+
+    def _judge(self, dlq: MessageQueue, letters: Sequence[Letter], moved: OffsetRanges, policy: Policy) -> int:
         limits = queue_ranges(self._cluster, [dlq])[dlq]
         offsets = [one.queue_offset for one in letters]
         for one in letters:

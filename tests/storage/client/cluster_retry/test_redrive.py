@@ -471,6 +471,24 @@ def test_a_chunk_ends_at_a_size_and_messages_are_not_kept(
     assert [len(one.messages(LEDGER_TOPIC)) for one in retries] == [12, 12], "two records for each letter"
 
 
+def test_letters_that_retention_takes_before_they_are_read_are_gone(
+    cluster: Cluster, retries: list[SimulatedRetries], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_up = letter_reading.queue_ranges
+
+    def look_up_then_delete(cluster: Cluster, queues: Any) -> Any:
+        ranges = look_up(cluster, queues)
+        queue = retries[0].broker.queues.get(DLQ, 0)
+        assert queue is not None
+        queue.first = 2
+        return ranges
+
+    monkeypatch.setattr(letter_reading, "queue_ranges", look_up_then_delete)
+    answer = letters(cluster).redrive("g", rows(*(("broker-000", offset) for offset in range(6))))
+    assert outcomes(answer) == ["GONE", "GONE", *["REDRIVEN"] * 4]
+    assert bodies(retries[0], RETRY) == EXPECTED[2:]
+
+
 def test_a_limit_that_is_reached_locks_no_other_broker(cluster: Cluster, retries: list[SimulatedRetries]) -> None:
     retries[1].broker.refuse(RequestCode.LOCK_BATCH_MQ, 1)
     assert outcomes(letters(cluster).redrive("g", all_rows(), limit=6)) == ["REDRIVEN"] * 6
