@@ -99,15 +99,29 @@ def _workshop(target: Path) -> Iterator[Path]:
     prefix, suffix = f".{target.name}.", ".partial"
     for leftover in target.parent.iterdir():
         if leftover.name.startswith(prefix) and leftover.name.endswith(suffix):
-            with contextlib.closing(OfdLock(leftover / LOCK_FILE)) as lock:
+            # The prefix may be that of another target, too, whose backup ends meanwhile.
+            with contextlib.suppress(FileNotFoundError), contextlib.closing(OfdLock(leftover / LOCK_FILE)) as lock:
                 if lock.try_exclusive():
                     shutil.rmtree(leftover)
-    directory = Path(tempfile.mkdtemp(suffix, prefix, target.parent))
-    lock = OfdLock(directory / LOCK_FILE)
+    directory, lock = _locked_directory(target.parent, prefix, suffix)
     try:
-        lock.try_exclusive()
         durable.make_directory(directory / "store")
         yield directory / "store"
     finally:
-        lock.close()
         shutil.rmtree(directory, ignore_errors=True)
+        lock.close()
+
+
+def _locked_directory(parent: Path, prefix: str, suffix: str) -> tuple[Path, OfdLock]:
+    while True:
+        directory = Path(tempfile.mkdtemp(suffix, prefix, parent))
+        lock = OfdLock(directory / LOCK_FILE)
+        try:
+            if lock.try_exclusive():
+                return directory, lock
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+        lock.close()  # before it was locked, another backup took it for that of a killed one, and removes it

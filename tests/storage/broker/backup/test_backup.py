@@ -545,6 +545,53 @@ def test_two_at_the_same_time_do_not_take_each_other_for_dead(fast: Path) -> Non
     assert sorted(path.name for path in fast.iterdir()) == ["copy", "store"]
 
 
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_a_directory_that_another_backup_removes_before_it_is_locked_is_made_anew(
+    fast: Path, monkeypatch: pytest.MonkeyPatch, is_locked: bool
+) -> None:
+    """The other one takes it for what a killed backup has left; it has locked it, or removed it by then."""
+    root = fast / "store"
+    with Store.open(root, create=True, config=TINY) as store:
+        _fill(store)
+    make, others = tempfile.mkdtemp, list[OfdLock]()
+
+    def make_and_lose(*given: Any) -> str:
+        made = make(*given)
+        if not others:
+            others.append(OfdLock(Path(made) / "lock"))
+            assert others[0].try_exclusive()
+            if not is_locked:
+                shutil.rmtree(made)
+        return made
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make_and_lose)
+    backup(root, fast / "copy")
+    assert is_clean(fast / "copy")
+    assert others[0].path.parent.exists() == is_locked, "the other one's is not used"
+    others[0].close()
+
+
+def test_a_directory_that_another_backup_removes_meanwhile_is_no_leftover(
+    fast: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a target whose name begins with that of this one and a dot: it ends between the listing and the look."""
+    root = fast / "store"
+    with Store.open(root, create=True, config=TINY) as store:
+        _fill(store)
+    other = fast / ".copy.2.abc.partial"
+    other.mkdir()
+    lock = OfdLock.try_exclusive
+
+    def end_then_lock(own: OfdLock) -> bool:
+        if own.path.parent == other:
+            shutil.rmtree(other)
+        return lock(own)
+
+    monkeypatch.setattr(OfdLock, "try_exclusive", end_then_lock)
+    backup(root, fast / "copy")
+    assert is_clean(fast / "copy")
+
+
 def test_opening_the_copy_has_nothing_to_make_again(fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reports = []
     open_store = Store.open
