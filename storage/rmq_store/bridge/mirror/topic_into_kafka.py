@@ -183,8 +183,9 @@ class TopicIntoKafka:
             self._settle()
         self._grow()
         rules = self._record_rules()
-        lost = self._skip_gone()
-        windows = self._windows()
+        ranges = self._ranges()  # once: what retention takes between two looks would be lost, and not counted
+        lost = self._skip_gone(ranges)
+        windows = self._windows(ranges)
         if not windows and not lost:
             return 0
         mapped = [self._mapped(window, rules) for window in windows]
@@ -222,10 +223,10 @@ class TopicIntoKafka:
         if max(ids, default=0) >= self._queue_count:
             self.open()
 
-    def _skip_gone(self) -> dict[int, QueuePosition]:
+    def _skip_gone(self, ranges: Mapping[int, QueueRange]) -> dict[int, QueuePosition]:
         """New positions of queues whose next messages are gone: after the gone messages."""
         found = {}
-        for queue_id, (first, _) in self._ranges().items():
+        for queue_id, (first, _) in ranges.items():
             position = self._positions[queue_id]
             gone = first - position.next_offset
             if gone <= 0:
@@ -244,8 +245,7 @@ class TopicIntoKafka:
         ranges = self._store.queue_ranges(self.topic)
         return {queue_id: ranges[queue_id] for queue_id in ranges if queue_id in self._positions}
 
-    def _windows(self) -> list[QueueWindow]:
-        ranges = self._ranges()
+    def _windows(self, ranges: Mapping[int, QueueRange]) -> list[QueueWindow]:
         nexts = {queue_id: max(self._positions[queue_id].next_offset, first) for queue_id, (first, _) in ranges.items()}
         behind = [queue_id for queue_id, (_, end) in ranges.items() if nexts[queue_id] < end]
         found = []
