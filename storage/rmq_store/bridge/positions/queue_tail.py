@@ -7,6 +7,7 @@ row names the offset from which it came, and these ascend along a queue, so the 
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from rmq_store.bridge.records.origin import sources_of_messages
 from rmq_store.bridge.records.route import Route
 from rmq_store.broker.store.store import Store
+from rmq_store.errors import OffsetOutOfRangeError
 
 _LOOK_BACK_ROWS: Final = 4096
 """Others may write to the queue, too; so far back a mirror looks for its own rows."""
@@ -24,6 +26,12 @@ _COLUMNS: Final = ("topic", "body", "bornTimestamp", "properties")
 
 def last_source_offset(store: Store, route: Route) -> int | None:
     """The source offset of the last message that was mirrored along `route`; None if there is none near the end."""
+    while True:
+        with contextlib.suppress(OffsetOutOfRangeError):  # retention was faster
+            return _last_source_offset(store, route)
+
+
+def _last_source_offset(store: Store, route: Route) -> int | None:
     first, end = store.queue_range(route.target_topic, route.target_partition)
     stop = max(first, end - _LOOK_BACK_ROWS)
     # The last row most often is one: a mirror that starts reads one row of each queue.
@@ -39,9 +47,11 @@ def last_source_offset(store: Store, route: Route) -> int | None:
 
 def first_source_offset(store: Store, route: Route) -> int | None:
     """The source offset of the first one, if it is near the beginning of the queue."""
-    start, end = store.queue_range(route.target_topic, route.target_partition)
-    offsets = _offsets(store, route, start, min(end, start + _CHUNK_ROWS))
-    return int(offsets[0]) if len(offsets) else None
+    while True:
+        start, end = store.queue_range(route.target_topic, route.target_partition)
+        with contextlib.suppress(OffsetOutOfRangeError):  # retention was faster
+            offsets = _offsets(store, route, start, min(end, start + _CHUNK_ROWS))
+            return int(offsets[0]) if len(offsets) else None
 
 
 def _offsets(store: Store, route: Route, start: int, end: int) -> np.ndarray:
