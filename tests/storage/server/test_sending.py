@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import struct
 import time
 import zlib
 
 import pyarrow as pa
 import pytest
 
+from rmq_store import TopicConfig
 from rmq_store.client import Message, Producer, ResponseCode
 from rmq_store.client.cluster_sink.records import WritePart
 from rmq_store.client.cluster_sink.row_encoder import EncoderSettings
@@ -56,6 +58,27 @@ def test_the_topics_of_the_broker_take_none(cluster: Cluster, server: BrokerServ
     ):  # fmt: skip
         answer = send(cluster, server, topic, b"x")
         assert answer.code == ResponseCode.NO_PERMISSION, topic
+
+
+@pytest.mark.parametrize("write_queues", [1, 0])
+def test_producers_with_an_old_route_still_send_when_a_topic_gets_fewer_write_queues(
+    cluster: Cluster, server: BrokerServer, write_queues: int
+) -> None:
+    """A queue that is only read takes messages that name it (AbstractSendMessageProcessor#msgCheck): a client's route
+    is up to 30 s old, and Java's producers do not repeat a send after code 29.
+    """
+    narrow = TopicConfig("Orders", 4, write_queues)
+    server.store.admin.update_topic("Orders", lambda _: narrow, default=narrow)
+    alone = send(cluster, server, "Orders", b"alone", e="3")
+    assert alone.code == ResponseCode.SUCCESS, alone.remark
+    entry = struct.pack(">iiiii1sh", 23, 0, 0, 0, 1, b"b", 0)
+    batch = send(cluster, server, "Orders", entry, e="3", m="true")
+    assert batch.code == ResponseCode.SUCCESS, batch.remark
+    half = send(cluster, server, "Orders", b"half", e="3", i="TRAN_MSG\x01true\x02PGROUP\x01pg\x02")
+    assert half.code == ResponseCode.SUCCESS, half.remark
+    assert server.store.queue_range("Orders", 3).max_offset == 2
+    for queue_id in ("4", "65536"):
+        assert send(cluster, server, "Orders", b"x", e=queue_id).code == ResponseCode.INVALID_PARAMETER
 
 
 def recall(cluster: Cluster, server: BrokerServer, handle: str, topic: str = "Orders") -> RemotingCommand:

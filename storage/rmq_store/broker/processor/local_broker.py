@@ -379,8 +379,7 @@ class LocalBroker:
         if not known.writable:
             reason = f"topic {topic!r} may not be written (perm {known.perm})"
             raise self._answers.error(ResponseCode.NO_PERMISSION, reason)
-        if not 0 <= queue_id < known.write_queue_nums:
-            raise self._answers.error(
-                ResponseCode.INVALID_PARAMETER,
-                f"topic {topic!r} has no queue {queue_id}: it has {known.write_queue_nums} write queues",
-            )
+        count = max(known.write_queue_nums, known.read_queue_nums)
+        if not 0 <= queue_id < count:
+            reason = f"topic {topic!r} has no queue {queue_id}: it has {count} queues"
+            raise self._answers.error(ResponseCode.INVALID_PARAMETER, reason)

@@ -33,7 +33,9 @@ class Router:
         self._topics = topics
         self._config = config
         self._turn: dict[str, int] = {}
-        self._counts: dict[str, int] = {}  # of topics that were asked for: they are as long the same as this object
+        # Of topics that were asked for: they are as long the same as this object.
+        self._counts: dict[str, int] = {}
+        self._named_counts: dict[str, int] = {}
 
     def queue_count(self, topic: str) -> int:
         """How many queues of `topic` may be written; for a topic that will be created on first use, the default.
@@ -45,23 +47,41 @@ class Router:
         """
         if (count := self._counts.get(topic)) is not None:
             return count
+        known = self._writable(topic)
+        if known is None:
+            return min(self._config.default_topic_queue_nums, AUTO_CREATE_QUEUE_MAX)
+        if known.write_queue_nums < 1:
+            raise UsageError(
+                f"topic {topic!r} has 0 write queues, so it takes no messages: set its writeQueueNums "
+                "(rmq updateTopic -w)"
+            )
+        return self._counts.setdefault(topic, known.write_queue_nums)
+
+    def named_count(self, topic: str) -> int:
+        """As `queue_count`, for a message that names its queue: it may be one that is only read. A producer has an old
+        route for up to 30 s after a topic got fewer write queues (AbstractSendMessageProcessor#msgCheck).
+        """
+        if (count := self._named_counts.get(topic)) is not None:
+            return count
+        known = self._writable(topic)
+        if known is None:
+            return self.queue_count(topic)
+        return self._named_counts.setdefault(topic, max(known.write_queue_nums, known.read_queue_nums))
+
+    def _writable(self, topic: str) -> TopicConfig | None:
+        """The settings of a topic that may be written; None: it will be created. Raises as `queue_count`."""
         known = self._topics.get(topic)
         if known is not None and not is_sent_by_broker_only(topic):
             kinds.refuse_to_write_topic(topic, known.kind)
             if not known.writable:
                 raise UsageError(f"topic {topic!r} may not be written (perm {known.perm})")
-            if known.write_queue_nums < 1:
-                raise UsageError(
-                    f"topic {topic!r} has 0 write queues, so it takes no messages: set its writeQueueNums "
-                    "(rmq updateTopic -w)"
-                )
-            return self._counts.setdefault(topic, known.write_queue_nums)
+            return known
         validate_topic(topic)
         if is_sent_by_broker_only(topic):
             raise UsageError(f"{topic!r} is a system topic: only the store itself writes to it")
         if not self._config.auto_create_topic_enable:
             raise UnknownTopicError(f"no topic {topic!r}, and autoCreateTopicEnable is false: create it first")
-        return min(self._config.default_topic_queue_nums, AUTO_CREATE_QUEUE_MAX)
+        return None
 
     def route(
         self, topics: pa.DictionaryArray, sharding_keys: pa.Array | None, queue_ids: pa.Array | None
@@ -121,12 +141,13 @@ class Router:
         return queues_of_rows.astype(np.int32)
 
     def route_one(self, topic: str, sharding_key: str | None, queue_id: int | None) -> int:
-        """As `route`, for one message."""
-        count = self.queue_count(topic)
+        """As `route`, for one message, which may name any queue of `named_count`."""
         if queue_id is not None:
+            count = self.named_count(topic)
             if not 0 <= queue_id < count:
                 raise UsageError(f"topic {topic!r} has no queue {queue_id}: it has {count} queues")
             return queue_id
+        count = self.queue_count(topic)
         if sharding_key:
             return abs(java_hash(sharding_key)) % count
         turn = self._turn.get(topic)

@@ -80,8 +80,15 @@ def test_a_wished_queue_wins_over_a_key_and_an_empty_key_is_none(router: Router)
 def test_a_wished_queue_must_be_one_that_can_be_written(router: Router, queue_id: int) -> None:
     with pytest.raises(UsageError, match=rf"row 1: topic 'Narrow' has no queue {queue_id}: it has 3 queues"):
         route(router, ["Narrow"] * 2, None, [0, queue_id])
-    with pytest.raises(UsageError, match=f"no queue {queue_id}"):
-        router.route_one("Narrow", None, queue_id)
+
+
+def test_a_message_may_name_a_queue_that_is_only_read(router: Router) -> None:
+    """A producer's route is older than the topic's settings (AbstractSendMessageProcessor#msgCheck)."""
+    assert [router.route_one("Narrow", None, queue_id) for queue_id in (0, 3, 7)] == [0, 3, 7]
+    assert max(router.route_one("Narrow", None, None) for _ in range(9)) == 2
+    for queue_id in (-1, 8, 1 << 30):
+        with pytest.raises(UsageError, match=f"no queue {queue_id}: it has 8 queues"):
+            router.route_one("Narrow", None, queue_id)
 
 
 def test_topics_that_may_not_be_written_are_refused(router: Router) -> None:
