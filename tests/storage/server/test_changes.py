@@ -81,10 +81,50 @@ def test_attributes_of_a_group_stay_when_a_change_does_not_name_them(cluster: Cl
     assert orders.groups()["cg"] == SubscriptionGroup("cg", attributes={"a": "b"}, consume_enable=False)
 
 
-@pytest.mark.parametrize("body", [b'{"groupName":"a/b"}', b"{}", b"", b'{"groupName":"cg","retryQueueNums":-5}'])
+def test_attributes_of_a_group_are_changes_as_mqadmin_sends_them(cluster: Cluster, orders: Store) -> None:
+    """SubscriptionGroupManager#updateSubscriptionGroupConfig; fastjson sends an empty map where there are none."""
+    for changes, after in (
+        ({"+a": "1", "+b": "2"}, {"a": "1", "b": "2"}),
+        ({}, {"a": "1", "b": "2"}),
+        ({"-a": "", "+b": "3"}, {"b": "3"}),
+    ):
+        body = SubscriptionGroupConfig(group_name="cg", attributes=changes).encode()
+        assert call(cluster, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body).code == ResponseCode.SUCCESS
+        assert orders.groups()["cg"].attributes == after
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"groupName":"a/b"}', b"{}", b"", b'{"groupName":"cg","retryQueueNums":-5}',
+        b'{"groupName":"cg","attributes":{"a":"b"}}', b'{"groupName":"cg","attributes":{"+a":"b","-a":""}}',
+    ],
+)  # fmt: skip
 def test_a_group_that_cannot_be_is_refused(cluster: Cluster, orders: Store, body: bytes) -> None:
     assert call(cluster, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body).code == ResponseCode.SYSTEM_ERROR
     assert not orders.groups()
+
+
+def make_topic(cluster: Cluster, attributes: str | None) -> RemotingCommand:
+    fields = {"topic": "New", "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
+    given = {"attributes": attributes} if attributes is not None else {}
+    return call(cluster, RequestCode.UPDATE_AND_CREATE_TOPIC, **fields, **given)
+
+
+def test_attributes_of_a_topic_are_set_kept_and_removed(cluster: Cluster, orders: Store) -> None:
+    """The proxy and our gRPC port refuse other types by them (TopicConfigManager#updateTopicConfig)."""
+    fifo = {"message.type": "FIFO"}
+    for changes, after in (("+message.type=FIFO", fifo), (None, fifo), ("", fifo), ("-message.type", {})):
+        assert make_topic(cluster, changes).code == ResponseCode.SUCCESS
+        assert orders.topics()["New"].attributes == after
+
+
+@pytest.mark.parametrize(
+    "attributes", ["message.type=FIFO", "+x=y", "+message.type=", "+message.type=WARP", "+queue.type=BatchCQ", "+"]
+)
+def test_attributes_that_a_topic_cannot_have_make_none(cluster: Cluster, orders: Store, attributes: str) -> None:
+    assert make_topic(cluster, attributes).code == ResponseCode.SYSTEM_ERROR
+    assert "New" not in orders.topics()
 
 
 @pytest.mark.parametrize("cleans", [False, True])

@@ -12,7 +12,6 @@ import click
 
 from rmq_store.cli.cluster_mqadmin.common import BROKER, CLUSTER, Brokers, chosen, like
 from rmq_store.cli.mqadmin import consumer as store_commands
-from rmq_store.cli.mqadmin.attributes import attribute_changes
 from rmq_store.cli.mqadmin.consumer import changed_group, retry_policy
 from rmq_store.cli.mqadmin_print.groups import group_json, group_text, write_connections, write_group
 from rmq_store.cli.mqadmin_print.lines import write_line
@@ -20,6 +19,7 @@ from rmq_store.cli.shared.confirm import confirm
 from rmq_store.cli.shared.output import printable, write_json
 from rmq_store.cli.target.cluster_target import ClusterTarget
 from rmq_store.errors import ResponseError, UsageError
+from rmq_store.protocol.attributes import attribute_changes
 
 if TYPE_CHECKING:
     from rmq_store.protocol.bodies.groups import Connection, SubscriptionGroupConfig

@@ -11,7 +11,6 @@ import click
 
 from rmq_store.cli.cluster_mqadmin.common import BROKER, CLUSTER, Brokers, chosen, like, masters_of, require_route
 from rmq_store.cli.mqadmin import topic as store_commands
-from rmq_store.cli.mqadmin.attributes import attribute_changes
 from rmq_store.cli.mqadmin.topic import QUEUES, changed_topic
 from rmq_store.cli.mqadmin_print.lines import write_line
 from rmq_store.cli.mqadmin_print.topics import topic_json, topic_text
@@ -19,6 +18,7 @@ from rmq_store.cli.shared.confirm import confirm
 from rmq_store.cli.shared.output import printable, write_json
 from rmq_store.cli.target.cluster_target import ClusterTarget
 from rmq_store.errors import UsageError
+from rmq_store.protocol.attributes import attribute_changes
 
 if TYPE_CHECKING:
     from rmq_store.protocol.bodies.topics import TopicConfig

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rmq_store.cli.mqadmin.attributes import attribute_changes
 from rmq_store.cli.mqadmin.common import (
     EMBEDDED,
     broker_address,
@@ -29,6 +28,7 @@ from rmq_store.cli.shared.confirm import changing_options, confirm
 from rmq_store.cli.shared.name_lookup import require_group
 from rmq_store.cli.shared.output import open_store, open_to_write, printable, write_json
 from rmq_store.errors import ResponseError, UsageError
+from rmq_store.protocol.attributes import attribute_changes
 
 if TYPE_CHECKING:
     from rmq_store import SubscriptionGroup

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rmq_store.cli.mqadmin.attributes import TOPIC_ATTRIBUTES, attribute_changes
 from rmq_store.cli.mqadmin.common import (
     broker_address,
     cluster_name,
@@ -33,6 +32,7 @@ from rmq_store.cli.shared.confirm import changing_options, confirm
 from rmq_store.cli.shared.name_lookup import require_topic
 from rmq_store.cli.shared.output import open_store, printable, write_json
 from rmq_store.errors import CorruptRecordError, LeaseHeldError, OffsetOutOfRangeError
+from rmq_store.protocol.attributes import TOPIC_ATTRIBUTES, attribute_changes
 
 if TYPE_CHECKING:
     from rmq_store import QueueRange, Store, TopicConfig

@@ -11,6 +11,7 @@ from typing import Any, Final
 from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.errors import UnknownTopicError, UsageError
 from rmq_store.format.text.names import validate_group
+from rmq_store.protocol.attributes import changed_attributes, changes_of_pairs
 from rmq_store.protocol.bodies.groups import SubscriptionGroupConfig
 from rmq_store.protocol.wire.admin_headers import DeleteSubscriptionGroupRequestHeader, DeleteTopicRequestHeader
 from rmq_store.protocol.wire.command import RemotingCommand
@@ -31,12 +32,17 @@ class Changes:
         self._offsets = offsets
 
     def update_group(self, request: Request) -> RemotingCommand:
-        """200. A member that the body lacks gets Java's default, except attributes and retry policy, which stay."""
+        """200. A member that the body lacks gets Java's default, except attributes and retry policy, which stay. The
+        body's attributes are changes, with + or - before each name (SubscriptionGroupManager#alterCurrentAttributes).
+        """
         asked = SubscriptionGroupConfig.decode(request.command.body)
         given: dict[str, Any] = {name: getattr(asked, name) for name in _SHARED if getattr(asked, name) is not None}
-        self._served.store.admin.update_group(
-            asked.group_name, lambda known: replace(known, **given), default=SubscriptionGroup(asked.group_name)
-        )
+        changes = changes_of_pairs(given.pop("attributes", {}))
+
+        def changed(known: SubscriptionGroup) -> SubscriptionGroup:
+            return replace(known, **given, attributes=changed_attributes(known.attributes, changes))
+
+        self._served.store.admin.update_group(asked.group_name, changed, default=SubscriptionGroup(asked.group_name))
         return request.answer()
 
     def delete_group(self, request: Request) -> RemotingCommand:

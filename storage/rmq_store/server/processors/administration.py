@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from rmq_store.broker.metadata import groups as stored_groups
 from rmq_store.broker.metadata import topics as stored_topics
+from rmq_store.protocol.attributes import TOPIC_ATTRIBUTES, attribute_changes, changed_attributes
 from rmq_store.protocol.bodies.groups import (
     ConsumeStats,
     GroupList,
@@ -46,8 +47,9 @@ class AdministrationProcessor:
         self._started_s = time.time()
 
     def create_topic(self, request: Request) -> RemotingCommand:
-        """17: a topic, new or changed."""
+        """17: a topic, new or changed; attributes that the request does not name stay."""
         header = request.header(CreateTopicRequestHeader)
+        attributes = attribute_changes(header.attributes or "", TOPIC_ATTRIBUTES)
 
         def changed(known: stored_topics.TopicConfig) -> stored_topics.TopicConfig:
             return replace(
@@ -58,6 +60,7 @@ class AdministrationProcessor:
                 topic_filter_type=header.topic_filter_type,
                 topic_sys_flag=header.topic_sys_flag or 0,
                 order=header.order,
+                attributes=changed_attributes(known.attributes, attributes),
             )
 
         self._served.store.admin.update_topic(header.topic, changed, default=stored_topics.TopicConfig(header.topic))
