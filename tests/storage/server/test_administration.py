@@ -11,7 +11,7 @@ from rmq_store import Message, Store
 from rmq_store.client import ResponseCode
 from rmq_store.format.text.hashing import java_hash
 from rmq_store.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
-from rmq_store.protocol.bodies.groups import ConsumerStatusBody, ProducerConnection, SubscriptionData
+from rmq_store.protocol.bodies.groups import ConsumerStatusBody, ConsumeStats, ProducerConnection, SubscriptionData
 from rmq_store.protocol.bodies.topics import BrokerStatsData, QueryConsumeQueueResponseBody
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import VERSION, LanguageCode, RemotingCommand
@@ -71,6 +71,35 @@ def join(server: BrokerServer) -> Iterator[Join]:
     yield join
     for one in clients:
         one.cluster.close()
+
+
+# -- progress of a group ----------------------------------------------------------------------------------------------
+
+
+def progress(cluster: Cluster, group: str, topic: str = "") -> dict[tuple[str, int], tuple[int, int]]:
+    """By queue: the offset of the group, and the end of the queue."""
+    fields = {"consumerGroup": group} | ({"topic": topic} if topic else {})
+    table = ConsumeStats.decode(call(cluster, RequestCode.GET_CONSUME_STATS, **fields).body).offset_table
+    return {(queue.topic, queue.queue_id): (one.consumer_offset, one.broker_offset) for queue, one in table.items()}
+
+
+def test_a_queue_in_which_a_group_has_committed_nothing_is_part_of_its_lag(cluster: Cluster, orders: Store) -> None:
+    """AdminBrokerProcessor#getConsumeStats. mqadmin calls an empty table a group that does not consume."""
+    orders.commit_offsets("cg", {("Orders", 1): 0, ("Orders", 7): 3, ("Gone", 0): 1})
+    assert progress(cluster, "cg") == {("Orders", 0): (0, 6), ("Orders", 1): (0, 0)}
+    assert progress(cluster, "new", "Orders") == {("Orders", 0): (0, 6), ("Orders", 1): (0, 0)}
+    assert progress(cluster, "new") == progress(cluster, "cg", "Gone") == {}
+
+
+def test_a_topic_that_the_members_of_a_group_have_left_is_no_part_of_its_lag(
+    join: Join, cluster: Cluster, orders: Store
+) -> None:
+    orders.create_topic("Old", 1)
+    orders.commit_offsets("cg", {("Orders", 0): 2, ("Old", 0): 0})
+    assert progress(cluster, "cg") == {("Orders", 0): (2, 6), ("Orders", 1): (0, 0), ("Old", 0): (0, 0)}
+    join("c1", SubscriptionData(topic="Orders", sub_string="*", sub_version=1))
+    assert progress(cluster, "cg") == {("Orders", 0): (2, 6), ("Orders", 1): (0, 0)}
+    assert progress(cluster, "cg", "Old") == {}
 
 
 # -- settings and rates -----------------------------------------------------------------------------------------------

@@ -83,18 +83,26 @@ class AdministrationProcessor:
         return request.answer(body=body.encode())
 
     def consume_stats(self, request: Request) -> RemotingCommand:
-        """208."""
+        """208: each queue of the topics that the group has committed in, or of the one that is asked for. A queue
+        without a committed offset counts from 0, so that its messages are part of the lag. Topics to which no connected
+        member of the group subscribes any more are left out (AdminBrokerProcessor#getConsumeStats).
+        """
         header = request.header(GetConsumeStatsRequestHeader)
         self._offsets.write()
-        store, table = self._served.store, {}
-        for (topic, queue_id), offset in store.committed_offsets(header.consumer_group).items():
-            if (header.topic or topic) != topic or store.find_topic(topic) is None:
+        store, table, group = self._served.store, {}, header.consumer_group
+        committed = store.committed_offsets(group)
+        subscribed = self._members.topics_of(group)
+        for name in [header.topic] if header.topic else sorted({topic for topic, _ in committed}):
+            topic = store.find_topic(name)
+            if topic is None or (subscribed and name not in subscribed):
                 continue
-            first, last = store.queue_range(topic, queue_id)
-            time_ms = store.store_timestamp(topic, queue_id, offset - 1) if first < offset <= last else 0
-            table[MessageQueue(topic, self._served.name, queue_id)] = OffsetWrapper(
-                broker_offset=last, consumer_offset=offset, pull_offset=offset, last_timestamp=time_ms
-            )
+            for queue_id in range(topic.read_queue_nums):
+                first, last = store.queue_range(name, queue_id)
+                offset = max(committed.get((name, queue_id), 0), 0)
+                time_ms = store.store_timestamp(name, queue_id, offset - 1) if first < offset <= last else 0
+                table[MessageQueue(name, self._served.name, queue_id)] = OffsetWrapper(
+                    broker_offset=last, consumer_offset=offset, pull_offset=offset, last_timestamp=time_ms
+                )
         return request.answer(body=ConsumeStats(offset_table=table).encode())
 
     def consumer_connection(self, request: Request) -> RemotingCommand:

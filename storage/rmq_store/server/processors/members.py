@@ -148,6 +148,12 @@ class Members:
                 if any(one.topic == topic for member in members.values() for one in member.data.subscription_data_set)
             ]
 
+    def topics_of(self, group: str) -> set[str]:
+        """The topics to which the group's members subscribe."""
+        with self._turn:
+            members = self._consumers.get(group, {}).values()
+            return {data.topic for member in members for data in member.data.subscription_data_set}
+
     def connection(self, group: str) -> ConsumerConnection | None:
         """203: the connected members; None if there is none."""
         with self._turn:
