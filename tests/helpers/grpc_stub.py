@@ -94,8 +94,15 @@ class Talk:
         return next(self._stream)
 
     def ends(self) -> bool:
-        """Wait for the next command; whether it is the end instead."""
-        return next(self._stream, None) is None
+        """Wait for the next command; whether it is the end instead, a good one or an error."""
+        try:
+            return next(self._stream, None) is None
+        except grpc.RpcError:
+            return True
+
+    def end(self) -> tuple[grpc.StatusCode, str]:
+        """Wait for the end: its code and its text."""
+        return self._stream.code(), self._stream.details()
 
     def close(self) -> None:
         """End the client's side."""

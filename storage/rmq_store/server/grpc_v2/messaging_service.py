@@ -123,7 +123,13 @@ class MessagingService:
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the client does not read its commands")
         except Exception as error:
-            await context.write(new("TelemetryCommand", status=status_of(error, "Telemetry", context.peer())))
+            answer = status_of(error, "Telemetry", context.peer())
+            await context.write(new("TelemetryCommand", status=answer))
+            # Node's client reads the status. Those in Java and Go report how the stream ends, and pass over a command
+            # without settings: after a good end they wait for some (ClientActivity#processTelemetryException).
+            is_refused = Code.BAD_REQUEST <= answer.code < Code.INTERNAL_ERROR
+            code = grpc.StatusCode.INVALID_ARGUMENT if is_refused else grpc.StatusCode.INTERNAL
+            await context.abort(code, f"process client telemetryCommand failed. {answer.message}")
 
 
 async def _content(context: Any) -> bytes:

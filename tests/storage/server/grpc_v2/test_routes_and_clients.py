@@ -169,8 +169,20 @@ def test_a_group_with_exponential_times_tells_them(
 def test_bad_settings_end_the_stream_with_a_status(stub: Stub) -> None:
     talk = Talk(stub)
     talk.say(client_type=ClientType.PUSH_CONSUMER, subscription={"group": {"name": "../cg"}})
-    assert talk.hear().status.code == Code.ILLEGAL_CONSUMER_GROUP
+    refused = talk.hear().status
+    assert refused.code == Code.ILLEGAL_CONSUMER_GROUP
     assert talk.ends()
+    # Java's client starts to wait for settings after a good end, and Go's says only "EOF" (ClientActivity.java).
+    code, text = talk.end()
+    assert code is grpc.StatusCode.INVALID_ARGUMENT and refused.message in text
+
+
+def test_a_stream_that_its_client_ends_ends_well(stub: Stub) -> None:
+    talk = Talk(stub)
+    talk.say(client_type=ClientType.PRODUCER, publishing={})
+    talk.hear()
+    talk.close()
+    assert talk.ends() and talk.end()[0] is grpc.StatusCode.OK
 
 
 def test_settings_have_a_number_of_topics(stub: Stub) -> None:
