@@ -42,16 +42,19 @@ class Routes:
 
     async def query_assignment(self, request: Any, caller: Caller) -> Any:
         """QueryAssignment: one queue, -1, which stands for all of them: the broker shares out messages, not queues. A
-        group that consumes in order is told all queues, so that its clients receive from several at once.
+        group that consumes in order is told all queues, so that its clients receive from several at once. Refusal: the
+        topic has no queue to read.
         """
         name = group_of(request.group)
         topic = self.topic(topic_of(request.topic))
+        if not topic.readable or topic.read_queue_nums < 1:
+            raise Refusal(Code.FORBIDDEN, f"topic {topic.topic_name} has no readable queue")
         group = self._served.store.groups().get(name)
         is_ordered = group is not None and group.consume_message_orderly
         queue_ids = range(topic.read_queue_nums) if is_ordered else (-1,)
         queues = [self._queue(topic, queue_id, request.topic) for queue_id in queue_ids]
         for queue in queues:
-            queue.permission = Permission.READ_WRITE
+            queue.permission = Permission.READ_WRITE if topic.writable else Permission.READ
         assignments = [{"message_queue": queue} for queue in queues]
         return new("QueryAssignmentResponse", status=status(Code.OK), assignments=assignments)
 

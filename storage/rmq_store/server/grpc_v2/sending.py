@@ -98,6 +98,8 @@ class Sending:
         if any(message.topic != request.messages[0].topic for message in request.messages):
             raise Refusal(Code.MESSAGE_CORRUPTED, "the messages of a request are of one topic")
         topic = self._routes.topic(name)
+        if not topic.writable or topic.write_queue_nums < 1:  # ProducerProcessor#sendMessage of the proxy
+            raise Refusal(Code.FORBIDDEN, f"topic {name} has no writable queue")
         accepted = accepted_types(topic)
         for message in request.messages:
             kind = type_of(message.system_properties)

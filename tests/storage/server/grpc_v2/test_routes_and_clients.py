@@ -102,6 +102,26 @@ def test_an_assignment_is_one_queue_for_all(server: BrokerServer, stub: Stub) ->
     assert refused.status.code == Code.ILLEGAL_CONSUMER_GROUP
 
 
+@pytest.mark.parametrize(
+    ("queues", "perm", "readable", "writable"),
+    [((4, 4), 4, True, False), ((4, 4), 2, False, True), ((4, 4), 0, False, False), ((0, 4), 6, False, True),
+     ((4, 0), 6, True, False)],
+)  # fmt: skip
+def test_a_topic_that_is_closed_is_forbidden(
+    server: BrokerServer, stub: Stub, queues: tuple[int, int], perm: int, readable: bool, writable: bool
+) -> None:
+    """RouteActivity#queryAssignment and ProducerProcessor#sendMessage of the proxy: no readable or writable queue."""
+    closed = TopicConfig("Closed", *queues, perm)
+    server.store.admin.update_topic("Closed", lambda _: closed, default=closed)
+    answer = stub.call("QueryAssignment", topic={"name": "Closed"}, group={"name": "cg"})
+    assert answer.status.code == (Code.OK if readable else Code.FORBIDDEN)
+    assert bool(answer.assignments) is readable
+    if perm == PERM_READ:
+        assert answer.assignments[0].message_queue.permission == Permission.READ
+    for kind in ({}, {"message_group": "g"}, {"message_type": MessageType.TRANSACTION}):
+        assert stub.send("Closed", b"x", **kind).status.code == (Code.OK if writable else Code.FORBIDDEN)
+
+
 def test_a_topic_made_for_a_type_accepts_that_type_only() -> None:
     assert accepted_types(TopicConfig("T", attributes={"message.type": "FIFO"})) == (MessageType.FIFO,)
     assert TopicConfig("T", perm=PERM_READ).readable
