@@ -15,7 +15,7 @@ from rmq_store.protocol.bodies import compressed_registration
 from rmq_store.protocol.bodies.routes import KVTable, TopicRouteData
 from rmq_store.protocol.bodies.topics import DataVersion
 from rmq_store.protocol.errors import RemotingCommandError, ResponseCode
-from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.command import LanguageCode, RemotingCommand
 from rmq_store.protocol.wire.header_fields import RequestHeader, request
 from rmq_store.protocol.wire.name_server_headers import (
     DeleteKVConfigRequestHeader,
@@ -218,6 +218,25 @@ def test_a_compressed_registration_of_a_java_broker_is_read(name_server: NameSer
     queues = route.queue_datas[0]
     assert (queues.read_queue_nums, queues.write_queue_nums, queues.perm) == (4, 2, 6)
     assert name_server.routes.topics() == ["Bills", "Orders"]
+
+
+def test_a_java_broker_that_registers_a_changed_topic_keeps_its_others(
+    name_server: NameServer, client: RemotingClient
+) -> None:
+    """BrokerController#registerIncrementBrokerData: each topic that is made or changed is registered alone. Topics go
+    with a registration that has all others.
+    """
+
+    def register(*topics: str) -> list[str]:
+        command = registration_of(compressed([f"{topic} 4 4 6 SINGLE_TAG" for topic in topics]))
+        command.language = LanguageCode.JAVA
+        assert client.call(name_server.address, command).code == 0
+        return name_server.routes.topics()
+
+    assert register("SELF_TEST_TOPIC", "Orders", "Bills") == ["Bills", "Orders", "SELF_TEST_TOPIC"]
+    assert register("New") == ["Bills", "New", "Orders", "SELF_TEST_TOPIC"]
+    assert register("Orders") == ["Bills", "New", "Orders", "SELF_TEST_TOPIC"]
+    assert register("SELF_TEST_TOPIC", "New") == ["New", "SELF_TEST_TOPIC"]
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,8 @@ def test_registrations_have_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     table.register(broker(), 0, "h:1", topics(3))  # the same again is no more than before
     assert "all together 4" in refused("broker-b", topics(2))
     table.register(broker("broker-b"), 0, "h:2", topics(1))
+    with pytest.raises(MQBrokerError, match="4 topics: a broker has 3 at most"):  # together with those that stay
+        table.register(broker(), 0, "h:1", topics(1, "U"), is_whole=False)
     assert "2 names of brokers are registered already" in refused("broker-c", {})
     table.register(broker(), 1, "h:3", {})
     assert "broker broker-a has 2 addresses already" in refused("broker-a", {}, 2, "h:4")

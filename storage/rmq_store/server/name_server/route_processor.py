@@ -11,7 +11,7 @@ from rmq_store.protocol.bodies.routes import BrokerData, RegisterBrokerBody, Top
 from rmq_store.protocol.bodies.topics import DataVersion
 from rmq_store.protocol.errors import RemotingCommandError, ResponseCode
 from rmq_store.protocol.wire.admin_headers import DeleteTopicFromNamesrvRequestHeader
-from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.command import LanguageCode, RemotingCommand
 from rmq_store.protocol.wire.name_server_headers import (
     GetRouteInfoRequestHeader,
     GetTopicsByClusterRequestHeader,
@@ -27,6 +27,7 @@ from rmq_store.server.requests.request import Request, refusal
 
 # From V4_9_4 on clients read JSON whose numeric keys are in quotes.
 _QUOTED_VERSION: Final = 401
+_SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 
 
 class RouteProcessor:
@@ -67,13 +68,18 @@ class RouteProcessor:
         return request.answer()
 
     def register(self, request: Request) -> RemotingCommand:
-        """103. A name of a broker that is known with another address is refused, so that two do not take turns."""
+        """103. A name of a broker that is known with another address is refused, so that two do not take turns.
+
+        A Java broker registers the topics that have just changed alone (BrokerController#registerIncrementBrokerData),
+        and nothing says so: SELF_TEST_TOPIC, which each of them has from its start, is then not among them.
+        """
         header = request.header(RegisterBrokerRequestHeader)
         known = self._table.address_of(header.broker_name, header.broker_id)
         if known not in (None, header.broker_addr):
             remark = f"broker {header.broker_name} is registered with the address {known}"
             raise refusal(ResponseCode.SYSTEM_ERROR, remark)
         wrapper = _registration(request.command.body, header).topic_config_serialize_wrapper
+        is_java = request.command.language == LanguageCode.JAVA
         master = self._table.register(
             BrokerData(cluster=header.cluster_name, broker_name=header.broker_name, broker_addrs={}),
             header.broker_id,
@@ -82,6 +88,7 @@ class RouteProcessor:
             version=wrapper.data_version,
             peer=request.peer,
             expires_ms=header.heartbeat_timeout_millis or EXPIRES_MS,
+            is_whole=_SELF_TEST_TOPIC in wrapper.topic_config_table or not is_java,
         )
         return request.answer(header=RegisterBrokerResponseHeader(master_addr=master))
 

@@ -78,10 +78,11 @@ class RouteTable:
         peer: Peer | None = None,
         expires_ms: int = EXPIRES_MS,
         version: DataVersion | None = None,
+        is_whole: bool = True,
     ) -> str | None:
         """A broker reports itself; returns the address of its master if it is a slave that has one. Topics count from
         a master, and from a slave only while its name has no master. It stays for `expires_ms`, but no less than
-        EXPIRES_MS_MIN and no more than EXPIRES_MS.
+        EXPIRES_MS_MIN and no more than EXPIRES_MS. Without `is_whole` these are some of its topics: the others stay.
 
         Raises:
             MQBrokerError: 1, a name is too long, or there would be too many topics, brokers, or names of them.
@@ -91,6 +92,9 @@ class RouteTable:
         _check_names(broker, address, topics)
         kept = {name: _routed(name, config) for name, config in topics.items()}
         with self._turn:
+            before = self._brokers.get(broker.broker_name)
+            if before is not None and not is_whole:
+                kept = {**before.topics, **kept}
             self._check_room(broker.broker_name, broker_id, len(kept))
             known = self._brokers.setdefault(broker.broker_name, _Broker(broker.cluster))
             known.cluster = broker.cluster
