@@ -239,6 +239,24 @@ def test_a_java_broker_that_registers_a_changed_topic_keeps_its_others(
     assert register("SELF_TEST_TOPIC", "New") == ["New", "SELF_TEST_TOPIC"]
 
 
+def test_a_slave_is_told_where_it_copies_the_log_of_its_master(
+    name_server: NameServer, client: RemotingClient
+) -> None:
+    """RouteInfoManager#registerBroker, BrokerController#handleRegisterBrokerResult."""
+
+    def register(broker_id: int) -> dict[str, str]:
+        command = registration_of(compressed([]))
+        command.ext_fields |= {
+            "brokerId": str(broker_id), "brokerAddr": f"192.0.2.{broker_id}:1", "haServerAddr": f"192.0.2.{broker_id}:2"
+        }  # fmt: skip
+        answer = client.call(name_server.address, command)
+        assert answer.code == 0, answer.remark
+        return dict(answer.ext_fields)
+
+    assert register(1) == register(0) == {}
+    assert register(1) == {"masterAddr": "192.0.2.0:1", "haServerAddr": "192.0.2.0:2"}
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -71,7 +71,8 @@ class RouteProcessor:
         """103. A name of a broker that is known with another address is refused, so that two do not take turns.
 
         A Java broker registers the topics that have just changed alone (BrokerController#registerIncrementBrokerData),
-        and nothing says so: SELF_TEST_TOPIC, which each of them has from its start, is then not among them.
+        and nothing says so: SELF_TEST_TOPIC, which each of them has from its start, is then not among them. A slave is
+        told where it copies its master's log; a Java slave learns it nowhere else (haMasterAddress).
         """
         header = request.header(RegisterBrokerRequestHeader)
         known = self._table.address_of(header.broker_name, header.broker_id)
@@ -89,8 +90,10 @@ class RouteProcessor:
             peer=request.peer,
             expires_ms=header.heartbeat_timeout_millis or EXPIRES_MS,
             is_whole=_SELF_TEST_TOPIC in wrapper.topic_config_table or not is_java,
+            ha_address=header.ha_server_addr,
         )
-        return request.answer(header=RegisterBrokerResponseHeader(master_addr=master))
+        ha_address = self._table.ha_address_of_master(header.broker_name) if master is not None else None
+        return request.answer(header=RegisterBrokerResponseHeader(ha_server_addr=ha_address, master_addr=master))
 
     def data_version(self, request: Request) -> RemotingCommand:
         """322. A broker whose topics have not changed is alive by this question, and need not register again."""

@@ -50,6 +50,7 @@ class _Address:
     until_s: float
     expires_ms: int
     version: DataVersion | None
+    ha_address: str
 
 
 Topics = Callable[[], Mapping[str, TopicConfig]]
@@ -79,17 +80,19 @@ class RouteTable:
         expires_ms: int = EXPIRES_MS,
         version: DataVersion | None = None,
         is_whole: bool = True,
+        ha_address: str = "",
     ) -> str | None:
         """A broker reports itself; returns the address of its master if it is a slave that has one. Topics count from
         a master, and from a slave only while its name has no master. It stays for `expires_ms`, but no less than
         EXPIRES_MS_MIN and no more than EXPIRES_MS. Without `is_whole` these are some of its topics: the others stay.
+        `ha_address`: where slaves copy its log.
 
         Raises:
             MQBrokerError: 1, a name is too long, or there would be too many topics, brokers, or names of them.
         """
         expires_ms = max(EXPIRES_MS_MIN, min(expires_ms, EXPIRES_MS))
         until_s = time.monotonic() + expires_ms / 1000
-        _check_names(broker, address, topics)
+        _check_names(broker, address, ha_address, topics)
         kept = {name: _routed(name, config) for name, config in topics.items()}
         with self._turn:
             before = self._brokers.get(broker.broker_name)
@@ -101,11 +104,18 @@ class RouteTable:
             # The same process with another id: a slave that became a master.
             for other in [other for other, one in known.addresses.items() if one.address == address]:
                 del known.addresses[other]
-            known.addresses[broker_id] = _Address(address, peer, until_s, expires_ms, version)
+            known.addresses[broker_id] = _Address(address, peer, until_s, expires_ms, version, ha_address)
             if broker_id == MASTER_ID or MASTER_ID not in known.addresses:
                 known.topics = kept
             master = known.addresses.get(MASTER_ID)
             return master.address if master is not None and broker_id != MASTER_ID else None
+
+    def ha_address_of_master(self, broker_name: str) -> str | None:
+        """Where slaves of this name copy the log of their master; None: no master is known, or it has not said."""
+        with self._turn:
+            known = self._brokers.get(broker_name)
+            master = known.addresses.get(MASTER_ID) if known is not None else None
+            return (master.ha_address or None) if master is not None else None
 
     def seen(self, broker_name: str, broker_id: int, address: str, version: DataVersion) -> DataVersion | None:
         """A broker says which version its topics have; returns the one that it has registered, None if it has not. It
@@ -228,9 +238,9 @@ class RouteTable:
             del self._brokers[name]
 
 
-def _check_names(broker: BrokerData, address: str, topics: Mapping[str, TopicConfig]) -> None:
+def _check_names(broker: BrokerData, address: str, ha_address: str, topics: Mapping[str, TopicConfig]) -> None:
     """MQBrokerError 1: a name is longer than any of RocketMQ's."""
-    if max(map(len, (broker.cluster, broker.broker_name, address))) > _NAME_LENGTH_MAX:
+    if max(map(len, (broker.cluster, broker.broker_name, address, ha_address))) > _NAME_LENGTH_MAX:
         remark = f"names of brokers and clusters, and addresses, have at most {_NAME_LENGTH_MAX} characters"
         raise refusal(ResponseCode.SYSTEM_ERROR, remark)
     if max(map(len, topics), default=0) > RETRY_TOPIC_LENGTH_MAX:
