@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,14 @@ from click.testing import CliRunner, Result
 from rmq_store import Message
 from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.cli import commands
+from rmq_store.client import SimpleConsumer
 from rmq_store.server.broker_server import BrokerServer
 
 Ask = Callable[[str], Result]
+
+
+def rmq(line: str) -> Result:
+    return CliRunner().invoke(commands, line.split(), env={"RMQ_STORE": None}, prog_name="rmq", catch_exceptions=False)
 
 
 @pytest.fixture
@@ -26,11 +33,7 @@ def ask(server: BrokerServer, scratch: Path) -> Ask:
     store.commit_offsets("cg", {("Orders", 0): 1, ("Orders", 1): 0})
     ids = {"offset_id": sent.offset_msg_id, "unique_key": sent.msg_id, "broker": server.address, "out": scratch / "out"}
 
-    def invoke(line: str) -> Result:
-        arguments = ["-n", server.address, *line.format(**ids).split()]
-        return CliRunner().invoke(commands, arguments, env={"RMQ_STORE": None}, prog_name="rmq", catch_exceptions=False)
-
-    return invoke
+    return lambda line: rmq(f"-n {server.address} {line.format(**ids)}")
 
 
 @pytest.mark.parametrize(
@@ -84,6 +87,7 @@ def test_a_command_of_mqadmin_works(ask: Ask, server: BrokerServer, line: str, p
         ("updateBrokerConfig -b {broker} -k fileReservedTime -v 24", "CODE: 16"),
         ("queryMsgTraceById -i x", "CODE: 208"),
         ("deleteTopic -c DefaultCluster -t Missing --yes", "Missing"),
+        ("consumerProgress -g cgg", "no broker of the cluster knows a group 'cgg'; did you mean 'cg'?"),
     ],
 )
 def test_a_command_that_cannot_be_answered_says_why(ask: Ask, line: str, reason: str) -> None:
@@ -103,3 +107,46 @@ def test_what_mqadmin_changes_is_in_the_store(ask: Ask, server: BrokerServer) ->
     assert "cg" not in store.groups() and store.committed_offsets("cg") == {}
     ask("deleteTopic -c DefaultCluster -t Orders --yes")
     assert store.find_topic("Orders") is None and store.committed_offsets("other") == {}
+
+
+def test_queues_without_an_offset_count_for_the_lag(ask: Ask, server: BrokerServer) -> None:
+    server.store.create_group(SubscriptionGroup("part"))
+    server.store.commit_offsets("part", {("Orders", 0): 1})
+    lines = ask("consumerProgress -g part").stdout.splitlines()
+    assert [line.split()[2:6] for line in lines[1:3]] == [["0", "2", "1", "1"], ["1", "2", "0", "2"]]
+    assert "Consume Diff Total: 3" in lines
+    assert ask("lag part").stdout.count("\n") == 3
+    assert ask("groups part --json").stdout.count('"committedOffset": null') == 1
+
+
+def test_a_group_without_offsets_is_no_unknown_one(ask: Ask, server: BrokerServer) -> None:
+    server.store.create_group(SubscriptionGroup("young"))
+    done = ask("consumerProgress -g young")
+    assert (done.exit_code, done.stderr) == (0, "") and "Consume Diff Total: 0" in done.stdout
+
+
+def test_messages_that_a_pop_gave_out_are_in_flight(ask: Ask, server: BrokerServer) -> None:
+    with SimpleConsumer("cg_pop", server.store, {"Orders": "*"}) as consumer:
+        assert len(consumer.receive(2, timedelta(seconds=300))) == 2
+        assert "Consume Inflight Total: 2" in ask("consumerProgress -g cg_pop").stdout
+
+
+def test_a_unique_id_whose_end_is_no_offset_is_found(ask: Ask, server: BrokerServer) -> None:
+    unique_id = "C0000202371F5FFDAB2767134429005D"
+    server.store.send(Message("Orders", b"high bit", properties={"UNIQ_KEY": unique_id}))
+    for place in ("-n " + server.address, f"--store {server.store.path}"):
+        asked = f"{place} queryMsgById" if place.startswith("-n") else f"queryMsgById {place}"
+        shown = rmq(f"{asked} -i {unique_id} -t Orders")
+        assert "high bit" in shown.stdout, shown.output
+        hint = rmq(f"{asked} -i {unique_id}")
+        assert (hint.exit_code, f"rmq queryMsgByUniqueKey -i {unique_id} -t TOPIC" in hint.stderr) == (1, True)
+
+
+def test_no_offset_is_not_shown_or_saved_as_the_offset_0(ask: Ask, server: BrokerServer) -> None:
+    server.store.create_group(SubscriptionGroup("part"))
+    server.store.commit_offsets("part", {("Orders", 1): 1})
+    assert ask("offsets show part").stdout.splitlines()[1].split()[-2:] == ["-", "2"]
+    assert json.loads(ask("offsets export part").stdout) == {"Orders": {"rmq-embedded:1": 1}}
+    cloned = ask("cloneGroupOffset -s part -d copy -t Orders --yes")
+    assert cloned.stderr == "Orders rmq-embedded queue 1: no offset -> 1\n"
+    assert server.store.committed_offsets("copy") == {("Orders", 1): 1}

@@ -53,8 +53,8 @@ def consumer_progress(
             write_group_progress(_all_groups(cluster, brokers, processes), as_json=as_json)
         else:
             answers = brokers.ask_each(processes, lambda one: _stats(cluster, one, group, topic))
-            if not answers and not brokers.failed:
-                raise UsageError(f"no broker of the cluster knows a group {group[:255]!r}")
+            if not any(stats.offset_table for _, stats in answers):
+                _require_known(cluster, brokers, processes, group)
             holders = _holders(cluster, brokers, processes, group) if show_clients else {}
             rows = [row for _, stats in answers for row in _rows(cluster, stats, holders)]
             tps = sum(stats.consume_tps for _, stats in answers)
@@ -62,8 +62,17 @@ def consumer_progress(
     brokers.tell()
 
 
+def _require_known(cluster: Cluster, brokers: Brokers, processes: list[BrokerProcess], group: str) -> None:
+    """Raise UsageError if no broker knows the group: the answer to 208 for it is that for a group without offsets."""
+    from rmq_store.cli.cluster.queues import nearest
+
+    known = _known_groups(cluster, brokers, processes)
+    if group not in known and not brokers.failed:
+        raise UsageError(f"no broker of the cluster knows a group {group[:255]!r}{nearest(group, known)}")
+
+
 def _stats(cluster: Cluster, process: BrokerProcess, group: str, topic: str | None) -> ConsumeStats | None:
-    """A broker answers with the code 17 for a topic that it does not have; with none for a group that it does not."""
+    """None: the broker does not know the group, or does not have the topic (17)."""
     from rmq_store.protocol.errors import MQBrokerError, ResponseCode
     from rmq_store.remoting.admin.groups import consume_stats
 
@@ -106,8 +115,9 @@ def _holders(
     return holders
 
 
-def _all_groups(cluster: Cluster, brokers: Brokers, processes: list[BrokerProcess]) -> list[GroupTotal]:
-    from rmq_store.format.text.names import RETRY_PREFIX, SYSTEM_GROUPS, is_system_group, retry_group
+def _known_groups(cluster: Cluster, brokers: Brokers, processes: list[BrokerProcess]) -> set[str]:
+    """The groups that have settings at a broker or a %RETRY% topic."""
+    from rmq_store.format.text.names import RETRY_PREFIX, retry_group
     from rmq_store.remoting.admin.groups import group_configs
     from rmq_store.remoting.cluster import names
 
@@ -115,6 +125,13 @@ def _all_groups(cluster: Cluster, brokers: Brokers, processes: list[BrokerProces
     known = {retry_group(topic) for topic in cluster.topics() if topic.startswith(RETRY_PREFIX)}
     for _, configs in brokers.ask_each(processes, lambda one: group_configs(cluster, one)):
         known |= {cluster.plain_name(name) for name in configs if names.is_in_namespace(namespace, name)}
+    return known
+
+
+def _all_groups(cluster: Cluster, brokers: Brokers, processes: list[BrokerProcess]) -> list[GroupTotal]:
+    from rmq_store.format.text.names import SYSTEM_GROUPS, is_system_group
+
+    known = _known_groups(cluster, brokers, processes)
     answering = [process for process in processes if process not in {failed for failed, _ in brokers.failed}]
     totals = []
     for group in sorted(known):

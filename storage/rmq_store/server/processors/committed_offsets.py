@@ -40,11 +40,16 @@ class CommittedOffsets:
         self._writing = threading.Lock()
 
     def query(self, request: Request) -> RemotingCommand:
-        """14."""
+        """14. MQBrokerError 22: the group has no offset. On a young queue 0 stands for none, unless the client wants to
+        know (setZeroIfNotFound=false).
+        """
         header = request.header(QueryConsumerOffsetRequestHeader)
         self.write()
         queue = MessageQueue(header.topic, self._served.name, header.queue_id)
-        offset = self._served.broker.query_consumer_offset(header.consumer_group, queue)
+        if header.set_zero_if_not_found is False:
+            offset = self._served.store.committed_offsets(header.consumer_group).get((queue.topic, queue.queue_id))
+        else:
+            offset = self._served.broker.query_consumer_offset(header.consumer_group, queue)
         if offset is None:
             remark = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
             raise refusal(ResponseCode.QUERY_NOT_FOUND, remark)
