@@ -71,10 +71,10 @@ def query_msg_by_id(
 
 def _by_any_id(cluster: Cluster, msg_id: str, topic: str | None) -> tuple[str, StoredMessage]:
     """MQAdminImpl#viewMessage: an offset id, otherwise a unique id."""
-    from rmq_store.format.text.ids import parse_offset_message_id
+    from rmq_store.format.text.ids import check_message_id
     from rmq_store.remoting.cluster.queries import view_message
 
-    parse_offset_message_id(msg_id)
+    check_message_id(msg_id)
     reason = "no such message"
     try:
         answer = view_message(cluster, msg_id)

@@ -114,9 +114,9 @@ def query_msg_by_id(
 
 def _by_any_id(store: Store, msg_id: str, topic: str | None) -> StoredMessage:
     """MQAdminImpl#viewMessage: an offset id, otherwise a unique id."""
-    from rmq_store.format.text.ids import parse_offset_message_id
+    from rmq_store.format.text.ids import check_message_id
 
-    parse_offset_message_id(msg_id)
+    check_message_id(msg_id)
     try:
         return store.query.by_offset_id(msg_id)
     except UsageError as error:

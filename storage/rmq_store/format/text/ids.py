@@ -69,6 +69,11 @@ def parse_offset_message_id(text: str) -> tuple[Host, int]:
     return Host.unpack(raw[:-8]), offset
 
 
+def check_message_id(text: str) -> None:
+    """Raise UsageError for a text that is neither an offset id nor a unique id: both are 32 or 56 hex digits."""
+    _unhex("an offset message id", text)
+
+
 def offset_message_ids(hosts: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> pa.StringArray:
     """`offset_message_id` of n rows: `hosts` is (n, 8) or (n, 20) uint8 as in the frames, `offsets` (n,)."""
     tails = np.ascontiguousarray(offsets, ">i8").view(np.uint8).reshape(-1, 8)
