@@ -364,6 +364,21 @@ def test_dead_letters_that_retention_took_unseen_are_told_of(
     assert "2 dead letters were deleted before they were collected" in caplog.text
 
 
+def test_dead_letters_that_retention_takes_before_they_are_read_are_told_of(
+    backend: LocalBackend, sqlite: sa.Engine, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill(backend, "A1", "B2", "C3", "D4")
+    broker: Any = backend.brokers()[QUEUE.broker_name]
+    pull_batch = broker.pull_batch
+
+    def delete_then_pull(group: str, queue: MessageQueue, offset: int, count: int) -> Any:
+        monkeypatch.setattr(broker, "min_offset", lambda queue: 3)
+        return pull_batch(group, queue, max(offset, 3), count)
+
+    monkeypatch.setattr(broker, "pull_batch", delete_then_pull)
+    assert DeadLetters(backend, sqlite, tables).collect("cg") == CollectReport(read=1, listed=1, gone=3)
+
+
 def test_the_groups_are_those_that_consume_with_this_database(
     backend: LocalBackend, sqlite: sa.Engine, tables: Tables
 ) -> None:

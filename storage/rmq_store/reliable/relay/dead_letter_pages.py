@@ -40,16 +40,17 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterPage:
-    """`letters` have an id; the `message_id` of a `nameless` one is its place. `end`: queue offset after the page."""
+    """`letters` have an id; the `message_id` of a `nameless` one is its place. Queue offsets [`begin`, `end`)."""
 
     letters: Sequence[DeadLetter]
     nameless: Sequence[DeadLetter]
+    begin: int
     end: int
 
 
-def count_gone(broker: Broker, queue: MessageQueue, mark: int | None) -> int:
-    """The number of letters after offset `mark` that retention has deleted; logs them. None: no letter was read yet."""
-    gone = 0 if mark is None else broker.min_offset(queue) - mark - 1
+def count_gone(queue: MessageQueue, due: int, first: int) -> int:
+    """The number of letters from offset `due` on that retention has deleted, as the first one is `first`; logs them."""
+    gone = first - due
     if gone > 0:
         _log.warning(
             "%s queue %d at %s: %d dead letters were deleted before they were collected: collect more often, or "
@@ -100,7 +101,7 @@ def _page(queue: MessageQueue, rows: Sequence[Mapping[str, Any]]) -> DeadLetterP
                 _detail(queue, row, properties),
             )
         )
-    return DeadLetterPage(letters, nameless, int(rows[-1]["queueOffset"]) + 1)
+    return DeadLetterPage(letters, nameless, int(rows[0]["queueOffset"]), int(rows[-1]["queueOffset"]) + 1)
 
 
 def _detail(queue: MessageQueue, row: Mapping[str, Any], properties: Mapping[str, str]) -> str:

@@ -103,8 +103,10 @@ class DeadLetters:
         if broker is None:  # a route may know a broker, or know it still, that the list of brokers does not have
             raise MQClientError(f"The broker[{queue.broker_name}] not exist")
         mark = self._mark(group, queue)
-        report = CollectReport(gone=count_gone(broker, queue, mark))
+        first = broker.min_offset(queue)
+        report = CollectReport(gone=0 if mark is None else count_gone(queue, mark + 1, first))
         for page in pages(group, broker, queue, mark):
+            due = first if mark is None else max(first, mark + 1)
             write = partial(self._write, group=group, queue=queue, page=page, mark=mark)
             moved, found = transact(self._engine, write)
             if not moved:  # another collector is at it
@@ -112,7 +114,11 @@ class DeadLetters:
             if self._stubs is not None:
                 self._confirm_elsewhere(group, found.done_ids)
             count, without_id = len(page.letters) + len(page.nameless), len(page.nameless)
-            report += CollectReport(count, found.listed, len(found.done_ids), found.void, without_id)
+            gone = 0
+            if page.begin > due:  # retention may have been faster than the reading
+                first = broker.min_offset(queue)
+                gone = count_gone(queue, due, min(first, page.begin))
+            report += CollectReport(count, found.listed, len(found.done_ids), found.void, without_id, gone)
             mark = page.end - 1
         return report
 
