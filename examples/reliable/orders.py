@@ -119,7 +119,7 @@ def demonstrate(
 
     message = newest(backend)
     producer.send(Message("Orders", message.body, properties=dict(message.properties)))
-    wait_for(lambda: duplicates(warehouse) == 1)
+    wait_for(lambda: duplicates(warehouse) >= 1)
     print("one of them sent twice:", pieces(engine), "pieces left")
 
     before = store.queue_range("Orders", 0)

@@ -378,7 +378,7 @@ def test_a_thread_keeps_an_idle_consumer_in_its_group(lab: Any, make: Any) -> No
     consumer.subscribe(TOPIC)
     consumer.start()
     lab.now_ms += 100_000
-    deadline = 200
+    deadline = 3_000
     while not consumer._ending.wait(0.02) and deadline:
         deadline -= 1
         (member,) = lab.backend.brokers()[BROKER]._groups._members.values()

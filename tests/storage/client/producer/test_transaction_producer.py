@@ -24,6 +24,7 @@ from rmq_store.client import (
 )
 from rmq_store.client.backend import remote_transactions
 from rmq_store.client.backend.remote import RemoteBackend
+from rmq_store.client.producer import transaction_producer
 from rmq_store.client.producer.transaction_checks import CheckExecutor
 from rmq_store.files.locks.background import Background
 from rmq_store.protocol.bodies.clients import HeartbeatData
@@ -311,12 +312,14 @@ def test_a_commit_that_was_lost_is_told_when_the_broker_asks(
 
 @pytest.mark.parametrize("is_answered", [True, False])
 def test_a_transaction_under_way_is_unknown_and_its_end_goes_to_the_newest_copy(
-    cluster: SimulatedCluster, halves: list[HalfBroker], is_answered: bool
+    cluster: SimulatedCluster, halves: list[HalfBroker], monkeypatch: pytest.MonkeyPatch, is_answered: bool
 ) -> None:
     """The listener finds no trace yet, and would roll back what is about to be committed. An end of the first copy
     would leave the second one open: the broker would ask for it, and its commit would be the message once more.
     """
     asked_for: list[int] = []
+    if not is_answered:
+        monkeypatch.setattr(transaction_producer, "GATHER_S", 2.0)  # more than a busy machine takes for both questions
 
     def execute(message: Message, arg: object) -> Any:
         (asker,) = [half for half in halves if half.halves]
@@ -333,7 +336,7 @@ def test_a_transaction_under_way_is_unknown_and_its_end_goes_to_the_newest_copy(
         result = producer.send_message_in_transaction(Message("Orders", b"tea"))
         (asker,) = [half for half in halves if half.halves]
         until(lambda: asker.states[-1:] == [("8", "true", str(asked_for[-1]))])
-        time.sleep(0.3)
+        time.sleep(0.3 if is_answered else 2.3)  # an answer that is not due would come now
     unknown = [("0", "true", str(offset)) for offset in asked_for] if is_answered else []
     assert asker.states == [*unknown, ("8", "true", str(asked_for[-1]))]
     assert result.local_transaction_state is COMMIT
@@ -439,9 +442,10 @@ def test_shutdown_leaves_the_group_and_answers_what_was_asked(
 
 
 def test_of_questions_that_pile_up_only_the_newest_is_answered(
-    cluster: SimulatedCluster, halves: list[HalfBroker]
+    cluster: SimulatedCluster, halves: list[HalfBroker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker has stored the half message again for each question: two commits would be two messages."""
+    monkeypatch.setattr(transaction_producer, "GATHER_S", 1.0)  # more than a busy machine takes for five questions
     with producer_of(cluster, lambda *_: UNKNOW, lambda _: COMMIT) as producer:
         result = producer.send_message_in_transaction(Message("Orders", b"tea"))
         (asker,) = [half for half in halves if half.halves]

@@ -60,7 +60,7 @@ def test_a_broker_on_the_store_is_named_at_once(lab: Lab, text: str) -> None:
         with pytest.raises(StoreLockedError, match=f"process {pid} holds the store alone; is a Rocket") as caught:
             lab.open()
         assert caught.value.pid == pid
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 20, "the time-out is 30 s"
         with lab.open(read_only=True) as reader:
             assert lab.numbers(reader) == [0, 1, 2]
     assert lab.files() == before

@@ -36,13 +36,13 @@ def test_a_refused_connection_is_no_request_and_the_next_attempt_waits(serve: Se
     later = r"\. The next attempt to connect is due in \d+ ms"
     text = rf"^{address}: no connection: Connection refused(; PULL_MESSAGE \(11\) was not sent|{later})$"
     with pytest.raises(RemotingConnectError, match=text):
-        client.call(address, request(), 3000)
+        client.call(address, request(), 30_000)
     text = rf"^{address}: no connection: Connection refused{later}$"
     with pytest.raises(RemotingConnectError, match=text) as caught:
-        client.call(address, request(), 3000)
+        client.call(address, request(), 30_000)
     assert caught.value.retryable
     serve(echo, port=port)
-    eventually(lambda: _answered(lambda: client.call(address, request(3), 3000)))
+    eventually(lambda: _answered(lambda: client.call(address, request(3), 30_000)))
     assert client.counters().failed_connections == 1
 
 
@@ -58,9 +58,9 @@ def test_attempts_become_rarer(connect: Connect, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(back_off, "JITTER", 0.0)
     address, client = f"127.0.0.1:{free_port()}", connect()
     end = time.monotonic() + 1.2
-    while time.monotonic() < end:
+    while time.monotonic() < end or client.counters().failed_connections < 2:
         with pytest.raises(RemotingConnectError):
-            client.call(address, request(), 3000)
+            client.call(address, request(), 30_000)
         time.sleep(0.01)
     # at 0, 0.1, 0.26, 0.516 and 0.93 s, or later on a busy machine
     assert 2 <= client.counters().failed_connections <= 5
@@ -84,10 +84,10 @@ def test_the_pause_grows_to_its_bound_with_jitter_and_ends_with_an_answer() -> N
 def test_a_server_that_ends_every_connection_is_not_asked_without_a_pause(serve: Serve, connect: Connect) -> None:
     server, client = serve(lambda connection, _: connection.reset()), connect()
     end = time.monotonic() + 1
-    kinds = set()
-    while time.monotonic() < end:
+    kinds = set[type]()
+    while time.monotonic() < end or len(kinds) < 2:
         with pytest.raises(RemotingError) as caught:
-            client.call(server.address, request(), 3000)
+            client.call(server.address, request(), 30_000)
         kinds.add(type(caught.value))
     assert kinds == {RemotingError, RemotingConnectError}
     assert server.accepted <= 6
@@ -109,16 +109,16 @@ def test_a_connection_that_is_lost_after_the_request_leaves_its_outcome_unknown(
         return None
 
     server, client = serve(fail), connect()
-    assert client.call(server.address, request(code=34), 3000).code == 0
+    assert client.call(server.address, request(code=34), 30_000).code == 0
     reason = {"reset": "Connection reset by peer"}.get(how, "the server closed it")
     with pytest.raises(RemotingError) as caught:
-        client.call(server.address, request(code=310), 3000)
+        client.call(server.address, request(code=310), 30_000)
     assert type(caught.value) is RemotingError
     assert str(caught.value) == (
         f"{server.address}: the connection was lost before the answer to SEND_MESSAGE_V2 (310): {reason}"
     )
     # It had answered before, so that there is no pause.
-    assert client.call(server.address, request(code=34), 3000).code == 0
+    assert client.call(server.address, request(code=34), 30_000).code == 0
 
 
 def test_all_calls_of_a_lost_connection_end(serve: Serve, connect: Connect) -> None:
@@ -128,20 +128,20 @@ def test_all_calls_of_a_lost_connection_end(serve: Serve, connect: Connect) -> N
 
     server, client = serve(after_ten), connect()
     futures = [client.submit(server.address, request(n), 60_000) for n in range(10)]
-    assert [type(future.exception(5)) for future in futures] == [RemotingError] * 10
+    assert [type(future.exception(30)) for future in futures] == [RemotingError] * 10
 
 
 def test_a_call_whose_first_byte_was_not_written_was_not_seen(serve: Serve, connect: Connect) -> None:
     server, client = serve(echo), connect()
-    client.call(server.address, request(), 3000)
+    client.call(server.address, request(), 30_000)
     (connection,) = server.connections
     server.loop.loop.call_soon_threadsafe(connection.writer.transport.pause_reading)  # type: ignore[attr-defined]
     large = client.submit(server.address, request(1, body=bytes(8 << 20)), 60_000)  # more than the kernel takes
     small = client.submit(server.address, request(2), 60_000)
     time.sleep(0.2)
     server.loop.loop.call_soon_threadsafe(connection.reset)
-    assert type(large.exception(5)) is RemotingError
-    assert type(small.exception(5)) is RemotingConnectError
+    assert type(large.exception(30)) is RemotingError
+    assert type(small.exception(30)) is RemotingConnectError
     assert str(small.exception()).startswith(f"{server.address}: PULL_MESSAGE (11) was not sent: ")
 
 
@@ -153,16 +153,16 @@ def test_a_server_that_stands_still_costs_one_time_out_and_its_connection(
         serve(lambda connection, command: echo(connection, command) if command.code == 34 else None),
         connect(),
     )
-    assert client.call(server.address, request(code=34), 3000).code == 0
+    assert client.call(server.address, request(code=34), 30_000).code == 0
     others = client.submit(server.address, request(code=105), 60_000)
     begin = time.monotonic()
     text = rf"^{server.address}: no answer to PULL_MESSAGE \(11\) within 300 ms$"
     with pytest.raises(RemotingTimeoutError, match=text):
         client.call(server.address, request(), 300)
-    assert 0.25 < time.monotonic() - begin < 2
+    assert 0.25 < time.monotonic() - begin < 20, "its tick is 30 s"
     with pytest.raises(RemotingError, match="a call waited in vain, and nothing else came from the server"):
-        others.result(5)
-    assert client.call(server.address, request(code=34), 3000).code == 0
+        others.result(30)
+    assert client.call(server.address, request(code=34), 30_000).code == 0
     assert server.accepted == 2
 
 
@@ -179,11 +179,11 @@ def test_a_time_out_of_one_call_spares_a_connection_that_works(serve: Serve, con
     waiting = client.submit(server.address, request(), 400)
     end = time.monotonic() + 0.6
     while time.monotonic() < end:
-        client.call(server.address, request(code=34), 3000)
-    assert type(waiting.exception(3)) is RemotingTimeoutError
+        client.call(server.address, request(code=34), 30_000)
+    assert type(waiting.exception(30)) is RemotingTimeoutError
     server.connections[0].send(response_to(late[0], 0))
     eventually(lambda: client.counters().unknown_answers == 1)
-    assert client.call(server.address, request(code=34), 3000).code == 0
+    assert client.call(server.address, request(code=34), 30_000).code == 0
     assert server.accepted == 1
 
 
@@ -215,7 +215,7 @@ def test_a_connection_that_is_not_made_in_time(connect: Connect, connect_ms: int
         begin = time.monotonic()
         with pytest.raises(RemotingConnectError, match=f"^{address}: {text}"):
             client.call(address, request(), timeout_ms)
-        assert 0.2 < time.monotonic() - begin < 3
+        assert 0.2 < time.monotonic() - begin < 15, "the other limit is 20 s"
         client.close()
 
 
@@ -231,7 +231,7 @@ def test_a_connection_that_is_not_made_in_time(connect: Connect, connect_ms: int
 def test_bytes_that_are_no_frame_end_the_connection(serve: Serve, connect: Connect, data: bytes, text: str) -> None:
     server, client = serve(lambda *_: data), connect()
     with pytest.raises(RemotingCommandError, match=rf"^{server.address}: .* answer to PULL_MESSAGE \(11\): .*{text}"):
-        client.call(server.address, request(), 3000)
+        client.call(server.address, request(), 30_000)
     eventually(lambda: not server.connections)
 
 
@@ -242,8 +242,8 @@ def test_answers_before_bad_bytes_still_count(serve: Serve, connect: Connect) ->
 
     server, client = serve(second_is_bad), connect()
     first, second = (client.submit(server.address, request(n), 5000) for n in (1, 2))
-    assert first.result(5).ext_fields == {"n": "1"}
-    assert type(second.exception(5)) is RemotingCommandError
+    assert first.result(30).ext_fields == {"n": "1"}
+    assert type(second.exception(30)) is RemotingCommandError
 
 
 def test_go_away_moves_calls_to_a_new_connection_and_lets_others_end(serve: Serve, connect: Connect) -> None:
@@ -261,7 +261,7 @@ def test_go_away_moves_calls_to_a_new_connection_and_lets_others_end(serve: Serv
     poll = client.submit(server.address, request(code=11), 5000)
     assert client.call(server.address, request(5, code=310), 5000).ext_fields == {"n": "5"}
     assert server.accepted == 2 and len(server.connections) == 2
-    assert poll.result(5).code == 19
+    assert poll.result(30).code == 19
     eventually(lambda: len(server.connections) == 1)
 
 
@@ -288,22 +288,22 @@ def test_a_reachable_address_is_named_beside_the_registered_one(connect: Connect
     port = free_port()
     client = connect(address_map={"10.0.0.3:10911": f"127.0.0.1:{port}"})
     with pytest.raises(RemotingConnectError, match=rf"^10.0.0.3:10911 \(as 127.0.0.1:{port}\): no connection"):
-        client.call("10.0.0.3:10911", request(), 3000)
+        client.call("10.0.0.3:10911", request(), 30_000)
 
 
 def test_a_frame_that_is_too_large_is_refused_before_anything_is_sent(serve: Serve, connect: Connect) -> None:
     server, client = serve(echo), connect()
     with pytest.raises(RemotingCommandError, match="at most 16777216 are allowed"):
-        client.call(server.address, request(body=bytes(16 << 20)), 3000)
-    assert client.call(server.address, request(4), 3000).ext_fields == {"n": "4"}
+        client.call(server.address, request(body=bytes(16 << 20)), 30_000)
+    assert client.call(server.address, request(4), 30_000).ext_fields == {"n": "4"}
     assert server.accepted == 1
 
 
 def test_a_server_that_comes_back_is_used_again(serve: Serve, connect: Connect) -> None:
     server, client = serve(echo), connect()
     for _ in range(3):
-        eventually(lambda: _answered(lambda: client.call(server.address, request(), 3000)))
+        eventually(lambda: _answered(lambda: client.call(server.address, request(), 30_000)))
         server.stop()
         eventually(lambda: client.counters().open_connections == 0)
         server.start()
-    assert _answered(lambda: client.call(server.address, request(), 3000))
+    assert _answered(lambda: client.call(server.address, request(), 30_000))

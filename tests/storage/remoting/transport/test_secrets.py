@@ -42,7 +42,7 @@ def checked(_: StubConnection, command: RemotingCommand) -> RemotingCommand:
 def test_every_request_is_signed(serve: Serve, connect: Connect, references: dict[str, str]) -> None:
     server, client = serve(checked), connect(**references)
     asked = request(5, body=b"body")
-    assert client.call(server.address, asked, 3000).code == 0
+    assert client.call(server.address, asked, 30_000).code == 0
     client.call_oneway(server.address, RemotingCommand(37, {"msgId": "x"}))
     eventually(lambda: len(server.requests) == 2)
     assert checked(server.connections[0], server.requests[1]).code == 0
@@ -54,7 +54,7 @@ def test_a_query_by_key_goes_out_as_4_9_3_which_every_broker_checks_alike(
 ) -> None:
     server, client = serve(checked), connect(**references)
     query = RemotingCommand(12, {"key": "k", "_UNIQUE_KEY_QUERY": "true"})
-    assert client.call(server.address, query, 3000).code == 0
+    assert client.call(server.address, query, 30_000).code == 0
     assert (server.requests[0].version, query.version) == (399, 409)
 
 
@@ -62,13 +62,13 @@ def test_a_new_secret_is_used_by_the_next_connection(
     serve: Serve, connect: Connect, references: dict[str, str], tmp_path: Path
 ) -> None:
     server, client = serve(checked), connect(**references)
-    assert client.call(server.address, request(), 3000).code == 0
+    assert client.call(server.address, request(), 30_000).code == 0
     (tmp_path / "sk").write_text("another")
-    assert client.call(server.address, request(), 3000).code == 0
+    assert client.call(server.address, request(), 30_000).code == 0
     server.stop()
     server.start()
     eventually(lambda: client.counters().open_connections == 0)
-    assert client.call(server.address, request(), 3000).code == 1
+    assert client.call(server.address, request(), 30_000).code == 1
 
 
 def test_a_reference_that_leads_nowhere_is_named(
@@ -77,7 +77,7 @@ def test_a_reference_that_leads_nowhere_is_named(
     server, client = serve(checked), connect(**references)
     monkeypatch.delenv("T_AK")
     with pytest.raises(UsageError, match="access key: nothing at env:T_AK: this process has no such variable"):
-        client.call(server.address, request(), 3000)
+        client.call(server.address, request(), 30_000)
     assert server.accepted == 0
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "large").write_bytes(b"x" * 70_000)
@@ -100,9 +100,9 @@ def test_secrets_are_in_no_text_no_pickle_no_error_and_no_log(
     caplog.set_level(logging.DEBUG)
     server, client = serve(lambda connection, _: connection.reset()), connect(**references)
     with pytest.raises(RemotingError) as lost:
-        client.call(server.address, request(), 3000)
+        client.call(server.address, request(), 30_000)
     with pytest.raises(RemotingError) as refused:
-        client.call(server.address, request(), 3000)
+        client.call(server.address, request(), 30_000)
     credentials = Credentials.of(client.settings)
     assert credentials is not None and credentials.secret_key == SECRETS[1]
     texts = [repr(client), str(client), repr(client.settings), repr(credentials), str(credentials), caplog.text]
