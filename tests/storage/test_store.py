@@ -501,7 +501,7 @@ def test_a_send_after_another_thread_has_closed_the_store_writes_nothing(scratch
     def clock() -> int:
         if threading.current_thread() is sender:
             at_the_clock.set()
-            go_on.wait(10)
+            go_on.wait(60)
         return 1_700_000_000_000
 
     def send() -> None:
@@ -516,7 +516,7 @@ def test_a_send_after_another_thread_has_closed_the_store_writes_nothing(scratch
     store = Store.open(root, create=True, config=small, clock=clock)
     store.create_topic("T", queue_count=1)
     sender.start()
-    assert at_the_clock.wait(10)
+    assert at_the_clock.wait(60)
     store.close()
     go_on.set()
     sender.join()

@@ -94,13 +94,13 @@ def test_a_full_queue_is_answered_with_busy(pool: WorkerPool) -> None:
 
     def work(request: Request) -> RemotingCommand:
         started.set()
-        go_on.wait(10)
+        go_on.wait(60)
         return request.answer()
 
     peer = Peer()
     dispatcher = Dispatcher({7: Service(work, pool)})
     dispatcher.receive(Request(RemotingCommand(7, opaque=0), peer))
-    assert started.wait(10)
+    assert started.wait(60)
     for opaque in (1, 2, 3):
         dispatcher.receive(Request(RemotingCommand(7, opaque=opaque), peer))
     assert [(one.opaque, one.code) for one in peer.sent] == [(3, ResponseCode.SYSTEM_BUSY)]
@@ -130,7 +130,7 @@ def test_work_wakes_one_thread_and_that_which_was_busy_last() -> None:
             done.set()
 
         assert pool.submit(Work(time.monotonic(), work, work))
-        assert done.wait(10)
+        assert done.wait(60)
     pool.close()
     assert len(set(threads)) == 1
 

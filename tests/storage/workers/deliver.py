@@ -1,5 +1,6 @@
 """Process of test_schedule_processes: `<store> <seed> <locked | unlocked> <end time>`. Looks for due messages until the
 store's clock has reached the end time and nothing waits; `unlocked`: as if it were alone. Prints how many it delivered.
+When it has the store open it makes a file `ready-<seed>` beside the store.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ import random
 import sys
 import time
 from contextlib import nullcontext
+from pathlib import Path
 
 from rmq_store import Store
 
@@ -20,6 +22,7 @@ def main() -> None:
     deadline_s = time.monotonic() + DEADLINE_S
     delivered = 0
     with Store.open(path) as store:
+        Path(path).with_name(f"ready-{seed}").touch()
         if mode == "unlocked":
             store.schedule._lock.exclusive_if_free = lambda: nullcontext(True)  # type: ignore[method-assign,assignment]
         while True:

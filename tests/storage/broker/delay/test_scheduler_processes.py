@@ -59,7 +59,10 @@ def run(crowd: Any, mode: str, kill: random.Random | None = None) -> list[int]:
     clock = ClockFile.create(crowd.root / "pyrmq" / "clock", crowd.now_ms - ROUNDS * 1000)
     end_ms = crowd.now_ms + 31_000
     workers = [start(crowd.root, seed, mode, end_ms) for seed in range(PROCESSES)]
+    ready_s = time.monotonic() + 60
     try:
+        while len(list(crowd.root.parent.glob("ready-*"))) < PROCESSES and time.monotonic() < ready_s:
+            time.sleep(0.02)  # so that no process is too late to deliver anything
         while clock() < end_ms:
             time.sleep(0.02)
             clock.set(min(end_ms, clock() + 1500))

@@ -74,7 +74,7 @@ def all_rows() -> pa.RecordBatch:
 
 
 def letters(cluster: Cluster, **changes: Any) -> ClusterDeadLetters:
-    return ClusterDeadLetters(cluster, **({"settle_ms": 0, "send_timeout_ms": 2_000} | changes))
+    return ClusterDeadLetters(cluster, **({"settle_ms": 0, "send_timeout_ms": 20_000} | changes))
 
 
 def outcomes(answer: pa.RecordBatch) -> list[str]:

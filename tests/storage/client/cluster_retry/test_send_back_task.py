@@ -72,7 +72,7 @@ def rows(*given: tuple[SimulatedRetries, StoredMessage], level: int = 0, reasons
 
 
 def run(cluster: Cluster, batch: pa.RecordBatch, records: Path, **settings: Any) -> SendBackReport:
-    given = {"settle_ms": 0, "send_timeout_ms": 2_000, "record_path": str(records)} | settings
+    given = {"settle_ms": 0, "send_timeout_ms": 20_000, "record_path": str(records)} | settings
     with SendBackTask(cluster, SendBackSettings("g", **given), PART) as task:
         task.write(batch)
         return task.finish()
@@ -227,7 +227,7 @@ def test_records_of_a_cluster_do_the_same_as_those_in_a_directory(
 ) -> None:
     message = failed(retries[0])
     for expected in (SendBackReport(1, 0, 0, {}), SendBackReport(0, 1, 0, {})):
-        with SendBackTask(cluster, SendBackSettings("g", settle_ms=0, send_timeout_ms=2_000), PART) as task:
+        with SendBackTask(cluster, SendBackSettings("g", settle_ms=0, send_timeout_ms=20_000), PART) as task:
             task.write(rows((retries[0], message)))
             assert task.finish() == expected
 

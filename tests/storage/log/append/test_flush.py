@@ -99,12 +99,12 @@ def test_one_fsync_serves_all_who_wait_for_it(lab: Lab) -> None:
             if operation == "fsync":
                 fsyncs.append(path)
                 entered.set()
-                assert go_on.wait(10)
+                assert go_on.wait(60)
 
         durable.hook = hook
         threads = [threading.Thread(target=flush, args=(store._log,)) for _ in range(4)]
         threads[0].start()
-        assert entered.wait(10)
+        assert entered.wait(60)
         for thread in threads[1:]:
             thread.start()
         time.sleep(0.05)
@@ -356,10 +356,10 @@ def test_progress_is_saved_while_another_process_makes_a_file_of_the_index(lab: 
         def hook(operation: str, path: str) -> None:
             if operation == "syncfs":
                 writer.start()
-                assert is_being_made.wait(5)
+                assert is_being_made.wait(60)
             elif operation == "allocate" and path.startswith(str(lab.root / "index")) and not Path(path).stat().st_size:
                 is_being_made.set()
-                assert is_saved.wait(5)
+                assert is_saved.wait(60)
 
         durable.hook = hook
         try:

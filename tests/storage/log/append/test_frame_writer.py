@@ -253,12 +253,12 @@ def test_what_is_wrong_with_a_later_piece_takes_back_the_others(
                 failed.set()
                 raise MemoryError("no room for more")
             assert failed.wait(30)
-            time.sleep(0.05)  # it writes when the other one has given up
+            time.sleep(0.3)  # it writes when the other one has given up
 
         monkeypatch.setattr(frame_writer, "patch_frames", patch)
         with pytest.raises(MemoryError, match="no room"), append_lock(store._log):
             append(store._log, [batch])
-        time.sleep(0.2)  # nobody writes any more
+        time.sleep(0.6)  # nobody writes any more
         assert len(patched) < 20
         assert lab.files() == before
         assert store._log.writing_page.intent is None
@@ -277,7 +277,7 @@ def test_the_second_thread_does_not_go_on_when_the_views_of_the_part_before_cann
         patched.append(threading.get_ident())
         if len(patched) > 100:
             second_part.set()
-            time.sleep(0.01)
+            time.sleep(0.1)
 
     def dispatch(*arguments: object) -> None:
         assert second_part.wait(30)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
 
@@ -241,14 +242,17 @@ def test_answers_before_bad_bytes_still_count(serve: Serve, connect: Connect) ->
         return good + struct.pack(">iI", -5, 0) if len(connection.requests) == 2 else b""
 
     server, client = serve(second_is_bad), connect()
-    first, second = (client.submit(server.address, request(n), 5000) for n in (1, 2))
+    first, second = (client.submit(server.address, request(n), 30_000) for n in (1, 2))
     assert first.result(30).ext_fields == {"n": "1"}
     assert type(second.exception(30)) is RemotingCommandError
 
 
 def test_go_away_moves_calls_to_a_new_connection_and_lets_others_end(serve: Serve, connect: Connect) -> None:
+    go_on = threading.Event()
+
     async def later(command: RemotingCommand) -> RemotingCommand:
-        await asyncio.sleep(0.4)
+        while not go_on.is_set():
+            await asyncio.sleep(0.01)
         return response_to(command, 19)
 
     def leaving(connection: StubConnection, command: RemotingCommand) -> object:
@@ -258,16 +262,17 @@ def test_go_away_moves_calls_to_a_new_connection_and_lets_others_end(serve: Serv
         return response_to(command, 1500, "go away") if first else echo(connection, command)
 
     server, client = serve(leaving), connect()
-    poll = client.submit(server.address, request(code=11), 5000)
-    assert client.call(server.address, request(5, code=310), 5000).ext_fields == {"n": "5"}
+    poll = client.submit(server.address, request(code=11), 30_000)
+    assert client.call(server.address, request(5, code=310), 30_000).ext_fields == {"n": "5"}
     assert server.accepted == 2 and len(server.connections) == 2
+    go_on.set()
     assert poll.result(30).code == 19
     eventually(lambda: len(server.connections) == 1)
 
 
 def test_a_second_go_away_is_the_answer(serve: Serve, connect: Connect) -> None:
     server, client = serve(lambda _, command: response_to(command, 1500, "go away")), connect()
-    answer = client.call(server.address, request(), 5000)
+    answer = client.call(server.address, request(), 30_000)
     assert (answer.code, answer.remark, len(server.requests)) == (1500, "go away", 2)
 
 

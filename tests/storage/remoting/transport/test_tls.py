@@ -91,18 +91,18 @@ def test_the_name_of_the_registered_address_is_verified_under_an_address_map(
     server = serve_tls(serve, certificates)
     addresses = {"broker.example:10911": server.address, "other.example:10911": server.address}
     client = connect(tls=trusting(certificates), address_map=addresses)
-    assert client.call("broker.example:10911", request(4), 5000).ext_fields == {"n": "4"}
+    assert client.call("broker.example:10911", request(4), 30_000).ext_fields == {"n": "4"}
     text = (
         rf"^other.example:10911 \(as {server.address}\): TLS: its certificate is not accepted for the name "
         r"'other.example': Hostname mismatch.*; PULL_MESSAGE \(11\) was not sent$"
     )
     with pytest.raises(RemotingConnectError, match=text):
-        client.call("other.example:10911", request(), 5000)
+        client.call("other.example:10911", request(), 30_000)
     named = connect(tls=trusting(certificates, server_name="broker.example"), address_map=addresses)
-    assert named.call("other.example:10911", request(5), 5000).ext_fields == {"n": "5"}
+    assert named.call("other.example:10911", request(5), 30_000).ext_fields == {"n": "5"}
     misnamed = connect(tls=trusting(certificates, server_name="wrong.example"))
     with pytest.raises(RemotingConnectError, match=r"not accepted for the name 'wrong\.example'"):
-        misnamed.call(server.address, request(), 5000)
+        misnamed.call(server.address, request(), 30_000)
 
 
 def test_a_certificate_of_an_unknown_authority_is_refused(serve: Serve, connect: Connect, certificates: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_certificate_of_an_unknown_authority_is_refused(serve: Serve, connect:
         with pytest.raises(
             RemotingConnectError, match=r"is not accepted for the name '127.0.0.1': unable to get local"
         ):
-            connect(tls=tls).call(server.address, request(), 5000)
+            connect(tls=tls).call(server.address, request(), 30_000)
     assert not server.requests
 
 
@@ -121,7 +121,7 @@ def test_without_verification_every_start_warns(
     server = serve_tls(serve, certificates)
     for number in (1, 2):
         client = connect(tls=TlsSettings(verify=False))
-        assert client.call(server.address, request(number), 5000).ext_fields == {"n": str(number)}
+        assert client.call(server.address, request(number), 30_000).ext_fields == {"n": str(number)}
         assert caplog.text.count("TLS without verification") == number
     caplog.clear()
     connect(tls=trusting(certificates))
@@ -131,18 +131,18 @@ def test_without_verification_every_start_warns(
 def test_a_client_certificate_opens_a_server_that_wants_one(serve: Serve, connect: Connect, certificates: Path) -> None:
     server = serve_tls(serve, certificates, client_certificates=True)
     own = trusting(certificates, cert_file=str(certificates / "client.pem"), key_file=str(certificates / "client.key"))
-    assert connect(tls=own).call(server.address, request(4), 5000).ext_fields == {"n": "4"}
+    assert connect(tls=own).call(server.address, request(4), 30_000).ext_fields == {"n": "4"}
     with pytest.raises(RemotingError, match="the connection was lost before the answer"):
-        connect(tls=trusting(certificates)).call(server.address, request(), 5000)
+        connect(tls=trusting(certificates)).call(server.address, request(), 30_000)
     assert len(server.requests) == 1
 
 
 def test_plain_text_and_tls_do_not_meet(serve: Serve, connect: Connect, certificates: Path) -> None:
     plain, secured = serve(echo), serve_tls(serve, certificates)
     with pytest.raises(RemotingConnectError, match="TLS was not agreed on"):
-        connect(tls=trusting(certificates)).call(plain.address, request(), 5000)
+        connect(tls=trusting(certificates)).call(plain.address, request(), 30_000)
     with pytest.raises(RemotingError):
-        connect().call(secured.address, request(), 5000)
+        connect().call(secured.address, request(), 30_000)
 
 
 def test_a_server_that_never_agrees_on_tls_costs_the_connect_time_out(connect: Connect, certificates: Path) -> None:
@@ -174,11 +174,11 @@ def test_files_that_cannot_be_used_are_named_at_the_start(
 
 def test_a_tls_connection_that_is_lost_is_made_again(serve: Serve, connect: Connect, certificates: Path) -> None:
     server, client = serve_tls(serve, certificates), connect(tls=trusting(certificates))
-    client.call(server.address, request(), 5000)
+    client.call(server.address, request(), 30_000)
     server.stop()
     eventually(lambda: client.counters().open_connections == 0)
     server.start()
-    assert client.call(server.address, request(6), 5000).ext_fields == {"n": "6"}
+    assert client.call(server.address, request(6), 30_000).ext_fields == {"n": "6"}
 
 
 def test_nothing_is_logged_about_a_good_connection(
@@ -186,5 +186,5 @@ def test_nothing_is_logged_about_a_good_connection(
 ) -> None:
     caplog.set_level(logging.INFO, "rmq_store")
     server, client = serve_tls(serve, certificates), connect(tls=trusting(certificates))
-    client.call(server.address, request(), 5000)
+    client.call(server.address, request(), 30_000)
     assert caplog.text == ""
