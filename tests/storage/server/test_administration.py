@@ -12,6 +12,7 @@ from rmq_store.client import ResponseCode
 from rmq_store.format.text.hashing import java_hash
 from rmq_store.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
 from rmq_store.protocol.bodies.groups import ConsumerStatusBody, ConsumeStats, ProducerConnection, SubscriptionData
+from rmq_store.protocol.bodies.routes import KVTable
 from rmq_store.protocol.bodies.topics import BrokerStatsData, QueryConsumeQueueResponseBody
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import VERSION, LanguageCode, RemotingCommand
@@ -114,6 +115,14 @@ def test_settings_are_properties_that_a_store_can_be_made_of(cluster: Cluster, o
     assert settings["messageDelayLevel"].startswith("1s 5s ")
     assert (settings["brokerName"], settings["brokerClusterName"]) == ("rmq-embedded", "DefaultCluster")
     assert f"{settings['brokerIP1']}:{settings['listenPort']}" == cluster.settings.name_servers[0]
+
+
+def test_the_cluster_list_of_each_mqadmin_finds_its_figures(cluster: Cluster, orders: Store) -> None:
+    """ClusterListSubCommand#printClusterBaseInfo of 4.9 (getTransferedTps) and 5.x splits both rates unasked."""
+    table = KVTable.decode(call(cluster, RequestCode.GET_BROKER_RUNTIME_INFO).body).table
+    for name in ("putTps", "getTransferedTps", "getTransferredTps"):
+        assert float(table[name].split(" ")[0]) >= 0
+    assert table["brokerActive"] == "true" and table["brokerVersionDesc"]
 
 
 def test_messages_of_the_last_minute_hour_and_day_are_counted(

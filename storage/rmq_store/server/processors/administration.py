@@ -134,7 +134,9 @@ class AdministrationProcessor:
         return request.answer(body=GroupList(group_list=tuple(sorted(names))).encode())
 
     def runtime_info(self, request: Request) -> RemotingCommand:
-        """28."""
+        """28. clusterList of 4.9 and of 5.x fail without the rate that is read, each under its own name; and in 5.x a
+        broker without `brokerActive` is shown as not activated (ClusterListSubCommand.java).
+        """
         first, end = self._served.store.log_range()
         figures = {
             "brokerVersion": str(VERSION),
@@ -145,6 +147,8 @@ class AdministrationProcessor:
             "commitLogMaxOffset": str(end),
             "putTps": "0.0 0.0 0.0",
             "getTransferredTps": "0.0 0.0 0.0",
+            "getTransferedTps": "0.0 0.0 0.0",
+            "brokerActive": "true",
             "runtime": f"[ {int(time.time() - self._started_s)} seconds ]",
         }
         return request.answer(body=KVTable(table=figures).encode())
