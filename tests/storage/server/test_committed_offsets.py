@@ -36,6 +36,7 @@ class Peer:
 @pytest.fixture
 def store(scratch: Path, small: StoreConfig) -> Iterator[Store]:
     with Store.open(scratch / "store", create=True, config=small) as store:
+        store.create_topic("Orders", 4)
         yield store
 
 
@@ -47,6 +48,18 @@ def offsets(store: Store) -> CommittedOffsets:
 def update(queue_id: int, offset: int, *, topic: str = "Orders", flag: int = 0, group: str = "cg") -> Request:
     fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id), "commitOffset": str(offset)}
     return Request(RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, fields, flag=flag), Peer())
+
+
+@pytest.mark.parametrize("flag", [0, ONEWAY_FLAG])
+def test_a_topic_that_was_deleted_gets_no_offsets(store: Store, offsets: CommittedOffsets, flag: int) -> None:
+    """A member commits until it sees that its topic is gone (ConsumerManageProcessor#updateConsumerOffset)."""
+    offsets.update(update(0, 5, flag=flag))
+    offsets.write()
+    store.admin.delete_topic("Orders")
+    with pytest.raises(MQBrokerError, match="not exist") as caught:
+        offsets.update(update(0, 6, flag=flag))
+    offsets.write()
+    assert caught.value.response_code == 17 and store.committed_offsets("cg") == {}
 
 
 @pytest.mark.parametrize("flag", [0, ONEWAY_FLAG])
@@ -71,7 +84,7 @@ def test_a_bad_commit_is_refused_and_harms_no_other(
     store: Store, offsets: CommittedOffsets, queue_id: int, offset: int, topic: str
 ) -> None:
     offsets.update(update(0, 7, flag=ONEWAY_FLAG))
-    with pytest.raises(UsageError):
+    with pytest.raises((UsageError, MQBrokerError)):
         offsets.update(update(queue_id, offset, topic=topic, flag=ONEWAY_FLAG))
     offsets.write()
     assert store.committed_offsets("cg") == {ORDERS: 7}

@@ -56,10 +56,14 @@ class CommittedOffsets:
         return request.answer(header=QueryConsumerOffsetResponseHeader(offset=offset))
 
     def update(self, request: Request) -> RemotingCommand:
-        """15. MQBrokerError: 16, the group is the store's own; 26, there is no such group."""
+        """15. MQBrokerError: 16, the group is the store's own; 26, there is no such group; 17, no such topic: a member
+        goes on committing for a while when its topic was deleted, and whoever made the topic anew would begin there
+        (ConsumerManageProcessor#updateConsumerOffset).
+        """
         header = request.header(UpdateConsumerOffsetRequestHeader)
         refuse_group_of_store(header.consumer_group)
         self._served.group(header.consumer_group)
+        self._served.topic(header.topic)
         queue = header.topic, header.queue_id
         if request.command.is_oneway:
             self.commit_later(header.consumer_group, queue, header.commit_offset)
