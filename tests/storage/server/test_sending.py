@@ -81,6 +81,16 @@ def test_producers_with_an_old_route_still_send_when_a_topic_gets_fewer_write_qu
         assert send(cluster, server, "Orders", b"x", e=queue_id).code == ResponseCode.INVALID_PARAMETER
 
 
+@pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE])
+def test_a_batch_is_no_message_that_a_consumer_sends_again(cluster: Cluster, server: BrokerServer, code: int) -> None:
+    """SendMessageProcessor#sendBatchMessage. Its body was stored as that of one message."""
+    fields = {"a": "pg", "b": "%RETRY%cg", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0", "m": "true"}
+    entry = struct.pack(">iiiii1sh", 23, 0, 0, 0, 1, b"b", 0)
+    answer = cluster.client.call(server.address, RemotingCommand(code, fields, entry), 20_000)
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "%RETRY%cg" not in server.store.topics()
+
+
 def recall(cluster: Cluster, server: BrokerServer, handle: str, topic: str = "Orders") -> RemotingCommand:
     fields = {"topic": topic, "recallHandle": handle, "producerGroup": "pg"}
     return cluster.client.call(server.address, RemotingCommand(RequestCode.RECALL_MESSAGE, fields), 20_000)

@@ -69,11 +69,14 @@ class SendProcessor:
         """10, 310 and 320."""
         is_v1 = request.command.code == RequestCode.SEND_MESSAGE
         header = request.header(SendMessageRequestHeader if is_v1 else SendMessageRequestHeaderV2)
+        is_batch = bool(header.batch) or request.command.code == RequestCode.SEND_BATCH_MESSAGE
         if header.topic.startswith(RETRY_PREFIX):
+            if is_batch:  # SendMessageProcessor#sendBatchMessage
+                raise refusal(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group")
             return self._send_to_retry(request, header)
         topic = self._topic(header)
         queue_id, born, is_half = self._queue_id(header, topic), _host(request.peer.address), False
-        if header.batch or request.command.code == RequestCode.SEND_BATCH_MESSAGE:
+        if is_batch:
             result = self._served.broker.send_batch_body(
                 header.topic,
                 request.command.body,
