@@ -161,6 +161,7 @@ def _administration(parts: Parts) -> dict[int, Service]:
         RequestCode.GET_TOPIC_CONFIG: Service(admins.topic_config, admin),
         RequestCode.GET_ALL_TOPIC_CONFIG: Service(admins.topic_configs, admin),
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Service(admins.groups, admin),
+        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: Service(admins.group, admin),
         RequestCode.GET_CONSUME_STATS: Service(admins.consume_stats, admin),
         RequestCode.GET_CONSUMER_CONNECTION_LIST: Service(admins.consumer_connection, admin),
         RequestCode.GET_PRODUCER_CONNECTION_LIST: Service(admins.producer_connection, admin),

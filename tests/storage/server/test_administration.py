@@ -7,13 +7,20 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rmq_store import Message, Store
+from rmq_store import Message, Store, TopicConfig
+from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.client import ResponseCode
 from rmq_store.format.text.hashing import java_hash
 from rmq_store.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
-from rmq_store.protocol.bodies.groups import ConsumerStatusBody, ConsumeStats, ProducerConnection, SubscriptionData
+from rmq_store.protocol.bodies.groups import (
+    ConsumerStatusBody,
+    ConsumeStats,
+    ProducerConnection,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+)
 from rmq_store.protocol.bodies.routes import KVTable
-from rmq_store.protocol.bodies.topics import BrokerStatsData, QueryConsumeQueueResponseBody
+from rmq_store.protocol.bodies.topics import BrokerStatsData, QueryConsumeQueueResponseBody, TopicStatsTable
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import VERSION, LanguageCode, RemotingCommand
 from rmq_store.protocol.wire.request_codes import RequestCode
@@ -101,6 +108,25 @@ def test_a_topic_that_the_members_of_a_group_have_left_is_no_part_of_its_lag(
     join("c1", SubscriptionData(topic="Orders", sub_string="*", sub_version=1))
     assert progress(cluster, "cg") == {("Orders", 0): (2, 6), ("Orders", 1): (0, 0)}
     assert progress(cluster, "cg", "Old") == {}
+
+
+def test_queues_that_are_only_written_have_their_ends_too(cluster: Cluster, orders: Store) -> None:
+    """AdminBrokerProcessor#getTopicStatsInfo: their messages wait for more read queues."""
+    wide = TopicConfig("Wide", 1, 3)
+    orders.admin.update_topic("Wide", lambda _: wide, default=wide)
+    orders.send(Message("Wide", b"x", queue_id=2))
+    table = TopicStatsTable.decode(call(cluster, RequestCode.GET_TOPIC_STATS_INFO, topic="Wide").body).offset_table
+    assert {queue.queue_id: one.max_offset for queue, one in table.items()} == {0: 0, 1: 0, 2: 1}
+
+
+def test_one_group_is_asked_for_by_its_name(cluster: Cluster, orders: Store) -> None:
+    """AdminBrokerProcessor#getSubscriptionGroup, for getConsumerConfig of 5.x and for proxies."""
+    orders.create_group(SubscriptionGroup("cg", retry_max_times=3, consume_message_orderly=True))
+    answer = call(cluster, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="cg")
+    found = SubscriptionGroupConfig.decode(answer.body)
+    assert (found.group_name, found.retry_max_times, found.consume_message_orderly) == ("cg", 3, True)
+    absent = call(cluster, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="none")
+    assert absent.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST and "none" not in orders.groups()
 
 
 # -- settings and rates -----------------------------------------------------------------------------------------------

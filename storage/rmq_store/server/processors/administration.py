@@ -26,6 +26,7 @@ from rmq_store.protocol.wire.admin_headers import (
     GetConsumerConnectionListRequestHeader,
     GetConsumeStatsRequestHeader,
     GetProducerConnectionListRequestHeader,
+    GetSubscriptionGroupConfigRequestHeader,
     GetTopicConfigRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
 )
@@ -82,6 +83,14 @@ class AdministrationProcessor:
         table = {name: _group_of(group) for name, group in self._served.store.groups().items()}
         body = SubscriptionGroupTable(subscription_group_table=table, data_version=DataVersion())
         return request.answer(body=body.encode())
+
+    def group(self, request: Request) -> RemotingCommand:
+        """352, which mqadmin of 5.x asks for one group. MQBrokerError 26: there is none; a broker would make it."""
+        name = request.header(GetSubscriptionGroupConfigRequestHeader).group
+        found = self._served.store.groups().get(name)
+        if found is None:
+            raise refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker: {name}")
+        return request.answer(body=_group_of(found).encode())
 
     def consume_stats(self, request: Request) -> RemotingCommand:
         """208: each queue of the topics that the group has committed in, or of the one that is asked for. A queue

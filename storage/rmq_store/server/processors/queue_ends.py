@@ -56,11 +56,12 @@ class QueueEndsProcessor:
         return request.answer(header=GetEarliestMsgStoretimeResponseHeader(timestamp=time_ms))
 
     def topic_stats(self, request: Request) -> RemotingCommand:
-        """202."""
+        """202: the queues that are read or written (AdminBrokerProcessor#getTopicStatsInfo)."""
         topic = request.header(GetTopicStatsInfoRequestHeader).topic
-        self._served.topic(topic)
+        settings = self._served.topic(topic)
         table = {}
-        for queue_id, (first, last) in sorted(self._served.store.queue_ranges(topic).items()):
+        for queue_id in range(max(settings.read_queue_nums, settings.write_queue_nums)):
+            first, last = self._served.store.queue_range(topic, queue_id)
             time_ms = self._store_time(topic, queue_id, last - 1) if last > first else 0
             offsets = TopicOffset(min_offset=first, max_offset=last, last_update_timestamp=max(time_ms, 0))
             table[MessageQueue(topic, self._served.name, queue_id)] = offsets
