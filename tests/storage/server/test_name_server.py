@@ -15,6 +15,7 @@ from rmq_store.protocol.bodies import compressed_registration
 from rmq_store.protocol.bodies.routes import KVTable, TopicRouteData
 from rmq_store.protocol.bodies.topics import DataVersion
 from rmq_store.protocol.errors import RemotingCommandError, ResponseCode
+from rmq_store.protocol.wire.admin_headers import DeleteTopicFromNamesrvRequestHeader
 from rmq_store.protocol.wire.command import LanguageCode, RemotingCommand
 from rmq_store.protocol.wire.header_fields import RequestHeader, request
 from rmq_store.protocol.wire.name_server_headers import (
@@ -237,6 +238,24 @@ def test_a_java_broker_that_registers_a_changed_topic_keeps_its_others(
     assert register("New") == ["Bills", "New", "Orders", "SELF_TEST_TOPIC"]
     assert register("Orders") == ["Bills", "New", "Orders", "SELF_TEST_TOPIC"]
     assert register("SELF_TEST_TOPIC", "New") == ["New", "SELF_TEST_TOPIC"]
+
+
+def test_a_topic_is_deleted_in_one_cluster(server: BrokerServer, client: RemotingClient) -> None:
+    """RouteInfoManager#deleteTopic: mqadmin deleteTopic -c names the cluster, and others still have the topic."""
+    for cluster in ("c1", "c2"):
+        command = registration_of(compressed(["Orders 4 4 6 SINGLE_TAG"]))
+        command.ext_fields |= {"clusterName": cluster, "brokerName": cluster, "brokerAddr": f"192.0.2.1:{cluster[1]}"}
+        assert client.call(server.address, command).code == 0
+
+    def delete(cluster: str | None) -> set[str]:
+        ask_server = request(DeleteTopicFromNamesrvRequestHeader(topic="Orders", cluster_name=cluster))
+        assert client.call(server.address, ask_server).code == 0
+        route = server.routes.route("Orders")
+        return {one.broker_name for one in route.broker_datas} if route is not None else set()
+
+    assert delete("c3") == {"c1", "c2"}
+    assert delete("c1") == {"c2"}
+    assert delete(None) == set()
 
 
 def test_a_slave_is_told_where_it_copies_the_log_of_its_master(

@@ -63,8 +63,11 @@ class RouteProcessor:
         return request.answer(body=TopicList(topic_list=tuple(self._table.topics(cluster))).encode())
 
     def delete_topic(self, request: Request) -> RemotingCommand:
-        """216: a topic of brokers in other processes. One of this process is in the routes while its store has it."""
-        self._table.delete_topic(request.header(DeleteTopicFromNamesrvRequestHeader).topic)
+        """216: a topic of brokers in other processes, or of those in one cluster (RouteInfoManager#deleteTopic). One of
+        this process is in the routes while its store has it.
+        """
+        header = request.header(DeleteTopicFromNamesrvRequestHeader)
+        self._table.delete_topic(header.topic, header.cluster_name or None)
         return request.answer()
 
     def register(self, request: Request) -> RemotingCommand:

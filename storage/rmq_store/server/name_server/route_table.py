@@ -138,10 +138,14 @@ class RouteTable:
             if known is not None and broker_id in known.addresses and known.addresses[broker_id].address == address:
                 self._forget(broker_name, broker_id)
 
-    def delete_topic(self, topic: str) -> None:
-        """Forget a topic of all brokers that have registered; one that still has it brings it back."""
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Forget a topic of all brokers that have registered, or of those of a cluster; one that still has it brings it
+        back.
+        """
         with self._turn:
             for broker in self._brokers.values():
+                if cluster not in (None, broker.cluster):
+                    continue
                 broker.topics = {name: config for name, config in broker.topics.items() if name != topic}
 
     def disconnected(self, peer: Peer) -> None:
