@@ -24,7 +24,11 @@ _RECOVERY_S_MAX: Final = 3600
 # The separators of stored properties are among them.
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 
-# MessageConst.STRING_HASH_SET: properties that clients do not set themselves, and do not see.
+# MessageConst.STRING_HASH_SET: properties that clients do not set themselves, and do not see. The engine has no use
+# for these.
+_OF_CLIENTS: Final = frozenset(
+    ("TRACE_ON", "MSG_TYPE", "TTL", "ARRIVE_TIME", "EXTEND_UNIQ_INFO", "TRAN_PREPARED_QUEUE_OFFSET")
+)
 _SYSTEM_PROPERTIES: Final = frozenset(
     value
     for name, value in vars(names).items()

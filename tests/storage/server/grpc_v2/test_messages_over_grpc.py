@@ -194,6 +194,23 @@ def test_a_property_that_is_not_the_users_is_refused(
     assert server.store.log_range() == (0, 0)
 
 
+@pytest.mark.parametrize(
+    "name", ["TTL", "MSG_TYPE", "TRACE_ON", "ARRIVE_TIME", "EXTEND_UNIQ_INFO", "TRAN_PREPARED_QUEUE_OFFSET"]
+)
+def test_properties_of_clients_and_brokers_are_not_those_of_users(
+    server: BrokerServer, stub: Stub, name: str
+) -> None:
+    """MessageConst#STRING_HASH_SET: a request of producer.request over remoting has a TTL, for example."""
+    server.store.create_topic("Orders", 1)
+    stub.receive("cg", "Orders")  # the group begins at the end
+    server.store.send(Message("Orders", b"a", properties={name: "1", "own": "2"}))
+    [one] = stub.receive("cg", "Orders")[1]
+    assert dict(one.user_properties) == {"own": "2"}
+    message = {"topic": {"name": "Orders"}, "body": b"x", "user_properties": {name: "1"}}
+    answer = stub.call("SendMessage", messages=[message | {"system_properties": {"message_id": "1"}}])
+    assert answer.status.code == Code.ILLEGAL_MESSAGE_PROPERTY_KEY
+
+
 def test_a_body_of_the_wrong_size_is_refused(root: Path, small: StoreConfig) -> None:
     with BrokerServer(root, config=replace(small, max_message_size=1000), create=True, grpc_port=0) as server:
         stub = Stub(str(server.grpc_address))
