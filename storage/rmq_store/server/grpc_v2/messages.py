@@ -33,7 +33,7 @@ _SYSTEM_PROPERTIES: Final = frozenset(
     value
     for name, value in vars(names).items()
     if name.isupper() and isinstance(value, str) and not name.endswith("SEPARATOR")
-) | {"__BORNHOST", "BORN_HOST"}
+) | {"__BORNHOST", "BORN_HOST"} | _OF_CLIENTS
 _DELAYS: Final = (names.DELAY_TIME_LEVEL, names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS)
 _NOT_STORED: Final = {
     MessageType.LITE: "lite topics",

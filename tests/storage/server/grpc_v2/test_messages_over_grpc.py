@@ -197,9 +197,7 @@ def test_a_property_that_is_not_the_users_is_refused(
 @pytest.mark.parametrize(
     "name", ["TTL", "MSG_TYPE", "TRACE_ON", "ARRIVE_TIME", "EXTEND_UNIQ_INFO", "TRAN_PREPARED_QUEUE_OFFSET"]
 )
-def test_properties_of_clients_and_brokers_are_not_those_of_users(
-    server: BrokerServer, stub: Stub, name: str
-) -> None:
+def test_properties_of_clients_and_brokers_are_not_those_of_users(server: BrokerServer, stub: Stub, name: str) -> None:
     """MessageConst#STRING_HASH_SET: a request of producer.request over remoting has a TTL, for example."""
     server.store.create_topic("Orders", 1)
     stub.receive("cg", "Orders")  # the group begins at the end
