@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmq_store.protocol.bodies.routes import BrokerData
-from rmq_store.protocol.bodies.topics import TopicConfig
+from rmq_store.protocol.bodies.topics import DataVersion, TopicConfig
 from rmq_store.protocol.errors import MQBrokerError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.server.name_server import route_table
@@ -47,6 +47,18 @@ def test_a_route_has_all_brokers_of_a_topic_and_their_queues() -> None:
     assert table.route("Bills") is None
     assert table.topics() == ["Orders"] and table.topics("c2") == []
     assert table.clusters().cluster_addr_table == {"c1": ("broker-a", "broker-b", "broker-c")}
+
+
+def test_a_broker_whose_first_registration_lacks_topics_is_asked_for_all() -> None:
+    """RouteInfoManager#registerBroker refuses it; a broker with forceRegister=false asks for the version (322) only."""
+    table, version = RouteTable(), DataVersion(counter=7)
+    table.register(broker(), 0, "h:1", TOPICS, version=version, is_whole=False)
+    assert table.seen("broker-a", 0, "h:1", version) is None
+    table.register(broker(), 0, "h:1", TOPICS, version=version)
+    assert table.seen("broker-a", 0, "h:1", version) == version
+    newer = DataVersion(counter=8)
+    table.register(broker(), 0, "h:1", {}, version=newer, is_whole=False)
+    assert table.seen("broker-a", 0, "h:1", newer) == newer and table.topics() == ["Orders"]
 
 
 def test_a_slave_is_told_its_master_and_becomes_one_under_the_same_address() -> None:

@@ -96,8 +96,10 @@ class RouteTable:
         kept = {name: _routed(name, config) for name, config in topics.items()}
         with self._turn:
             before = self._brokers.get(broker.broker_name)
-            if before is not None and not is_whole:
-                kept = {**before.topics, **kept}
+            if not is_whole:
+                if before is None or broker_id not in before.addresses:
+                    version = None  # its other topics are not known: it is asked for all of them (`seen`)
+                kept = {**(before.topics if before is not None else {}), **kept}
             self._check_room(broker.broker_name, broker_id, len(kept))
             known = self._brokers.setdefault(broker.broker_name, _Broker(broker.cluster))
             known.cluster = broker.cluster
