@@ -132,7 +132,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "retry.send_back_all": {"group": "g", "rows": NO_FAILED,
                             "max_reconsume_times": 3, "key": "k", "value": 1, "reconsume_times": None},
     "retry.send_to_retry": {"group": "g", "message": Message("T", b"x"), "reconsume_times": 0,
-                            "max_reconsume_times": 3, "n_plus_one": True, "sys_flag": 1},
+                            "max_reconsume_times": 3, "n_plus_one": True, "delay_level": 2, "sys_flag": 1},
     "retry.set_max_reconsume_times": {"group": "g", "times": 3},
     "retry.prepare": {"group": "g", "max_reconsume_times": 3},
     "retry.make_topics": {"files": []},

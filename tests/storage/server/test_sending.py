@@ -42,6 +42,33 @@ def test_a_compressed_body_stays_readable_and_names_its_sender(
     assert stored.born_host.address == bytes((127, 0, 0, 1)) and stored.born_host.port > 0
 
 
+@pytest.mark.parametrize(
+    ("properties", "place"),
+    [
+        ("", ("%RETRY%cg", 0)),
+        ("DELAY\x010\x02", ("%RETRY%cg", 0)),
+        ("DELAY\x015\x02", ("SCHEDULE_TOPIC_XXXX", 4)),
+        ("DELAY\x0199\x02", ("SCHEDULE_TOPIC_XXXX", 17)),
+    ],
+)
+def test_a_message_for_a_retry_topic_waits_as_long_as_its_client_says(
+    cluster: Cluster, server: BrokerServer, properties: str, place: tuple[str, int]
+) -> None:
+    """Consumers set DELAY (DefaultMQPushConsumerImpl#sendMessageBack); a dead letter that is sent on has none."""
+    answer = send(cluster, server, "%RETRY%cg", b"again", i=properties, j="0", l="1")
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    stored = server.store.message_at(int(answer.ext_fields["msgId"][16:], 16))
+    assert (stored.topic, stored.queue_id) == place
+    assert ("REAL_TOPIC" in stored.properties) == (place[0] != "%RETRY%cg")
+
+
+def test_a_batch_for_a_retry_topic_is_refused(cluster: Cluster, server: BrokerServer) -> None:
+    """Its body would be one message (SendMessageProcessor#sendBatchMessage)."""
+    answer = send(cluster, server, "%RETRY%cg", b"two bodies", m="true")
+    assert (answer.code, answer.remark) == (13, "batch request does not support retry group %RETRY%cg")
+    assert server.store.find_topic("%RETRY%cg") is None
+
+
 @pytest.mark.parametrize("topic", ["RMQ_SYS_TRACE_TOPIC", "BenchmarkTest"])
 def test_the_system_topics_of_clients_take_sends(cluster: Cluster, server: BrokerServer, topic: str) -> None:
     """Where a Java client's trace dispatcher sends to, with the settings of TBW102 while there is no route."""

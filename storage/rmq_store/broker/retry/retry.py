@@ -191,6 +191,7 @@ class Retry:
         max_reconsume_times: int | None = None,
         *,
         n_plus_one: bool = True,
+        delay_level: int | None = None,
         sys_flag: int = 0,
         born_host: Host | None = None,
     ) -> SentBack:
@@ -200,7 +201,8 @@ class Retry:
 
         `reconsume_times`: with `n_plus_one` the number of the reported failure, as clients from 5.1.1 on send it; above
         the maximum the message becomes a dead letter. Otherwise the number of retries so far; at the maximum the
-        message becomes a dead letter. A dead letter is never delayed. Durable as `Store.send`.
+        message becomes a dead letter. A dead letter is never delayed. `delay_level`: the level that the client asks
+        for, 0 for no delay; None: the level of the retry. Durable as `Store.send`.
 
         Raises:
             ResponseError: 26, no such group and none is made; 16, the topic may not be written; 13, the body or the
@@ -214,7 +216,9 @@ class Retry:
         maximum = settings.retry_max_times if max_reconsume_times is None else max_reconsume_times
         if not isinstance(message.body, bytes) or len(message.body) > self._config.max_message_size:
             raise ResponseError(MESSAGE_ILLEGAL, f"no body, or one of more than {self._config.max_message_size} bytes")
-        hop = resent_hop(group, reconsume_times, maximum, self._log.delay_levels_ms, n_plus_one=n_plus_one)
+        hop = resent_hop(
+            group, reconsume_times, maximum, self._log.delay_levels_ms, n_plus_one=n_plus_one, delay_level=delay_level
+        )
         if hop.is_dead:
             self._group_topics.make_dlq(group)
             queue_id = 0

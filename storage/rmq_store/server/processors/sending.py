@@ -10,11 +10,13 @@ from functools import lru_cache
 from typing import Final, TypeAlias
 
 from rmq_store.broker.metadata.topics import TopicConfig
+from rmq_store.broker.rules.delay import delay_level_of
 from rmq_store.errors import UsageError
 from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS, TRANSACTION_MASK
 from rmq_store.format.frames.message import Message
 from rmq_store.format.properties.property_string import (
     CLUSTER,
+    DELAY_TIME_LEVEL,
     REPLY_TO_CLIENT,
     RETRY_TOPIC,
     TRANSACTION_PREPARED,
@@ -128,7 +130,9 @@ class SendProcessor:
         return request.answer(header=RecallMessageResponseHeader(msg_id=recalled))
 
     def _send_to_retry(self, request: Request, header: SendMessageRequestHeader) -> RemotingCommand:
-        """SEND_MESSAGE to `%RETRY%group` (handleRetryAndDLQ)."""
+        """SEND_MESSAGE to `%RETRY%group` (handleRetryAndDLQ). The message's own DELAY counts: a client that retries sets
+        it, one that sends a dead letter on does not.
+        """
         properties = parse_properties((header.properties or "").encode())
         original = properties.get(RETRY_TOPIC, header.topic)
         sent = self._served.store.retry.send_to_retry(
@@ -137,6 +141,7 @@ class SendProcessor:
             header.reconsume_times or 0,
             header.max_reconsume_times,
             n_plus_one=request.command.version >= _N_PLUS_ONE_VERSION,
+            delay_level=delay_level_of(properties.get(DELAY_TIME_LEVEL)),
             sys_flag=header.sys_flag & COMPRESSION_FLAGS,
             born_host=_host(request.peer.address),
         )
