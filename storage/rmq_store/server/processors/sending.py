@@ -130,8 +130,8 @@ class SendProcessor:
         return request.answer(header=RecallMessageResponseHeader(msg_id=recalled))
 
     def _send_to_retry(self, request: Request, header: SendMessageRequestHeader) -> RemotingCommand:
-        """SEND_MESSAGE to `%RETRY%group` (handleRetryAndDLQ). The message's own DELAY counts: a client that retries sets
-        it, one that sends a dead letter on does not.
+        """SEND_MESSAGE to `%RETRY%group` (handleRetryAndDLQ). The message's own DELAY counts: a client that retries
+        sets it, one that sends a dead letter on does not.
         """
         properties = parse_properties((header.properties or "").encode())
         original = properties.get(RETRY_TOPIC, header.topic)
