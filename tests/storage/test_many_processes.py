@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def start(*arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.timeout(100)
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize("messages_each", [20_000, pytest.param(50_000, marks=pytest.mark.slow)])
 def test_four_writers_and_two_readers_share_a_store_and_readers_see_whole_appends_only(
     scratch: Path, messages_each: int
@@ -39,9 +40,12 @@ def test_four_writers_and_two_readers_share_a_store_and_readers_see_whole_append
     with Store.open(root, create=True, config=config) as store:
         store.create_topic(TOPIC, queue_count=QUEUES)
     workers = [start("watch", root, mode, total) for mode in ("read-only", "writable")]
+    ready_s = time.monotonic() + 60
+    while len(list(scratch.glob("ready-*"))) < len(workers) and time.monotonic() < ready_s:
+        time.sleep(0.02)
     workers += [start("write", root, number, messages_each) for number in range(WRITERS)]
     try:
-        answers = [worker.communicate(timeout=90) for worker in workers]
+        answers = [worker.communicate(timeout=130) for worker in workers]
     finally:
         for worker in workers:
             worker.kill()

@@ -152,6 +152,11 @@ def test_ten_thousand_of_twenty_thousand_pulls_wake_up_at_once(
     assert [one for one, _ in woken] == ones[::2] and holds._count == 10_000
 
 
+def offsets_held(server: BrokerServer) -> list[int]:
+    with server._holds._turn:
+        return [one.offset for ones in server._holds._held.values() for one in ones]
+
+
 def test_messages_that_do_not_match_keep_a_pull_waiting_behind_them(server: BrokerServer, cluster: Cluster) -> None:
     server.store.create_topic("Orders", 1)
     answers: list[RemotingCommand] = []
@@ -165,14 +170,10 @@ def test_messages_that_do_not_match_keep_a_pull_waiting_behind_them(server: Brok
         eventually(lambda: server._holds._count == 1)
         return thread
 
-    def offsets_held() -> list[int]:
-        with server._holds._turn:
-            return [one.offset for ones in server._holds._held.values() for one in ones]
-
     waits = pull(50_000)
     for number in range(3):
         server.store.send(Message("Orders", b"%d" % number, tags="B", queue_id=0))
-    eventually(lambda: offsets_held() == [3])
+    eventually(lambda: offsets_held(server) == [3])
     assert answers == []
     server.store.send(Message("Orders", b"here", tags="A", queue_id=0))
     waits.join(PATIENCE_S)
@@ -183,20 +184,23 @@ def test_messages_that_do_not_match_keep_a_pull_waiting_behind_them(server: Brok
 
 
 def test_a_pull_that_only_skipped_messages_is_answered_with_where_to_go_on(
-    server: BrokerServer, cluster: Cluster
+    server: BrokerServer, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.store.create_topic("Orders", 1)
     answers: list[RemotingCommand] = []
-    asked = request(header(tags="A", patience_ms=2000))
+    ends, is_over = HeldPull.until_s, threading.Event()
+    monkeypatch.setattr(HeldPull, "until_s", property(lambda one: ends.__get__(one) - 50 * is_over.is_set()))
+    asked = request(header(tags="A", patience_ms=50_000))
     waits = threading.Thread(target=lambda: answers.append(cluster.client.call(server.address, asked, 60_000)))
-    started_s = time.monotonic()
     waits.start()
     eventually(lambda: server._holds._count == 1)
     server.store.send(Message("Orders", b"x", tags="B", queue_id=0))
+    eventually(lambda: offsets_held(server) == [1])
+    assert answers == []
+    is_over.set()
     waits.join(PATIENCE_S)
     [found] = answers
     assert found.code == ResponseCode.PULL_RETRY_IMMEDIATELY
-    assert time.monotonic() - started_s >= 2
     assert PullMessageResponseHeader.from_ext(found.ext_fields).next_begin_offset == 1
 
 

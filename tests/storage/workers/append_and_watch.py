@@ -2,7 +2,8 @@
 `come-and-go <store> <number> <visits>`, `look-in <store> <visits>`.
 
 Every append carries an id and how many messages it has: `b-<writer>-<n>-<size>` for batches, which put equally many
-messages into each of the four queues, and `s-<writer>-<n>-1` for single messages.
+messages into each of the four queues, and `s-<writer>-<n>-1` for single messages. `watch` makes a file `ready-<mode>`
+beside the store when it has looked once.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import itertools
 import random
 import sys
 import time
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -18,7 +20,7 @@ from rmq_store import Message, Store
 
 TOPIC = "Crowd"
 QUEUES = 4
-DEADLINE_S = 55
+DEADLINE_S = 120
 
 
 def write(path: str, writer: int, messages: int) -> None:
@@ -103,9 +105,11 @@ class Watcher:
 def watch(path: str, mode: str, messages: int) -> None:
     deadline_s = time.monotonic() + DEADLINE_S
     chance = random.Random(messages)
-    looks = seen = 0
+    looks = 0
     with Store.open(path, read_only=mode == "read-only") as store:
         watcher = Watcher(store)
+        seen = watcher.look(list(range(QUEUES)))
+        Path(path).with_name(f"ready-{mode}").touch()
         while seen < messages:
             assert time.monotonic() < deadline_s, f"{seen} of {messages} messages in time"
             new = watcher.look(chance.sample(range(QUEUES), QUEUES))

@@ -26,15 +26,21 @@ def body(popped: Popped) -> str:
 
 
 def share(path: str) -> None:
-    """Receive and acknowledge until nothing is left; say what it was."""
+    """Receive and acknowledge until nothing is left; say what it was. Waits for a word before the first receive, and
+    with its first messages in hand.
+    """
     mine = []
     with Store.open(path) as store:
         print("ready", flush=True)  # noqa: T201
         sys.stdin.readline()
-        while popped := store.pop.receive(GROUP, TOPIC, 7, HIDDEN_MS):
+        popped = store.pop.receive(GROUP, TOPIC, 7, HIDDEN_MS)
+        print("received", flush=True)  # noqa: T201
+        sys.stdin.readline()
+        while popped:
             for one in popped:
                 mine.append([body(one), one.delivery_attempt])
                 store.pop.ack(GROUP, TOPIC, one.receipt_handle)
+            popped = store.pop.receive(GROUP, TOPIC, 7, HIDDEN_MS)
     print(json.dumps(mine))  # noqa: T201 - the answer to the test
 
 

@@ -60,18 +60,19 @@ def test_members_of_a_group_share_its_messages(shared: tuple[Store, ClockFile]) 
     for name in names:
         store.send(Message("T", name.encode()))
     members = [start("share", str(store.path)) for _ in range(3)]
-    for member in members:
-        assert member.stdout is not None
-        assert member.stdout.readline() == "ready\n"
-    for member in members:
-        assert member.stdin is not None
-        member.stdin.write("go\n")
-        member.stdin.flush()
+    for word in ("ready\n", "received\n"):
+        for member in members:
+            assert member.stdout is not None
+            assert member.stdout.readline() == word
+        for member in members:
+            assert member.stdin is not None
+            member.stdin.write("go\n")
+            member.stdin.flush()
     found = [json.loads(answer(member)) for member in members]
     assert [member.returncode for member in members] == [0, 0, 0]
     everything = [tuple(pair) for mine in found for pair in mine]
     assert sorted(everything) == sorted((name, 1) for name in names), "each to one member, once"
-    assert sum(bool(mine) for mine in found) > 1, "nobody had it all: they were there at the same time"
+    assert all(found), "nobody had it all: they were there at the same time"
     assert store.pop.receive("g", "T", 32, 1000) == []
 
 
