@@ -162,7 +162,10 @@ class Administration:
         used = {topic for offsets in self._offsets.all().values() for topic, _ in offsets}
         used.update(topic for _, topic in self._pops())
         gone = sorted(topic for topic in used if not self._topics.has(topic))
-        return self._deletion([topic for topic in gone if self._unlisted.get(topic) is None])
+        gone = [topic for topic in gone if self._unlisted.get(topic) is None]
+        while (deletion := self._deletion(gone)).topics:  # made meanwhile: they are in use
+            gone = [topic for topic in gone if topic not in deletion.topics]
+        return deletion
 
     def clean_unused_topics(self) -> Deletion:
         """Delete entries of groups about topics that no longer exist; durable on return. Raises as `delete_topic`."""

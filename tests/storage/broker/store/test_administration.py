@@ -24,6 +24,8 @@ from rmq_store import (
     UsageError,
 )
 from rmq_store.broker.pop import pop_journal
+from rmq_store.broker.store.administration import Deletion
+from rmq_store.broker.store.unlisted_topics import UnlistedTopics
 from rmq_store.files import durable
 from rmq_store.format.tables.config_json import loads
 from rmq_store.verify import verify_store
@@ -227,6 +229,32 @@ def test_what_a_deletion_that_died_has_left_goes_with_its_repetition_and_with_a_
         assert store.admin.plan_cleaning() == store.admin.clean_unused_topics()
         assert store.committed_offsets("g") == {}
         assert not store.admin.plan_cleaning()
+
+
+def test_a_cleaning_leaves_a_topic_alone_that_is_made_while_it_looks(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread makes a topic again, and its group commits, when the cleaning has seen that the topic is gone."""
+    real = UnlistedTopics.get
+    for topic in ("T", "U"):
+        store.create_topic(topic, queue_count=1)
+        send(store, topic, 2)
+    store.admin.delete_topic("T")
+    store.commit_offsets("g", {("T", 0): 1})
+    store.admin.delete_topic("U")
+    store.commit_offsets("g", {("U", 0): 1})
+
+    def made_meanwhile(self: UnlistedTopics, name: str) -> TopicConfig | None:
+        found = real(self, name)
+        if name == "T" and name not in store.topics():
+            store.create_topic("T", queue_count=1)
+            store.commit_offsets("g", {("T", 0): 2})
+        return found
+
+    monkeypatch.setattr(UnlistedTopics, "get", made_meanwhile)
+    assert store.admin.clean_unused_topics() == Deletion(offsets=(("g", ("U",)),))
+    assert "T" in store.topics()
+    assert store.committed_offsets("g") == {("T", 0): 2}
 
 
 def test_a_read_only_store_says_what_would_go_and_changes_nothing(
