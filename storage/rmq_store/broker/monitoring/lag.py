@@ -82,7 +82,8 @@ def _warn(text: str) -> None:
 
 
 class LagReader:
-    """A snapshot of a store: the ranges of a topic's queues are read once, however many groups read the topic.
+    """A snapshot of a store: the ranges of a topic's queues are read once, however many groups read the topic. They
+    are read again if a group has an offset beyond them.
 
     With `last_timestamps=False` those of all queues are 0, which saves a third of the work.
     """
@@ -113,6 +114,8 @@ class LagReader:
         queues: list[QueueLag] = []
         for topic in sorted({topic for topic, _ in committed}):
             given_out = read_state(store.path / "pyrmq" / "pop" / group / topic).positions
+            if any(committed.get((topic, queue_id), 0) > end for queue_id, (_, end) in self.ranges(topic).items()):
+                del self._ranges[topic]  # read for a group before, and older than this group's offsets
             for queue_id, found in sorted(self.ranges(topic).items()):
                 position = given_out.get(queue_id)
                 next_offset = position.next_offset if position is not None else 0

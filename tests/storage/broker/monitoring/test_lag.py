@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,25 @@ def test_an_offset_beyond_the_end_is_a_negative_diff_as_mqadmin_shows_it(store: 
     store.commit_offsets("G", {("Orders", 0): 9})
     (queue, _) = group_lag(store, "G").queues
     assert (queue.diff, queue.lag_ms, queue.last_timestamp_ms) == (-4, 0, 0)
+
+
+def test_a_group_that_consumes_between_the_looks_at_two_groups_is_not_beyond_the_end(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Store.committed_offsets
+    for group in ("G", "H"):
+        store.commit_offsets(group, {("Orders", 0): 5})
+
+    def consumed_meanwhile(self: Store, group: str) -> Mapping[tuple[str, int], int]:
+        if group == "H":
+            store.send(Message("Orders", b"new", queue_id=0))
+            store.commit_offsets("H", {("Orders", 0): 6})
+        return real(self, group)
+
+    monkeypatch.setattr(Store, "committed_offsets", consumed_meanwhile)
+    (behind, _), (at_end, _) = (lag.queues for lag in all_lags(store))
+    assert (behind.broker_offset, behind.diff) == (5, 0)
+    assert (at_end.broker_offset, at_end.consumer_offset, at_end.diff) == (6, 6, 0)
 
 
 def test_what_pops_gave_out_is_in_flight_until_it_is_acknowledged(store: Store, clock: Clock) -> None:
