@@ -332,6 +332,18 @@ def test_the_server_divides_queues_or_gives_all_to_members_that_pop(
     assert assigned(cluster, server, "two") == {(1, "PULL")}
 
 
+@pytest.mark.parametrize(("topic", "has_member"), [("Missing", True), ("Orders", False)])
+def test_a_consumer_keeps_its_queues_while_its_topic_or_its_group_is_unknown(
+    cluster: Cluster, server: BrokerServer, orders: Store, topic: str, has_member: bool
+) -> None:
+    """QueryAssignmentProcessor#doLoadBalance: no list at all. Java's consumer would act on an error or an empty one."""
+    if has_member:
+        groups.heartbeat(cluster, HeartbeatData(client_id="c1", consumer_data_set=(ConsumerData(group_name="cg"),)))
+    body = QueryAssignmentRequestBody(topic=topic, consumer_group="cg", client_id="c1").encode()
+    answer = cluster.client.call(server.address, request(QueryAssignmentRequestHeader(), body), 20_000)
+    assert (answer.code, answer.body) == (ResponseCode.SUCCESS, b"{}")
+
+
 def test_a_mode_that_cannot_be_set_is_refused(cluster: Cluster, server: BrokerServer, orders: Store) -> None:
     assert set_mode(cluster, server, "POP") == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     orders.create_group(SubscriptionGroup("cg"))

@@ -32,6 +32,7 @@ from rmq_store.server.requests.request import Request, refusal
 PULL: Final = "PULL"
 POP: Final = "POP"
 _BROADCASTING: Final = "BROADCASTING"
+_NOTHING_SAID: Final = b"{}"
 
 
 def _strategies() -> dict[str, AllocateMessageQueueStrategy]:
@@ -53,11 +54,18 @@ class Assignments:
         self._modes: dict[tuple[str, str], str] = {}
 
     def query(self, request: Request) -> RemotingCommand:
-        """400: the queues of one member. In the mode POP it is queue -1: each member receives from all queues."""
+        """400: the queues of one member. In the mode POP it is queue -1: each member receives from all queues.
+
+        Of a topic that does not exist, or a group without members, nothing is said: the consumer keeps what it has, and
+        asks again. After an error one of 5.0 to 5.2 would divide the topic's queues itself for ever
+        (RebalanceImpl#tryQueryAssignment), and after an empty list it would give up its queues.
+        """
         asked = QueryAssignmentRequestBody.decode(request.command.body)
         with self._turn:
             mode = self._modes.get((asked.topic, asked.consumer_group), PULL)
         queues = [MessageQueue(asked.topic, self._served.name, ANY_QUEUE)] if mode == POP else self._queues(asked)
+        if queues is None:
+            return request.answer(body=_NOTHING_SAID)
         found = tuple(MessageQueueAssignment(message_queue=queue, mode=mode) for queue in queues)
         return request.answer(body=QueryAssignmentResponseBody(message_queue_assignments=found).encode())
 
@@ -83,8 +91,10 @@ class Assignments:
             self._modes[asked.topic, asked.consumer_group] = asked.mode
         return request.answer()
 
-    def _queues(self, asked: QueryAssignmentRequestBody) -> list[MessageQueue]:
-        topic = self._served.topic(asked.topic)
+    def _queues(self, asked: QueryAssignmentRequestBody) -> list[MessageQueue] | None:
+        topic = self._served.store.find_topic(asked.topic)
+        if topic is None:
+            return None
         queues = [MessageQueue(asked.topic, self._served.name, number) for number in range(topic.read_queue_nums)]
         if asked.message_model == _BROADCASTING:
             return queues
@@ -92,6 +102,8 @@ class Assignments:
         if strategy is None:
             raise refusal(ResponseCode.INVALID_PARAMETER, f"strategyName[{asked.strategy_name}] is not known here")
         ids = sorted(self._served.broker.consumer_ids(asked.consumer_group))
-        if not queues or not ids:
+        if not ids:
+            return None
+        if not queues:
             return []
         return strategy.allocate(asked.consumer_group, asked.client_id, queues, ids)
