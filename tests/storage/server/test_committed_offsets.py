@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmq_store import Store, StoreConfig
+from rmq_store import Message, Store, StoreConfig
 from rmq_store.broker.processor.local_broker import LocalBroker
 from rmq_store.errors import StoreError, StoreFailedError, StoreLockedError, UsageError
 from rmq_store.protocol.errors import MQBrokerError
@@ -48,6 +48,21 @@ def offsets(store: Store) -> CommittedOffsets:
 def update(queue_id: int, offset: int, *, topic: str = "Orders", flag: int = 0, group: str = "cg") -> Request:
     fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id), "commitOffset": str(offset)}
     return Request(RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, fields, flag=flag), Peer())
+
+
+def test_who_wants_no_zero_learns_that_a_group_has_not_begun(store: Store, offsets: CommittedOffsets) -> None:
+    """ConsumerManageProcessor#queryConsumerOffset. Spark's group offsets and `rmq -n` ask this way."""
+    store.send(Message("Orders", b"x", queue_id=0))
+    fields = {"consumerGroup": "cg", "topic": "Orders", "queueId": "0"}
+    ask = Request(RemotingCommand(RequestCode.QUERY_CONSUMER_OFFSET, fields), Peer())
+    fields = fields | {"setZeroIfNotFound": "false"}
+    ask_exactly = Request(RemotingCommand(RequestCode.QUERY_CONSUMER_OFFSET, fields), Peer())
+    assert offsets.query(ask).ext_fields["offset"] == "0"
+    with pytest.raises(MQBrokerError) as caught:
+        offsets.query(ask_exactly)
+    assert caught.value.response_code == 22
+    offsets.update(update(0, 0))
+    assert offsets.query(ask_exactly).ext_fields["offset"] == "0"
 
 
 @pytest.mark.parametrize("flag", [0, ONEWAY_FLAG])

@@ -40,15 +40,18 @@ class CommittedOffsets:
         self._writing = threading.Lock()
 
     def query(self, request: Request) -> RemotingCommand:
-        """14. MQBrokerError 22: the group has no offset. On a young queue 0 stands for none, unless the client wants to
-        know (setZeroIfNotFound=false).
+        """14. Who asks with `setZeroIfNotFound=false` wants to know what was committed: nobody says 0 to it for a group
+        that has not begun (ConsumerManageProcessor#queryConsumerOffset). MQBrokerError 22: there is no offset.
         """
         header = request.header(QueryConsumerOffsetRequestHeader)
         self.write()
-        queue = MessageQueue(header.topic, self._served.name, header.queue_id)
+        offset: int | None
         if header.set_zero_if_not_found is False:
-            offset = self._served.store.committed_offsets(header.consumer_group).get((queue.topic, queue.queue_id))
+            place = header.topic, header.queue_id
+            stored = self._served.store.committed_offsets(header.consumer_group).get(place, -1)
+            offset = stored if stored >= 0 else None
         else:
+            queue = MessageQueue(header.topic, self._served.name, header.queue_id)
             offset = self._served.broker.query_consumer_offset(header.consumer_group, queue)
         if offset is None:
             remark = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
