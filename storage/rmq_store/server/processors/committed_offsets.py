@@ -40,8 +40,8 @@ class CommittedOffsets:
         self._writing = threading.Lock()
 
     def query(self, request: Request) -> RemotingCommand:
-        """14. Who asks with `setZeroIfNotFound=false` wants to know what was committed: nobody says 0 to it for a group
-        that has not begun (ConsumerManageProcessor#queryConsumerOffset). MQBrokerError 22: there is no offset.
+        """14. With `setZeroIfNotFound=false` only what was committed counts, and a group that has not begun gets no 0
+        (ConsumerManageProcessor#queryConsumerOffset). MQBrokerError 22: there is no offset.
         """
         header = request.header(QueryConsumerOffsetRequestHeader)
         self.write()
