@@ -150,3 +150,10 @@ def test_no_offset_is_not_shown_or_saved_as_the_offset_0(ask: Ask, server: Broke
     cloned = ask("cloneGroupOffset -s part -d copy -t Orders --yes")
     assert cloned.stderr == "Orders rmq-embedded queue 1: no offset -> 1\n"
     assert server.store.committed_offsets("copy") == {("Orders", 1): 1}
+
+
+def test_many_messages_for_no_topic_say_how_to_make_it(ask: Ask, scratch: Path) -> None:
+    (scratch / "lines").write_text("a\n", encoding="utf-8")
+    done = ask(f"send Missing --lines {scratch}/lines")
+    made = "--lines and --jsonl make none; `rmq updateTopic -t Missing` does"
+    assert (done.exit_code, done.stderr) == (2, f"rmq: no topic 'Missing' in the cluster: {made}\n")

@@ -9,7 +9,7 @@ import click
 
 from rmq_store.cli.messages.send import message_options, send_lines, template_of, write_result
 from rmq_store.cli.target.cluster_target import ClusterCommand, ClusterTarget, cluster_options
-from rmq_store.errors import UsageError
+from rmq_store.errors import UnknownTopicError, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,6 +76,11 @@ def _send_many(
     queue_name: str | None,
     as_json: bool,
 ) -> None:
+    if cluster.route(template.topic) is None:
+        shown = template.topic[:255]
+        raise UnknownTopicError(
+            f"no topic {shown!r} in the cluster: --lines and --jsonl make none; `rmq updateTopic -t {shown}` does"
+        )
     queue = None if queue_name is None else _queue(cluster, template.topic, queue_name)
 
     def append(rows: pa.RecordBatch) -> None:

@@ -73,7 +73,10 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
         "A history for each broker that has copies; --uniq-key needs -t, rollbacks are not looked for, no --archive",
     ),
     "tail": differs("cluster.tail:tail", f"{_BROKERS}; {_ORDER}. -n with an address is the cluster"),
-    "send": differs("cluster.send:send", f"{_BROKERS}; a send whose answer is lost is repeated: at least once"),
+    "send": differs(
+        "cluster.send:send",
+        f"{_BROKERS}; an empty body is refused, and a send whose answer is lost is repeated: at least once",
+    ),
     "consume": differs("cluster.consume:consume", f"{_BROKERS}; --until-empty waits two seconds for more messages"),
     "groups": differs("cluster.groups:groups", f"{_BROKERS}; {_WAITING}; filters are not shown"),
     "lag": differs("cluster.lag:lag", f"{_BROKERS}; {_WAITING}; of a queue with a lag one message is read"),
@@ -159,7 +162,8 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     ),
     "sendMessage": differs(
         "cluster_mqadmin.message_flow:send_message",
-        "-i needs -b; the broker makes a missing topic, if brokers allow that; -m of mqadmin is ignored",
+        "-i needs -b; an empty body is refused; the broker makes a missing topic, if brokers allow that; "
+        "-m of mqadmin is ignored",
     ),
     "consumeMessage": differs("cluster_mqadmin.message_flow:consume_message", "-i needs -b, as with mqadmin"),
     "queryMsgTraceById": same("cluster_mqadmin.message:query_msg_trace_by_id"),

@@ -101,6 +101,8 @@ class MessagePreparer:
             raise MessageIllegalError(
                 f"the body has {len(message.body)} bytes, more than max_message_size={self._config.max_message_size}"
             )
+        if not -(1 << 31) <= message.flag < 1 << 31:
+            raise MessageIllegalError(f"flag={message.flag} is no 32-bit integer")
         _encoded_properties(message)
 
     def with_unique_key(self, message: Message, now_ms: int) -> Message:

@@ -370,7 +370,9 @@ def _fixed_queue(queues: Sequence[MessageQueue], message: Message, wish: _Wish) 
         return select_message_queue_by_hash(queues, message, message.sharding_key)
     if message.queue_id is not None:
         named = [queue for queue in queues if queue.queue_id == message.queue_id]
-        if len(named) != 1:
+        if not named:
+            raise MessageIllegalError(f"no broker has queue {message.queue_id} of topic {message.topic!r}", -1)
+        if len(named) > 1:
             raise MessageIllegalError(
                 f"{len(named)} brokers have queue {message.queue_id} of topic {message.topic!r}: give queue=", -1
             )

@@ -61,6 +61,14 @@ def test_the_group_travels_with_each_request_and_queues_can_be_asked_for(cluster
     assert len(producer.fetch_publish_message_queues("New")) == 9
 
 
+@pytest.mark.parametrize("flag", [1 << 31, -(1 << 31) - 1])
+def test_a_flag_beyond_32_bits_is_refused_before_a_broker_is_asked(cluster: FakeBackend, made: Made, flag: int) -> None:
+    """A broker would call it a malformed request, and be asked three times."""
+    with pytest.raises(MessageIllegalError, match=f"flag={flag} is no 32-bit integer"):
+        made(cluster).send(Message("T", b"x", flag=flag))
+    assert cluster.sent == []
+
+
 ERRORS = [
     RemotingError("x"),
     RemotingConnectError("x"),
