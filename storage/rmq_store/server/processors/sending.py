@@ -74,7 +74,8 @@ class SendProcessor:
         is_batch = bool(header.batch) or request.command.code == RequestCode.SEND_BATCH_MESSAGE
         if header.topic.startswith(RETRY_PREFIX):
             if is_batch:  # SendMessageProcessor#sendBatchMessage
-                raise refusal(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group")
+                remark = f"batch request does not support retry group {header.topic}"
+                raise refusal(ResponseCode.MESSAGE_ILLEGAL, remark)
             return self._send_to_retry(request, header)
         topic = self._topic(header)
         queue_id, born, is_half = self._queue_id(header, topic), _host(request.peer.address), False
