@@ -222,5 +222,5 @@ def test_what_a_member_or_producer_asks_is_no_change() -> None:
 def test_a_request_about_a_topic_or_a_group_needs_a_right_for_it() -> None:
     """Only figures and names are for every user: no field of a topic or group is forgotten by mistake."""
     free = {int(code) for code, row in RIGHTS.items() if not row.needs}
-    assert free == {21, 28, 101, 105, 106, 201, 206, 219, 224, 315, 351, 352}
+    assert free == {21, 28, 101, 105, 106, 201, 206, 219, 224, 304, 305, 315, 351, 352}
     assert not any(request.receiver is Receiver.CLIENT for code, request in REQUESTS.items() if int(code) in free)

@@ -19,7 +19,7 @@ from rmq_store.protocol.bodies.groups import (
     SubscriptionData,
     SubscriptionGroupConfig,
 )
-from rmq_store.protocol.bodies.routes import KVTable
+from rmq_store.protocol.bodies.routes import KVTable, TopicList
 from rmq_store.protocol.bodies.topics import BrokerStatsData, QueryConsumeQueueResponseBody, TopicStatsTable
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import VERSION, LanguageCode, RemotingCommand
@@ -127,6 +127,14 @@ def test_one_group_is_asked_for_by_its_name(cluster: Cluster, orders: Store) -> 
     assert (found.group_name, found.retry_max_times, found.consume_message_orderly) == ("cg", 3, True)
     absent = call(cluster, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="none")
     assert absent.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST and "none" not in orders.groups()
+
+
+def test_a_dashboard_learns_which_topics_are_the_systems(cluster: Cluster, server: BrokerServer, orders: Store) -> None:
+    """MQClientAPIImpl#getSystemTopicList asks a name server, then the broker that it names."""
+    named = TopicList.decode(call(cluster, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS).body)
+    assert named == TopicList(topic_list=("DefaultCluster", "rmq-embedded"), broker_addr=server.address)
+    found = set(TopicList.decode(call(cluster, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER).body).topic_list)
+    assert found >= {"TBW102", "SCHEDULE_TOPIC_XXXX"} and "Orders" not in found
 
 
 # -- settings and rates -----------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ PYRMQ_TIMER_TOPIC = "rmq_sys_pyrmq_timer"
 PYRMQ_RECALLED_TOPIC = "rmq_sys_pyrmq_recalled"
 """Ours, too: which of them were taken back."""
 
-_SYSTEM_TOPICS = frozenset(
+SYSTEM_TOPICS = frozenset(
     (
         SCHEDULE_TOPIC,
         HALF_TOPIC,
@@ -108,7 +108,7 @@ def _validate(what: str, name: str, length_max: int, allowed: re.Pattern[str]) -
 
 def is_system_topic(name: str) -> bool:
     """True for the topics that belong to the broker; retry and DLQ topics belong to users."""
-    return name in _SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
+    return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
 
 
 def is_sent_by_broker_only(name: str) -> bool:

@@ -219,6 +219,7 @@ RIGHTS: Final[Mapping[int, Row]] = {
     # figures and settings: names and numbers, never messages or secrets
     RequestCode.GET_ALL_TOPIC_CONFIG: _ANYBODY,
     RequestCode.GET_TOPIC_CONFIG: _ANYBODY,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: _ANYBODY,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _ANYBODY,
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _ANYBODY,
     RequestCode.GET_BROKER_RUNTIME_INFO: _ANYBODY,
@@ -253,6 +254,7 @@ RIGHTS: Final[Mapping[int, Row]] = {
     RequestCode.GET_BROKER_CLUSTER_INFO: _ANYBODY,
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _ANYBODY,
     RequestCode.GET_TOPICS_BY_CLUSTER: _ANYBODY,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: _ANYBODY,
     RequestCode.GET_KV_CONFIG: _ANYBODY,
     RequestCode.GET_KVLIST_BY_NAMESPACE: _ANYBODY,
     RequestCode.REGISTER_BROKER: Row((_BROKER,)),

@@ -108,4 +108,5 @@ class NameServer:
             RequestCode.GET_BROKER_CLUSTER_INFO: Service(routes.clusters, clients),
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: Service(routes.topics, clients),
             RequestCode.GET_TOPICS_BY_CLUSTER: Service(routes.topics_of_cluster, clients),
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: Service(routes.system_topics, clients),
         }

@@ -1,4 +1,4 @@
-"""103 to 106, 206, 224 and 322: requests about routes (DefaultRequestProcessor.java)."""
+"""103 to 106, 206, 224, 304 and 322: requests about routes (DefaultRequestProcessor.java)."""
 
 from __future__ import annotations
 
@@ -61,6 +61,16 @@ class RouteProcessor:
         """224."""
         cluster = request.header(GetTopicsByClusterRequestHeader).cluster
         return request.answer(body=TopicList(topic_list=tuple(self._table.topics(cluster))).encode())
+
+    def system_topics(self, request: Request) -> RemotingCommand:
+        """304: names of clusters and brokers, which are topics of Java's brokers, and the address of a broker, which a
+        client then asks for the others (RouteInfoManager#getSystemTopicList).
+        """
+        known = self._table.clusters()
+        names = {*known.cluster_addr_table, *known.broker_addr_table}
+        addresses = [broker.broker_addrs[min(broker.broker_addrs)] for broker in known.broker_addr_table.values()]
+        body = TopicList(topic_list=tuple(sorted(names)), broker_addr=addresses[0] if addresses else None)
+        return request.answer(body=body.encode())
 
     def delete_topic(self, request: Request) -> RemotingCommand:
         """216: a topic of brokers in other processes, or of those in one cluster (RouteInfoManager#deleteTopic). One of

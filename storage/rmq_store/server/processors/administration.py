@@ -9,6 +9,7 @@ from typing import Any, Final
 from rmq_store.broker.metadata import groups as stored_groups
 from rmq_store.broker.metadata import topics as stored_topics
 from rmq_store.broker.monitoring.lag import group_lag
+from rmq_store.format.text.names import SYSTEM_TOPICS
 from rmq_store.protocol.attributes import TOPIC_ATTRIBUTES, attribute_changes, changed_attributes
 from rmq_store.protocol.bodies.groups import (
     ConsumeStats,
@@ -17,7 +18,7 @@ from rmq_store.protocol.bodies.groups import (
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
 )
-from rmq_store.protocol.bodies.routes import TIMER_MESSAGES, KVTable
+from rmq_store.protocol.bodies.routes import TIMER_MESSAGES, KVTable, TopicList
 from rmq_store.protocol.bodies.topics import DataVersion, TopicConfig, TopicConfigTable
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.messages import MessageQueue
@@ -77,6 +78,10 @@ class AdministrationProcessor:
         """21."""
         table = {name: topic_config_of(topic) for name, topic in self._served.store.topics().items()}
         return request.answer(body=TopicConfigTable(topic_config_table=table, data_version=DataVersion()).encode())
+
+    def system_topics(self, request: Request) -> RemotingCommand:
+        """305: those of every broker (TopicValidator.java). A dashboard leaves them out of its list."""
+        return request.answer(body=TopicList(topic_list=tuple(sorted(SYSTEM_TOPICS))).encode())
 
     def groups(self, request: Request) -> RemotingCommand:
         """201."""
