@@ -80,6 +80,13 @@ class GetSubscriptionGroupConfigRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GetSystemTopicListFromBrokerRequestHeader(RequestHeader):
+    """The names of the system's topics."""
+
+    code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GetAllSubscriptionGroupRequestHeader(RequestHeader):
     """All groups of a broker."""
 

@@ -97,6 +97,13 @@ class GetTopicsByClusterRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GetSystemTopicListFromNamesrvRequestHeader(RequestHeader):
+    """The names of clusters and brokers, and the address of a broker that knows the other topics of the system."""
+
+    code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WipeWritePermOfBrokerRequestHeader(RequestHeader):
     """No more writes to a broker, in all routes."""
 

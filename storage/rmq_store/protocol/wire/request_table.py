@@ -134,6 +134,7 @@ REQUESTS: Final[dict[RequestCode, RequestType]] = {
         RequestType(_B, admin.GetTopicConfigRequestHeader, response_body=TopicConfig),
         RequestType(_B, admin.UpdateSubscriptionGroupRequestHeader, request_body=SubscriptionGroupConfig),
         RequestType(_B, admin.GetSubscriptionGroupConfigRequestHeader, response_body=SubscriptionGroupConfig),
+        RequestType(_B, admin.GetSystemTopicListFromBrokerRequestHeader, response_body=TopicList),
         RequestType(_B, admin.GetAllSubscriptionGroupRequestHeader, response_body=SubscriptionGroupTable),
         RequestType(_B, admin.DeleteSubscriptionGroupRequestHeader),
         RequestType(_B, admin.GetTopicStatsInfoRequestHeader, response_body=TopicStatsTable),
@@ -167,6 +168,7 @@ REQUESTS: Final[dict[RequestCode, RequestType]] = {
         RequestType(_N, name_server.GetRouteInfoRequestHeader, response_body=TopicRouteData),
         RequestType(_N, name_server.GetBrokerClusterInfoRequestHeader, response_body=ClusterInfo),
         RequestType(_N, name_server.GetAllTopicListFromNamesrvRequestHeader, response_body=TopicList),
+        RequestType(_N, name_server.GetSystemTopicListFromNamesrvRequestHeader, response_body=TopicList),
         RequestType(_N, name_server.GetTopicsByClusterRequestHeader, response_body=TopicList),
         RequestType(
             _N, name_server.WipeWritePermOfBrokerRequestHeader, name_server.WipeWritePermOfBrokerResponseHeader
