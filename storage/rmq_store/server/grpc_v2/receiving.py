@@ -138,13 +138,11 @@ class Receiving:
         return new("AckMessageResponse", status=whole, entries=entries)
 
     async def change_invisible_duration(self, request: Any, caller: Caller) -> Any:
-        """ChangeInvisibleDuration: hide a message for a time from now on; 0 shows it at once, as at RocketMQ's proxy
-        (GrpcValidator#validateInvisibleTime). The new handle voids the old one.
-        """
+        """ChangeInvisibleDuration: hide a message for a time from now on. The new handle voids the old one."""
         group, topic = group_of(request.group), topic_of(request.topic)
         invisible_ms = ms_of(request.invisible_duration)
-        if not 0 <= invisible_ms <= _INVISIBLE_MS[1]:
-            raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, f"the invisible time is not in 0..{_INVISIBLE_MS[1]} ms")
+        if not 0 < invisible_ms <= _INVISIBLE_MS[1]:
+            raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, f"the invisible time is not in 1..{_INVISIBLE_MS[1]} ms")
 
         def change() -> str:
             with self._renewals.taken(Consumer(group, caller.client_id), topic, request.receipt_handle) as newest:

@@ -342,12 +342,7 @@ def test_a_message_that_is_hidden_for_less_comes_again(stub: Stub) -> None:
     [again] = stub.receive("cg", "Orders", long_polling_timeout=LONG)[1]
     assert (again.body, again.system_properties.delivery_attempt) == (b"a", 2)
     assert ack(stub, "cg", one.system_properties.receipt_handle).status.code == Code.INVALID_RECEIPT_HANDLE
-    handle = again.system_properties.receipt_handle
-    for ms in (-1000, 12 * 3_600_000 + 1000):
-        assert hide(stub, "cg", handle, ms).status.code == Code.ILLEGAL_INVISIBLE_TIME
-    assert hide(stub, "cg", handle, 0).status.code == Code.OK  # a consumer gives it back, as at the proxy
-    [third] = stub.receive("cg", "Orders")[1]
-    assert (third.body, third.system_properties.delivery_attempt) == (b"a", 3)
+    assert hide(stub, "cg", again.system_properties.receipt_handle, 0).status.code == Code.ILLEGAL_INVISIBLE_TIME
 
 
 @pytest.mark.parametrize("seconds", [0, 9, 12 * 3600 + 1])
