@@ -75,6 +75,12 @@ def all_lags(store: Store, now_ms: int | None = None) -> list[GroupLag]:
     return [lags.group(group) for group in sorted(store.all_committed_offsets())]
 
 
+def next_given_out(store: Store, group: str, topic: str) -> dict[int, int]:
+    """Of each queue of which a pop has given out messages to the group, the next offset. CorruptionError."""
+    positions = read_state(store.path / "pyrmq" / "pop" / group / topic).positions
+    return {queue_id: position.next_offset for queue_id, position in positions.items()}
+
+
 @functools.lru_cache(maxsize=1024)
 def _warn(text: str) -> None:
     """Warn once for each text, because a scrape comes every few seconds."""
@@ -113,12 +119,11 @@ class LagReader:
         store, committed = self._store, self._store.committed_offsets(group)
         queues: list[QueueLag] = []
         for topic in sorted({topic for topic, _ in committed}):
-            given_out = read_state(store.path / "pyrmq" / "pop" / group / topic).positions
+            given_out = next_given_out(store, group, topic)
             if any(committed.get((topic, queue_id), 0) > end for queue_id, (_, end) in self.ranges(topic).items()):
                 del self._ranges[topic]  # read for a group before, and older than this group's offsets
             for queue_id, found in sorted(self.ranges(topic).items()):
-                position = given_out.get(queue_id)
-                next_offset = position.next_offset if position is not None else 0
+                next_offset = given_out.get(queue_id, 0)
                 queues.append(self._queue(topic, queue_id, found, committed.get((topic, queue_id)), next_offset))
         return GroupLag(
             group,

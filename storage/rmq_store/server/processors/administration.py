@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rmq_store.broker.metadata import groups as stored_groups
 from rmq_store.broker.metadata import topics as stored_topics
-from rmq_store.broker.monitoring.lag import group_lag
+from rmq_store.broker.monitoring.lag import next_given_out
 from rmq_store.format.text.names import SYSTEM_TOPICS
 from rmq_store.protocol.attributes import TOPIC_ATTRIBUTES, attribute_changes, changed_attributes
 from rmq_store.protocol.bodies.groups import (
@@ -106,19 +106,19 @@ class AdministrationProcessor:
         self._offsets.write()
         store, table, group = self._served.store, {}, header.consumer_group
         committed = store.committed_offsets(group)
-        in_flight = {(one.topic, one.queue_id): one.inflight for one in group_lag(store, group).queues}
         subscribed = self._members.topics_of(group)
         for name in [header.topic] if header.topic else sorted({topic for topic, _ in committed}):
             topic = store.find_topic(name)
             if topic is None or (subscribed and name not in subscribed):
                 continue
+            given_out = next_given_out(store, group, name)
             for queue_id in range(topic.read_queue_nums):
                 first, last = store.queue_range(name, queue_id)
                 offset = max(committed.get((name, queue_id), 0), 0)
                 time_ms = store.store_timestamp(name, queue_id, offset - 1) if first < offset <= last else 0
                 table[MessageQueue(name, self._served.name, queue_id)] = OffsetWrapper(
                     broker_offset=last, consumer_offset=offset, last_timestamp=time_ms,
-                    pull_offset=offset + in_flight.get((name, queue_id), 0),
+                    pull_offset=max(offset, given_out.get(queue_id, 0)),
                 )  # fmt: skip
         return request.answer(body=ConsumeStats(offset_table=table).encode())
 
