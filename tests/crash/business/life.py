@@ -20,6 +20,8 @@ from helpers import servers
 
 # A life whose kills are not reached by then is over.
 KILLS_IN_S = 120.0
+# A life goes on behind its kills for its first dead letter: a message is dead some six seconds after it was sent.
+_FIRST_DEAD_LETTER_IN_S = 30.0
 # What has not come by then, with all that people can do, does not come.
 QUIET_S = 120.0
 _STILL_S = 1.5
@@ -69,6 +71,7 @@ class Life:
             crew.arm(planned)
             crew.start()
             self._work(setting, crew, tick)
+            self._await_dead_letter(setting, crew)
             setting.words[Word.SENDERS_END] = 1
             found = self._come_to_rest(setting, crew, stubs, other)
             crew.end()
@@ -127,6 +130,13 @@ class Life:
                 name, call = calamities.pop(0)
                 self._seen[name] += 1
                 call()
+
+    def _await_dead_letter(self, setting: Setting, crew: Crew) -> None:
+        """Let senders and consumers go on until a dead letter is there, which people can redrive."""
+        deadline_s = time.monotonic() + _FIRST_DEAD_LETTER_IN_S
+        while not setting.has_dead_letter() and not crew.failures and time.monotonic() < deadline_s:
+            crew.look()
+            time.sleep(0.05)
 
     def _calamities(self, setting: Setting) -> list[tuple[str, Callable[[], object]]]:
         def move_clock() -> None:

@@ -97,9 +97,9 @@ def _draw(setting: Setting, chance: random.Random, order_id: str) -> _Order:
         drawn = chance.random()
         if drawn < 0.20:
             properties[FAILS] = "1"
-        elif drawn < 0.23:
+        elif drawn < 0.24:
             properties[POISON] = "1"
-        elif drawn < 0.28:
+        elif drawn < 0.29:
             delay_level = 3
     elif chance.random() < 0.15:
         properties[FAILS] = "1"

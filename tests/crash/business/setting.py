@@ -111,6 +111,10 @@ class Setting:
     def store_path(self) -> Path:
         return self.directory / "store"
 
+    def has_dead_letter(self) -> bool:
+        """Whether a group has given up a message."""
+        return any((self.store_path / "consumequeue").glob("%DLQ%*"))
+
     @property
     def is_one_database(self) -> bool:
         return self.stubs_url == self.effects_url

@@ -23,6 +23,20 @@ def eventually(condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
+class PatientEvent(threading.Event):
+    """The client gives its server ten seconds for the first settings, whatever `request_timeout` says."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return super().wait(PATIENCE_S)
+
+
+def started(consumer: Any) -> Any:
+    """The push consumer, started. It fails if no settings come, not if the machine stands still for a while."""
+    consumer._init_settings_event = PatientEvent()
+    consumer.startup()
+    return consumer
+
+
 @pytest.fixture
 def configuration(server: BrokerServer) -> Any:
     return rocketmq.ClientConfiguration(server.grpc_address, rocketmq.Credentials(), request_timeout=30)
@@ -105,8 +119,7 @@ def test_a_push_consumer_gets_a_failed_message_again(server: BrokerServer, produ
             return rocketmq.ConsumeResult.FAILURE if fails else rocketmq.ConsumeResult.SUCCESS
 
     everything = {"Orders": rocketmq.FilterExpression("*")}
-    consumer = rocketmq.PushConsumer(configuration, "push", Listener(), everything)
-    consumer.startup()
+    consumer = started(rocketmq.PushConsumer(configuration, "push", Listener(), everything))
     for body in (b"0", b"1"):
         producer.send(message(body))
     eventually(lambda: {(b"0", 1), (b"1", 2)} <= set(got))
@@ -133,8 +146,7 @@ def test_a_push_consumer_in_order_gets_each_message_group_in_order(
         for group in "ab":
             producer.send(message(b"%s%d" % (group.encode(), number), message_group=group))
     everything = {"Orders": rocketmq.FilterExpression("*")}
-    consumer = rocketmq.PushConsumer(configuration, "fifo", Listener(), everything)
-    consumer.startup()
+    consumer = started(rocketmq.PushConsumer(configuration, "fifo", Listener(), everything))
     eventually(lambda: len(got) == 13 and server.store.find_topic("%DLQ%fifo") is not None)
     consumer.shutdown()
     assert [body for body in got if body.startswith(b"a")] == [b"a%d" % number for number in range(6)]
