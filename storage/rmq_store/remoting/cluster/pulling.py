@@ -2,7 +2,8 @@
 
 The offsets of a queue are dense, so a range [start, end) can be cut into pieces before anything is read. A lane is a
 piece of about as many messages as the broker gives in one answer: 32 messages or 256 KiB from its memory, 8 messages or
-64 KiB from its disk, by default. Answers come in any order; frames leave in that of the queue.
+64 KiB from its disk, by default. Answers come in any order; frames leave in that of the queue. Small answers come in
+more lanes, so that the broker and this process seldom wait for each other: the bytes that are on their way are bounded.
 
     2, 215, 14           the broker is busy: fewer lanes, and a pause that grows
     no answer            another process of the broker, or a pause
@@ -42,6 +43,8 @@ from rmq_store.remoting.cluster.routes import MASTER_ID
 from rmq_store.remoting.transport.calls import Arrivals, Call
 
 LANES: Final = 16
+"""Of answers with ANSWER_BYTES; there are up to LANES_FACTOR times as many if answers are smaller."""
+LANES_FACTOR: Final = 8
 ANSWER_BYTES: Final = 256 << 10
 """A broker puts no more into one answer, unless one message is larger (maxTransferBytesOnMessageInMemory)."""
 YIELD_BYTES: Final = 1 << 20
@@ -50,7 +53,7 @@ MESSAGES_PER_PULL_MAX: Final = 1024
 # A filtered pull looks at this many messages or more, until it has found enough.
 _FILTERED_PER_PULL: Final = 256
 _FILTERED_PER_PULL_MAX: Final = 1 << 16
-# A broker that gave fewer messages than asked gets the same question for so many answers before it is asked for more.
+# After so many answers one lane asks for more messages than the broker gave last.
 _GROW_AFTER: Final = 64
 # A broker that was busy gets one lane more after so many answers.
 _LANE_AFTER: Final = 16
@@ -73,9 +76,10 @@ def read_range(
     """The frames of the messages [start, end) of a queue, in its order, about 1 MiB at a time.
 
     With a filter, frames of those that the broker finds: it compares hashes of tags, so the caller compares the tags.
-    The frames are sound, and those of this queue at the offsets that are due. At most `lanes` answers of 256 KiB wait
-    for others; a message that is larger counts more. A caller that stops early leaves at most so many pulls, whose
-    answers are dropped. After `patience_ms` without any progress the last error is raised.
+    The frames are sound, and those of this queue at the offsets that are due. At most `lanes` answers of 256 KiB are on
+    their way or wait for others, as far as the sizes of answers can be foreseen: without a filter there are up to
+    LANES_FACTOR times as many small ones. A message that is larger counts more. A caller that stops early leaves at
+    most so many pulls, whose answers are dropped. After `patience_ms` without any progress the last error is raised.
 
     Raises:
         OffsetOutOfRangeError: the queue does not have `requested` (any more), as its master says.
@@ -152,9 +156,15 @@ class _RangeReader:
         self._lanes: deque[_Lane] = deque()
         self._uncut = start
         self._emitted = start
-        self._lanes_max = self._lanes_now = lanes
+        # The size of a filtered answer does not tell how much the broker has looked at.
+        self._lanes_max = self._lanes_now = lanes * (1 if self._is_filtered else LANES_FACTOR)
+        self._bytes_max = lanes * ANSWER_BYTES
+        # The largest of the last answers.
+        self._answer_bytes = ANSWER_BYTES
+        self._largest_bytes = 0
         known = cluster.messages_per_pull.get(queue.broker_name, MESSAGES_PER_PULL)
         self._per_pull = _FILTERED_PER_PULL if self._is_filtered else known
+        self._per_pull_max = _FILTERED_PER_PULL_MAX if self._is_filtered else MESSAGES_PER_PULL_MAX
         self._grow_in = 0 if self._is_filtered else _GROW_AFTER
         self._answers = 0
         # Counts the pauses: a failure from before the last one needs no pause of its own.
@@ -193,18 +203,31 @@ class _RangeReader:
 
     # -- lanes ------------------------------------------------------------------------------------------------------
 
+    @property
+    def _width(self) -> int:
+        """So many lanes are wanted now."""
+        return min(self._lanes_now, self._bytes_max // self._answer_bytes)
+
     def _open_lanes(self) -> None:
         waiting_bytes = sum(lane.parts_bytes for lane in self._lanes)
-        room = self._lanes_now - waiting_bytes // ANSWER_BYTES
+        width = self._width
+        room = width - waiting_bytes // self._answer_bytes
         while self._uncut < self._end and (len(self._lanes) < room or not self._lanes):
-            lane = _Lane(self._uncut, min(self._uncut + self._per_pull, self._end))
+            lane = _Lane(self._uncut, min(self._uncut + self._next_size(), self._end))
             self._uncut = lane.end
             self._lanes.append(lane)
         # The answer of a lane that has failed is looked at when its turn comes.
         asking = [lane for lane in islice(self._lanes, max(room, 1)) if lane.call is None and not lane.is_complete]
         # Pulls that leave together cost one system call: half of the lanes, unless the first one is waited for.
-        if 2 * len(asking) >= self._lanes_now or (asking and asking[0] is self._lanes[0]):
+        if 2 * len(asking) >= width or (asking and asking[0] is self._lanes[0]):
             self._submit(asking)
+
+    def _next_size(self) -> int:
+        """The messages of the next lane."""
+        if self._grow_in > 0:
+            return self._per_pull
+        self._grow_in = _GROW_AFTER
+        return min(self._per_pull + (self._per_pull + 3) // 4, self._per_pull_max)
 
     def _submit(self, lanes: Sequence[_Lane]) -> None:
         for lane in lanes:
@@ -283,18 +306,19 @@ class _RangeReader:
     def _learn(self, lane: _Lane, answer: PullAnswer) -> None:
         """Cut the next lanes to the size of an answer; use all lanes again, bit by bit, after the broker was busy."""
         got = answer.next_offset - lane.next
-        most = _FILTERED_PER_PULL_MAX if self._is_filtered else MESSAGES_PER_PULL_MAX
         if lane.next + got < lane.end:
             self._per_pull, self._grow_in = max(got, 1), _GROW_AFTER
-        elif self._grow_in > 0:
+        elif got > self._per_pull:
+            self._per_pull, self._grow_in = min(got, self._per_pull_max), 0
+        else:
             self._grow_in -= 1
-        elif got >= self._per_pull:
-            self._per_pull = min(max(got, self._per_pull + (self._per_pull + 3) // 4), most)
         if not self._is_filtered:
             self._cluster.messages_per_pull[self._queue.broker_name] = self._per_pull
+        self._largest_bytes = max(self._largest_bytes, len(answer.frames))
         self._answers += 1
         if self._answers % _LANE_AFTER == 0:
             self._lanes_now = min(self._lanes_now + 1, self._lanes_max)
+            self._answer_bytes, self._largest_bytes = min(max(self._largest_bytes, 1), ANSWER_BYTES), 0
 
     # -- what is no message -----------------------------------------------------------------------------------------
 
@@ -326,7 +350,7 @@ class _RangeReader:
         if is_slave and code != ResponseCode.FLOW_CONTROL:
             self._wait_for_slave(lane, f"it answers: {error}")
         elif lane.attempt == self._attempt:
-            self._lanes_now = max(self._lanes_now // 2, 1)
+            self._lanes_now = max(self._width // 2, 1)
             self._answers = 0
             self._pause(error)
 
