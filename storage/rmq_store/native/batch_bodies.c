@@ -2,132 +2,19 @@
    format/batches/batch_bodies.py with format/batches/content_keys.py, where the layouts are. */
 
 #include "big_endian.h"
+#include "blake2b.h"
 #include "frames.h"
 #include "native.h"
 #include "rows.h"
 
-#define SEED_BYTES 128
-#define DIGEST_BYTES 16
-#define HEAD_BYTES 16
+#define SEED_BYTES BLAKE_BLOCK_BYTES
+#define DIGEST_BYTES BLAKE_DIGEST_BYTES
+#define PLACE_BYTES 16
+#define HEAD_BYTES (PLACE_BYTES + 12)
 #define ENTRY_HEAD_BYTES 20
 #define UNIQUE_KEY_PREFIX "UNIQ_KEY\x01"
 #define UNIQUE_KEY_PREFIX_BYTES 9
 #define KEY_PROPERTY_BYTES (UNIQUE_KEY_PREFIX_BYTES + 2 * DIGEST_BYTES + 1)
-
-/* -- BLAKE2b of 16 bytes, without a key (RFC 7693) ---------------------------------------------------------------- */
-
-#define BLOCK_BYTES 128
-
-typedef struct {
-    uint64_t state[8], count;
-    uint8_t block[BLOCK_BYTES];
-    size_t used;
-} Blake;
-
-static const uint64_t BLAKE_IV[8] = {
-    0x6A09E667F3BCC908u, 0xBB67AE8584CAA73Bu, 0x3C6EF372FE94F82Bu, 0xA54FF53A5F1D36F1u,
-    0x510E527FADE682D1u, 0x9B05688C2B3E6C1Fu, 0x1F83D9ABFB41BD6Bu, 0x5BE0CD19137E2179u,
-};
-
-static const uint8_t BLAKE_SIGMA[12][16] = {
-    {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, {14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3},
-    {11, 8, 12, 0, 5, 2, 15, 13, 10, 14, 3, 6, 7, 1, 9, 4}, {7, 9, 3, 1, 13, 12, 11, 14, 2, 6, 5, 10, 4, 0, 15, 8},
-    {9, 0, 5, 7, 2, 4, 10, 15, 14, 1, 11, 12, 6, 8, 3, 13}, {2, 12, 6, 10, 0, 11, 8, 3, 4, 13, 7, 5, 15, 14, 1, 9},
-    {12, 5, 1, 15, 14, 13, 4, 10, 0, 7, 6, 3, 9, 2, 8, 11}, {13, 11, 7, 14, 12, 1, 3, 9, 5, 0, 15, 4, 8, 6, 2, 10},
-    {6, 15, 14, 9, 11, 3, 0, 8, 12, 2, 13, 7, 1, 4, 10, 5}, {10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0},
-    {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, {14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3},
-};
-
-static inline uint64_t little_long_at(const uint8_t *place)
-{
-    /* Written so that compilers make one load of it. */
-    return (uint64_t)place[0] | (uint64_t)place[1] << 8 | (uint64_t)place[2] << 16 | (uint64_t)place[3] << 24
-         | (uint64_t)place[4] << 32 | (uint64_t)place[5] << 40 | (uint64_t)place[6] << 48 | (uint64_t)place[7] << 56;
-}
-
-static inline uint64_t rotated(uint64_t value, int bits)
-{
-    return value >> bits | value << (64 - bits);
-}
-
-static inline void mix(uint64_t *v, int a, int b, int c, int d, uint64_t x, uint64_t y)
-{
-    v[a] += v[b] + x;
-    v[d] = rotated(v[d] ^ v[a], 32);
-    v[c] += v[d];
-    v[b] = rotated(v[b] ^ v[c], 24);
-    v[a] += v[b] + y;
-    v[d] = rotated(v[d] ^ v[a], 16);
-    v[c] += v[d];
-    v[b] = rotated(v[b] ^ v[c], 63);
-}
-
-#define WORD(round, place) m[BLAKE_SIGMA[round][place]]
-#define ROUND(round) \
-    (mix(v, 0, 4, 8, 12, WORD(round, 0), WORD(round, 1)), mix(v, 1, 5, 9, 13, WORD(round, 2), WORD(round, 3)), \
-     mix(v, 2, 6, 10, 14, WORD(round, 4), WORD(round, 5)), mix(v, 3, 7, 11, 15, WORD(round, 6), WORD(round, 7)), \
-     mix(v, 0, 5, 10, 15, WORD(round, 8), WORD(round, 9)), mix(v, 1, 6, 11, 12, WORD(round, 10), WORD(round, 11)), \
-     mix(v, 2, 7, 8, 13, WORD(round, 12), WORD(round, 13)), mix(v, 3, 4, 9, 14, WORD(round, 14), WORD(round, 15)))
-
-static void blake_compress(Blake *blake, const uint8_t *block, int is_last)
-{
-    uint64_t v[16], m[16];
-    for (int word = 0; word < 16; word++)
-        m[word] = little_long_at(block + 8 * word);
-    for (int word = 0; word < 8; word++) {
-        v[word] = blake->state[word];
-        v[word + 8] = BLAKE_IV[word];
-    }
-    v[12] ^= blake->count;
-    if (is_last)
-        v[14] = ~v[14];
-    /* One by one: with the numbers of a round known the words stay in registers. */
-    ROUND(0), ROUND(1), ROUND(2), ROUND(3), ROUND(4), ROUND(5), ROUND(6), ROUND(7), ROUND(8), ROUND(9), ROUND(10),
-        ROUND(11);
-    for (int word = 0; word < 8; word++)
-        blake->state[word] ^= v[word] ^ v[word + 8];
-}
-
-static void blake_begin(Blake *blake)
-{
-    memcpy(blake->state, BLAKE_IV, sizeof BLAKE_IV);
-    blake->state[0] ^= 0x01010000u ^ DIGEST_BYTES;
-    blake->count = 0;
-    blake->used = 0;
-}
-
-/* A block is compressed only when a byte behind it is known: the last one is told that it is the last. */
-static void blake_extend(Blake *blake, const uint8_t *data, size_t size)
-{
-    while (size) {
-        if (blake->used == BLOCK_BYTES) {
-            blake->count += BLOCK_BYTES;
-            blake_compress(blake, blake->block, 0);
-            blake->used = 0;
-        }
-        if (blake->used == 0 && size > BLOCK_BYTES) {
-            blake->count += BLOCK_BYTES;
-            blake_compress(blake, data, 0);
-            data += BLOCK_BYTES;
-            size -= BLOCK_BYTES;
-            continue;
-        }
-        size_t part = size < BLOCK_BYTES - blake->used ? size : BLOCK_BYTES - blake->used;
-        memcpy(blake->block + blake->used, data, part);
-        blake->used += part;
-        data += part;
-        size -= part;
-    }
-}
-
-static void blake_end(Blake *blake, uint8_t *digest)
-{
-    blake->count += blake->used;
-    memset(blake->block + blake->used, 0, BLOCK_BYTES - blake->used);
-    blake_compress(blake, blake->block, 1);
-    for (int byte = 0; byte < DIGEST_BYTES; byte++)
-        digest[byte] = (uint8_t)(blake->state[byte >> 3] >> (8 * (byte & 7)));
-}
 
 /* -- a frame of the encoder --------------------------------------------------------------------------------------- */
 
@@ -202,25 +89,28 @@ static PyObject *content_digests(PyObject *module, PyObject *arguments)
         return NULL;
     if (take_frames(&frames, given[0], given[1])
         && take_n_items(&seed, given[2], 1, READ_ITEMS, "seed", SEED_BYTES)
-        && take_n_items(&places, given[3], 1, READ_ITEMS, "places", HEAD_BYTES * (frames.offsets.count - 1))
+        && take_n_items(&places, given[3], 1, READ_ITEMS, "places", PLACE_BYTES * (frames.offsets.count - 1))
         && take_n_items(&digests, given[4], 1, WRITE_ITEMS, "digests", DIGEST_BYTES * (frames.offsets.count - 1))) {
         Py_ssize_t row = 0, count = frames.offsets.count - 1;
         Message message;
-        Blake seeded;
+        uint64_t seeded[8];
+        BlakeText texts[BLAKE_LANES];
+        uint8_t heads[BLAKE_LANES][HEAD_BYTES];
+        int waiting = 0;
         Py_BEGIN_ALLOW_THREADS
-        blake_begin(&seeded);
-        seeded.count = SEED_BYTES;
-        blake_compress(&seeded, seed.view.buf, 0);
+        blake2b_begin(seeded, seed.view.buf);
         for (; row < count && message_at(&frames, row, &message); row++) {
-            uint8_t head[12];
-            Blake blake = seeded;
-            put_word(head, message.flag);
-            put_word(head + 4, message.sys_flag);
-            put_word(head + 8, message.reconsume_times);
-            blake_extend(&blake, (const uint8_t *)places.view.buf + HEAD_BYTES * row, HEAD_BYTES);
-            blake_extend(&blake, head, sizeof head);
-            blake_extend(&blake, message.content, message.content_bytes);
-            blake_end(&blake, (uint8_t *)digests.view.buf + DIGEST_BYTES * row);
+            uint8_t *head = heads[waiting];
+            memcpy(head, (const uint8_t *)places.view.buf + PLACE_BYTES * row, PLACE_BYTES);
+            put_word(head + PLACE_BYTES, message.flag);
+            put_word(head + PLACE_BYTES + 4, message.sys_flag);
+            put_word(head + PLACE_BYTES + 8, message.reconsume_times);
+            texts[waiting++] = (BlakeText){head, message.content, HEAD_BYTES, message.content_bytes};
+            if (waiting == BLAKE_LANES || row + 1 == count) {
+                uint8_t *behind = (uint8_t *)digests.view.buf + DIGEST_BYTES * (row + 1);
+                blake2b_end(seeded, texts, waiting, behind - DIGEST_BYTES * waiting);
+                waiting = 0;
+            }
         }
         Py_END_ALLOW_THREADS
         if (row < count)

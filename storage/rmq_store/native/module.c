@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "crc.h"
+#include "blake2b.h"
 #include "crc32c.h"
 
 /* Raised whenever a function is added or its parameters change, here and in rmq_store/format/bytes/native.py. */
@@ -56,8 +57,9 @@ static int add_parts(PyObject *module)
     if (PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0)
         return -1;
     crc_prepare();
+    blake2b_prepare();
     crc32c_prepare();
-    PyMethodDef *parts[] = {batch_body_methods, chain_methods, copy_methods, crc_methods, crc32c_methods,
+    PyMethodDef *parts[] = {batch_body_methods, blake2b_methods, chain_methods, copy_methods, crc_methods, crc32c_methods,
                             encoder_methods, file_methods, frame_methods, host_methods, index_methods,
                             message_batch_methods, message_methods, message_object_methods, one_message_methods,
                             patch_methods, property_methods,

@@ -16,6 +16,7 @@
 
 /* The functions of each part, ended by a null entry; module.c gathers them. */
 extern PyMethodDef batch_body_methods[];
+extern PyMethodDef blake2b_methods[];
 extern PyMethodDef chain_methods[];
 extern PyMethodDef copy_methods[];
 extern PyMethodDef crc_methods[];
