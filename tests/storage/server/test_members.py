@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.client import ResponseCode
 from rmq_store.protocol.bodies.clients import (
     ConsumerData,
@@ -90,6 +91,26 @@ def test_a_lock_that_has_ended_is_free_for_other_processes(
         eventually(lambda: other.lock_queues("cg", "near", queues(1)) == set(queues(1)))
     finally:
         other.close()
+
+
+def test_a_group_that_may_not_broadcast_gets_no_messages_in_that_way(server: BrokerServer, cluster: Cluster) -> None:
+    """As mqadmin makes groups (updateSubGroup); a pull with a subscription of its own is no member's (sysFlag 4)."""
+    server.store.create_topic("Orders", 1)
+    server.store.create_group(SubscriptionGroup("cg", consume_broadcast_enable=False))
+    wanted = (SubscriptionData(topic="Orders", sub_string="*"),)
+    pull = {
+        "consumerGroup": "cg", "topic": "Orders", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1",
+        "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0",
+    }  # fmt: skip
+
+    def code_of(model: str, sys_flag: int) -> int:
+        data = ConsumerData(group_name="cg", message_model=model, subscription_data_set=wanted)
+        groups.heartbeat(cluster, HeartbeatData(client_id="one", consumer_data_set=(data,)))
+        return call(cluster, server, RequestCode.PULL_MESSAGE, **pull, sysFlag=str(sys_flag), subscription="*").code
+
+    assert code_of("CLUSTERING", 0) == ResponseCode.PULL_NOT_FOUND
+    assert code_of("BROADCASTING", 0) == ResponseCode.NO_PERMISSION
+    assert code_of("BROADCASTING", 4) == ResponseCode.PULL_NOT_FOUND
 
 
 def test_a_connection_that_breaks_ends_the_membership_and_no_lock(server: BrokerServer, cluster: Cluster) -> None:

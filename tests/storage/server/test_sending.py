@@ -69,6 +69,27 @@ def test_a_batch_for_a_retry_topic_is_refused(cluster: Cluster, server: BrokerSe
     assert server.store.find_topic("%RETRY%cg") is None
 
 
+def test_a_new_topic_is_made_after_the_one_that_its_producer_names(cluster: Cluster, server: BrokerServer) -> None:
+    """createTopicKey: rights and queues are inherited where the pattern has PERM_INHERIT (TopicConfigManager.java)."""
+    server.store.create_topic("Pattern", 3, 7)
+    server.store.create_topic("Plain", 3, 6)
+
+    def made(topic: str, pattern: str, queues: int) -> int:
+        fields = {"a": "pg", "b": topic, "c": pattern, "d": str(queues), "e": "0", "f": "0", "g": "0", "h": "0"}
+        answer = cluster.client.call(server.address, RemotingCommand(310, fields, b"x"), 20_000)
+        return int(answer.code)
+
+    assert made("Bills", "Pattern", 8) == ResponseCode.SUCCESS
+    assert made("Notes", "Pattern", 2) == ResponseCode.SUCCESS
+    assert made("Other", "TBW102", 16) == made("Older", "", 4) == ResponseCode.SUCCESS
+    assert made("Never", "Plain", 4) == made("Never", "Missing", 4) == ResponseCode.TOPIC_NOT_EXIST
+    topics = server.store.topics()
+    assert [(topics[name].write_queue_nums, topics[name].perm) for name in ("Bills", "Notes", "Other", "Older")] == [
+        (3, 6), (2, 6), (8, 6), (4, 6)
+    ]  # fmt: skip
+    assert "Never" not in topics
+
+
 @pytest.mark.parametrize("topic", ["RMQ_SYS_TRACE_TOPIC", "BenchmarkTest"])
 def test_the_system_topics_of_clients_take_sends(cluster: Cluster, server: BrokerServer, topic: str) -> None:
     """Where a Java client's trace dispatcher sends to, with the settings of TBW102 while there is no route."""

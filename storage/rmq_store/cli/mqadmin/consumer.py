@@ -55,7 +55,8 @@ _CONSUMER_NOT_ONLINE = 206
     "-m", "--consumeFromMinEnable", "consume_from_min_enable", type=bool, help="Stored for brokers; not used here."
 )
 @click.option(
-    "-d", "--consumeBroadcastEnable", "consume_broadcast_enable", type=bool, help="Stored for brokers; not used here."
+    "-d", "--consumeBroadcastEnable", "consume_broadcast_enable", type=bool,
+    help="Whether clients of a served store may consume in BROADCASTING.",
 )
 @click.option(
     "-o", "--consumeMessageOrderly", "consume_message_orderly", type=bool, help="Whether the group consumes in order."

@@ -139,6 +139,12 @@ class Members:
             ]
         return max(found, key=lambda data: data.sub_version, default=None)
 
+    def broadcasts(self, group: str) -> bool:
+        """Whether a member of the group takes the messages of all queues."""
+        with self._turn:
+            members = self._consumers.get(group, {}).values()
+            return any(member.data.message_model == _BROADCASTING for member in members)
+
     def groups_of(self, topic: str) -> list[str]:
         """The groups whose members subscribe to the topic."""
         with self._turn:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from rmq_store import kinds
 from rmq_store.broker.filter.subscription import Subscription
+from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.broker.metadata.topics import TopicConfig
 from rmq_store.errors import OffsetOutOfRangeError, UsageError
 from rmq_store.format.frames.stored_message import decode_checked
@@ -93,11 +94,11 @@ class PullProcessor:
             raise refusal(ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden")
         refuse_missing_queue(topic, header.queue_id)
         try:
-            return topic, subscription_of(self._wanted(header))
+            return topic, subscription_of(self._wanted(header, group))
         except UsageError as error:
             raise refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
 
-    def _wanted(self, header: PullMessageRequestHeader) -> SubscriptionData:
+    def _wanted(self, header: PullMessageRequestHeader, group: SubscriptionGroup) -> SubscriptionData:
         if header.sys_flag & SUBSCRIPTION:
             expression, kind = header.subscription or "*", header.expression_type or "TAG"
             return SubscriptionData(topic=header.topic, sub_string=expression, expression_type=kind)
@@ -105,6 +106,9 @@ class PullProcessor:
         if known is None:
             remark = f"the consumer's subscription not exist: {header.topic} of {header.consumer_group}"
             raise refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
+        if not group.consume_broadcast_enable and self._members.broadcasts(header.consumer_group):
+            remark = f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
+            raise refusal(ResponseCode.NO_PERMISSION, remark)
         if known.sub_version < header.sub_version:
             raise refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
         return known

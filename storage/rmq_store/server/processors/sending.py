@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from rmq_store.broker.metadata.topics import TopicConfig
+from rmq_store.broker.metadata.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
 from rmq_store.broker.rules.delay import delay_level_of
 from rmq_store.errors import UsageError
 from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS, TRANSACTION_MASK
@@ -38,7 +38,7 @@ from rmq_store.protocol.wire.headers import (
     SendMessageResponseHeader,
 )
 from rmq_store.protocol.wire.request_codes import RequestCode
-from rmq_store.server.processors.served_store import DEFAULT_TOPIC_QUEUES, ServedStore
+from rmq_store.server.processors.served_store import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, ServedStore
 from rmq_store.server.requests.request import Request, refusal
 
 # A client sends all its messages from one address.
@@ -157,15 +157,25 @@ class SendProcessor:
         validate_topic(header.topic)
         if is_sent_by_broker_only(header.topic):
             raise refusal(ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] is a system topic: no sends")
+        topic = self._served.store.topics().get(header.topic)
+        return self._made(header) if topic is None else topic
+
+    def _made(self, header: SendMessageRequestHeader) -> TopicConfig:
+        """A new topic, as the one that the producer names says (createTopicKey, TBW102 if it has named none)."""
         store = self._served.store
-        topic = store.topics().get(header.topic)
-        if topic is None:
-            if not store.config.auto_create_topic_enable:
-                remark = f"topic[{header.topic}] not exist, apply first please!"
-                raise refusal(ResponseCode.TOPIC_NOT_EXIST, remark)
-            queues = max(1, min(header.default_topic_queue_nums, DEFAULT_TOPIC_QUEUES))
-            topic = store.create_topic(header.topic, queues, exist_ok=True)
-        return topic
+        if header.default_topic in ("", DEFAULT_TOPIC):
+            inherited = store.config.auto_create_topic_enable
+            queues, perm = DEFAULT_TOPIC_QUEUES, PERM_READ | PERM_WRITE
+        else:
+            pattern = store.topics().get(header.default_topic)
+            inherited = pattern is not None and bool(pattern.perm & PERM_INHERIT)
+            queues, perm = (pattern.write_queue_nums, pattern.perm & ~PERM_INHERIT) if pattern is not None else (0, 0)
+        if not inherited:
+            remark = f"topic[{header.topic}] not exist, apply first please!"
+            raise refusal(ResponseCode.TOPIC_NOT_EXIST, remark)
+        return store.create_topic(
+            header.topic, max(1, min(header.default_topic_queue_nums, queues)), perm, exist_ok=True
+        )  # fmt: skip
 
     def _queue_id(self, header: SendMessageRequestHeader, topic: TopicConfig) -> int:
         """The queue. A negative id means any queue."""
