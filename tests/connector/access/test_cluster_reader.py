@@ -174,7 +174,7 @@ def test_each_byte_of_a_read_is_checked_once(
 
     monkeypatch.setattr(frame_walk, "_walk", counted)
     assert offsets(reader, B0, 0, 5_010) == list(range(5_010))
-    assert len(walked) > 3 and sum(walked) == sum(map(len, net.brokers["broker-b"].queues["Orders", 0].frames.values()))
+    assert len(walked) > 1 and sum(walked) == sum(map(len, net.brokers["broker-b"].queues["Orders", 0].frames.values()))
 
 
 def test_times_are_asked_of_the_brokers(reader: ClusterReader) -> None:
