@@ -206,9 +206,11 @@ class _Link:
                 writer.close()
 
     def reset(self) -> None:
-        """End the client's connection with RST, and the server's."""
-        self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._writer.transport.abort()
+        """End the client's connection with RST, and the server's. One that has just ended stays as it is."""
+        client = self._writer.get_extra_info("socket")
+        if client.fileno() >= 0:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self._writer.transport.abort()
         if self._to_server is not None:
             self._to_server.transport.abort()
 
