@@ -73,7 +73,7 @@ def read_range(
     patience_ms: int = PATIENCE_MS,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[bytes]:
-    """The frames of the messages [start, end) of a queue, in its order, about 1 MiB at a time.
+    """The frames of the messages [start, end) of a queue, in its order, 1 MiB to some 5 MiB at a time.
 
     With a filter, frames of those that the broker finds: it compares hashes of tags, so the caller compares the tags.
     The frames are sound, and those of this queue at the offsets that are due. At most `lanes` answers of 256 KiB are on

@@ -173,9 +173,8 @@ class SendProcessor:
         if not inherited:
             remark = f"topic[{header.topic}] not exist, apply first please!"
             raise refusal(ResponseCode.TOPIC_NOT_EXIST, remark)
-        return store.create_topic(
-            header.topic, max(1, min(header.default_topic_queue_nums, queues)), perm, exist_ok=True
-        )  # fmt: skip
+        count = max(1, min(header.default_topic_queue_nums, queues))
+        return store.create_topic(header.topic, count, perm, exist_ok=True)
 
     def _queue_id(self, header: SendMessageRequestHeader, topic: TopicConfig) -> int:
         """The queue. A negative id means any queue."""
