@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from helpers.cluster.kills.plan import BEFORE, DROPPED, POINTS, QUERIES, Kill, kills
-from helpers.cluster.kills.results import Result, Results
+from helpers.cluster.kills.results import SINK, Result, Results, sources_now
 
 KILL = Kill("5.5.0", "driver", DROPPED, 3)
 
@@ -42,3 +42,14 @@ def test_a_kill_with_a_result_is_done_and_one_whose_repetition_found_nothing_doe
     again._sources = "another state of the sink"
     assert again.of(KILL) is None
     assert again.all() == []
+
+
+def test_kills_stay_valid_when_only_prose_of_the_sink_changes(tmp_path: Path) -> None:
+    module = tmp_path / SINK[0] / "sending.py"
+    module.parent.mkdir(parents=True)
+    module.write_text('"""Sends."""\n\n\ndef send():\n    """A row."""\n    return 1\n')
+    before = sources_now(tmp_path)
+    module.write_text('"""Sends rows."""\n# Once.\ndef send():\n    """One row."""\n    return 1\n')
+    assert sources_now(tmp_path) == before
+    module.write_text('"""Sends rows."""\n# Once.\ndef send():\n    """One row."""\n    return 2\n')
+    assert sources_now(tmp_path) != before
