@@ -124,4 +124,5 @@ def test_brokers_that_speak_tls_alone(version: str, started: Start, client_certi
             with pytest.raises(OSError):
                 client.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
         else:
-            assert client.ask(RequestCode.GET_BROKER_RUNTIME_INFO).code == SUCCESS
+            # A young broker of 4.9 has no statistics yet, and answers a question for them with an error.
+            assert requests.max_offset(client, topic) == 1

@@ -92,4 +92,5 @@ def test_with_keys_of_row_numbers_the_shuffle_fails(lonely: RocketmqCluster, tmp
         running.use_row_numbers()
         with pytest.raises(AssertionError, match="does not come again"):
             running.run(Kill(lonely.version, "driver", DROPPED, 0))
-        assert "ReplayConflictError" in running.log()
+        (log,) = tmp_path.glob("*/log")
+        assert "ReplayConflictError" in log.read_text(errors="replace")

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from helpers.cluster import requests
 from helpers.cluster.brokers import RocketmqCluster
 from helpers.cluster.witness import Witness
 from rmq_store import Message
@@ -201,8 +202,9 @@ def test_members_of_both_kinds_share_the_queues_and_consume_everything_once(
                 wait_until(lambda: shared(first, second), lambda: _all(java, topic, first, second))
             send(200)
             wait_until(lambda: len(set(consumed(first, second))) == sent, lambda: Counter(consumed(first, second)))
-            # Queues that move are read again from the last commit: the messages behind it may come twice.
-            time.sleep(6)
+            # Queues that move are read again from the last commit: the messages behind it may come twice. Members begin
+            # to commit 10 s after their start.
+            wait_until(lambda: sum(committed(cluster, group, topic)) == sent, lambda: committed(cluster, group, topic))
             assert Counter(consumed(first, second)) == {str(number): 1 for number in range(sent)}
             second.leave()
             wait_until(lambda: sorted(_all(java, topic, first)) == every, lambda: _all(java, topic, first))
@@ -213,6 +215,13 @@ def test_members_of_both_kinds_share_the_queues_and_consume_everything_once(
             send(80)
             wait_until(lambda: len(set(consumed(first, second))) == sent, lambda: Counter(consumed(first, second)))
     assert Counter(consumed(first, second)) == {str(number): 1 for number in range(sent)}
+
+
+def committed(cluster: RocketmqCluster, group: str, topic: str) -> list[int]:
+    """The offset of each queue that the broker has."""
+    with cluster.connect() as broker:
+        answers = [requests.committed(broker, group, topic, queue_id) for queue_id in range(QUEUES)]
+    return [int(answer.ext_fields["offset"]) if answer.code == 0 else 0 for answer in answers]
 
 
 def _is_settled(java: Witness, topic: str, *members: OurMember) -> bool:
