@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ LIMITS = ListenerLimits(frame_bytes_max=1 << 16)
 class DryListener:
     """A `ConnectionOwner` at no address."""
 
-    def __init__(self, host: str, port: int, receive: Callable[[Request], None], **_: object) -> None:
+    def __init__(self, host: str, port: int, receive: Callable[[Sequence[Request]], None], **_: object) -> None:
         self.limits = LIMITS
         self.receive = receive
         self.port = 10911
@@ -59,6 +59,7 @@ class _AtOnce:
     """A `WorkerPool` without threads."""
 
     waiting = 0
+    is_idle = True
 
     def __init__(self, name: str, *_: object) -> None:
         self.name = name

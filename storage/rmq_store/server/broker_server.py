@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -250,13 +250,13 @@ class BrokerServer:
     ) -> None:
         self.close()
 
-    def _receive(self, request: Request) -> None:
+    def _receive(self, requests: Sequence[Request]) -> None:
         assert self._dispatcher is not None
-        peer = request.peer
+        peer = requests[0].peer
         if isinstance(peer, Connection) and not peer.on_closed:
             peer.on_closed.append(self._disconnected)
             self._warm_up.begin()
-        self._dispatcher.receive(request)
+        self._dispatcher.receive(requests)
 
     def _disconnected(self, peer: Peer) -> None:
         self.routes.disconnected(peer)
@@ -276,10 +276,11 @@ class BrokerServer:
             )
         return topics
 
-    def _wake(self, pool: WorkerPool, again: Callable[..., RemotingCommand | None], held: Held, is_last: bool) -> None:
+    def _wake(
+        self, pool: WorkerPool, again: Callable[..., RemotingCommand | None], held: Held, is_last: bool, at_once: bool
+    ) -> None:
         assert self._dispatcher is not None
-        work = partial(self._dispatcher.run, lambda _: again(held, is_last=is_last), held.request)
-        pool.submit(Work(float("inf"), work, work), force=True)
+        self._dispatcher.go_on(pool, lambda _: again(held, is_last=is_last), held.request, at_once=at_once)
 
     def _stored(self, topic: str, queue_id: int) -> None:
         self._holds.stored(topic, queue_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from rmq_store.late.dataclasses import dataclass
@@ -99,17 +100,25 @@ def _messages(parts: Parts) -> dict[int, Service]:
     sends, replies, queries = (
         SendProcessor(served, parts.on_stored), ReplyProcessor(served, parts.members), QueryProcessor(served),
     )  # fmt: skip
+    # With SYNC_FLUSH a send waits for the disk.
+    is_sync = served.store.config.flush_disk_type == "SYNC_FLUSH"
+    send = Service(
+        sends.send, pools.send,
+        together=partial(sends.send_together, may_wait=True),
+        at_once=None if is_sync else partial(sends.send_together, may_wait=False),
+    )  # fmt: skip
+    pull = Service(parts.pulls.pull, pools.pull, at_once=parts.pulls.pull_at_once)
     return {
-        RequestCode.SEND_MESSAGE: Service(sends.send, pools.send),
-        RequestCode.SEND_MESSAGE_V2: Service(sends.send, pools.send),
+        RequestCode.SEND_MESSAGE: send,
+        RequestCode.SEND_MESSAGE_V2: send,
         RequestCode.SEND_BATCH_MESSAGE: Service(sends.send, pools.send),
         RequestCode.SEND_REPLY_MESSAGE: Service(replies.reply, pools.client),
         RequestCode.SEND_REPLY_MESSAGE_V2: Service(replies.reply, pools.client),
         RequestCode.CONSUMER_SEND_MSG_BACK: Service(sends.send_back, pools.send),
         RequestCode.RECALL_MESSAGE: Service(sends.recall, pools.admin),
         RequestCode.END_TRANSACTION: Service(parts.transactions.end, pools.transaction),
-        RequestCode.PULL_MESSAGE: Service(parts.pulls.pull, pools.pull),
-        RequestCode.LITE_PULL_MESSAGE: Service(parts.pulls.pull, pools.pull),
+        RequestCode.PULL_MESSAGE: pull,
+        RequestCode.LITE_PULL_MESSAGE: pull,
         RequestCode.QUERY_MESSAGE: Service(queries.query, pools.admin),
         RequestCode.VIEW_MESSAGE_BY_ID: Service(queries.view, pools.admin),
     }

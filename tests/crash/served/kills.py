@@ -99,7 +99,8 @@ class Life:
         self._saved.restore()
         self._operation.unlink(missing_ok=True)
         hit = chance.randrange(REQUESTS)
-        armed = points.Armed(point, hit + 1, chance.randrange(chance.choice(OPERATIONS)), self.root, self._operation)
+        operation, in_pool = chance.randrange(chance.choice(OPERATIONS)), chance.random() < 0.5
+        armed = points.Armed(point, hit + 1, operation, self.root, self._operation, in_pool=in_pool)
         try:
             answered = self._serve_until_killed(work, armed, found)
             found.seen[f"at {work.name}: {point}"] += 1
@@ -260,14 +261,23 @@ def _serve(root: Path, armed: points.Armed | None, pipe: int) -> None:
 def _without_answers_last() -> Iterator[None]:
     from rmq_store.server.requests.dispatcher import Dispatcher
 
-    run = Dispatcher.run
+    run, run_together = Dispatcher.run, Dispatcher._is_answered
 
     def answer_first(dispatcher: Dispatcher, processor: Any, request: Any) -> None:
         request.reply(request.answer())
         time.sleep(0.02)  # until it is written
         run(dispatcher, processor, request)
 
-    with mock.patch.object(Dispatcher, "run", answer_first):
+    def answer_all_first(dispatcher: Dispatcher, processor: Any, requests: Any) -> bool:
+        for request in requests:
+            request.reply(request.answer())
+        time.sleep(0.02)
+        return run_together(dispatcher, processor, requests)
+
+    with (
+        mock.patch.object(Dispatcher, "run", answer_first),
+        mock.patch.object(Dispatcher, "_is_answered", answer_all_first),
+    ):
         yield
 
 

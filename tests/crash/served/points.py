@@ -35,15 +35,16 @@ class Armed:
 
     STORING: before the operation number `operation` on a file or a mapped word. VISIBLE: before the first one behind an
     append that others see already. Both at the end of the store's call if it has no such operation; `notes` says which
-    one it was.
+    one it was. `in_pool`: no request is carried out in the thread that has read it.
     """
 
-    def __init__(self, point: str, opaque: int, operation: int, root: Path, notes: Path) -> None:
+    def __init__(self, point: str, opaque: int, operation: int, root: Path, notes: Path, *, in_pool: bool) -> None:
         self._point = point
         self._opaque = opaque
         self._left = operation
         self._root = root
         self._notes = notes
+        self._in_pool = in_pool or point == QUEUED
         self._answer = b""
         self._is_visible = False
         # Of the thread that has the request.
@@ -55,6 +56,7 @@ class Armed:
         from rmq_store.broker.retry.retry import Retry
         from rmq_store.broker.store.store import Store
         from rmq_store.broker.transactions.transactions import Transactions
+        from rmq_store.server.requests.at_once import AtOnce
         from rmq_store.server.requests.dispatcher import Dispatcher
         from rmq_store.server.requests.worker_pool import WorkerPool
         from rmq_store.server.transport.connection import Connection
@@ -64,15 +66,19 @@ class Armed:
             (Dispatcher, "receive"): self._receiving,
             (WorkerPool, "submit"): self._queueing,
             (Dispatcher, "run"): self._running,
+            (Dispatcher, "_is_answered"): self._running_together,
             (Connection, "send"): self._answering,
             (Connection, "_write"): self._writing,
         }
         calls = (
-            (Store, "send"), (Store, "send_batch"), (Store, "commit_offsets"), (Store, "recall_message"),
+            (Store, "send"), (Store, "send_all"), (Store, "send_batch"), (Store, "commit_offsets"),
+            (Store, "recall_message"),
             (Transactions, "prepare"), (Transactions, "end"), (Retry, "send_back"), (Pop, "ack"),
         )  # fmt: skip
         with ExitStack() as patches:
             patches.enter_context(watched(self._operation))
+            if self._in_pool:
+                patches.enter_context(mock.patch.object(AtOnce, "answer", lambda *_: False))
             for (owner, name), wrap in {**wraps_by_method, **dict.fromkeys(calls, self._storing)}.items():
                 patches.enter_context(mock.patch.object(owner, name, _around(getattr(owner, name), wrap)))
             return patches.pop_all()
@@ -91,23 +97,28 @@ class Armed:
             self._die_at(UNREAD)
         read(connection, data)
 
-    def _receiving(self, receive: Callable[..., None], dispatcher: Any, request: Any) -> None:
-        if self._is_hit(request):
+    def _receiving(self, receive: Callable[..., None], dispatcher: Any, requests: Any) -> None:
+        if any(map(self._is_hit, requests)):
             self._die_at(READ)
-            self._own.queueing = True
-        receive(dispatcher, request)
-        self._own.queueing = False
+        receive(dispatcher, requests)
 
     def _queueing(self, submit: Callable[..., bool], pool: Any, work: Any, **options: Any) -> bool:
-        if self._point == QUEUED and getattr(self._own, "queueing", False):
+        if self._point == QUEUED and work.subject is not None and self._is_hit(work.subject):
             # No thread begins with it meanwhile.
-            submit(pool, work._replace(run=_wait_for_ever), **options)
+            submit(pool, work._replace(run=_wait_for_ever, together=None), **options)
             die()
         return submit(pool, work, **options)
 
     def _running(self, run: Callable[..., None], dispatcher: Any, processor: Any, request: Any) -> None:
         self._own.hit = self._is_hit(request)
         run(dispatcher, processor, request)
+        self._own.hit = False
+
+    def _running_together(self, run: Callable[..., bool], dispatcher: Any, processor: Any, requests: Any) -> bool:
+        self._own.hit = any(map(self._is_hit, requests))
+        done = run(dispatcher, processor, requests)
+        self._own.hit = False
+        return done
 
     def _storing(self, call: Callable[..., Any], *given: Any, **options: Any) -> Any:
         if not getattr(self._own, "hit", False):

@@ -111,7 +111,7 @@ class Client:
 
     address = "127.0.0.1:4711"
 
-    def send(self, command: RemotingCommand) -> None:
+    def send(self, *commands: RemotingCommand) -> None:
         pytest.fail("a check answers nothing")
 
 

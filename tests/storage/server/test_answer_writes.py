@@ -38,7 +38,7 @@ class Asked:
 
     def __init__(self) -> None:
         requests: list[Request] = []
-        self.listener = Listener("127.0.0.1", 0, requests.append)
+        self.listener = Listener("127.0.0.1", 0, requests.extend)
         self.listener.start()
         self.client = socket.create_connection(("127.0.0.1", self.listener.port), PATIENCE_S)
         self.client.sendall(encode_command(RemotingCommand(1)))

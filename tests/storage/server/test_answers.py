@@ -26,16 +26,16 @@ class Strict:
         self.sent: list[RemotingCommand] = []
         self.broken = broken
 
-    def send(self, command: RemotingCommand) -> None:
-        if self.broken or len(command.body) + len(command.remark or "") > 5000:
+    def send(self, *commands: RemotingCommand) -> None:
+        if self.broken or any(len(one.body) + len(one.remark or "") > 5000 for one in commands):
             raise RemotingCommandError("a frame of too many bytes")
-        self.sent.append(command)
+        self.sent += commands
 
 
 def test_an_answer_that_fits_no_frame_becomes_an_error() -> None:
     peer = Strict()
     Dispatcher({7: Service(lambda request: request.answer(body=bytes(6000)), None)}).receive(
-        Request(RemotingCommand(7, opaque=5), peer)
+        [Request(RemotingCommand(7, opaque=5), peer)]
     )
     assert [(one.opaque, one.code) for one in peer.sent] == [(5, ResponseCode.SYSTEM_ERROR)]
     assert "frame" in (peer.sent[0].remark or "")
@@ -43,7 +43,7 @@ def test_an_answer_that_fits_no_frame_becomes_an_error() -> None:
 
 def test_a_peer_that_takes_nothing_ends_no_thread() -> None:
     peer = Strict(broken=True)
-    Dispatcher({7: Service(lambda request: request.answer(), None)}).receive(Request(RemotingCommand(7), peer))
+    Dispatcher({7: Service(lambda request: request.answer(), None)}).receive([Request(RemotingCommand(7), peer)])
     assert peer.sent == []
 
 

@@ -29,8 +29,8 @@ class Peer:
 
     address = "127.0.0.1:4711"
 
-    def send(self, command: RemotingCommand) -> None:
-        raise AssertionError(command)
+    def send(self, *commands: RemotingCommand) -> None:
+        raise AssertionError(commands)
 
 
 @pytest.fixture

@@ -32,8 +32,8 @@ class Peer:
 
     address = "127.0.0.1:4711"
 
-    def send(self, command: RemotingCommand) -> None:
-        raise AssertionError(command)
+    def send(self, *commands: RemotingCommand) -> None:
+        raise AssertionError(commands)
 
 
 def held(poll_time_ms: int = 50_000) -> HeldPop:
@@ -59,7 +59,7 @@ def woken() -> list[tuple[HeldPop, bool]]:
 @pytest.fixture
 def holds(store: Store, woken: list[tuple[HeldPop, bool]]) -> Iterator[HeldPops]:
     holds = HeldPops(store)
-    holds.start(lambda one, is_last: woken.append((one, is_last)))
+    holds.start(lambda one, is_last, _: woken.append((one, is_last)))
     yield holds
     holds.close()
 

@@ -44,7 +44,7 @@ class Taking:
 
     def __init__(self, limits: ListenerLimits) -> None:
         self.requests: list[Request] = []
-        self.listener = Listener("127.0.0.1", 0, self.requests.append, limits=limits)
+        self.listener = Listener("127.0.0.1", 0, self.requests.extend, limits=limits)
         self.listener.start()
         self.sockets: list[socket.socket] = []
 
@@ -138,7 +138,7 @@ def test_a_request_is_done_whatever_becomes_of_it(code: int) -> None:
     class Peer:
         address = "127.0.0.1:4711"
 
-        def send(self, command: RemotingCommand) -> None:
+        def send(self, *commands: RemotingCommand) -> None:
             raise OSError(32, "Broken pipe")
 
     def fail(request: Request) -> RemotingCommand:
@@ -151,7 +151,7 @@ def test_a_request_is_done_whatever_becomes_of_it(code: int) -> None:
     }
     counted: list[int] = []
     charge = Charge(5, counted.append)
-    Dispatcher(services).receive(Request(RemotingCommand(code), Peer(), done=charge.release))
+    Dispatcher(services).receive([Request(RemotingCommand(code), Peer(), done=charge.release)])
     assert counted == [5]
 
 
@@ -210,8 +210,8 @@ class Silent:
     def __init__(self) -> None:
         self.told: list[RemotingCommand] = []
 
-    def send(self, command: RemotingCommand) -> None:
-        self.told.append(command)
+    def send(self, *commands: RemotingCommand) -> None:
+        self.told += commands
 
 
 REPLY = SendReplyMessageRequestHeaderV2(
@@ -240,7 +240,7 @@ def test_a_request_that_waits_for_another_client_counts_until_it_is_answered(
     }
     counted: list[int] = []
     charge, asker = Charge(5, counted.append), Silent()
-    Dispatcher(services).receive(Request(command, asker, done=charge.release))
+    Dispatcher(services).receive([Request(command, asker, done=charge.release)])
     assert (counted, asker.told) == ([], [])
     (answered,) = waiting
     answered(None)

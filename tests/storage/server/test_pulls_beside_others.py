@@ -65,8 +65,8 @@ class Asking:
         self._server = server
         self._root = server.store.path
 
-    def send(self, command: RemotingCommand) -> None:
-        raise AssertionError(command)
+    def send(self, *commands: RemotingCommand) -> None:
+        raise AssertionError(commands)
 
     def pull(self, offset: int) -> Answer:
         header = PullMessageRequestHeader(

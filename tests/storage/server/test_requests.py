@@ -26,13 +26,13 @@ class Peer:
     def __init__(self) -> None:
         self.sent: list[RemotingCommand] = []
 
-    def send(self, command: RemotingCommand) -> None:
-        self.sent.append(command)
+    def send(self, *commands: RemotingCommand) -> None:
+        self.sent += commands
 
 
 def answers(processor: Processor, request: RemotingCommand) -> list[RemotingCommand]:
     peer = Peer()
-    Dispatcher({7: Service(processor, None)}).receive(Request(request, peer))
+    Dispatcher({7: Service(processor, None)}).receive([Request(request, peer)])
     return peer.sent
 
 
@@ -78,7 +78,7 @@ def test_a_check_that_refuses_comes_before_the_processor() -> None:
     called: list[Request] = []
     peer = Peer()
     service = Service(lambda request: called.append(request), None)  # type: ignore[func-returns-value]
-    Dispatcher({7: service}, refuse).receive(Request(RemotingCommand(7), peer))
+    Dispatcher({7: service}, refuse).receive([Request(RemotingCommand(7), peer)])
     assert [one.code for one in peer.sent] == [ResponseCode.NO_PERMISSION] and not called
 
 
@@ -99,10 +99,10 @@ def test_a_full_queue_is_answered_with_busy(pool: WorkerPool) -> None:
 
     peer = Peer()
     dispatcher = Dispatcher({7: Service(work, pool)})
-    dispatcher.receive(Request(RemotingCommand(7, opaque=0), peer))
+    dispatcher.receive([Request(RemotingCommand(7, opaque=0), peer)])
     assert started.wait(60)
     for opaque in (1, 2, 3):
-        dispatcher.receive(Request(RemotingCommand(7, opaque=opaque), peer))
+        dispatcher.receive([Request(RemotingCommand(7, opaque=opaque), peer)])
     assert [(one.opaque, one.code) for one in peer.sent] == [(3, ResponseCode.SYSTEM_BUSY)]
     assert (peer.sent[0].remark or "").startswith("[OVERLOAD]")
     go_on.set()

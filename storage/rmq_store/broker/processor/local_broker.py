@@ -21,7 +21,7 @@ from rmq_store.broker.processor.local_pull import PULL_BATCH_BYTES_MAX, PULL_BYT
 from rmq_store.broker.rules.hot_queue import is_hot
 from rmq_store.broker.store.store import Store
 from rmq_store.format.frames.frame_check import TRANSACTION_MASK
-from rmq_store.format.frames.message import Message
+from rmq_store.format.frames.message import Message, Origin
 from rmq_store.format.properties.property_string import TRANSACTION_PREPARED
 from rmq_store.format.text.host import Host
 from rmq_store.protocol.errors import ResponseCode
@@ -122,9 +122,42 @@ class LocalBroker:
                 [one if one.queue_id == queue_id else replace(one, queue_id=queue_id) for one in messages],
                 lock_timeout_ms=min(timeout_ms, PAGE_CACHE_BUSY_MS),
                 flush_timeout_ms=timeout_ms,
-                born_host=born_host,
+                origins=[Origin(born_host)] * len(messages),
             )
         return replace(result_of_batch(results), broker_name=self.name)
+
+    def send_together(
+        self,
+        messages: Sequence[Message],
+        origins: Sequence[Origin],
+        topics: Mapping[str, TopicConfig],
+        lock_timeout_ms: int,
+        flush_timeout_ms: int,
+    ) -> list[SendResult]:
+        """As `send` for each message, which names its queue, but all are stored, or none. `topics` has the settings of
+        their topics, which the caller has just looked up. MQBrokerError 1: it is unknown whether they are stored. Any
+        other error: nothing was.
+        """
+        for message in messages:
+            assert message.queue_id is not None
+            self._check_send(message.topic, message.queue_id, topics[message.topic])
+        with self._answers.answering():
+            if len(messages) == 1:  # without the arrays that pay for several
+                ((born_host, sys_flag),) = origins
+                results = [
+                    self.store.send(
+                        messages[0],
+                        sys_flag=sys_flag,
+                        lock_timeout_ms=lock_timeout_ms,
+                        flush_timeout_ms=flush_timeout_ms,
+                        born_host=born_host,
+                    )
+                ]
+            else:
+                results = self.store.send_all(
+                    messages, lock_timeout_ms=lock_timeout_ms, flush_timeout_ms=flush_timeout_ms, origins=origins
+                )
+        return [self._named(result) for result in results]
 
     def send_batch_body(
         self,

@@ -14,7 +14,8 @@ from rmq_store.broker.retry.retry import Retry
 from rmq_store.broker.rules import purposes
 from rmq_store.broker.store.parts import StoreParts
 from rmq_store.broker.write.staged_files import StagedFile
-from rmq_store.format.frames.message import Message
+from rmq_store.errors import UsageError
+from rmq_store.format.frames.message import Message, Origin
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.recall_handle import RecallHandle
 from rmq_store.log.core.commit_log import LOCK_TIMEOUT_MS
@@ -61,12 +62,14 @@ class Writing(StoreParts):
         *,
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
         flush_timeout_ms: int | None = None,
-        born_host: Host | None = None,
+        origins: Sequence[Origin] | None = None,
     ) -> list[SendResult]:
         """Store a few messages in their order; all become visible at once. For many messages use `append`. Durable,
-        waits and raises as `send`.
+        waits and raises as `send`. `origins`: one for each message that came over the network.
         """
-        return self._writing().send_all(messages, lock_timeout_ms, flush_timeout_ms, born_host)
+        if origins is not None and len(origins) != len(messages):
+            raise UsageError(f"{len(origins)} origins for {len(messages)} messages")
+        return self._writing().send_all(messages, lock_timeout_ms, flush_timeout_ms, origins)
 
     def send_batch(
         self,

@@ -28,7 +28,7 @@ from rmq_store.errors import (
     UnknownTopicError,
     UsageError,
 )
-from rmq_store.format.frames.message import Message, check_message
+from rmq_store.format.frames.message import Message, Origin, check_message
 from rmq_store.format.frames.message_batch import read_batch
 from rmq_store.format.properties.property_string import WAIT_STORE_MSG_OK
 from rmq_store.format.text.host import Host
@@ -113,7 +113,7 @@ class Writer:
         messages: Sequence[Message],
         lock_timeout_ms: int,
         flush_timeout_ms: int | None,
-        born_host: Host | None = None,
+        origins: Sequence[Origin] | None = None,
     ) -> list[SendResult]:
         """See `Store.send_all`."""
         for number, message in enumerate(messages):
@@ -122,7 +122,7 @@ class Writer:
             except UsageError as error:
                 raise UsageError(f"message {number}: {error}") from error
         self._space.check()
-        encoded, missing = self._encoded(messages, born_host)
+        encoded, missing = self._encoded(messages, [Origin()] * len(messages) if origins is None else origins)
         self._create_topics(missing)
         with append_lock(self._log, lock_timeout_ms):
             places = append_records(self._log, [record for record, _, _ in encoded])
@@ -157,7 +157,8 @@ class Writer:
             messages = list(read_batch(body, topic, queue_id, born_timestamp_ms))
             if not messages:
                 raise UsageError("a batch without a message")
-            return result_of_batch(self.send_all(messages, lock_timeout_ms, flush_timeout_ms, born_host))
+            origins = [Origin(born_host)] * len(messages)
+            return result_of_batch(self.send_all(messages, lock_timeout_ms, flush_timeout_ms, origins))
         self._space.check()
         with self._turn:
             topics = self._topics.all()
@@ -172,7 +173,7 @@ class Writer:
         return SendResult(topic, queue_id, queue_offset, int(offsets[0]), batch.unique_keys, ids, status)
 
     def _encoded(
-        self, messages: Sequence[Message], born_host: Host | None
+        self, messages: Sequence[Message], origins: Sequence[Origin]
     ) -> tuple[list[tuple[OneRecord, str, int]], list[tuple[str, int]]]:
         """The record, the unique id and the queue of each message; and topics that are missing, with the queues that
         they need. UsageError: names the message.
@@ -183,9 +184,9 @@ class Writer:
             topics = self._topics.all()
             router = self._routed(topics)
             try:
-                for message in messages:
+                for message, (born_host, sys_flag) in zip(messages, origins, strict=True):
                     queue_id = router.route_one(message.topic, message.sharding_key, message.queue_id)
-                    encoded.append((*self._one.encode(message, queue_id, now_ms, 0, born_host), queue_id))
+                    encoded.append((*self._one.encode(message, queue_id, now_ms, sys_flag, born_host), queue_id))
                     if message.topic not in topics:
                         missing.append((message.topic, queue_id + 1))
             except UsageError as error:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from types import MappingProxyType, NoneType
+from typing import NamedTuple
 
 from rmq_store.errors import UsageError
 from rmq_store.format.properties import property_string as names
+from rmq_store.format.text.host import Host
 from rmq_store.late.dataclasses import dataclass
 
 _EMPTY: Mapping[str, str] = MappingProxyType({})
@@ -61,6 +63,15 @@ class Message:
             if name != names.CRC32:
                 stored.setdefault(name, value)
         return stored
+
+
+class Origin(NamedTuple):
+    """How a message came over the network. `born_host` is its sender's; None: the store's own. `sys_flag` holds the
+    compression of a body that the sender has compressed.
+    """
+
+    born_host: Host | None = None
+    sys_flag: int = 0
 
 
 def check_message(message: object) -> None:

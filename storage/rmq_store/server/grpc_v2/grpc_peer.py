@@ -88,10 +88,13 @@ class GrpcPeer:
         self._broker_name = broker_name
         self._loop = asyncio.get_running_loop()
 
-    def send(self, command: RemotingCommand) -> None:
+    def send(self, *commands: RemotingCommand) -> None:
         """See `Peer.send`. StoreError: the half message in a question cannot be read."""
-        if command.code != RequestCode.CHECK_TRANSACTION_STATE:
-            return
+        for command in commands:
+            if command.code == RequestCode.CHECK_TRANSACTION_STATE:
+                self._ask(command)
+
+    def _ask(self, command: RemotingCommand) -> None:
         header = CheckTransactionStateRequestHeader.from_ext(command.ext_fields)
         (half,) = messages_in(command.body, self._broker_name)
         question = new(

@@ -12,7 +12,7 @@ from typing import Any, Final
 from rmq_store.broker.processor.local_broker import PAGE_CACHE_BUSY_MS
 from rmq_store.broker.rules.timer import DELAY_MS_MAX
 from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS
-from rmq_store.format.frames.message import Message
+from rmq_store.format.frames.message import Message, Origin
 from rmq_store.format.properties.property_string import TRANSACTION_PREPARED
 from rmq_store.format.text.host import Host
 from rmq_store.protocol.results import SendResult, SendStatus
@@ -131,7 +131,8 @@ class Sending:
             return [sent]
         queue_id = self._next_queue(messages[0].topic)
         members = [one if one.sharding_key else replace(one, queue_id=queue_id) for one in messages]
-        return store.send_all(members, lock_timeout_ms=wait_ms, flush_timeout_ms=self._timeout_ms, born_host=born_host)
+        origins = [Origin(born_host)] * len(members)
+        return store.send_all(members, lock_timeout_ms=wait_ms, flush_timeout_ms=self._timeout_ms, origins=origins)
 
     def _store_half(self, messages: list[Message], is_compressed: bool, born_host: Host | None) -> list[SendResult]:
         """Store a half message for the next queue of its topic."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -88,11 +89,11 @@ class NameServer:
     ) -> None:
         self.close()
 
-    def _receive(self, request: Request) -> None:
-        peer = request.peer
+    def _receive(self, requests: Sequence[Request]) -> None:
+        peer = requests[0].peer
         if isinstance(peer, Connection) and not peer.on_closed:
             peer.on_closed.append(self.routes.disconnected)
-        self._dispatcher.receive(request)
+        self._dispatcher.receive(requests)
 
     def _services(self, clients: WorkerPool, brokers: WorkerPool) -> dict[int, Service]:
         routes, pairs = RouteProcessor(self.routes, self.kv_configs), self.kv_configs

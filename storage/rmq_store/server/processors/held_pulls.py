@@ -52,4 +52,4 @@ class HeldPulls(HeldRequests[QueuePlace, HeldPull]):
     def stored(self, topic: str, queue_id: int) -> None:
         """A message was stored by a client of this server."""
         if (topic, queue_id) in self._held:  # most sends find nobody waiting, and need no lock
-            self.look_soon([(topic, queue_id)])
+            self.look_now((topic, queue_id))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -58,7 +59,26 @@ class PullProcessor:
         """11 and 361; None: the pull is held."""
         refuse_body(request)
         header = request.header(PullMessageRequestHeader)
+        return self._pulled(request, header, *self._checked(header))
+
+    def pull_at_once(self, requests: Sequence[Request]) -> list[RemotingCommand | None] | None:
+        """As `pull`, of one request. None: it would wait for its group to be made, or for a condition to be asked of
+        thousands of messages.
+        """
+        (request,) = requests
+        refuse_body(request)
+        header = request.header(PullMessageRequestHeader)
+        if not self._served.has_group(header.consumer_group):
+            return None
         topic, subscription = self._checked(header)
+        if subscription.selector.expression_type == "SQL92":
+            return None
+        return [self._pulled(request, header, topic, subscription)]
+
+    def _pulled(
+        self, request: Request, header: PullMessageRequestHeader, topic: TopicConfig, subscription: Subscription
+    ) -> RemotingCommand | None:
+        """The answer; None: the pull is held."""
         if header.sys_flag & COMMIT_OFFSET and header.commit_offset > 0:
             place = header.topic, header.queue_id
             self._offsets.commit_later(header.consumer_group, place, header.commit_offset)

@@ -5,15 +5,16 @@ RecallMessageProcessor.java).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, TypeAlias
 
 from rmq_store.broker.metadata.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
+from rmq_store.broker.processor.local_broker import PAGE_CACHE_BUSY_MS
 from rmq_store.broker.rules.delay import delay_level_of
 from rmq_store.errors import UsageError
 from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS, TRANSACTION_MASK
-from rmq_store.format.frames.message import Message
+from rmq_store.format.frames.message import Message, Origin
 from rmq_store.format.properties.property_string import (
     CLUSTER,
     DELAY_TIME_LEVEL,
@@ -21,12 +22,13 @@ from rmq_store.format.properties.property_string import (
     RETRY_TOPIC,
     TRANSACTION_PREPARED,
     UNIQUE_KEY,
+    WAIT_STORE_MSG_OK,
     parse_properties,
 )
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.names import RETRY_PREFIX, is_sent_by_broker_only, validate_topic
 from rmq_store.format.text.recall_handle import RecallHandle
-from rmq_store.protocol.errors import ResponseCode
+from rmq_store.protocol.errors import MQBrokerError, RemotingCommandError, ResponseCode
 from rmq_store.protocol.results import SendResult, SendStatus
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.headers import (
@@ -65,12 +67,12 @@ class SendProcessor:
         self._served = served
         self._on_stored = on_stored
         self._timeout_ms = served.store.config.sync_flush_timeout
+        self._is_sync = served.store.config.flush_disk_type == "SYNC_FLUSH"
         self._random = random.Random()
 
     def send(self, request: Request) -> RemotingCommand:
         """10, 310 and 320."""
-        is_v1 = request.command.code == RequestCode.SEND_MESSAGE
-        header = request.header(SendMessageRequestHeader if is_v1 else SendMessageRequestHeaderV2)
+        header = self._header(request)
         is_batch = bool(header.batch) or request.command.code == RequestCode.SEND_BATCH_MESSAGE
         if header.topic.startswith(RETRY_PREFIX):
             if is_batch:  # SendMessageProcessor#sendBatchMessage
@@ -89,10 +91,8 @@ class SendProcessor:
                 born_host=born,
             )
         else:
-            properties = parse_properties((header.properties or "").encode())
+            properties = self._properties(header)
             is_half = properties.get(TRANSACTION_PREPARED, "").lower() == "true"
-            if REPLY_TO_CLIENT in properties:  # whoever replies reads it there (MessageUtil.createReplyMessage)
-                properties[CLUSTER] = self._served.cluster_name
             result = self._served.broker.send(
                 _message(header, request.command.body, properties, header.flag, queue_id=queue_id),
                 queue_id,
@@ -105,6 +105,50 @@ class SendProcessor:
         if not is_half:  # nobody gets it before its commit
             self._on_stored(header.topic, result.queue_id)
         return self._answer(request, result)
+
+    def send_together(self, requests: Sequence[Request], *, may_wait: bool) -> list[RemotingCommand] | None:
+        """`send` of several messages, which are stored by one append. None: nothing was done, because one of them needs
+        more than that; or another writer has the log, and `may_wait` is false.
+        """
+        topics = self._served.store.topics()
+        try:
+            plain = [self._plain(request, topics) for request in requests]
+        except (MQBrokerError, RemotingCommandError, UsageError):
+            return None
+        messages = [message for message, _ in plain if message is not None]
+        if len(messages) < len(plain):
+            return None
+        timeout_ms = self._timeout_ms
+        wait_ms = min(timeout_ms, PAGE_CACHE_BUSY_MS) if may_wait else 0
+        try:
+            results = self._served.broker.send_together(
+                messages, [origin for _, origin in plain], topics, wait_ms, timeout_ms
+            )
+        except MQBrokerError as error:
+            if error.response_code == ResponseCode.SYSTEM_ERROR:
+                raise
+            return None
+        for topic, queue_id in dict.fromkeys((result.topic, result.queue_id) for result in results):
+            self._on_stored(topic, queue_id)
+        return [self._answer(request, result) for request, result in zip(requests, results, strict=True)]
+
+    def _plain(self, request: Request, topics: Mapping[str, TopicConfig]) -> tuple[Message | None, Origin]:
+        """The message of a send that only stores one message of its own topic; None: another request."""
+        header = self._header(request)
+        origin = Origin(_host(request.peer.address), header.sys_flag & _SENDERS_FLAGS)
+        topic = None
+        if not (header.batch or header.topic.startswith(RETRY_PREFIX) or header.sys_flag & TRANSACTION_MASK):
+            _check_topic(header.topic)
+            topic = topics.get(header.topic)
+        if topic is None:
+            return None, origin
+        properties = self._properties(header)
+        if properties.get(TRANSACTION_PREPARED) or (
+            self._is_sync and properties.get(WAIT_STORE_MSG_OK, "true").lower() != "true"
+        ):
+            return None, origin
+        queue_id = self._queue_id(header, topic)
+        return _message(header, request.command.body, properties, header.flag, queue_id=queue_id), origin
 
     def send_back(self, request: Request) -> RemotingCommand:
         """36."""
@@ -152,11 +196,19 @@ class SendProcessor:
             stored.offset_msg_id, stored.queue_id, stored.queue_offset, properties.get(UNIQUE_KEY)
         ))  # fmt: skip
 
+    def _header(self, request: Request) -> SendMessageRequestHeader:
+        is_v1 = request.command.code == RequestCode.SEND_MESSAGE
+        return request.header(SendMessageRequestHeader if is_v1 else SendMessageRequestHeaderV2)
+
+    def _properties(self, header: SendMessageRequestHeader) -> dict[str, str]:
+        properties = parse_properties((header.properties or "").encode())
+        if REPLY_TO_CLIENT in properties:  # whoever replies reads it there (MessageUtil.createReplyMessage)
+            properties[CLUSTER] = self._served.cluster_name
+        return properties
+
     def _topic(self, header: SendMessageRequestHeader) -> TopicConfig:
         """The topic's settings; makes it if it is missing and may be made."""
-        validate_topic(header.topic)
-        if is_sent_by_broker_only(header.topic):
-            raise refusal(ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] is a system topic: no sends")
+        _check_topic(header.topic)
         topic = self._served.store.topics().get(header.topic)
         return self._made(header) if topic is None else topic
 
@@ -187,6 +239,13 @@ class SendProcessor:
             result.offset_msg_id, result.queue_id, result.queue_offset, result.msg_id, result.recall_handle
         )
         return request.answer(_CODES[result.status], header=place)
+
+
+def _check_topic(name: str) -> None:
+    """UsageError: no name of a topic. MQBrokerError 16: clients do not send to it."""
+    validate_topic(name)
+    if is_sent_by_broker_only(name):
+        raise refusal(ResponseCode.NO_PERMISSION, f"the topic[{name}] is a system topic: no sends")
 
 
 def place_of(

@@ -50,6 +50,10 @@ class ServedStore:
             refuse_missing_queue(found, queue_id)
         return found
 
+    def has_group(self, name: str) -> bool:
+        """Whether `group` finds the group's settings, and makes none."""
+        return name in self.store.groups() or name in SYSTEM_GROUPS or is_system_group(name)
+
     def group(self, name: str) -> SubscriptionGroup:
         """The group's settings; an unknown group is made if the store makes groups.
 

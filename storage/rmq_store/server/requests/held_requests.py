@@ -46,8 +46,8 @@ class Held(Protocol):
 K = TypeVar("K")
 H = TypeVar("H", bound=Held)
 
-WakeUp: TypeAlias = Callable[[H, bool], None]
-"""Called in the thread of the holds: the request, and whether its time is over. Must not wait."""
+WakeUp: TypeAlias = Callable[[H, bool, bool], None]
+"""Gets the request, whether its time is over, and whether it may be answered in the calling thread."""
 
 
 def end_of_patience_s(request: Request, patience_ms: int) -> float:
@@ -123,6 +123,19 @@ class HeldRequests(ABC, Generic[K, H]):
                 self._marked.update(known)
                 self._turn.notify()
 
+    def look_now(self, key: K) -> None:
+        """Look at a key in the calling thread, where the first request that finds something may be answered."""
+        try:
+            goes = self.look(key)
+        except Exception:  # the thread of the holds meets it, too, and says so
+            self.look_soon([key])
+            return
+        if goes is not None:
+            with self._turn:
+                going = self._let_go([key], goes, is_last=False)
+            for number, one in enumerate(going):
+                self._woken(one, is_last=False, at_once=not number)
+
     def disconnected(self, peer: Peer) -> None:
         """Forget the requests of a connection that has ended: from now on none of them is woken up."""
         with self._turn:
@@ -145,10 +158,13 @@ class HeldRequests(ABC, Generic[K, H]):
                     self._turn.wait()
                 if not self._marked and not self._stopping:
                     self._turn.wait(self.look_s)
-                if self._stopping:
-                    self._let_go(list(self._held), lambda _: True, is_last=True)
-                    return
                 keys, self._marked = self._marked, set()
+                is_stopping = self._stopping
+                going = self._let_go(list(self._held), lambda _: True, is_last=True) if is_stopping else []
+            if is_stopping:
+                for one in going:
+                    self._woken(one, is_last=True)
+                return
             try:
                 now_s = time.monotonic()
                 if now_s >= overdue_look_s:
@@ -165,8 +181,10 @@ class HeldRequests(ABC, Generic[K, H]):
 
     def _end_overdue(self, now_s: float) -> None:
         with self._turn:
-            self._let_go(list(self._held), lambda one: one.until_s <= now_s, is_last=True)
+            going = self._let_go(list(self._held), lambda one: one.until_s <= now_s, is_last=True)
             self._gone.clear()
+        for one in going:
+            self._woken(one, is_last=True)
 
     def _look_at(self, keys: set[K]) -> None:
         if not self._store.has_not_grown(self._seen_end):
@@ -185,7 +203,9 @@ class HeldRequests(ABC, Generic[K, H]):
                 continue
             if goes is not None:
                 with self._turn:
-                    self._let_go([key], goes, is_last=False)
+                    going = self._let_go([key], goes, is_last=False)
+                for one in going:
+                    self._woken(one, is_last=False)
         if bad is not None:
             self._look_again(failed, bad)
 
@@ -196,11 +216,15 @@ class HeldRequests(ABC, Generic[K, H]):
         with self._turn:
             self._marked |= keys & self._held.keys()
 
-    def _let_go(self, keys: list[K], goes: Callable[[H], bool], *, is_last: bool) -> None:
-        """Wake up the requests of these keys that `goes` names, and forget those of clients that have gone; with the
-        lock held.
-        """
+    def _woken(self, one: H, *, is_last: bool, at_once: bool = False) -> None:
         assert self._wake is not None
+        self._wake(one, is_last, at_once)
+
+    def _let_go(self, keys: list[K], goes: Callable[[H], bool], *, is_last: bool) -> list[H]:
+        """Hold the requests of these keys that `goes` names no more, and return them; forget those of clients that have
+        gone. With the lock held.
+        """
+        going = []
         for key in keys:
             waiting, stay = self._held.pop(key, deque()), deque[H]()
             before = len(waiting)
@@ -211,10 +235,11 @@ class HeldRequests(ABC, Generic[K, H]):
                 if not goes(one):
                     stay.append(one)
                     continue
-                self._wake(one, is_last)
+                going.append(one)
                 if self.wakes_one and not is_last:
                     break
             waiting.extendleft(reversed(stay))
             self._count -= before - len(waiting)
             if waiting:
                 self._held[key] = waiting
+        return going

@@ -36,8 +36,8 @@ class Peer(Protocol):
     def address(self) -> str:
         """The client's `ip:port`."""
 
-    def send(self, command: RemotingCommand) -> None:
-        """Send an answer, or a request of the server. Nothing happens if the connection has ended."""
+    def send(self, *commands: RemotingCommand) -> None:
+        """Send answers, or requests of the server, in one piece. Nothing happens if the connection has ended."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

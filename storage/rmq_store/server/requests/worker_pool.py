@@ -6,20 +6,30 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 _log: Final = logging.getLogger(__name__)
 
 _STOP_S: Final = 10.0
 
+TOGETHER_MAX: Final = 64
+"""Pieces of work that are done by one call."""
+
 
 class Work(NamedTuple):
-    """`run` is called in a thread of the pool; `give_up` instead if it waited for too long. An error is logged."""
+    """`run` is called in a thread of the pool; `give_up` instead if it waited for too long. An error is logged.
+
+    Pieces that wait one behind the other and have the same `together` are done by one call of it: it gets the `subject`
+    of each.
+    """
 
     arrived_s: float
     run: Callable[[], None]
     give_up: Callable[[], None]
+    together: Callable[[Sequence[Any]], object] | None = None
+    subject: Any = None
 
 
 class WorkerPool:
@@ -55,6 +65,12 @@ class WorkerPool:
             idle.release()
         return True
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits, and no thread is busy."""
+        with self._turn:
+            return not self._waiting and len(self._idle) == len(self._threads)
+
     def close(self) -> None:
         """Do what waits, then end the threads."""
         with self._turn:
@@ -65,23 +81,41 @@ class WorkerPool:
         for thread in self._threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
 
-    def _next(self, wake: threading.Lock) -> Work | None:
-        """The work that has waited for longest; None: there will be no more."""
+    def _next(self, wake: threading.Lock) -> list[Work]:
+        """The work that has waited for longest, and what is done together with it; none: there will be no more."""
         while True:
             with self._turn:
                 if self._waiting:
-                    return self._waiting.popleft()
+                    works = [self._waiting.popleft()]
+                    together = works[0].together
+                    while together is not None and self._waiting and len(works) < TOGETHER_MAX:
+                        if self._waiting[0].together is not together:
+                            break
+                        works.append(self._waiting.popleft())
+                    return works
                 if self._is_closing:
-                    return None
+                    return []
                 self._idle.append(wake)
             wake.acquire()
 
     def _work(self) -> None:
         wake = threading.Lock()
         wake.acquire()
-        while (work := self._next(wake)) is not None:
-            late = time.monotonic() - work.arrived_s > self._wait_s
-            try:
-                (work.give_up if late else work.run)()
-            except Exception:  # the thread goes on: a pool may have no other one
-                _log.exception("work of the pool %s", self.name)
+        while works := self._next(wake):
+            too_old_s = time.monotonic() - self._wait_s
+            timely = []
+            for work in works:
+                if work.arrived_s < too_old_s:
+                    self._call(work.give_up)
+                else:
+                    timely.append(work)
+            if len(timely) == 1:
+                self._call(timely[0].run)
+            elif timely and (together := timely[0].together) is not None:
+                self._call(partial(together, [work.subject for work in timely]))
+
+    def _call(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception:  # the thread goes on: a pool may have no other one
+            _log.exception("work of the pool %s", self.name)

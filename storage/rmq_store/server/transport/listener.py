@@ -6,7 +6,7 @@ import asyncio
 import ssl
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -23,13 +23,14 @@ T = TypeVar("T")
 _CALL_S: Final = 30.0
 _IDLE_LOOK_S: Final = 5.0
 _BACKLOG: Final = 1024
+_READ_BYTES: Final = 256 << 10
 # asyncio accepts so many connections at once, before it asks us whether there is room for one.
 _ACCEPTED_AT_ONCE: Final = 64
 
 
 class Listener:
-    """Has its port from the beginning, and takes connections from `start` on. `receive` is called for each request in
-    the listener's thread, and must not wait.
+    """Has its port from the beginning, and takes connections from `start` on. `receive` is called in the listener's
+    thread with the requests that a client has sent together, and must not wait.
 
     Raises:
         UsageError: the address cannot be listened at.
@@ -39,7 +40,7 @@ class Listener:
         self,
         host: str,
         port: int,
-        receive: Callable[[Request], None],
+        receive: Callable[[Sequence[Request]], None],
         *,
         limits: ListenerLimits | None = None,
         tls: ssl.SSLContext | None = None,
@@ -50,6 +51,7 @@ class Listener:
         self._connections_max = self.limits.connections_that_fit()
         self.working = WorkingBytes(self.limits.working_bytes_max, self._full)
         self.incomplete = IncompleteFrames(self.limits.incomplete_bytes_max)
+        self.read_buffer = memoryview(bytearray(_READ_BYTES))
         self.connections: set[Connection] = set()
         self._handshakes: set[TlsHandshake] = set()
         self._tls = tls
@@ -126,7 +128,7 @@ class Listener:
             with each.dup() as same:  # the kernel keeps more of them waiting than asyncio accepts at once
                 same.listen(_BACKLOG)
 
-    def _accepted(self) -> asyncio.Protocol:
+    def _accepted(self) -> asyncio.BaseProtocol:
         """The protocol of a new connection. asyncio's own TLS servers do not tell why a handshake has failed."""
         if self._tls is None:
             return self._connection()

@@ -64,6 +64,16 @@ class HandshakeOwner(Protocol):
         """Forget a handshake that is over."""
 
 
+class SecuredProtocol(Protocol):
+    """What takes a connection over."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """As asyncio calls it."""
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came together with the end of the handshake."""
+
+
 class TlsHandshake(asyncio.Protocol):
     """A new connection until TLS is agreed upon; then a protocol of `protocol_factory` takes it over."""
 
@@ -72,7 +82,7 @@ class TlsHandshake(asyncio.Protocol):
         owner: HandshakeOwner,
         context: ssl.SSLContext,
         timeout_ms: int,
-        protocol_factory: Callable[[], asyncio.Protocol],
+        protocol_factory: Callable[[], SecuredProtocol],
     ) -> None:
         self._owner = owner
         self._context = context
@@ -121,6 +131,6 @@ class TlsHandshake(asyncio.Protocol):
             return
         protocol = self._protocol_factory()
         protocol.connection_made(secured)
-        secured.set_protocol(protocol)
+        secured.set_protocol(cast(asyncio.BaseProtocol, protocol))
         for data in self._early:
             protocol.data_received(data)
