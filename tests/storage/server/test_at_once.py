@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import pytest
 
@@ -194,12 +195,46 @@ def test_a_request_that_is_refused_takes_no_other_with_it(pool: WorkerPool) -> N
     assert peer.codes == {1: 0, 2: ResponseCode.NO_PERMISSION, 3: 0} and (at_once.calls, alone) == ([], [1, 3])
 
 
+def test_what_becomes_too_old_while_it_is_tried_together_is_given_up() -> None:
+    pool, given_up, done = WorkerPool("test", 1, 10, 200), list[int](), list[int]()
+    blocked = Blocked(pool)
+
+    def together(subjects: Sequence[int]) -> bool:
+        time.sleep(0.3)
+        return False
+
+    for number in range(2):
+        pool.submit(Work(
+            time.monotonic(), lambda number=number: done.append(number),  # type: ignore[misc]
+            lambda number=number: given_up.append(number), together, number,  # type: ignore[misc]
+        ))  # fmt: skip
+    blocked.end()
+    pool.close()
+    assert (given_up, done) == ([0, 1], [])
+
+
+def test_a_group_of_large_requests_ends_at_a_megabyte(pool: WorkerPool) -> None:
+    blocked, done = Blocked(pool), list[list[int]]()
+
+    def together(subjects: Sequence[int]) -> bool:
+        done.append(list(subjects))
+        return True
+
+    for number in range(5):
+        work = partial(done.append, [number])
+        pool.submit(Work(time.monotonic(), work, work, together, number, 400_000))
+    blocked.end()
+    eventually(lambda: len(done) == 3)
+    assert done == [[0, 1], [2, 3], [4]]
+
+
 def test_what_waited_for_too_long_is_given_up_and_the_rest_is_done() -> None:
     pool, given_up, done = WorkerPool("test", 1, 10, 1000), list[int](), list[list[int]]()
     blocked = Blocked(pool)
 
-    def together(subjects: Sequence[int]) -> None:
+    def together(subjects: Sequence[int]) -> bool:
         done.append(list(subjects))
+        return True
 
     now_s = time.monotonic()
     for number, arrived_s in enumerate((now_s - 10, now_s, now_s)):

@@ -17,7 +17,8 @@ from helpers.cluster.asking import Connection
 from rmq_store import Message, StoreConfig
 from rmq_store.broker.processor import local_broker
 from rmq_store.broker.write import writer
-from rmq_store.errors import StoreFailedError
+from rmq_store.broker.write.flusher import Flusher
+from rmq_store.errors import CorruptRecordError, StoreFailedError, UsageError
 from rmq_store.log.append.append import append_lock
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
@@ -58,6 +59,7 @@ def server(
     monkeypatch.setattr(HeldPulls, "look_s", PATIENCE_S)
     with BrokerServer(root, config=replace(small, flush_disk_type=flush_disk_type), create=True) as server:
         server.store.create_topic("Orders", 2)
+        assert {one.code for one in answers(server, sent(1, e=0), sent(2, e=1)).values()} == {0}
         eventually(lambda: server._pools.send.is_idle and server._pools.pull.is_idle)
         yield server
 
@@ -79,9 +81,16 @@ def answers(server: BrokerServer, *commands: RemotingCommand) -> dict[int, Remot
 
 
 def bodies(server: BrokerServer, queue_id: int = 0) -> list[bytes]:
+    """Behind the first one, which is that of the fixture: it makes the file of the queue."""
     end = server.store.queue_range("Orders", queue_id).max_offset
-    read = server.store.read("Orders", queue_id, 0, end, columns=["body"])
+    read = server.store.read("Orders", queue_id, 1, end, columns=["body"])
     return [body for batch in read for body in batch.column("body").to_pylist()]
+
+
+def waits_for_the_log(server: BrokerServer, behind: int) -> None:
+    """Wait until the thread of the pool waits for the log, and so many requests for that thread."""
+    pool = server._pools.send
+    eventually(lambda: not pool.is_idle and len(pool._waiting) == behind)
 
 
 class Appends:
@@ -114,7 +123,7 @@ def test_sends_that_come_together_are_one_append_in_the_thread_that_read_them(
     found = answers(server, *(sent(number, e=number % 2) for number in range(1, 5)))
     assert appends.made == [(IN_LOOP, 4)]
     assert [(found[number].code, found[number].ext_fields["queueOffset"]) for number in range(1, 5)] == [
-        (0, "0"), (0, "0"), (0, "1"), (0, "1"),
+        (0, "1"), (0, "1"), (0, "2"), (0, "2"),
     ]  # fmt: skip
     assert (bodies(server, 0), bodies(server, 1)) == ([b"2", b"4"], [b"1", b"3"])
 
@@ -122,6 +131,24 @@ def test_sends_that_come_together_are_one_append_in_the_thread_that_read_them(
 def test_a_send_alone_is_answered_where_it_was_read(server: BrokerServer, appends: Appends) -> None:
     assert answers(server, sent(1))[1].code == 0
     assert appends.made == [(IN_LOOP, 1)]
+
+
+def test_the_first_message_of_a_queue_makes_its_file_in_the_pool(server: BrokerServer, appends: Appends) -> None:
+    server.store.create_topic("New", 1)
+    assert answers(server, sent(1, topic="New"))[1].code == 0
+    eventually(lambda: server._pools.send.is_idle)
+    assert answers(server, sent(2, topic="New"))[2].code == 0
+    assert appends.made == [("send-0", 1), (IN_LOOP, 1)]
+
+
+def test_the_thread_of_the_connections_flushes_for_nobody(
+    server: BrokerServer, appends: Appends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushers: list[str] = []
+    monkeypatch.setattr(Flusher, "flush_if_due", lambda *_, **__: flushers.append(threading.current_thread().name))
+    monkeypatch.setattr(Flusher, "is_late", True)
+    assert answers(server, sent(1))[1].code == 0
+    assert appends.made == [("send-0", 1)] and "send-0" in flushers and IN_LOOP not in flushers
 
 
 @pytest.mark.parametrize("flush_disk_type", [SYNC])
@@ -171,7 +198,7 @@ def test_each_message_keeps_its_compression_its_sender_and_its_delay(server: Bro
 
 def places(server: BrokerServer) -> list[int]:
     end = server.store.queue_range("Orders", 0).max_offset
-    return [entry["commit_log_offset"] for entry in server.store.queue_entries("Orders", 0, 0, end)]
+    return [entry["commit_log_offset"] for entry in server.store.queue_entries("Orders", 0, 1, end)]
 
 
 def test_half_messages_and_new_topics_among_them_are_stored_as_ever(server: BrokerServer) -> None:
@@ -198,10 +225,55 @@ def test_when_nobody_knows_whether_they_are_stored_none_is_sent_a_second_time(
     assert all("the disk is broken" in (one.remark or "") for one in found.values())
 
 
-def waits_for_the_log(server: BrokerServer, behind: int) -> None:
-    """Wait until the thread of the pool waits for the log, and so many requests for that thread."""
-    pool = server._pools.send
-    eventually(lambda: not pool.is_idle and len(pool._waiting) == behind)
+def test_sends_behind_a_writer_that_takes_long_are_told_so_together(
+    server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them would wait as long as the first one."""
+    monkeypatch.setattr(sending, "PAGE_CACHE_BUSY_MS", 300)
+    monkeypatch.setattr(local_broker, "PAGE_CACHE_BUSY_MS", 300)
+    waits: list[int] = []
+    lock = writer.append_lock
+
+    def counted(*given: object) -> object:
+        waits.append(1)
+        return lock(*given)  # type: ignore[arg-type]
+
+    with append_lock(server.store._writing()._log):
+        monkeypatch.setattr(writer, "append_lock", counted)
+        with Connection(server.address) as first:
+            opaque = first.send(RequestCode.SEND_MESSAGE_V2, requests.send_fields("Orders"), b"0")
+            waits_for_the_log(server, behind=0)
+            found = answers(server, *(sent(number) for number in range(1, 9)))
+            assert first.answer(opaque).code == ResponseCode.SYSTEM_BUSY
+    assert {one.code for one in found.values()} == {ResponseCode.SYSTEM_BUSY} and bodies(server) == []
+    assert len(waits) <= 4  # the first one at once and in the pool, and the group behind it
+
+
+def test_a_damaged_queue_takes_no_other_with_it(server: BrokerServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = server.store._writing()._log
+    real = log.next_queue_offset
+
+    def broken(topic: str, queue_id: int, start: int) -> int:
+        if queue_id == 1:
+            raise CorruptRecordError("commitlog", 0, "the newest record is damaged")
+        return real(topic, queue_id, start)
+
+    monkeypatch.setattr(log, "next_queue_offset", broken)
+    found = answers(server, sent(1), sent(2, e=1), sent(3))
+    assert [found[number].code for number in (1, 2, 3)] == [0, ResponseCode.SYSTEM_ERROR, 0]
+    assert bodies(server) == [b"1", b"3"]
+
+
+def test_an_error_of_the_flush_does_not_say_that_nothing_was_stored(
+    server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise UsageError("no record locks")
+
+    monkeypatch.setattr(Flusher, "appended", fail)
+    found = answers(server, sent(1), sent(2))
+    assert [found[number].code for number in (1, 2)] == [ResponseCode.SYSTEM_ERROR] * 2
+    assert bodies(server) == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("flush_disk_type", [SYNC])
@@ -282,13 +354,19 @@ def test_a_condition_over_thousands_of_messages_and_a_new_group_keep_nobody_wait
     assert len(readers) == 2 and IN_LOOP not in readers
 
 
-def test_a_send_answers_a_held_pull_in_its_own_thread(server: BrokerServer, readers: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("expression_type", "subscription", "is_prompt"), [("TAG", "*", True), ("SQL92", "1 = 1", False)]
+)
+def test_a_send_answers_a_held_pull_in_its_own_thread(
+    server: BrokerServer, readers: list[str], expression_type: str, subscription: str, is_prompt: bool
+) -> None:
     with Connection(server.address) as consumer, Connection(server.address) as producer:
         fields = requests.pull_fields(
-            "Orders", sys_flag=requests.SUBSCRIPTION_FLAG | requests.SUSPEND_FLAG, suspend_ms=30_000
-        )
+            "Orders", offset=1, sys_flag=requests.SUBSCRIPTION_FLAG | requests.SUSPEND_FLAG, suspend_ms=30_000,
+            expression_type=expression_type, subscription=subscription,
+        )  # fmt: skip
         opaque = consumer.send(RequestCode.PULL_MESSAGE, fields)
         eventually(lambda: server._holds.count(("Orders", 0)) == 1 and not server._holds._marked)
         assert requests.send(producer, "Orders").code == 0
         assert consumer.answer(opaque).code == 0
-    assert readers == [IN_LOOP, IN_LOOP]
+    assert [reader == IN_LOOP for reader in readers] == [is_prompt, is_prompt]

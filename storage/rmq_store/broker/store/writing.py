@@ -43,6 +43,8 @@ class Writing(StoreParts):
         Waits at most `lock_timeout_ms` for other writers (StoreLockedError). Under SYNC_FLUSH it waits at most
         `flush_timeout_ms` for the fsync of another writer (FLUSH_DISK_TIMEOUT; None: the setting syncFlushTimeout). Its
         own fsync takes as long as the disk does. A message whose property WAIT is "false" does not wait for the disk.
+        Under ASYNC_FLUSH a send flushes when the store's own thread is late (`is_flush_late`), except with a
+        `flush_timeout_ms` of 0.
 
         Raises:
             UsageError: the message breaks a rule (name, size, properties); nothing was written.
@@ -208,6 +210,13 @@ class Writing(StoreParts):
     def flush(self) -> None:
         """Make everything stored so far durable. StoreFailedError."""
         self._writing().flush()
+
+    @property
+    def is_flush_late(self) -> bool:
+        """Whether the store's own thread is late with its flush, so that the next send makes it (ASYNC_FLUSH), unless
+        it has a `flush_timeout_ms` of 0. ReadOnlyError.
+        """
+        return self._writing().is_flush_late
 
     def flush_async(self) -> None:
         """Start a flush of everything stored so far in a thread of the store, and return. A failure is logged, and the

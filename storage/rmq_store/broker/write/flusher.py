@@ -63,15 +63,20 @@ class Flusher:
         self._woken.set()
         self._thread.join()
 
-    def appended(self) -> None:
-        """Call it after an append that does not wait for the disk. It flushes if the thread is late.
+    @property
+    def is_late(self) -> bool:
+        """Whether the thread has not looked for so long that an append flushes."""
+        return self._clock() - self._checked_ms >= _LATE_INTERVALS * self._interval_ms
+
+    def appended(self, *, may_flush: bool = True) -> None:
+        """Call it after an append that does not wait for the disk. It flushes if the thread is late, and `may_flush`.
 
         Raises:
             StoreFailedError: the flush failed. The messages are stored, but perhaps never reach the disk.
         """
         if not self._timed:
             self._woken.set()
-        if self._clock() - self._checked_ms >= _LATE_INTERVALS * self._interval_ms:
+        if may_flush and self.is_late:
             with contextlib.suppress(StoreLockedError):  # somebody else is flushing at this moment
                 self.flush_if_due(timeout_ms=0)
 

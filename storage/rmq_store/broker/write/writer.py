@@ -23,6 +23,7 @@ from rmq_store.broker.write.units import UnitTable
 from rmq_store.errors import (
     MarkerError,
     StagingError,
+    StoreError,
     StoreFailedError,
     StoreLockedError,
     UnknownTopicError,
@@ -65,7 +66,8 @@ class Writer:
         self._units = UnitTable(log)
         self._group_append = GroupAppend(log)
         self._space = DiskSpace(log.root, config)
-        self._turn = threading.RLock()  # not for one thread alone: a signal handler may send, too
+        # Not for one thread alone: a signal handler may send, too. Whoever sends does not wait for a large batch.
+        self._turn, self._encoding = threading.RLock(), threading.RLock()
         self._encoders: dict[tuple[str | None, bool], MessageEncoder] = {}
         self._encoders_for: object = None
         self._one = OneMessageEncoder(config)
@@ -200,9 +202,19 @@ class Writer:
         return str(RecallHandle(topic, self._broker_name, record.tags_code, unique_id))
 
     def _send_status(self, end: int, timeout_ms: int | None, message: Message | None) -> SendStatus:
-        """Under SYNC_FLUSH, wait for the disk up to `end`, unless the message has WAIT=false."""
+        """Under SYNC_FLUSH, wait for the disk up to `end`, unless the message has WAIT=false. The message is stored, so
+        that no error may say that nothing was.
+        """
+        try:
+            return self._status_at(end, timeout_ms, message)
+        except StoreFailedError:
+            raise
+        except StoreError as error:
+            raise StoreFailedError(f"the messages are stored, but perhaps not on disk: {error}") from error
+
+    def _status_at(self, end: int, timeout_ms: int | None, message: Message | None) -> SendStatus:
         if not self._log.sync_flush:
-            self._flusher.appended()
+            self._flusher.appended(may_flush=timeout_ms != 0)
         elif message is not None and not _waits_for_disk(message):
             self._flusher.flush_async()  # it can be seen only when it is on disk
         else:
@@ -227,7 +239,7 @@ class Writer:
     def append(self, batch: pa.RecordBatch, topic: str | None) -> AppendResult:
         """See `Store.append`."""
         self._space.check()
-        with self._turn:
+        with self._encoding:
             encoder = self._encoder(topic)
             starts = range(0, batch.num_rows, _ENCODE_ROWS)
             encoded = [encoder.encode_all(batch.slice(first, _ENCODE_ROWS), first_row=first) for first in starts]
@@ -310,7 +322,7 @@ class Writer:
         """See `Store.append_unit`."""
         if not _PURPOSE.fullmatch(unit.purpose):
             raise UsageError(f"{unit.purpose!r} cannot be the purpose of a unit: letters, digits, _ and - can")
-        with self._turn:
+        with self._encoding:
             encoder = self._encoder(None, keep_unique_key)
             encoded = [
                 encoder.encode_all(batch.slice(first, _ENCODE_ROWS), first_row=first)
@@ -355,6 +367,11 @@ class Writer:
         """See `Store.flush`."""
         flush(self._log)
         self._log.held_root.refuse_if_replaced()
+
+    @property
+    def is_flush_late(self) -> bool:
+        """See `Store.is_flush_late`."""
+        return self._flusher.is_late
 
     def flush_async(self) -> None:
         """See `Store.flush_async`."""
@@ -423,7 +440,7 @@ class Writer:
         return encode
 
     def _encoder(self, topic: str | None, keep_unique_key: bool = False) -> MessageEncoder:
-        """An encoder for the present topics; the caller holds the turn (one encoding thread at a time)."""
+        """An encoder for the present topics; the caller holds the lock of the encoders."""
         topics = self._topics.all()
         if topics is not self._encoders_for:
             self._encoders, self._encoders_for = {}, topics

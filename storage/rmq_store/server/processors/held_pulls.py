@@ -49,6 +49,10 @@ class HeldPulls(HeldRequests[QueuePlace, HeldPull]):
         end = self._store.queue_range(*key).max_offset
         return lambda one: one.offset < end
 
+    def is_prompt(self, one: HeldPull) -> bool:
+        """See `HeldRequests.is_prompt`: a condition may be asked of thousands of messages."""
+        return one.subscription.selector.expression_type != "SQL92"
+
     def stored(self, topic: str, queue_id: int) -> None:
         """A message was stored by a client of this server."""
         if (topic, queue_id) in self._held:  # most sends find nobody waiting, and need no lock

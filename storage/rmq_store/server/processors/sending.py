@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from rmq_store.broker.metadata.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
 from rmq_store.broker.processor.local_broker import PAGE_CACHE_BUSY_MS
 from rmq_store.broker.rules.delay import delay_level_of
-from rmq_store.errors import UsageError
+from rmq_store.errors import StoreError, UsageError
 from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS, TRANSACTION_MASK
 from rmq_store.format.frames.message import Message, Origin
 from rmq_store.format.properties.property_string import (
@@ -69,6 +69,8 @@ class SendProcessor:
         self._timeout_ms = served.store.config.sync_flush_timeout
         self._is_sync = served.store.config.flush_disk_type == "SYNC_FLUSH"
         self._random = random.Random()
+        # Their files are there. One entry for each queue that this server has stored into.
+        self._used_queues: set[tuple[str, int]] = set()
 
     def send(self, request: Request) -> RemotingCommand:
         """10, 310 and 320."""
@@ -102,33 +104,48 @@ class SendProcessor:
                 born_host=born,
                 topic=topic,
             )
+        self._used_queues.add((header.topic, queue_id))
         if not is_half:  # nobody gets it before its commit
             self._on_stored(header.topic, result.queue_id)
         return self._answer(request, result)
 
     def send_together(self, requests: Sequence[Request], *, may_wait: bool) -> list[RemotingCommand] | None:
         """`send` of several messages, which are stored by one append. None: nothing was done, because one of them needs
-        more than that; or another writer has the log, and `may_wait` is false.
+        more than that or cannot be stored; or, without `may_wait`, because it would wait for another writer, for a
+        flush, or for the first file of a queue.
+
+        Raises:
+            MQBrokerError: for all of them. 1, it is unknown whether they are stored; 2, another writer has the log.
         """
-        topics = self._served.store.topics()
+        store = self._served.store
+        if not may_wait and store.is_flush_late:
+            return None
         try:
+            topics = store.topics()
             plain = [self._plain(request, topics) for request in requests]
-        except (MQBrokerError, RemotingCommandError, UsageError):
+        except (RemotingCommandError, StoreError):
             return None
         messages = [message for message, _ in plain if message is not None]
         if len(messages) < len(plain):
             return None
-        timeout_ms = self._timeout_ms
-        wait_ms = min(timeout_ms, PAGE_CACHE_BUSY_MS) if may_wait else 0
+        queues = dict.fromkeys((message.topic, message.queue_id or 0) for message in messages)
+        if not may_wait and not self._used_queues.issuperset(queues):
+            return None
+        timeout_ms = self._timeout_ms if may_wait else 0
         try:
             results = self._served.broker.send_together(
-                messages, [origin for _, origin in plain], topics, wait_ms, timeout_ms
+                messages, [origin for _, origin in plain], topics, min(timeout_ms, PAGE_CACHE_BUSY_MS), timeout_ms
             )
         except MQBrokerError as error:
-            if error.response_code == ResponseCode.SYSTEM_ERROR:
+            if error.response_code == ResponseCode.SYSTEM_ERROR or (
+                may_wait and error.response_code == ResponseCode.SYSTEM_BUSY
+            ):
                 raise
             return None
-        for topic, queue_id in dict.fromkeys((result.topic, result.queue_id) for result in results):
+        except StoreError:  # one of the queues is damaged: nothing was stored
+            return None
+        self._used_queues.update(queues)
+        for topic, queue_id in queues:
             self._on_stored(topic, queue_id)
         return [self._answer(request, result) for request, result in zip(requests, results, strict=True)]
 

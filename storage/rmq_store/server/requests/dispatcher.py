@@ -49,7 +49,9 @@ class Dispatcher:
         self._check = check
         self._at_once = AtOnce()
         self._together = {
-            service: partial(self._run_together, service) for service in services.values() if service.together
+            service: partial(self._is_answered, service.together)
+            for service in services.values()
+            if service.together is not None
         }
 
     def receive(self, requests: Sequence[Request]) -> None:
@@ -118,15 +120,10 @@ class Dispatcher:
             partial(_busy, request, f"[TIMEOUT_CLEAN_QUEUE]broker busy, it waited too long for a {pool.name} thread"),
             self._together.get(service),
             request,
+            len(request.command.body),
         )
         if not pool.submit(work):
             _busy(request, f"[OVERLOAD]system busy, too many requests wait for a {pool.name} thread")
-
-    def _run_together(self, service: Service, requests: Sequence[Request]) -> None:
-        assert service.together is not None
-        if not self._is_answered(service.together, requests):
-            for request in requests:
-                self.run(service.processor, request)
 
     def _is_answered(self, processor: GroupProcessor, requests: Sequence[Request]) -> bool:
         """Answer requests by one call; False: nothing was done."""

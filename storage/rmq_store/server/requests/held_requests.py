@@ -85,6 +85,10 @@ class HeldRequests(ABC, Generic[K, H]):
         An error is logged, and the look repeated.
         """
 
+    def is_prompt(self, one: H) -> bool:
+        """Whether its answer takes so little time that the thread of a sender may make it."""
+        return True
+
     def start(self, wake: WakeUp[H]) -> None:
         """Begin to wake up requests: `wake` gets each of them."""
         self._wake = wake
@@ -134,7 +138,7 @@ class HeldRequests(ABC, Generic[K, H]):
             with self._turn:
                 going = self._let_go([key], goes, is_last=False)
             for number, one in enumerate(going):
-                self._woken(one, is_last=False, at_once=not number)
+                self._woken(one, is_last=False, at_once=not number and self.is_prompt(one))
 
     def disconnected(self, peer: Peer) -> None:
         """Forget the requests of a connection that has ended: from now on none of them is woken up."""

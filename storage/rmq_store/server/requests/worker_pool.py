@@ -8,7 +8,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 _log: Final = logging.getLogger(__name__)
 
@@ -16,20 +18,23 @@ _STOP_S: Final = 10.0
 
 TOGETHER_MAX: Final = 64
 """Pieces of work that are done by one call."""
+_TOGETHER_BYTES_MAX: Final = 1 << 20
 
 
 class Work(NamedTuple):
     """`run` is called in a thread of the pool; `give_up` instead if it waited for too long. An error is logged.
 
     Pieces that wait one behind the other and have the same `together` are done by one call of it: it gets the `subject`
-    of each.
+    of each, and returns False if it has done nothing: then each is run alone, if it has not become too old. Such a call
+    is for 1 MiB at most, by `size_bytes`, or for one piece.
     """
 
     arrived_s: float
     run: Callable[[], None]
     give_up: Callable[[], None]
-    together: Callable[[Sequence[Any]], object] | None = None
+    together: Callable[[Sequence[Any]], bool] | None = None
     subject: Any = None
+    size_bytes: int = 0
 
 
 class WorkerPool:
@@ -87,9 +92,10 @@ class WorkerPool:
             with self._turn:
                 if self._waiting:
                     works = [self._waiting.popleft()]
-                    together = works[0].together
+                    together, size_bytes = works[0].together, works[0].size_bytes
                     while together is not None and self._waiting and len(works) < TOGETHER_MAX:
-                        if self._waiting[0].together is not together:
+                        size_bytes += self._waiting[0].size_bytes
+                        if self._waiting[0].together is not together or size_bytes > _TOGETHER_BYTES_MAX:
                             break
                         works.append(self._waiting.popleft())
                     return works
@@ -102,20 +108,25 @@ class WorkerPool:
         wake = threading.Lock()
         wake.acquire()
         while works := self._next(wake):
-            too_old_s = time.monotonic() - self._wait_s
-            timely = []
-            for work in works:
-                if work.arrived_s < too_old_s:
-                    self._call(work.give_up)
-                else:
-                    timely.append(work)
+            timely = [work for work in works if self._is_timely(work)]
             if len(timely) == 1:
                 self._call(timely[0].run)
             elif timely and (together := timely[0].together) is not None:
-                self._call(partial(together, [work.subject for work in timely]))
+                if self._call(partial(together, [work.subject for work in timely])) is False:
+                    for work in timely:
+                        if self._is_timely(work):
+                            self._call(work.run)
 
-    def _call(self, work: Callable[[], object]) -> None:
+    def _is_timely(self, work: Work) -> bool:
+        """Whether it has not waited for too long; otherwise it is given up."""
+        if time.monotonic() - work.arrived_s <= self._wait_s:
+            return True
+        self._call(work.give_up)
+        return False
+
+    def _call(self, work: Callable[[], T]) -> T | None:
         try:
-            work()
+            return work()
         except Exception:  # the thread goes on: a pool may have no other one
             _log.exception("work of the pool %s", self.name)
+            return None
