@@ -65,7 +65,7 @@ class HandshakeOwner(Protocol):
 
 
 class SecuredProtocol(Protocol):
-    """What takes a connection over."""
+    """The protocol that takes a connection over."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """As asyncio calls it."""

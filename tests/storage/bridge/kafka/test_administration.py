@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -117,10 +118,11 @@ def test_an_offset_that_a_transaction_may_take_back_is_waited_for(
 def test_a_group_with_members_is_not_moved(kafka: KafkaServer, administration: KafkaPythonAdministration) -> None:
     topic = kafka.new_topic()
     group = f"group-{topic}"
-    # kafka-python may join before it knows the partitions of a new topic. It gets none, and asks again after 5 minutes.
-    consumer = KafkaConsumer(
-        topic, group_id=group, bootstrap_servers=kafka.address, enable_auto_commit=False, metadata_max_age_ms=1000
-    )
+    consumer = KafkaConsumer(group_id=group, bootstrap_servers=kafka.address, enable_auto_commit=False)
+    # A member of kafka-python that joins before it knows the partitions of a new topic gets none, for minutes.
+    while not consumer.partitions_for_topic(topic):
+        time.sleep(0.05)
+    consumer.subscribe([topic])
     while not consumer.assignment():
         consumer.poll(100)
     assert administration.group_member_count(group) == 1
