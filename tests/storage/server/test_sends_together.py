@@ -9,7 +9,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from helpers.cluster import requests
@@ -17,6 +19,7 @@ from helpers.cluster.asking import Connection
 from rmq_store import Message, StoreConfig
 from rmq_store.broker.processor import local_broker
 from rmq_store.broker.write import writer
+from rmq_store.broker.write.encoder import MessageEncoder
 from rmq_store.broker.write.flusher import Flusher
 from rmq_store.errors import CorruptRecordError, StoreFailedError, UsageError
 from rmq_store.log.append.append import append_lock
@@ -175,6 +178,28 @@ def test_while_another_writer_has_the_log_the_server_answers_others_and_keeps_th
     late.join()
     assert bodies(server) == [b"1", b"2", b"3", b"4", b"5", b"6"]
     assert {one.code for one in done.values()} == {0} and IN_LOOP not in {thread for thread, _ in appends.made}
+
+
+def test_a_send_does_not_wait_while_this_process_encodes_a_large_batch(
+    server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encodes, go_on, in_vain = threading.Event(), threading.Event(), list[bool]()
+    encode_all = MessageEncoder.encode_all
+
+    def encode_slowly(*given: Any, **named: Any) -> object:
+        encodes.set()
+        in_vain.append(not go_on.wait(5))
+        return encode_all(*given, **named)
+
+    monkeypatch.setattr(MessageEncoder, "encode_all", encode_slowly)
+    batch = pa.record_batch({"body": pa.array([b"large"], pa.binary())})
+    thread = threading.Thread(target=lambda: server.store.append(batch, "Orders"))
+    thread.start()
+    assert encodes.wait(PATIENCE_S)
+    assert answers(server, sent(1))[1].code == 0
+    go_on.set()
+    thread.join()
+    assert in_vain == [False]
 
 
 def test_a_message_that_is_refused_takes_no_other_with_it(server: BrokerServer) -> None:

@@ -66,8 +66,10 @@ class Writer:
         self._units = UnitTable(log)
         self._group_append = GroupAppend(log)
         self._space = DiskSpace(log.root, config)
-        # Not for one thread alone: a signal handler may send, too. Whoever sends does not wait for a large batch.
-        self._turn, self._encoding = threading.RLock(), threading.RLock()
+        # A signal handler may send in the middle of a send of its own thread, so each lock can be taken twice.
+        self._turn = threading.RLock()
+        # Apart: to encode a large batch takes seconds, and a send must not wait for that.
+        self._encoding = threading.RLock()
         self._encoders: dict[tuple[str | None, bool], MessageEncoder] = {}
         self._encoders_for: object = None
         self._one = OneMessageEncoder(config)
