@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,3 +27,16 @@ def stub(server: BrokerServer) -> Iterator[Stub]:
     stub = Stub(server.grpc_address)
     yield stub
     stub.close()
+
+
+@pytest.fixture
+def client_loop() -> None:
+    """This thread has the event loop of RocketMQ's official Python client.
+
+    The client opens its stream in the thread that asks for a route, if the answer is there at once. That thread then
+    needs an event loop, and any `asyncio.run` of another test has taken it away.
+    """
+    from rocketmq.v5.client.connection.rpc_client import RpcClient
+
+    RpcClient()
+    asyncio.set_event_loop(RpcClient.get_channel_io_loop())

@@ -552,6 +552,7 @@ def test_a_producer_whose_rights_are_withdrawn_is_asked_no_more(
 # -- the official client --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("client_loop")
 def test_the_official_client_signs_its_calls(guarded: BrokerServer, caplog: pytest.LogCaptureFixture) -> None:
     def configuration(user: str, secret: str = "") -> Any:
         credentials = rocketmq.Credentials(user, secret or SECRETS[user])

@@ -153,6 +153,7 @@ def begun(producer: Any, body: bytes = b"tea") -> tuple[Any, Any]:
     return transaction, producer.send(message, transaction)
 
 
+@pytest.mark.usefixtures("client_loop")
 def test_the_official_client_commits_and_rolls_back(served: Served, stub: Stub) -> None:
     stub.receive("cg", "Orders")  # the group starts here
     producer, _ = official(served)
@@ -169,6 +170,7 @@ def test_the_official_client_commits_and_rolls_back(served: Served, stub: Stub) 
     assert served.bodies() == [b"tea"] and served.store.transactions.pending() == []
 
 
+@pytest.mark.usefixtures("client_loop")
 @pytest.mark.parametrize(("outcome", "expected"), [(Official.COMMIT, [b"tea"]), (Official.ROLLBACK, [])])
 def test_the_official_client_is_asked_for_an_open_transaction(
     served: Served, outcome: Any, expected: list[bytes]

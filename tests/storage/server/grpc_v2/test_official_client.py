@@ -5,13 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from typing import Any
 
 import pytest
 import rocketmq
+from rocketmq.v5.client.connection.rpc_client import RpcClient
 
 from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.server.broker_server import BrokerServer
+
+pytestmark = pytest.mark.usefixtures("client_loop")
 
 PATIENCE_S = 60.0
 
@@ -81,6 +85,24 @@ def test_a_producer_sends_and_a_simple_consumer_acks(server: BrokerServer, produ
     assert simple.receive(5, 15) == []
     with pytest.raises(rocketmq.v5.exception.BadRequestException):
         simple.ack(got)
+
+
+def test_a_client_starts_if_the_answer_for_its_route_is_there_at_once(
+    server: BrokerServer, configuration: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = RpcClient.query_topic_route_async
+
+    def answered(*arguments: Any, **named: Any) -> Future[Any]:
+        future: Future[Any] = asked(*arguments, **named)
+        wait([future])
+        return future
+
+    monkeypatch.setattr(RpcClient, "query_topic_route_async", answered)
+    server.store.create_topic("Orders", 4)
+    producer = rocketmq.Producer(configuration, ("Orders",))
+    producer.startup()
+    assert producer.send(message(b"paid")).message_id
+    producer.shutdown()
 
 
 def test_ordered_and_delayed_messages(server: BrokerServer, producer: Any, simple: Any) -> None:
