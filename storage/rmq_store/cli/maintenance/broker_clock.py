@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from rmq_store.cli.shared.output import time_text
-from rmq_store.cli.shared.times import parse_time
+from rmq_store.cli.shared.times import parse_duration
 from rmq_store.errors import UsageError
 
 # The answer comes when all that is due by then is delivered.
@@ -45,7 +45,7 @@ def advance(port_file: Path | None, address: str | None, duration: str) -> None:
     if (port_file is None) == (address is None):
         raise UsageError("name the broker by --port-file or by --address, one of the two")
     where = address or (port_file.read_text(encoding="ascii").strip() if port_file else "")
-    header = AdvanceClockRequestHeader(duration_ms=parse_time(duration, 0, ahead=True))
+    header = AdvanceClockRequestHeader(duration_ms=parse_duration(duration))
     with RemotingClient(ClusterSettings.of_text(where)) as client:
         answer = client.call(where, request(header), _DELIVERY_MS)
     if answer.code != 0:

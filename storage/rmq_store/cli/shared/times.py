@@ -15,6 +15,14 @@ _MILLISECONDS = re.compile(r"[0-9]{11,15}", re.ASCII)
 _MQADMIN = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})#([0-9]{2}:[0-9]{2}:[0-9]{2}):([0-9]{3})", re.ASCII)
 
 TIMES = "milliseconds since 1970, 2026-11-21T00:21:55Z (UTC if it has no zone), or a duration: 30s, 10m, 2h, 1d"
+DURATIONS = "500ms, 30s, 10m, 2h or 1d"
+
+
+def parse_duration(text: str) -> int:
+    """Milliseconds. Raises UsageError, for a moment as well: `parse_time` reads those."""
+    if (duration := _DURATION.fullmatch(text.strip())) is None:
+        raise UsageError(f"{text!r} is no duration, such as {DURATIONS}")
+    return int(duration[1]) * _UNITS_MS[duration[2]]
 
 
 def parse_time(text: str, now_ms: int, *, ahead: bool = False) -> int:
@@ -24,8 +32,8 @@ def parse_time(text: str, now_ms: int, *, ahead: bool = False) -> int:
         return now_ms
     if _MILLISECONDS.fullmatch(text):
         return int(text)
-    if (duration := _DURATION.fullmatch(text)) is not None:
-        length_ms = int(duration[1]) * _UNITS_MS[duration[2]]
+    if _DURATION.fullmatch(text):
+        length_ms = parse_duration(text)
         return now_ms + length_ms if ahead else max(now_ms - length_ms, 0)
     if (written := _MQADMIN.fullmatch(text)) is not None:
         text = f"{written[1]}T{written[2]}.{written[3]}"
