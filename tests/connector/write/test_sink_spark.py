@@ -12,6 +12,12 @@ from typing import Any
 import pytest
 
 from rmq_store import ClockFile, Store
+from rmq_store.format.text.host import Host
+from rmq_store.format.text.ids import offset_message_id
+from rmq_store.remoting.cluster import queries
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.transport.settings import ClusterSettings
+from rmq_store.server.broker_server import BrokerServer
 
 pytestmark = [
     pytest.mark.spark,
@@ -92,6 +98,21 @@ def test_a_missing_store_is_created_on_first_use(spark: Any, tmp_path: Path) -> 
     with pytest.raises(Exception, match="NotAStoreError"):
         sink(spark.sql("select 'x' value"), tmp_path / "other", topic="Orders").save()
     assert [entry.name for entry in (tmp_path / "other").iterdir()] == ["report.csv"]
+
+
+def test_rows_beside_a_server_have_its_address_for_who_dials_them_by_id(
+    spark: Any, make_store: Make
+) -> None:
+    path = make_store()
+    with BrokerServer(path) as server:
+        server.store.create_topic("Paid", 1)
+        sink(spark.sql("select 'tea' value"), path, topic="Paid").save()
+        [row] = read(spark, path, "Paid").collect()
+        assert row["storeHost"] == server.address
+        with Cluster(ClusterSettings.of_text(server.address)) as cluster:
+            message_id = offset_message_id(Host.parse(row["storeHost"]), row["commitLogOffset"])
+            found = queries.view_message(cluster, message_id)
+            assert found is not None and b"tea" in found.frames
 
 
 def test_a_path_may_be_relative_or_a_uri(spark: Any, tmp_path: Path) -> None:

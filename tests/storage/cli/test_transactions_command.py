@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from rmq_store import Message, Store, StoreConfig
 from rmq_store.broker.transactions.checks import TransactionChecks
 from rmq_store.broker.write.single_copy import CopiedMessage
 from rmq_store.format.text.host import Host
+from rmq_store.verify import verify_store
 
 EXPECTED = Path(__file__).parent / "expected"
+ARCHIVES = Path(__file__).parents[2] / "data" / "stores"
 FIRST_MS = 1_700_000_000_000
 
 
@@ -92,6 +95,9 @@ def test_what_was_given_up_or_left_by_a_broker_is_resumed_once(root: Path, run: 
     assert json.loads(result.stdout) == {"resumed": ["U-BROKER", "U-GIVEN-UP"]}
     result = run("transactions", "resume", "--all", store=root)
     assert result.stdout == "nothing to resume\n"
+    result = run("transactions", "resume", "U-BROKER", "U-OPEN", store=root)
+    said = "nothing to resume, its producers are asked already"
+    assert result.stdout == f"U-BROKER: {said}\nU-OPEN: {said}\n"
     with Store.open(root, read_only=True) as store:
         pending = {half.transaction_id: half for half in store.transactions.pending()}
     assert {name: (half.is_ours, half.check_times) for name, half in pending.items()} == {
@@ -142,3 +148,25 @@ def test_the_text_is_as_kept(
     result = run("transactions", *words, store=root)
     assert result.exit_code == 0, result.output
     assert result.output == (EXPECTED / f"{name}.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("version", ["4.4.0", "4.9.7", "5.5.0"])
+def test_what_a_released_broker_left_is_listed_taken_over_and_ended(scratch: Path, run: Any, version: str) -> None:
+    with tarfile.open(ARCHIVES / f"plain-{version}.tar.xz") as tar:
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)
+        tar.extractall(scratch)
+    root = scratch / "store"
+    [(left, state)] = states(root, run).items()
+    assert state == "of a broker"
+    assert "A RocketMQ broker left it" in run("transactions", "explain", left, store=root).stdout
+    assert json.loads(run("transactions", "resume", left, "--json", store=root).stdout) == {"resumed": [left]}
+    assert states(root, run) == {left: "open"}
+    with Store.open(root) as store:
+        begin = store.queue_range("Tx", 0)[1]
+        [half] = store.transactions.pending()
+        body = store.transactions.half_message(half).body
+        store.transactions.end("pg_transactions", half.queue_offset, half.commit_log_offset, commit=True)
+        [committed] = [row for batch in store.read("Tx", 0, begin, begin + 1) for row in batch.to_pylist()]
+    assert (committed["msgId"], committed["body"]) == (left, body)
+    assert states(root, run) == {}
+    assert verify_store(root).status == "clean"

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 
+from helpers.cluster import requests
+from helpers.cluster.asking import Connection
+from rmq_store import Store
 from rmq_store.broker.metadata.groups import SubscriptionGroup
-from rmq_store.client import ResponseCode
+from rmq_store.client import (
+    ConsumeConcurrentlyStatus,
+    MessageListenerConcurrently,
+    PushConsumer,
+    PushConsumerConfig,
+    ResponseCode,
+)
 from rmq_store.protocol.bodies.clients import (
     ConsumerData,
     HeartbeatData,
@@ -192,3 +202,31 @@ def test_an_error_while_clients_leave_keeps_none_of_them(
     eventually(lambda: ids(server, "cg2") == [])
     groups.heartbeat(cluster, beat("two", "cg2"))  # the thread of the clients lives
     assert ids(server, "cg2") == ["two"]
+
+
+@pytest.mark.parametrize("is_far", [False, True], ids=["the store of the server", "a store of its own"])
+def test_a_client_is_told_when_a_member_beside_the_store_comes_and_goes(server: BrokerServer, is_far: bool) -> None:
+    server.store.create_topic("Orders", 1)
+    with ExitStack() as ends, Connection(server.address) as client:
+        assert requests.heartbeat(client, "far", "cg", "Orders").code == ResponseCode.SUCCESS
+
+        def told() -> int:
+            client.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "cg"})
+            assert {one.code for one in client.unasked} <= {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED}
+            return len(client.unasked)
+
+        store = ends.enter_context(Store.open(server.store.path)) if is_far else server.store
+        near = PushConsumer("cg", store, config=PushConsumerConfig(instance_name="near"))
+        near.subscribe("Orders")
+        success = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+        near.register_message_listener(MessageListenerConcurrently(lambda messages, context: success))
+        eventually(lambda: told() == 1)  # of itself
+        near.start()
+        try:
+            eventually(lambda: told() == 2)
+            assert len(ids(server)) == 2
+        finally:
+            near.shutdown()
+        eventually(lambda: told() == 3)
+        assert ids(server) == ["far"]
+        assert {one.ext_fields["consumerGroup"] for one in client.unasked} == {"cg"}

@@ -10,11 +10,16 @@ import zlib
 import pyarrow as pa
 import pytest
 
-from rmq_store import TopicConfig
+from helpers.cluster import requests
+from helpers.cluster.asking import Connection
+from rmq_store import Store, TopicConfig
+from rmq_store.broker.processor import local_broker
+from rmq_store.broker.write import disk_space
 from rmq_store.client import Message, Producer, ProducerConfig, ResponseCode
 from rmq_store.client.cluster_sink.records import WritePart
 from rmq_store.client.cluster_sink.row_encoder import EncoderSettings
 from rmq_store.client.cluster_sink.task import SinkSettings, SinkTask
+from rmq_store.log.append.append import append_lock
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.remoting.cluster.cluster import Cluster
@@ -26,6 +31,33 @@ def send(cluster: Cluster, server: BrokerServer, topic: str, body: bytes, **fiel
     known = {"a": "pg", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0"}
     command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, known | fields, body)
     return cluster.client.call(server.address, command, 20_000)
+
+
+def test_behind_a_writer_that_takes_long_the_broker_is_busy(
+    cluster: Cluster, server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_broker, "PAGE_CACHE_BUSY_MS", 100)
+    server.store.create_topic("Orders", 1)
+    with Store.open(server.store.path) as other, append_lock(other._writing()._log):
+        answer = send(cluster, server, "Orders", b"tea")
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+    assert (answer.remark or "").startswith("[PC_SYNCHRONIZED]broker busy, ")
+    assert server.store.queue_range("Orders", 0) == (0, 0)
+
+
+def test_a_full_disk_refuses_sends_and_not_reads(
+    cluster: Cluster, server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.store.create_topic("Orders", 1)
+    assert send(cluster, server, "Orders", b"before").code == ResponseCode.SUCCESS
+    monkeypatch.setattr(disk_space, "usage_percent", lambda root: 91)
+    monkeypatch.setattr(server.store._writing()._space, "_next_look_s", 0.0)
+    answer = send(cluster, server, "Orders", b"tea")
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert server.store.queue_range("Orders", 0) == (0, 1)
+    with Connection(server.address) as consumer:
+        found = consumer.ask(RequestCode.PULL_MESSAGE, requests.pull_fields("Orders", offset=0, sys_flag=4))
+    assert found.code == ResponseCode.SUCCESS and b"before" in found.body
 
 
 @pytest.mark.parametrize("topic", ["Orders", "%RETRY%cg"])

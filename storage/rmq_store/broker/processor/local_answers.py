@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from rmq_store.errors import (
     InvalidReceiptHandleError,
@@ -27,6 +28,8 @@ _CODES: tuple[tuple[type[StoreError], int], ...] = (
     (StoreLockedError, ResponseCode.SYSTEM_BUSY),
     (StoreFailedError, ResponseCode.SYSTEM_ERROR),
 )
+# As BrokerFastFailure and SendMessageProcessor begin their remarks.
+_PREFIXES: Final[Mapping[type[StoreError], str]] = {StoreLockedError: "[PC_SYNCHRONIZED]broker busy, "}
 
 
 class Answers:
@@ -49,7 +52,7 @@ class Answers:
         except StoreError as error:
             for kind, code in _CODES:
                 if isinstance(error, kind):
-                    raise self.error(code, str(error)) from error
+                    raise self.error(code, f"{_PREFIXES.get(kind, '')}{error}") from error
             raise
 
     @contextlib.contextmanager

@@ -118,7 +118,9 @@ def resume(root: Path, as_json: bool, transaction_ids: tuple[str, ...], is_all: 
         return
     for transaction_id in resumed:
         click.echo(printable(f"{transaction_id}: producers are asked again"))
-    if not resumed:
+    for transaction_id in sorted(wanted.difference(resumed)):
+        click.echo(printable(f"{transaction_id}: nothing to resume, its producers are asked already"))
+    if not (wanted or resumed):
         click.echo("nothing to resume")
 
 

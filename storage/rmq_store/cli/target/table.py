@@ -62,7 +62,10 @@ _LETTERS: Final = (
     "consume and send with clients"
 )
 
-_TRANSACTIONS: Final = "A broker does not hand out its half messages; it asks their producers itself"
+_TRANSACTIONS: Final = (
+    "A broker does not hand out its half messages; it asks their producers itself. On the machine of a served "
+    "store, name its directory with `--store`"
+)
 
 COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     "topics": differs("cluster.topics:topics", _BROKERS),
@@ -236,7 +239,7 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     ),
     "getBrokerConfig": differs(
         "cluster_mqadmin.broker:get_broker_config",
-        "All settings of the process of -b, or of all processes of -c",
+        "All settings of the process of -b, or of all processes of -c, with *** in place of credentials",
     ),
     "updateBrokerConfig": differs(
         "cluster_mqadmin.broker:update_broker_config",
