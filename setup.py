@@ -27,7 +27,7 @@ ENGINE = (HERE / "storage" / "rmq_store" / "__init__.py").read_text(encoding="ut
 
 RELIABLE = ["sqlalchemy>=2.0,<3", "redis>=5"]
 # Its compressions and its checksum are extras of its own: without them a topic in zstd cannot be read.
-KAFKA = ["kafka-python[crc32c,lz4,snappy,zstd]>=3.0,<4"]
+KAFKA = ["kafka-python[crc32c,lz4,snappy,zstd]>=3.0.12,<4"]
 # The definitions are built at run time, so there is no generated code whose version must fit.
 GRPC = ["grpcio>=1.67,<2", "protobuf>=5.28"]
 NOTEBOOK = ["ipykernel>=6.29", "matplotlib>=3.8", "nbclient>=0.10"]

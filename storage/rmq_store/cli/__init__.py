@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
-import logging
 import os
 import signal
 import sys
@@ -82,7 +81,7 @@ class _Commands(SectionedGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with _terminated_as_interrupted(), _remarks_shown(), _shown_safely():
+            with _terminated_as_interrupted(), output.remarks_shown(), _shown_safely():
                 return super().invoke(ctx)
         except StoreError as error:
             self._give_up(
@@ -124,24 +123,6 @@ def _give_up_output() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
-
-
-class _Remarks(logging.Handler):
-    """Writes log records as lines to stderr. Records may have untrusted text."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        for line in self.format(record).splitlines():
-            click.echo(output.printable(line), err=True)
-
-
-@contextlib.contextmanager
-def _remarks_shown() -> Iterator[None]:
-    """Show log records by `_Remarks`, unless logging was set up."""
-    before, logging.lastResort = logging.lastResort, _Remarks(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.lastResort = before
 
 
 @contextlib.contextmanager

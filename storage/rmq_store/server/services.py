@@ -7,8 +7,7 @@ from typing import Final
 
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.wire.request_codes import RequestCode
-from rmq_store.server.access.request_check import refuse_always
-from rmq_store.server.access.request_rights import RIGHTS, Change
+from rmq_store.server.access.request_check import ALWAYS_REFUSED, refuse_always
 from rmq_store.server.admin.changes import Changes
 from rmq_store.server.admin.cleaning import Cleaning
 from rmq_store.server.admin.member_offsets import MemberOffsets
@@ -191,7 +190,7 @@ def _administration(parts: Parts) -> dict[int, Service]:
         RequestCode.CONSUME_MESSAGE_DIRECTLY: Service(questions.consume_directly, admin),
         RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: Service(MemberOffsets(members).ask, admin),
         ADVANCE_CLOCK: Service(clock.advance, admin),
-        **{code: Service(refuse_always, admin) for code, row in RIGHTS.items() if row.change is Change.NEVER},
+        **dict.fromkeys(ALWAYS_REFUSED, Service(refuse_always, admin)),
     }
 
 

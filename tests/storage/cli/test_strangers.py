@@ -27,8 +27,8 @@ import pytest
 from click.testing import Result
 
 from rmq_store import Message, Store, StoreConfig, SubscriptionGroup, failure
-from rmq_store.cli import _remarks_shown, commands
-from rmq_store.cli.shared.output import printable, printable_json, write_json
+from rmq_store.cli import commands
+from rmq_store.cli.shared.output import printable, printable_json, remarks_shown, write_json
 from rmq_store.reliable import Tables, open_engine
 from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.leases import now_ms
@@ -327,7 +327,7 @@ def test_what_modules_log_is_shown_safely(capsys: pytest.CaptureFixture[str]) ->
     kept = root.handlers[:]
     try:
         root.handlers.clear()  # as in the command: nobody has set up logging
-        with _remarks_shown():
+        with remarks_shown():
             try:
                 raise ValueError(TEXT)
             except ValueError:

@@ -9,9 +9,9 @@ Each step leaves out the files that the next ones must not see (docs/operations.
     B5  queues whose messages retention took  their next offset does not change
     B6  opened and closed, renamed            before this the target does not exist
 
-Files of others in the store (timers, RocksDB, unknown ones) are copied between B1 and B2, byte for byte. A store that a
-broker wrote last, or of a kind that is not written here, is copied file by file. That is done only while nobody uses
-it: a broker publishes no end that a copy could trust.
+Files of others in the store (timers, RocksDB, unknown ones) are copied between B1 and B2, byte for byte; those of
+credentials are left out (`credential_files`). A store that a broker wrote last, or of a kind that is not written here,
+is copied file by file. That is done only while nobody uses it: a broker publishes no end that a copy could trust.
 """
 
 from __future__ import annotations
@@ -40,12 +40,17 @@ __all__ = ["BackupReport", "backup"]
 
 
 @checked
-def backup(path: str | Path, target: str | Path, *, progress: Progress | None = None) -> BackupReport:
+def backup(
+    path: str | Path, target: str | Path, *, progress: Progress | None = None, with_credentials: bool = False
+) -> BackupReport:
     """Copy the store at `path` to `target`, a new directory, while other processes of this engine continue to write it.
 
     The copy is a cleanly stopped store. It has every message acknowledged before the call, and later ones up to one
     moment; units as a whole. Queue offsets, topics, groups, group offsets and identity are the same. On return the copy
     is on disk; until then `target` does not exist. Nothing at `path` is changed. `progress` is called after every file.
+
+    Files in which a RocketMQ broker keeps passwords and secret keys are left out, and named in the report, unless it is
+    `with_credentials`. A broker on the copy knows no users without them.
 
     Raises:
         UsageError: `target` exists, or cannot be made.
@@ -63,9 +68,9 @@ def backup(path: str | Path, target: str | Path, *, progress: Progress | None = 
         try:
             with _workshop(new) as made:
                 if is_ours(store.path) and not kinds.is_only_read(store.path):
-                    report = LiveBackup(store, made, tell).run(new)
+                    report = LiveBackup(store, made, tell, with_credentials=with_credentials).run(new)
                 else:
-                    report = copy_at_rest(store, made, new, tell)
+                    report = copy_at_rest(store, made, new, tell, with_credentials=with_credentials)
                 durable.before("rename", new)
                 _rename(made, new)
                 durable.fsync_directory(new.parent)

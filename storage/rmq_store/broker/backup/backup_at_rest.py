@@ -11,6 +11,7 @@ import os
 from pathlib import Path, PurePath
 
 from rmq_store.broker.backup.backup_files import BackupReport, Progress, copy_file
+from rmq_store.broker.backup.credential_files import credential_of
 from rmq_store.broker.metadata.store_file import StoreFile
 from rmq_store.broker.metadata.store_log import log_of
 from rmq_store.broker.store.store import Store
@@ -20,9 +21,13 @@ from rmq_store.files.locks.lock import lock_shared_quietly, process_text
 from rmq_store.format.text.names import LOCK_FILE
 
 
-def copy_at_rest(store: Store, made: Path, target: Path, tell: Progress) -> BackupReport:
-    """Copy all files of `store` to the directory `made`. StoreLockedError: another process uses it. NotAStoreError: a
-    link.
+def copy_at_rest(
+    store: Store, made: Path, target: Path, tell: Progress, *, with_credentials: bool = False
+) -> BackupReport:
+    """Copy all files of `store` to the directory `made`, those of credentials only if they are wanted.
+
+    Raises:
+        StoreLockedError: another process uses it. NotAStoreError: a link.
     """
     log = log_of(store.path, store.config, writable=False)
     guard = None
@@ -38,15 +43,17 @@ def copy_at_rest(store: Store, made: Path, target: Path, tell: Progress) -> Back
             lock_shared_quietly(guard)
         before = _stamps(store.path)
         start, end = store.log_range()
-        total, done = sum(size for size, _, _ in before.values()), 0
+        credentials = {} if with_credentials else {name: found for name in before if (found := _credential(name))}
+        wanted = sorted(before.keys() - credentials.keys())
+        total, done = sum(before[name][0] for name in wanted), 0
         tell(0, 0, total)
-        for name in sorted(before):
+        for name in wanted:
             for parent in reversed(PurePath(name).parents[:-1]):
                 durable.make_directory(made / parent)
             copy_file(store.path / name, made / name)
             done += before[name][0]
             tell(0, done, total)
-        for directory in sorted({(made / name).parent for name in before}):
+        for directory in sorted({(made / name).parent for name in wanted}):
             durable.fsync_directory(directory)
         if log.store_lock.posix_holder() is not None or _stamps(store.path) != before:
             raise StoreLockedError(f"{store.path}: somebody changed the store while it was copied", None)
@@ -55,7 +62,15 @@ def copy_at_rest(store: Store, made: Path, target: Path, tell: Progress) -> Back
             os.close(guard)
         log.close()
     identity = StoreFile.load(store.path)
-    return BackupReport(str(store.path), str(target), identity.identity if identity else "", start, end, 0, total)
+    return BackupReport(
+        str(store.path), str(target), identity.identity if identity else "", start, end, 0, total,
+        tuple(sorted(set(credentials.values()))),
+    )  # fmt: skip
+
+
+def _credential(name: str) -> str:
+    found = credential_of(PurePath(name))
+    return str(found) if found is not None else ""
 
 
 def _stamps(root: Path) -> dict[str, tuple[int, int, int]]:

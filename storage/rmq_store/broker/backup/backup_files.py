@@ -19,6 +19,7 @@ Progress = Callable[[int, int, int], None]
 class BackupReport:
     """The copied parts: the log [start, end), its records (system topics of this engine included), and its bytes. For a
     broker's store, which is copied file by file, no records are counted. `identity`: the store's, "" if it has none.
+    `left_out`: files and directories of credentials that were not copied, as paths below the store.
     """
 
     source: str
@@ -28,6 +29,7 @@ class BackupReport:
     end: int
     record_count: int
     copied_bytes: int
+    left_out: tuple[str, ...] = ()
 
 
 def copy_tree(source: Path, target: Path, wanted: Callable[[PurePath], bool]) -> None:

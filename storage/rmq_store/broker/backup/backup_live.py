@@ -9,13 +9,13 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path, PurePath
 
 import numpy as np
 import numpy.typing as npt
 
 from rmq_store.broker.backup.backup_files import BackupReport, Progress, copy_tree
+from rmq_store.broker.backup.credential_files import is_credential
 from rmq_store.broker.metadata.store_log import log_of
 from rmq_store.broker.metadata.topics import topics_with_batch_queues
 from rmq_store.broker.store.store import Store
@@ -58,8 +58,10 @@ Entries = npt.NDArray[np.void]
 class LiveBackup:
     """One copy of a store of this engine."""
 
-    def __init__(self, store: Store, made: Path, tell: Progress) -> None:
+    def __init__(self, store: Store, made: Path, tell: Progress, *, with_credentials: bool = False) -> None:
         self._store = store
+        self._with_credentials = with_credentials
+        self._left_out: set[str] = set()
         self._source = log_of(store.path, store.config, writable=False)
         self._copy = log_of(made, store.config, writable=True)
         self._source.views.elsewhere |= topics_with_batch_queues(store.path)
@@ -86,8 +88,9 @@ class LiveBackup:
         if not log_is_ours(self._source):
             raise StoreLockedError(f"{self._store.path}: a RocketMQ broker was started on the store meanwhile", None)
         return BackupReport(
-            str(self._store.path), str(target), self._store.identity, start, end, self._records, end - start
-        )
+            str(self._store.path), str(target), self._store.identity, start, end, self._records, end - start,
+            tuple(sorted(self._left_out)),
+        )  # fmt: skip
 
     def _copy_all(self) -> tuple[int, int]:
         root = self._store.path
@@ -95,10 +98,10 @@ class LiveBackup:
             durable.make_directory(self._made / name)
         copy_tree(
             root / CONFIG_DIRECTORY, self._made / CONFIG_DIRECTORY,
-            lambda path: path.suffix != ".tmp" and not _comes_after(path),
+            lambda path: path.suffix != ".tmp" and not _comes_after(path) and self._is_wanted(path),
         )  # fmt: skip
         copy_tree(root / "pyrmq", self._made / "pyrmq", _is_kept)
-        copy_tree(root, self._made, partial(_is_of_others, root))
+        copy_tree(root, self._made, lambda path: _is_of_others(root, path) and self._is_wanted(path))
         self._accepted = AcceptedDamage.load(self._copy.own)
         known = self._source.progress.load()
         self._copy.crc_from = known[0].crc_from if known is not None else None
@@ -116,6 +119,14 @@ class LiveBackup:
             self._copy.views.queue(topic, queue_id).put(queue_offset, entry)
         self._vouch(start, end)
         return start, end
+
+    def _is_wanted(self, path: PurePath) -> bool:
+        """False for credentials, unless they are to be copied; the report names them."""
+        name = path.relative_to(self._store.path)
+        if self._with_credentials or not is_credential(name):
+            return True
+        self._left_out.add(str(name))
+        return False
 
     def _pinned(self, end: int) -> tuple[Iterator[tuple[int, OpenFile]], int]:
         """The segments below `end`, pinned, and the begin of the log. The begin is fixed once the first segment is

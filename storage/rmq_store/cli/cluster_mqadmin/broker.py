@@ -11,7 +11,13 @@ import click
 
 from rmq_store.cli.cluster_mqadmin.common import BROKER, CLUSTER, Brokers, chosen, like
 from rmq_store.cli.mqadmin import broker as store_commands
-from rmq_store.cli.mqadmin_print.brokers import write_cluster_head, write_cluster_line, write_settings, write_state
+from rmq_store.cli.mqadmin_print.brokers import (
+    without_credentials,
+    write_cluster_head,
+    write_cluster_line,
+    write_settings,
+    write_state,
+)
 from rmq_store.cli.mqadmin_print.lines import write_line
 from rmq_store.cli.shared.output import write_json
 from rmq_store.cli.target.cluster_target import ClusterTarget
@@ -31,9 +37,7 @@ _TOTALS_COLUMNS = ("#Cluster Name", "#Broker Name", "#InTotalYest", "#OutTotalYe
 
 
 @like(store_commands.broker_status, BROKER, CLUSTER)
-def broker_status(
-    target: ClusterTarget, as_json: bool, broker_address: str | None, cluster_name: str | None
-) -> None:
+def broker_status(target: ClusterTarget, as_json: bool, broker_address: str | None, cluster_name: str | None) -> None:
     """Runtime information of one broker (-b), or of every master of a cluster."""
     from rmq_store.remoting.admin.brokers import runtime_info
 
@@ -57,7 +61,10 @@ def broker_status(
 def get_broker_config(
     target: ClusterTarget, as_json: bool, broker_address: str | None, cluster_name: str | None
 ) -> None:
-    """Settings of one broker (-b), or of every master of a cluster and its slaves, under their names in broker.conf."""
+    """Settings of one broker (-b), or of every master of a cluster and its slaves, under their names in broker.conf.
+
+    Passwords, keys and other credentials are shown as ***.
+    """
     from rmq_store.remoting.admin.brokers import broker_config
 
     brokers = Brokers()
@@ -67,13 +74,13 @@ def get_broker_config(
     if as_json:
         write_json(
             [
-                {**_place(process), "brokerId": process.broker_id, "settings": settings}
+                {**_place(process), "brokerId": process.broker_id, "settings": without_credentials(settings)}
                 for process, settings in answers
             ]
         )
     for process, settings in [] if as_json else answers:
         role = "" if broker_address is not None else "My Slave: " if process.broker_id else "Master: "
-        write_settings(f"{role}{process.address}", settings)
+        write_settings(f"{role}{process.address}", without_credentials(settings))
     brokers.tell()
 
 

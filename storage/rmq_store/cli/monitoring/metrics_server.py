@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store.cli.monitoring import http_limits
-from rmq_store.cli.shared.output import printable
+from rmq_store.cli.shared.output import printable, remarks_with_time
 from rmq_store.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def serve(host: str, port: int, sample: Sample, names: Collection[str] = ()) -> 
         server = Server((host, port), Handler)
     except OSError as error:
         raise UsageError(f"--listen {host}:{port}: {error.strerror or error}") from error
-    with server:
+    with server, remarks_with_time():
         shown = f"[{host}]" if ":" in host else host
         # Who stops services sends SIGTERM: it ends as Ctrl-C does.
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -5,6 +5,7 @@ Source: tools/command/broker/*.java, ClusterListSubCommand.java, StatsAllSubComm
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -26,6 +27,8 @@ _STATS_COLUMNS = (
     "#Topic", "#Consumer Group", "#Accumulation", "#InTPS", "#OutTPS", "#InMsg24Hour", "#OutMsg24Hour",
 )  # fmt: skip
 _CQ_RULE = "=" * 38
+# initAuthenticationUser, innerClientAuthenticationCredentials, objectStoreSecretKey, metricsGrpcExporterHeader, ...
+_CREDENTIALS = re.compile("password|secret|credential|accesskey|authenticationuser|exporterheader", re.IGNORECASE)
 
 
 def write_state(state: Mapping[str, str], *, as_json: bool) -> None:
@@ -35,6 +38,11 @@ def write_state(state: Mapping[str, str], *, as_json: bool) -> None:
         return
     for name, value in sorted(state.items()):
         write_line("%-32s: %s", name, value)
+
+
+def without_credentials(settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a broker, with stars in place of passwords, keys and headers that authenticate."""
+    return {name: "***" if value and _CREDENTIALS.search(name) else value for name, value in settings.items()}
 
 
 def write_settings(title: str, settings: Mapping[str, object]) -> None:

@@ -1,14 +1,18 @@
-"""Shared by the commands: common options, tables for people and for pipes, JSON, text that is safe for a terminal."""
+"""Shared by the commands: common options, tables for people and for pipes, JSON, text that is safe for a terminal, the
+log on stderr.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import logging
 import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -33,6 +37,7 @@ _HIDDEN = re.compile(f"[{_UNSEEN}]")
 _WIDE = "rmq.wide"
 _LMQ = "rmq.enable_lmq"
 _LMQ_VARIABLE = "RMQ_ENABLE_LMQ"
+_WITH_TIME = "%(asctime)s %(levelname)s %(message)s"
 _LOG_PATHS_VARIABLE = "RMQ_STORE_PATH_COMMIT_LOG"
 
 
@@ -235,3 +240,35 @@ def write_table(
     known = columns_of(columns, wrap=flexible, cut=cut, right=is_number)
     for number, line in enumerate(table_lines(known, cells, terminal_columns(), header=header, least=least)):
         click.echo(click.style(line, bold=True) if header and number == 0 else line)
+
+
+class _Remarks(logging.Handler):
+    """Writes log records as lines to stderr. Records may have untrusted text."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for line in self.format(record).splitlines():
+            click.echo(printable(line), err=True)
+
+
+@contextlib.contextmanager
+def remarks_shown() -> Iterator[None]:
+    """Show log records on stderr, unless logging was set up."""
+    before, logging.lastResort = logging.lastResort, _Remarks(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.lastResort = before
+
+
+@contextlib.contextmanager
+def remarks_with_time() -> Iterator[None]:
+    """Let the lines of `remarks_shown` begin with time and level, as a command that runs for long needs them."""
+    shown = logging.lastResort
+    if not isinstance(shown, _Remarks):
+        yield
+        return
+    shown.setFormatter(logging.Formatter(_WITH_TIME))
+    try:
+        yield
+    finally:
+        shown.setFormatter(None)

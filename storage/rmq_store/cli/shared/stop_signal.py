@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Final
 
+from rmq_store.cli.shared.output import remarks_with_time
+
 _INPUT_BYTES: Final = 4096
 
 
@@ -65,8 +67,10 @@ class StopEvent(threading.Event):
 
 @contextlib.contextmanager
 def stopped_by_signals() -> Iterator[StopSignal]:
-    """Inside the block SIGTERM and Ctrl-C do not end the process: they request a stop of the yielded `StopSignal`."""
-    with contextlib.closing(StopSignal()) as stop:
+    """Inside the block SIGTERM and Ctrl-C do not end the process: they request a stop of the yielded `StopSignal`.
+    Lines of the log have their time: somebody reads them later.
+    """
+    with contextlib.closing(StopSignal()) as stop, remarks_with_time():
         before = {number: signal.signal(number, stop.ask) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield stop

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 from rmq_store.broker.store.store import Store
@@ -14,12 +13,14 @@ from rmq_store.protocol.errors import MQBrokerError, ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.request_codes import RequestCode, request_name
 from rmq_store.protocol.wire.signature import ACCESS_KEY, is_signed_with
+from rmq_store.server.access.refusals import NoAccessError, RefusalLog
 from rmq_store.server.access.request_rights import RIGHTS, Change, Row, needs_of
 from rmq_store.server.access.rights import User
 from rmq_store.server.access.users import Users
 from rmq_store.server.requests.request import Request, refusal
 
-_log: Final = logging.getLogger(__name__)
+ALWAYS_REFUSED: Final = frozenset(code for code, row in RIGHTS.items() if row.change is Change.NEVER)
+"""25, 318 and 1009: every server answers them by `refuse_always`."""
 
 
 class RequestCheck:
@@ -31,30 +32,44 @@ class RequestCheck:
         self._store = store
         self._users = users
         self._is_admin = is_admin
+        self._refusals = RefusalLog()
 
     def __call__(self, request: Request) -> None:
         """Return if the request may be carried out.
 
         Raises:
-            MQBrokerError: 16, the remark says what is missing; 1, no message is at the place that is named.
+            NoAccessError: the remark says what is missing. The log has it, too.
+            MQBrokerError: 1, no message is at the place that is named.
             RemotingCommandError, UsageError: a body or a place in the log cannot be read.
         """
-        command = request.command
+        try:
+            user = self._check(request.command)
+        except NoAccessError as error:
+            self._tell(request, error)
+            raise
+        if request.command.code in ALWAYS_REFUSED:
+            self._tell(request, NoAccessError(user, "it is never carried out"))
+
+    def _tell(self, request: Request, error: NoAccessError) -> None:
+        self._refusals.tell(request.peer.address, error.user, request_name(request.command.code), error.remark)
+
+    def _check(self, command: RemotingCommand) -> str:
+        """The access key of the user who may make a request; "" where there are no users. Raises as `__call__`."""
         user = _signer(self._users, command) if self._users is not None else None
         row = RIGHTS.get(command.code)
         if user is not None:
             if row is None:
-                raise refusal(ResponseCode.NO_PERMISSION, f"{request_name(command.code)} has no declared right")
+                raise NoAccessError(user.access_key, f"{request_name(command.code)} has no declared right")
             for need in () if user.is_admin else needs_of(command, row, self._topics_at):
                 if not user.may(need):
-                    _log.info("%s: %s lacks %r", request.peer.address, request_name(command.code), str(need))
-                    raise refusal(ResponseCode.NO_PERMISSION, f"no permission: {need} is missing")
+                    raise NoAccessError(user.access_key, f"no permission: {need} is missing")
         if row is not None and not self._is_admin and self._is_change(command, row):
             remark = (
                 f"{request_name(command.code)} changes what is there already: this broker takes it only when it was "
                 "started with --admin"
             )
-            raise refusal(ResponseCode.NO_PERMISSION, remark)
+            raise NoAccessError(user.access_key if user is not None else "", remark)
+        return user.access_key if user is not None else ""
 
     def _is_change(self, command: RemotingCommand, row: Row) -> bool:
         if row.change is not Change.EXISTING:
@@ -83,15 +98,15 @@ class RequestCheck:
 
 
 def _signer(users: Users, command: RemotingCommand) -> User:
-    """The user who has signed a request. MQBrokerError 16: nobody, or the signature is wrong."""
+    """The user who has signed a request. NoAccessError: nobody, or the signature is wrong."""
     access_key = command.ext_fields.get(ACCESS_KEY)
     if not access_key:
-        raise refusal(ResponseCode.NO_PERMISSION, "the request is not signed, and this server asks for it")
+        raise NoAccessError("", "the request is not signed, and this server asks for it")
     user = users.signer(
         access_key, lambda secret: is_signed_with(command.ext_fields, command.body, secret, command.version)
     )
     if user is None:
-        raise refusal(ResponseCode.NO_PERMISSION, "check signature failed: no such access key, or another secret")
+        raise NoAccessError(access_key, "check signature failed: no such access key, or another secret")
     return user
 
 
@@ -100,7 +115,7 @@ def _not_found(offset: int) -> MQBrokerError:
 
 
 def refuse_always(request: Request) -> None:
-    """25, 318 and 1009. MQBrokerError 16, for everybody."""
+    """Answer to ALWAYS_REFUSED. MQBrokerError 16, for everybody."""
     remark = (
         f"{request_name(request.command.code)} is never carried out: settings over the network have led to the "
         "execution of foreign programs and to foreign files (CVE-2023-33246, CVE-2023-37582)"

@@ -88,11 +88,15 @@ class MessagingService:
                 self._check(caller.user, name, asked)
                 return await processor(asked, caller)
             except Exception as error:
-                return response(status=status_of(error, name, context.peer()))
+                return response(status=self._status(error, name, context))
             finally:
                 self._working.add(-size)
 
         return grpc.stream_unary_rpc_method_handler(answer, response_serializer=response.SerializeToString)
+
+    def _status(self, error: Exception, method: str, context: Any) -> Any:
+        self._check.tell(error, method, context.peer())
+        return status_of(error, method, context.peer())
 
     async def _receive(self, _: Any, context: Any) -> None:
         try:
@@ -104,7 +108,7 @@ class MessagingService:
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the consumer does not read its messages")
         except Exception as error:
-            answer = status_of(error, "ReceiveMessage", context.peer())
+            answer = self._status(error, "ReceiveMessage", context)
             await context.write(new("ReceiveMessageResponse", status=answer))
 
     async def _telemetry(self, _: Any, context: Any) -> None:
@@ -123,7 +127,7 @@ class MessagingService:
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the client does not read its commands")
         except Exception as error:
-            answer = status_of(error, "Telemetry", context.peer())
+            answer = self._status(error, "Telemetry", context)
             await context.write(new("TelemetryCommand", status=answer))
             # Node's client reads the status. Those in Java and Go report how the stream ends, and pass over a command
             # without settings: after a good end they wait for some (ClientActivity#processTelemetryException).

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from rmq_store.protocol.wire.request_codes import RequestCode
-from rmq_store.server.access.request_check import RequestCheck
+from rmq_store.server.access.request_check import ALWAYS_REFUSED, RequestCheck, refuse_always
 from rmq_store.server.access.users import Users
 from rmq_store.server.housekeeping import Housekeeping, Step
 from rmq_store.server.name_server.kv_configs import KVConfigs
@@ -110,4 +110,5 @@ class NameServer:
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: Service(routes.topics, clients),
             RequestCode.GET_TOPICS_BY_CLUSTER: Service(routes.topics_of_cluster, clients),
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: Service(routes.system_topics, clients),
+            **dict.fromkeys(ALWAYS_REFUSED, Service(refuse_always, clients)),
         }

@@ -28,6 +28,12 @@ _NONE: Final = -1
 _Pause: TypeAlias = Literal["unread answers", "requests in work", "server is full"]
 
 
+def address_of(transport: asyncio.BaseTransport) -> str:
+    """The client's `ip:port`."""
+    host, port, *_ = transport.get_extra_info("peername") or ("", 0)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 class ConnectionOwner(Protocol):
     """The listener, as its connections see it."""
 
@@ -80,8 +86,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """As asyncio calls it."""
         self._transport = cast(asyncio.Transport, transport)
-        host, port, *_ = transport.get_extra_info("peername") or ("", 0)
-        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.address = address_of(transport)
         self._transport.set_write_buffer_limits(high=self._owner.limits.unsent_bytes_max)
         socket = transport.get_extra_info("socket")
         if socket is not None and transport.get_extra_info("sslcontext") is None:

@@ -15,6 +15,7 @@ from typing import Final, Protocol, cast
 
 from rmq_store.errors import UsageError
 from rmq_store.late.dataclasses import dataclass
+from rmq_store.server.transport.connection import address_of
 
 _log: Final = logging.getLogger(__name__)
 
@@ -114,7 +115,7 @@ class TlsHandshake(asyncio.Protocol):
             self._task.cancel()
 
     async def _shake(self, plain: asyncio.Transport) -> None:
-        address = plain.get_extra_info("peername")
+        address = address_of(plain)
         try:
             secured = await asyncio.get_running_loop().start_tls(
                 plain, self, self._context, server_side=True, ssl_handshake_timeout=self._timeout_s
