@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,13 +26,19 @@ def server_lock(root: Path) -> OfdLock:
 
 
 def open_alone(
-    path: str | Path, address: str, config: StoreConfig | None = None, *, create: bool = False
+    path: str | Path,
+    address: str,
+    config: StoreConfig | None = None,
+    *,
+    create: bool = False,
+    check_name: Callable[[str], None] | None = None,
 ) -> tuple[Store, OfdLock]:
     """The store, open for writing, and its server's lock. From now on `address` is the store host of new messages, for
-    all programs; a server that is refused has changed nothing.
+    all programs. `check_name` gets the broker's name before, and may raise; a server that is refused has changed
+    nothing of a store.
 
     Raises:
-        UsageError: another server serves the store; and what `Store.open` raises.
+        UsageError: another server serves the store; and what `Store.open` and `check_name` raise.
     """
     root = Path(path).absolute()
     try:
@@ -41,6 +48,10 @@ def open_alone(
         lock = server_lock(root)
     served = replace(config or StoreConfig(), broker_host=address)
     try:
+        if check_name is not None:
+            with Store.open(root, create=create, config=config) as store:
+                name = store.broker_name
+            check_name(name)
         store = Store.open(root, create=create, config=served)
         if store.config.broker_host == address:
             return store, lock

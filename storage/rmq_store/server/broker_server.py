@@ -26,6 +26,7 @@ from rmq_store.server.access.method_check import MethodCheck
 from rmq_store.server.access.request_check import RequestCheck
 from rmq_store.server.access.users import Users
 from rmq_store.server.alone import open_alone, server_lock
+from rmq_store.server.grpc_ports import GrpcPorts
 from rmq_store.server.grpc_v2.tls import Certificate
 from rmq_store.server.housekeeping import Housekeeping, Step
 from rmq_store.server.name_server.route_table import RouteTable
@@ -83,24 +84,17 @@ def advertised(address: str) -> str:
     return str(host)
 
 
-def _check_grpc_beside_tls(tls: TlsFiles, certificate: Certificate | None) -> None:
-    """UsageError: the gRPC port would take clients that the port beside it refuses."""
-    if tls.client_ca_file is not None:
-        raise UsageError("gRPC does not ask clients for certificates yet: serve without it, or without a client CA")
-    if certificate is None:
-        raise UsageError(
-            "gRPC in plain text beside a port with TLS would be open to all: give it a certificate (--grpc-tls)"
-        )
-
-
 class BrokerServer:
     """Serves a store at `host:port` (0: a free port) until `close`. Clients are told this address.
 
     A store given by path is opened for writing, with `config` and `create` as for `Store.open`. The store host of new
     messages becomes the served address, in all processes that open the store from now on: clients dial it. The server
-    delivers delayed messages. `grpc_port` (0: a free port) serves RocketMQ's clients of version 5 over gRPC, too, at
-    `grpc_address`; with `grpc_certificate` over TLS only. It needs the extra [grpc], and does not ask clients for
-    certificates: so it is refused beside `client_ca_file`, and in plain text beside `tls`.
+    delivers delayed messages.
+
+    `grpc_port` (0: a free port) serves RocketMQ's clients of version 5 over gRPC, too, at `grpc_address`; with
+    `grpc_certificate` over TLS only. `grpc_tls_port` is another port for TLS, at `grpc_tls_address`: beside it
+    `grpc_port` stays in plain text. gRPC needs the extra [grpc], and does not ask clients for certificates: so it is
+    refused beside `client_ca_file`, and in plain text beside `tls`.
 
     `acl_file` has the users of both ports (`rmq_store.server.access.acl_file`); without it everybody may ask. Changes
     of what exists are carried out with `admin` only. With `tls` no client is taken without TLS.
@@ -131,15 +125,18 @@ class BrokerServer:
         name_servers: str | ClusterSettings = "",
         grpc_port: int | None = None,
         grpc_certificate: Certificate | None = None,
+        grpc_tls_port: int | None = None,
     ) -> None:
-        if grpc_port is not None and tls is not None:
-            _check_grpc_beside_tls(tls, grpc_certificate)
+        grpc_ports = GrpcPorts.of(grpc_port, grpc_tls_port, grpc_certificate)
+        if grpc_ports is not None and tls is not None:
+            grpc_ports.check_beside(tls)
         self._users = Users(Path(acl_file)) if acl_file is not None else None
         self._is_admin = admin
         self._warm_up = WarmUp()
         context = server_context(tls) if tls is not None else None
         self._dispatcher: Dispatcher | None = None
         self.grpc_address: str | None = None
+        self.grpc_tls_address: str | None = None
         with ExitStack() as parts:
             self._listener = Listener(host, port, self._receive, limits=limits, tls=context)
             parts.callback(self._listener.close)
@@ -148,16 +145,19 @@ class BrokerServer:
                 self.store, lock = store, server_lock(store.path)
                 parts.callback(lock.close)
             else:
-                self.store, lock = open_alone(store, self.address, config, create=create)
+                self.store, lock = open_alone(
+                    store, self.address, config, create=create,
+                    check_name=partial(self._refuse_taken_name, name_servers, cluster_name) if name_servers else None,
+                )  # fmt: skip
                 parts.callback(lock.close)
                 parts.callback(self.store.close)
             self._begin(parts, cluster_name)
-            if grpc_port is not None:
-                self.grpc_address = self._begin_grpc(parts, host, grpc_port, grpc_certificate)
+            if grpc_ports is not None:
+                self._begin_grpc(parts, host, grpc_ports)
             if name_servers:
                 parts.callback(self._register(name_servers, cluster_name).close)
             self._closing, self._close_lock = parts.pop_all(), threading.RLock()
-        if grpc_port is not None:
+        if grpc_ports is not None:
             self._warm_up.begin()
 
     def _begin(self, parts: ExitStack, cluster_name: str) -> None:
@@ -207,14 +207,15 @@ class BrokerServer:
         self._listener.start()
         parts.callback(self._listener.stop_listening)
 
-    def _register(self, name_servers: str | ClusterSettings, cluster_name: str) -> Registration:
-        # A client of the network, which most servers do not need, and a test waits for each import.
-        from rmq_store.remoting.transport.settings import ClusterSettings
-        from rmq_store.server.registration import Registration
+    def _refuse_taken_name(self, name_servers: str | ClusterSettings, cluster_name: str, name: str) -> None:
+        registration = self._registration(name_servers, cluster_name, name)
+        try:
+            registration.refuse_taken_name()
+        finally:
+            registration.close()
 
-        own = BrokerData(cluster=cluster_name, broker_name=self._served.name, broker_addrs={MASTER_ID: self.address})
-        settings = ClusterSettings.of_text(name_servers) if isinstance(name_servers, str) else name_servers
-        registration = Registration(settings, own, self._topics)
+    def _register(self, name_servers: str | ClusterSettings, cluster_name: str) -> Registration:
+        registration = self._registration(name_servers, cluster_name, self._served.name)
         try:
             registration.start()
         except BaseException:
@@ -222,17 +223,27 @@ class BrokerServer:
             raise
         return registration
 
-    def _begin_grpc(self, parts: ExitStack, host: str, port: int, certificate: Certificate | None) -> str:
+    def _registration(self, name_servers: str | ClusterSettings, cluster_name: str, name: str) -> Registration:
+        # A client of the network, which most servers do not need, and a test waits for each import.
+        from rmq_store.remoting.transport.settings import ClusterSettings
+        from rmq_store.server.registration import Registration
+
+        own = BrokerData(cluster=cluster_name, broker_name=name, broker_addrs={MASTER_ID: self.address})
+        settings = ClusterSettings.of_text(name_servers) if isinstance(name_servers, str) else name_servers
+        return Registration(settings, own, self._topics)
+
+    def _begin_grpc(self, parts: ExitStack, host: str, ports: GrpcPorts) -> None:
         try:
             from rmq_store.server.grpc_v2.grpc_server import GrpcServer
         except ImportError as error:
             raise UsageError("gRPC needs grpcio and protobuf: pip install 'pyspark-rmq[grpc]'") from error
         server = GrpcServer(
-            self._served, self._members.connected, self._transactions, MethodCheck(self._users), host, port,
-            certificate, advertised_host=Host.parse(self.address).ip,
+            self._served, self._members.connected, self._transactions, MethodCheck(self._users), host, ports,
+            advertised_host=Host.parse(self.address).ip,
         )  # fmt: skip
         parts.callback(server.close)
-        return server.address
+        self.grpc_tls_address = server.address(is_tls=True)
+        self.grpc_address = server.address(is_tls=False) or self.grpc_tls_address
 
     def close(self) -> None:
         """Take no more requests, answer those that were taken, and commit offsets. The store is closed if it was given

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Final
 
@@ -35,8 +35,8 @@ class Registration:
     """Keeps the broker `own` in the routes of the name servers of `settings`, from `start` until `close`. Requests are
     signed if the settings name keys.
 
-    It registers every 30 s, and at once when `topics` has changed. A name server that does not answer, or refuses, is
-    logged once; the others go on.
+    It registers every 30 s, and at once when `topics` has changed. A name server that does not answer, refuses, or
+    knows another broker of the name is logged once, and asked again each time; the others go on.
 
     Raises (when constructed):
         UsageError: no address of a name server, but a URL that lists them.
@@ -57,7 +57,8 @@ class Registration:
         self._due_s = 0.0
         self._problems: dict[str, str] = {}
         self._loop = Housekeeping(own.broker_name, (Step("registration", _CHANGES_S, self.register_if_due),))
-        self._is_registered = False
+        # Name servers that may have this broker in their routes.
+        self._told: set[str] = set()
 
     def start(self) -> None:
         """Register, and go on in a thread.
@@ -65,9 +66,18 @@ class Registration:
         Raises:
             UsageError: a name server knows the broker's name with another address.
         """
-        self._check_name()
+        self.refuse_taken_name()
         self.register_if_due()
         self._loop.start()
+
+    def refuse_taken_name(self) -> None:
+        """Ask all name servers, and raise UsageError if one knows the broker's name with another address."""
+        _, taken = self._ask_for_name({})
+        for name_server, problem in taken.items():
+            raise UsageError(
+                f"name server {name_server} knows {problem}. Stop the other one, or serve a store of another name "
+                "(`rmq init --broker-name`)"
+            )
 
     def register_if_due(self) -> None:
         """Register with all name servers if the topics have changed, or 30 s have passed."""
@@ -81,21 +91,27 @@ class Registration:
         elif time.monotonic() < self._due_s:
             return
         self._due_s = time.monotonic() + _PERIOD_S
-        self._is_registered = True
-        self._ask_all(self._registration())
+        # Each time: a name server may have been away until now, and RocketMQ's takes whoever registers last.
+        problems: dict[str, str] = {}
+        free, taken = self._ask_for_name(problems)
+        self._told = (self._told - taken.keys()) | set(free)
+        self._ask(free, self._registration(), problems)
+        self._log(problems | {name_server: f"it knows {problem}" for name_server, problem in taken.items()})
 
     def close(self) -> None:
         """Leave the routes, as a broker that stops. Does nothing the second time."""
         self._loop.close()
-        if self._is_registered:
-            self._is_registered = False
+        told, self._told = self._told, set()
+        if told:
             header = UnRegisterBrokerRequestHeader(
                 broker_name=self._own.broker_name,
                 broker_addr=self._own.broker_addrs[MASTER_ID],
                 cluster_name=self._own.cluster,
                 broker_id=MASTER_ID,
             )
-            self._ask_all(request(header))
+            problems: dict[str, str] = {}
+            self._ask(told, request(header), problems)
+            self._log(problems)
         self._client.close()
 
     def _registration(self) -> RemotingCommand:
@@ -110,31 +126,43 @@ class Registration:
         )
         return request(header, self._body)
 
-    def _check_name(self) -> None:
-        """Two brokers of one name would take turns in the routes, and clients would lose sight of each in turn."""
+    def _ask_for_name(self, problems: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+        """The name servers that do not know the broker's name with another address, and those that do, each with what
+        it knows. Two brokers of one name would take turns in the routes, and clients would lose sight of each in turn.
+        """
         name, own = self._own.broker_name, self._own.broker_addrs[MASTER_ID]
-        for name_server, answer in self._ask_all(request(GetBrokerClusterInfoRequestHeader())).items():
+        free, taken = [], {}
+        answers = self._ask(self._addresses, request(GetBrokerClusterInfoRequestHeader()), problems)
+        for name_server, answer in answers.items():
             known = ClusterInfo.decode(answer.body).broker_addr_table.get(name)
             address = known.broker_addrs.get(MASTER_ID) if known is not None else None
-            if address not in (None, own):
-                raise UsageError(
-                    f"name server {name_server} knows the broker {name} with the address {address}, and this one has "
-                    f"{own}. Stop the other one, or serve a store of another name (`rmq init --broker-name`)"
-                )
+            if address in (None, own):
+                free.append(name_server)
+            else:
+                taken[name_server] = f"the broker {name} with the address {address}, and this one has {own}"
+        return free, taken
 
-    def _ask_all(self, command: RemotingCommand) -> dict[str, RemotingCommand]:
-        """Ask all name servers together. Returns the answers with code 0, by name server."""
-        futures = {address: self._client.submit(address, command) for address in self._addresses}
+    def _ask(
+        self, name_servers: Iterable[str], command: RemotingCommand, problems: dict[str, str]
+    ) -> dict[str, RemotingCommand]:
+        """Ask these name servers together. Returns the answers with code 0, by name server; `problems` gets the others.
+        """
+        futures = {address: self._client.submit(address, command) for address in name_servers}
         answers = {}
         for address, future in futures.items():
             problem, answer = _outcome(future)
             if answer is not None:
                 answers[address] = answer
-            if problem and problem != self._problems.get(address):
+            else:
+                problems[address] = problem
+        return answers
+
+    def _log(self, problems: dict[str, str]) -> None:
+        for address, problem in problems.items():
+            if problem != self._problems.get(address):
                 text = "broker %s is not registered with name server %s: %s; trying again every %.0f s"
                 _log.warning(text, self._own.broker_name, address, problem, _PERIOD_S)
-            self._problems[address] = problem
-        return answers
+        self._problems = problems
 
 
 def _outcome(future: Future[RemotingCommand]) -> tuple[str, RemotingCommand | None]:

@@ -16,6 +16,7 @@ from rmq_store.format.frames.message import Message
 from rmq_store.format.text.names import dlq_topic
 from rmq_store.protocol.results import SendResult
 from rmq_store.server.broker_server import BrokerServer
+from rmq_store.server.grpc_v2.tls import Certificate
 from rmq_store.server.scratch_store import SCRATCH_CONFIG, make_virtual_clock
 
 PATIENCE_S: Final = 30.0
@@ -78,13 +79,27 @@ class RmqTestBroker:
 
     `address` is its `ip:port`, for RocketMQ's own clients; `url` the same for those of this package, `rmq://ip:port`.
     `store` has the whole interface of the same messages; `clock` is the time of store and server. With `grpc_port`
-    (0: a free one) it has a port for clients of RocketMQ 5 as well, which needs the extra `[grpc]`.
+    (0: a free one) it has a port for clients of RocketMQ 5 as well, which needs the extra `[grpc]`. `grpc_tls_port` is
+    one for those that speak TLS, with `grpc_certificate`, or with a throw-away one, which clients must not verify.
     """
 
-    def __init__(self, path: Path, config: StoreConfig = SCRATCH_CONFIG, *, grpc_port: int | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        config: StoreConfig = SCRATCH_CONFIG,
+        *,
+        grpc_port: int | None = None,
+        grpc_certificate: Certificate | None = None,
+        grpc_tls_port: int | None = None,
+    ) -> None:
         self.path = path
         self.clock = VirtualClock(make_virtual_clock(path))
-        self._server = BrokerServer(path, config=config, create=True, grpc_port=grpc_port, admin=True)
+        if grpc_tls_port is not None and grpc_certificate is None:
+            grpc_certificate = Certificate.self_signed("127.0.0.1")
+        self._server = BrokerServer(
+            path, config=config, create=True, admin=True,
+            grpc_port=grpc_port, grpc_certificate=grpc_certificate, grpc_tls_port=grpc_tls_port,
+        )  # fmt: skip
 
     @property
     def address(self) -> str:
@@ -97,6 +112,13 @@ class RmqTestBroker:
         if self._server.grpc_address is None:
             raise UsageError("this broker has no port for gRPC: make it with RmqTestBroker(path, grpc_port=0)")
         return self._server.grpc_address
+
+    @property
+    def grpc_tls_address(self) -> str:
+        """The `ip:port` for clients that speak gRPC over TLS. Raises UsageError: made without `grpc_tls_port`."""
+        if self._server.grpc_tls_address is None:
+            raise UsageError("this broker has no port for TLS: make it with RmqTestBroker(path, grpc_tls_port=0)")
+        return self._server.grpc_tls_address
 
     @property
     def url(self) -> str:

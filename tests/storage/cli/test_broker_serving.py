@@ -127,7 +127,11 @@ def test_a_name_server_has_the_broker_until_it_is_stopped(tmp_path: Path, scratc
         ),
         (["broker", "run", "STORE", "--access-key", "env:A", "--secret-key", "env:S"], "say --listen"),
         (["broker", "clock", "advance", "2h"], "one of the two"),
-        (["broker", "clock", "advance", "--address", "127.0.0.1:1", "yesterday"], "is no time"),
+        (["broker", "clock", "advance", "--address", "127.0.0.1:1", "yesterday"], "is no duration, such as 500ms"),
+        # A moment would move the clock by as long as it is after 1970, for good.
+        (["broker", "clock", "advance", "--address", "127.0.0.1:1", "2026-12-01T00:00Z"], "is no duration"),
+        (["broker", "clock", "advance", "--address", "127.0.0.1:1", "1795895912416"], "is no duration"),
+        (["broker", "clock", "advance", "--address", "127.0.0.1:1", "now"], "is no duration"),
     ],
 )
 def test_what_makes_no_sense_is_refused(scratch: Path, arguments: list[str], text: str) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store import StoreConfig, UsageError
+from rmq_store import Store, StoreConfig, UsageError
 from rmq_store.client import LitePullConsumer, Message, Producer, ProducerConfig
 from rmq_store.protocol.bodies import compressed_registration
-from rmq_store.protocol.bodies.routes import KVTable, TopicRouteData
+from rmq_store.protocol.bodies.routes import BrokerData, KVTable, TopicRouteData
 from rmq_store.protocol.bodies.topics import DataVersion
 from rmq_store.protocol.errors import RemotingCommandError, ResponseCode
 from rmq_store.protocol.wire.admin_headers import DeleteTopicFromNamesrvRequestHeader
@@ -44,6 +44,9 @@ from rmq_store.testing.broker import wait_until
 # The first batch of a process loads pandas, by way of pyarrow.
 PATIENT = ProducerConfig(send_msg_timeout=60_000)
 NAMESPACE = kv_configs.ORDER_TOPIC_CONFIG
+
+
+ELSEWHERE = "127.0.0.1:9"
 
 
 @pytest.fixture
@@ -113,7 +116,44 @@ def test_a_name_that_is_known_with_another_address_is_refused(
         with pytest.raises(UsageError, match=f"knows the broker rmq-embedded with the address {first.address}"):
             BrokerServer(scratch / "second", config=small, create=True, name_servers=name_server.address)
         assert addresses(name_server, "TBW102") == [first.address]
+        with Store.open(scratch / "second") as second:  # clients of this store find nothing at the refused address
+            assert second.config.broker_host == StoreConfig().broker_host
     BrokerServer(scratch / "second", name_servers=name_server.address).close()  # nothing is left open by a refusal
+
+
+@pytest.fixture
+def taken(
+    scratch: Path, small: StoreConfig, name_server: NameServer, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> Iterator[BrokerServer]:  # fmt: skip
+    """A server whose name belongs to another broker, as when the name server was away while that one began. RocketMQ's
+    name server believes the last that registers.
+    """
+    monkeypatch.setattr(registration, "_PERIOD_S", 0.0)
+    with BrokerServer(scratch / "store", config=small, create=True, name_servers=name_server.address) as server:
+        other = BrokerData(cluster="c", broker_name="rmq-embedded", broker_addrs={0: ELSEWHERE})
+        name_server.routes.unregister("rmq-embedded", 0, server.address)
+        name_server.routes.register(other, 0, ELSEWHERE, {})
+        wait_until(lambda: f"it knows the broker rmq-embedded with the address {ELSEWHERE}" in caplog.text)
+        yield server
+
+
+def test_a_name_that_another_broker_has_taken_is_left_to_it_until_it_leaves(
+    taken: BrokerServer, name_server: NameServer
+) -> None:
+    assert name_server.routes.clusters().broker_addr_table["rmq-embedded"].broker_addrs == {0: ELSEWHERE}
+    name_server.routes.unregister("rmq-embedded", 0, ELSEWHERE)
+    wait_until(lambda: addresses(name_server, "TBW102") == [taken.address])
+
+
+def test_a_server_that_stops_takes_nobody_else_out_of_the_routes(
+    taken: BrokerServer, name_server: NameServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RocketMQ's name server of 4.9 removes the id of the name, whatever its address."""
+    left: list[tuple[object, ...]] = []
+    monkeypatch.setattr(name_server.routes, "unregister", lambda *arguments: left.append(arguments))
+    taken.close()
+    assert left == []
 
 
 def test_a_store_registers_again_before_it_expires(

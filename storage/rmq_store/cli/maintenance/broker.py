@@ -16,6 +16,7 @@ import click
 from rmq_store.cli.maintenance.access_options import Access, access_options
 from rmq_store.cli.maintenance.broker_clock import clock
 from rmq_store.cli.maintenance.broker_options import stopped, store_or_ephemeral, suite_options, written_address
+from rmq_store.cli.maintenance.grpc_options import Grpc, grpc_options, listen_address
 from rmq_store.cli.maintenance.registration_options import NameServers, registration_options
 from rmq_store.cli.shared.output import printable, time_text
 from rmq_store.cli.shared.stop_signal import StopSignal
@@ -25,7 +26,6 @@ from rmq_store.late.imports import no_collection
 
 if TYPE_CHECKING:
     from rmq_store import RetentionReport, Store, StoreConfig
-    from rmq_store.server.grpc_v2.tls import Certificate
 
 # ScheduleMessageService.java: between two looks, after an exception, and between two writes of delayOffset.json.
 POLL_S = 0.1
@@ -37,17 +37,6 @@ FIRST_CLEANING_S = 60.0
 
 # Between two lines on a terminal.
 REPORT_S = 10.0
-
-
-def listen_address(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[str, int] | None:
-    """`--listen` as an IP address and a port; no name is looked up."""
-    if value is None:
-        return None
-    try:
-        host = Host.parse(value)
-    except UsageError as error:
-        raise click.BadParameter(str(error)) from error
-    return host.ip, host.port
 
 
 @click.group(short_help="Deliver delayed messages and delete old ones.")
@@ -82,20 +71,7 @@ broker.add_command(clock)
     callback=listen_address,
     help="Also serve the store to RocketMQ's clients at this address, as broker and name server. Port 0: a free one.",
 )
-@click.option(
-    "--grpc",
-    metavar="HOST:PORT",
-    callback=listen_address,
-    help=(
-        "With --listen: also serve RocketMQ's clients of version 5 over gRPC, with the users of --acl. HOST as there. "
-        "Port 0: a free one."
-    ),
-)
-@click.option(
-    "--grpc-tls",
-    metavar="CERT,KEY",
-    help="Serve gRPC over TLS with these two PEM files; `self-signed` makes a throw-away certificate in memory.",
-)
+@grpc_options
 @click.option(
     "--insecure",
     is_flag=True,
@@ -114,8 +90,7 @@ def run(
     conf: Path | None,
     no_retention: bool,
     listen: tuple[str, int] | None,
-    grpc: tuple[str, int] | None,
-    grpc_tls: str | None,
+    grpc: Grpc,
     insecure: bool,
     access: Access,
     advertise: str | None,
@@ -138,7 +113,7 @@ def run(
         from rmq_store import Store, StoreConfig
 
     config: StoreConfig | None = StoreConfig.from_broker_conf(conf) if conf else None
-    _check_grpc(listen, grpc, grpc_tls)
+    grpc.check(listen)
     if listen is None:
         if access.is_given:
             raise UsageError("--acl, --admin and --tls-... are about the clients of --listen, which is missing")
@@ -159,13 +134,12 @@ def run(
         BrokerServer(
             root, host=host, port=port, config=config, acl_file=access.acl, admin=access.admin, tls=access.tls.files(),
             advertise=advertise, name_servers=name_servers.settings(),
-            grpc_port=None if grpc is None else grpc[1], grpc_certificate=_certificate(grpc_tls, told_host),
+            grpc_port=grpc.port, grpc_tls_port=grpc.tls_port, grpc_certificate=grpc.certificate(told_host),
         ) as server,
         written_address(port_file, server.address),
     ):
-        at_grpc = f", gRPC at {server.grpc_address} ({'TLS' if grpc_tls else 'plain'})" if grpc else ""
         name = printable(server.store.broker_name)
-        click.echo(f"{printable(str(root))}: broker {name} listens at {server.address}{at_grpc}")
+        click.echo(f"{printable(str(root))}: broker {name} listens at {server.address}{grpc.places(server)}")
         sys.stdout.flush()
         _run(server.store, stop, cleans=not no_retention)
 
@@ -183,28 +157,6 @@ def refuse_open_address(host: str, *, is_open: bool, is_told: bool) -> None:
             f"--listen {host}: other machines reach this address, and whoever does may read and write. Name the users "
             "with --acl, listen at 127.0.0.1, or say --insecure"
         )
-
-
-def _check_grpc(listen: tuple[str, int] | None, grpc: tuple[str, int] | None, grpc_tls: str | None) -> None:
-    """UsageError: the options for gRPC do not fit each other, or --listen."""
-    if grpc_tls is not None and grpc is None:
-        raise UsageError("--grpc-tls needs --grpc HOST:PORT")
-    if grpc is not None and (listen is None or listen[0] != grpc[0]):
-        raise UsageError(f"--grpc needs --listen with the same host: --listen {grpc[0]}:10911")
-
-
-def _certificate(grpc_tls: str | None, host: str) -> Certificate | None:
-    """The certificate that --grpc-tls names. UsageError: it is no pair of files, or one of them cannot be read."""
-    if grpc_tls is None:
-        return None
-    from rmq_store.server.grpc_v2.tls import SELF_SIGNED, Certificate
-
-    if grpc_tls == SELF_SIGNED:
-        return Certificate.self_signed(host)
-    chain, comma, key = grpc_tls.partition(",")
-    if not (chain and comma and key):
-        raise UsageError(f"--grpc-tls takes CERT,KEY (two PEM files) or {SELF_SIGNED}")
-    return Certificate.of_files(Path(chain), Path(key))
 
 
 def raise_file_limit() -> None:

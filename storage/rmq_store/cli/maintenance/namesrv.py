@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 
 from rmq_store.cli.maintenance.access_options import ServerTls, tls_options
-from rmq_store.cli.maintenance.broker import listen_address, raise_file_limit, refuse_open_address
+from rmq_store.cli.maintenance.broker import raise_file_limit, refuse_open_address
 from rmq_store.cli.maintenance.broker_options import stopped, suite_options, written_address
+from rmq_store.cli.maintenance.grpc_options import listen_address
 
 
 @click.group(short_help="Run a name server.")

@@ -1,9 +1,10 @@
-"""The gRPC port of a served store: an event loop in a thread of its own, bounded pools, a graceful stop."""
+"""The gRPC ports of a served store: an event loop in a thread of its own, bounded pools, a graceful stop."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from typing import Any, Final
 
 import grpc
@@ -11,13 +12,13 @@ import grpc
 from rmq_store.errors import UsageError
 from rmq_store.server.access.method_check import MethodCheck
 from rmq_store.server.grpc_definitions.backoff import wait_ms
+from rmq_store.server.grpc_ports import GrpcPorts
 from rmq_store.server.grpc_v2.clients import Clients
 from rmq_store.server.grpc_v2.held_receives import HeldReceives
 from rmq_store.server.grpc_v2.messaging_service import MessagingService
 from rmq_store.server.grpc_v2.receiving import Receiving
 from rmq_store.server.grpc_v2.routes import Routes
 from rmq_store.server.grpc_v2.sending import Sending
-from rmq_store.server.grpc_v2.tls import Certificate
 from rmq_store.server.grpc_v2.transactions import EndTransactions
 from rmq_store.server.grpc_v2.workers import Workers
 from rmq_store.server.housekeeping import Housekeeping, Step
@@ -48,13 +49,12 @@ _OPTIONS: Final = (
 
 
 class GrpcServer:
-    """Serves gRPC at `host:port` (0: a free port) from the constructor on until `close`. With a certificate the port
-    speaks TLS only, otherwise plain text only. Routes tell clients `advertised_host`, if it is given, with this port.
-    `connected` are the clients of all ports of this broker, `transactions` ends what they have begun. `check` says what
-    the sender of a call may do.
+    """Serves gRPC at the ports of `host` from the constructor on until `close`. Routes tell a client the port through
+    which it asks, with `advertised_host`. `connected` are the clients of all ports of this broker, `transactions` ends
+    what they have begun. `check` says what the sender of a call may do.
 
     Raises:
-        UsageError: the address cannot be listened at, or the certificate and its key do not fit.
+        UsageError: an address cannot be listened at, or the certificate and its key do not fit.
     """
 
     def __init__(
@@ -64,19 +64,17 @@ class GrpcServer:
         transactions: TransactionProcessor,
         check: MethodCheck,
         host: str,
-        port: int = 0,
-        certificate: Certificate | None = None,
+        ports: GrpcPorts,
         *,
-        advertised_host: str | None = None,
+        advertised_host: str,
     ) -> None:
-        self.port = port
+        self._ports = ports
         self._served = served
         self._connected = connected
         self._transactions = transactions
         self._check = check
         self._host = host
-        self._advertised_host = advertised_host or host
-        self._certificate = certificate
+        self._advertised_host = advertised_host
         self._problem: Exception | None = None
         self._is_ready = threading.Event()
         self._loop = asyncio.new_event_loop()
@@ -87,21 +85,18 @@ class GrpcServer:
         self._is_ready.wait()
         if self._problem is not None:
             self.close()
-            raise UsageError(f"cannot serve gRPC at {self._at(host)}: {self._problem}") from self._problem
+            raise self._problem
 
-    @property
-    def address(self) -> str:
-        """`host:port`, as clients dial it."""
-        return self._at(self._advertised_host)
+    def address(self, *, is_tls: bool) -> str | None:
+        """`host:port` of a port, as clients dial it. None: it is not served."""
+        port = self._ports.numbers().get(is_tls)
+        return None if port is None else _joined(self._advertised_host, port)
 
     def close(self) -> None:
         """Take no more calls, answer those that were taken, end streams. Does nothing the second time."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._closing.set)
             self._thread.join()
-
-    def _at(self, host: str) -> str:
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     def _run(self) -> None:
         try:
@@ -116,8 +111,13 @@ class GrpcServer:
 
     async def _serve(self) -> None:
         server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_CALLS_MAX)
-        self.port = self._listen(server)
-        routes = Routes(self._served, self._advertised_host, self.port)
+        try:
+            self._ports = self._listen(server)
+        except UsageError:
+            await server.start()  # only a server that has started gives back a port that it has already
+            await server.stop(None)
+            raise
+        routes = Routes(self._served, self._advertised_host, self._ports.numbers())
         clients = Clients(self._served, self._calls, self._connected, self._check)
         holds = HeldReceives(self._served.store, self._calls)
         sending = Sending(self._served, routes, clients, self._sends, self._calls)
@@ -139,8 +139,25 @@ class GrpcServer:
         renewing.close()
         renewals.close()
 
-    def _listen(self, server: Any) -> int:
-        if self._certificate is None:
-            return int(server.add_insecure_port(self._at(self._host)))
-        pair = (self._certificate.key, self._certificate.chain)
-        return int(server.add_secure_port(self._at(self._host), grpc.ssl_server_credentials((pair,))))
+    def _listen(self, server: Any) -> GrpcPorts:
+        """The ports with their numbers."""
+        bound: dict[bool, int] = {}
+        for is_tls, port in self._ports.numbers().items():
+            address = _joined(self._host, port)
+            try:
+                if is_tls:
+                    bound[is_tls] = server.add_secure_port(address, self._credentials())
+                else:
+                    bound[is_tls] = server.add_insecure_port(address)
+            except RuntimeError as error:
+                raise UsageError(f"cannot serve gRPC at {address}: {error}") from error
+        return replace(self._ports, plain=bound.get(False), tls=bound.get(True))
+
+    def _credentials(self) -> Any:
+        certificate = self._ports.certificate
+        assert certificate is not None
+        return grpc.ssl_server_credentials(((certificate.key, certificate.chain),))
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
 from typing import Any, Final
 
 from rmq_store.broker.metadata.topics import TopicConfig
@@ -26,18 +27,22 @@ def accepted_types(topic: TopicConfig) -> tuple[MessageType, ...]:
 
 
 class Routes:
-    """Answers with the queues of this broker at `host:port`."""
+    """Answers with the queues of this broker, at `host` and the port through which the client asks: `ports` by whether
+    they speak TLS.
+    """
 
-    def __init__(self, served: ServedStore, host: str, port: int) -> None:
+    def __init__(self, served: ServedStore, host: str, ports: Mapping[bool, int]) -> None:
         self._served = served
         scheme = AddressScheme.IPv6 if ipaddress.ip_address(host).version == 6 else AddressScheme.IPv4
-        endpoints = {"scheme": scheme, "addresses": [{"host": host, "port": port}]}
-        self._broker = {"name": served.name, "id": 0, "endpoints": endpoints}
+        self._brokers: dict[bool, dict[str, Any]] = {}
+        for is_tls, port in ports.items():
+            endpoints = {"scheme": scheme, "addresses": [{"host": host, "port": port}]}
+            self._brokers[is_tls] = {"name": served.name, "id": 0, "endpoints": endpoints}
 
     async def query_route(self, request: Any, caller: Caller) -> Any:
         """QueryRoute: all queues of a topic. A topic that a send would make has a route already."""
         topic = self.topic(topic_of(request.topic))
-        queues = [self._queue(topic, queue_id, request.topic) for queue_id in range(_queue_count(topic))]
+        queues = [self._queue(topic, queue_id, request.topic, caller) for queue_id in range(_queue_count(topic))]
         return new("QueryRouteResponse", status=status(Code.OK), message_queues=queues)
 
     async def query_assignment(self, request: Any, caller: Caller) -> Any:
@@ -52,7 +57,7 @@ class Routes:
         group = self._served.store.groups().get(name)
         is_ordered = group is not None and group.consume_message_orderly
         queue_ids = range(topic.read_queue_nums) if is_ordered else (-1,)
-        queues = [self._queue(topic, queue_id, request.topic) for queue_id in queue_ids]
+        queues = [self._queue(topic, queue_id, request.topic, caller) for queue_id in queue_ids]
         for queue in queues:
             queue.permission = Permission.READ_WRITE if topic.writable else Permission.READ
         assignments = [{"message_queue": queue} for queue in queues]
@@ -70,7 +75,7 @@ class Routes:
         count = min(store.config.default_topic_queue_nums, AUTO_CREATE_QUEUE_MAX)
         return TopicConfig(name, count, count)
 
-    def _queue(self, topic: TopicConfig, queue_id: int, resource: Any) -> Any:
+    def _queue(self, topic: TopicConfig, queue_id: int, resource: Any, caller: Caller) -> Any:
         can_read = topic.readable and queue_id < topic.read_queue_nums
         can_write = topic.writable and queue_id < topic.write_queue_nums
         permission = {
@@ -84,7 +89,7 @@ class Routes:
             topic=resource,
             id=queue_id,
             permission=permission,
-            broker=self._broker,
+            broker=self._brokers[caller.is_tls],
             accept_message_types=accepted_types(topic),
         )
 
