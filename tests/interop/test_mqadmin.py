@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
 
 from helpers.cluster.fixtures import require_released
-from helpers.cluster.java_process import VERSIONS
+from helpers.cluster.java_process import CLIENTS, VERSIONS
 from helpers.cluster.mqadmin import Mqadmin
-from helpers.interop.matrix import Cell, record
+from helpers.interop.clients import Place
+from helpers.interop.matrix import Cell
+from helpers.interop.refusals import refused
+from helpers.interop.results import RESULTS
+from interop.conftest import start_client
 from rmq_store import Message
 from rmq_store.broker.metadata.groups import SubscriptionGroup
+from rmq_store.protocol.errors import ResponseCode
 from rmq_store.testing import RmqTestBroker
 
 SHOWS = [  # in this order at one broker: each sees what those before have changed
@@ -29,8 +34,14 @@ SHOWS = [  # in this order at one broker: each sees what those before have chang
     ("topicList", "Orders"),
     ("topicClusterList -t Orders", "DefaultCluster"),
     ("consumerProgress -g cg", "Diff Total: 4"),
+    ("getConsumerConfig -g cg", "retryMaxTimes                           =  16"),
+    ("skipAccumulatedMessage -g cg -t Orders", "#offset"),
+    ("cloneGroupOffset -s cg -d clone -t Orders", "clone group offset success"),
+    ("consumerConnection -g cg_online", "CONSUME_PASSIVELY"),
+    ("producerConnection -g pg_interop -t Online", "JAVA"),
     ("clusterList", "{broker}"),
     ("brokerStatus -b {broker}", "commitLogMinOffset"),
+    ("getBrokerConfig -b {broker}", "brokerName                                        =  rmq-embedded"),
     ("updateTopic -b {broker} -t New", "success"),
     ("updateTopicPerm -b {broker} -t Orders -p 4", "success"),
     ("updateSubGroup -b {broker} -g new -r 3", "success"),
@@ -40,15 +51,19 @@ SHOWS = [  # in this order at one broker: each sees what those before have chang
     ("deleteSubGroup -b {broker} -g cg", "success"),
     ("deleteTopic -c DefaultCluster -t Orders", "success"),
 ]
-REFUSED = [("updateBrokerConfig -b {broker} -k fileReservedTime -v 24", "CODE: 16 ")]
+MOVES = {"skipAccumulatedMessage": "cg", "cloneGroupOffset": "clone"}
+"""The group that has consumed everything after the command."""
+REFUSED = [("updateBrokerConfig -b {broker} -k fileReservedTime -v 24", ResponseCode.NO_PERMISSION)]
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def admin(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
-    """mqadmin of a version, a broker, and what its messages are called."""
+    """mqadmin of a version, a broker with a client, and what its messages are called."""
     require_released(request.param)
-    with RmqTestBroker(tmp_path_factory.mktemp("served") / "store") as broker:
+    path = tmp_path_factory.mktemp("served") / "store"
+    with RmqTestBroker(path) as broker:
         store = broker.store
+        store.create_topic("Online", queue_count=1)
         store.create_topic("Orders", queue_count=2)
         for number in range(4):
             sent = store.send(Message("Orders", b"body %d" % number, keys="k", queue_id=number % 2))
@@ -59,19 +74,26 @@ def admin(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         # mqadmin of 5.x ends without -t, and that of 4.9 does not know it.
         topic = "" if request.param.startswith("4.") else " -t Orders"
         words = {"topic": topic, "offset_id": sent.offset_msg_id, "unique_key": sent.msg_id, "broker": broker.address}
-        with Mqadmin(place) as java:  # type: ignore[arg-type]
-            yield SimpleNamespace(java=java, words=words, row=f"mqadmin {request.param}")
+        told = Place(broker.address, "")
+        home = tmp_path_factory.mktemp("client")
+        with start_client(f"Java {CLIENTS[request.param]}", told, home) as client, Mqadmin(place) as java:  # type: ignore[arg-type]
+            client.ask("send", topic="Online", messages=[{"body": "hello"}])
+            client.ask("consume", topic="Online", group="cg_online", mode="concurrent")
+            yield SimpleNamespace(java=java, words=words, row=f"mqadmin {request.param}", store=store, path=path)
+    RESULTS.finish(path)
 
 
 @pytest.mark.parametrize(("line", "printed"), SHOWS, ids=lambda text: text.split()[0])
 def test_a_command_works(admin: SimpleNamespace, line: str, printed: str) -> None:
     said = admin.java.run(*line.format(**admin.words).split())
     assert printed.format(**admin.words) in "\n".join(said), said
-    record(admin.row, line.split()[0], Cell("works"))
+    if group := MOVES.get(line.split()[0]):
+        ends = {("Orders", queue_id): end for queue_id, (_, end) in admin.store.queue_ranges("Orders").items()}
+        assert admin.store.committed_offsets(group) == ends
 
 
-@pytest.mark.parametrize(("line", "code"), REFUSED, ids=lambda text: text.split()[0])
-def test_a_command_is_refused(admin: SimpleNamespace, line: str, code: str) -> None:
+@pytest.mark.parametrize(("line", "code"), REFUSED, ids=lambda value: str(value).split()[0])
+def test_a_command_is_refused(admin: SimpleNamespace, tell: Callable[[Cell], None], line: str, code: int) -> None:
     admin.java.run(*line.format(**admin.words).split())
-    assert code in admin.java.log(lines=1000)
-    record(admin.row, line.split()[0], Cell("refused", code.strip()))
+    assert f"CODE: {code} " in admin.java.log(lines=1000)
+    tell(refused(code))

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from helpers.interop.matrix import BY_THE_CLIENT, GRPC, Cell
 from helpers.interop.program import Program, RefusedError
+from helpers.interop.refusals import answered, refused
+from interop.conftest import LARGEST_BODY_BYTES
+from rmq_store.protocol.errors import ResponseCode
+from rmq_store.server.grpc_definitions.enums import Code
 from rmq_store.testing import RmqTestBroker
 
+KNOWS_THE_LIMIT = tuple(row for row in GRPC if row != "Rust gRPC")
+"""Clients that ask the server for the largest body, and send none that is larger."""
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 
 
@@ -115,9 +123,16 @@ def test_traces_are_stored(row: str, client: Program, broker: RmqTestBroker, top
 
 @pytest.mark.column("message too large")
 def test_a_message_above_the_limit_is_refused_and_the_next_one_is_stored(
-    client: Program, broker: RmqTestBroker, topic: str
+    row: str, client: Program, broker: RmqTestBroker, topic: str, tell: Callable[[Cell], None]
 ) -> None:
-    with pytest.raises(RefusedError):
-        client.ask("send", topic=topic, messages=[{"bytes": (4 << 20) + 1}])
+    with pytest.raises(RefusedError) as error:
+        client.ask("send", topic=topic, messages=[{"bytes": LARGEST_BODY_BYTES + 1}])
+    if row in KNOWS_THE_LIMIT:
+        assert f"max size={LARGEST_BODY_BYTES} bytes" in str(error.value)
+        tell(Cell("refused", BY_THE_CLIENT))
+    else:
+        code = answered(error.value, client, "the body has ")
+        assert code == (Code.MESSAGE_BODY_TOO_LARGE if row in GRPC else ResponseCode.MESSAGE_ILLEGAL)
+        tell(refused(code))
     client.ask("send", topic=topic, messages=messages("small"))
     assert broker.bodies(topic) == [b"small"]

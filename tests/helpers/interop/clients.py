@@ -6,7 +6,7 @@ import fcntl
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -20,11 +20,14 @@ BUILT: Final = Path(__file__).parents[3] / "build" / "interop-clients"
 
 
 class Place(NamedTuple):
-    """A server: its addresses for both protocols, and the access key and secret key that a client uses."""
+    """A server: its addresses for both protocols, and the access key and secret key that a client uses. `settings` are
+    variables of the client's environment, as `program` describes them.
+    """
 
     remoting: str
     grpc: str
     keys: tuple[str, ...] = ()
+    settings: Mapping[str, str] = {}
 
 
 Start = Callable[[Place, Path], Program]
@@ -82,7 +85,7 @@ def remoting_java(version: str) -> Start:
         options = ("-Xmx192m", *released.JVM, f"-Duser.home={home}", "-Drocketmq.client.logUseSlf4j=true")
         path = f"{target}:{jars}"
         command = ["java", *options, "-cp", path, source.stem, place.remoting, *place.keys]
-        return Program(f"the client of {version}", command, home)
+        return Program(f"the client of {version}", command, home, place.settings)
 
     return start
 
@@ -100,8 +103,8 @@ def java_grpc(place: Place, home: Path) -> Program:
             run("javac", "-nowarn", "-d", target, "-cp", f"{jars}/*", source)
     path = f"{target}:{jars}/*"
     options = ("-Xmx192m", *released.JVM, f"-Duser.home={home}", "-Duser.timezone=UTC")
-    command = ["java", *options, "-cp", path, source.stem, place.grpc, *place.keys]
-    return Program("the gRPC client for Java", command, home)
+    command: list[str | Path] = ["java", *options, "-cp", path, source.stem, place.grpc, *place.keys]
+    return Program("the gRPC client for Java", command, home, place.settings)
 
 
 def node_grpc(place: Place, home: Path) -> Program:
@@ -113,21 +116,22 @@ def node_grpc(place: Place, home: Path) -> Program:
             shutil.copy(wanted, target)
             run("npm", "install", "--silent", "--ignore-scripts", "--no-audit", "--no-fund", directory=target)
             (packages / "fetched").touch()
-    command = ["node", SOURCES / "node" / "client.js", place.grpc, *place.keys]
-    return Program("the client for Node", command, home, {"NODE_PATH": str(packages), "TZ": "UTC"})
+    command: list[str | Path] = ["node", SOURCES / "node" / "client.js", place.grpc, *place.keys]
+    return Program("the client for Node", command, home, {"NODE_PATH": str(packages), "TZ": "UTC", **place.settings})
 
 
 def python_grpc(place: Place, home: Path) -> Program:
     """RocketMQ's official Python client."""
-    command = [sys.executable, SOURCES / "python" / "grpc_client.py", place.grpc, *place.keys]
-    return Program("the client for Python", command, home)
+    command: list[str | Path] = [sys.executable, SOURCES / "python" / "grpc_client.py", place.grpc, *place.keys]
+    return Program("the client for Python", command, home, place.settings)
 
 
 def go_grpc(place: Place, home: Path) -> Program:
     """RocketMQ's gRPC client for Go."""
-    command = [_built_by_go("grpc"), place.grpc, *place.keys]
+    command: list[str | Path] = [_built_by_go("grpc"), place.grpc, *place.keys]
     # It signs the time of its zone as one of UTC.
-    return Program("the gRPC client for Go", command, home, {"rocketmq.client.logRoot": str(home), "TZ": "UTC"})
+    variables = {"rocketmq.client.logRoot": str(home), "TZ": "UTC", **place.settings}
+    return Program("the gRPC client for Go", command, home, variables)
 
 
 def rust_grpc(place: Place, home: Path) -> Program:
@@ -135,7 +139,8 @@ def rust_grpc(place: Place, home: Path) -> Program:
     manifest = SOURCES / "rust" / "Cargo.toml"
     with building("rust") as target:
         run("cargo", "build", "--quiet", "--locked", "--manifest-path", manifest, "--target-dir", target)
-    return Program("the client for Rust", [target / "debug" / "grpc", place.grpc, *place.keys], home)
+    command: list[str | Path] = [target / "debug" / "grpc", place.grpc, *place.keys]
+    return Program("the client for Rust", command, home, place.settings)
 
 
 def cpp_remoting(place: Place, home: Path) -> Program:
@@ -146,14 +151,14 @@ def cpp_remoting(place: Place, home: Path) -> Program:
             options = ("--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:", "--upgrade")
             run(sys.executable, "-m", "pip", "install", *options, "--target", target, "--requirement", wanted)
             (target / "fetched").touch()
-    command = [sys.executable, SOURCES / "cpp" / "client.py", place.remoting, *place.keys]
-    return Program("the client for C++", command, home, {"PYTHONPATH": str(target)})
+    command: list[str | Path] = [sys.executable, SOURCES / "cpp" / "client.py", place.remoting, *place.keys]
+    return Program("the client for C++", command, home, {"PYTHONPATH": str(target), **place.settings})
 
 
 def go_remoting(place: Place, home: Path) -> Program:
     """RocketMQ's remoting client for Go."""
-    command = [_built_by_go("remoting"), place.remoting, *place.keys]
-    return Program("the client for Go", command, home)
+    command: list[str | Path] = [_built_by_go("remoting"), place.remoting, *place.keys]
+    return Program("the client for Go", command, home, place.settings)
 
 
 def _built_by_go(name: str) -> Path:

@@ -7,6 +7,7 @@ secret key].
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import threading
@@ -19,7 +20,8 @@ from rocketmq.client import Message, MessageModel, Producer, PushConsumer, RecvM
 from rocketmq.ffi import _CConsumeStatus as ConsumeStatus
 from rocketmq.ffi import dll
 
-TIMEOUT_S = 20
+TIMEOUT_S = int(os.environ.get("CLIENT_TIMEOUT_MS", "20000")) / 1000
+LARGEST_BODY_BYTES = 64 << 20
 
 
 class Client:
@@ -90,7 +92,8 @@ class Client:
 
     def _ready(self) -> Any:
         if self._producer is None:
-            producer = self._for_server(Producer("pg_interop", timeout=TIMEOUT_S * 1000))
+            made = Producer("pg_interop", timeout=int(TIMEOUT_S * 1000), max_message_size=LARGEST_BODY_BYTES)
+            producer = self._for_server(made)
             producer.start()
             self._producer = producer
         return self._producer
@@ -112,6 +115,8 @@ def message(topic: str, one: dict[str, Any]) -> Any:
         made.set_keys(one["keys"])
     if "delayLevel" in one:
         made.set_delay_time_level(one["delayLevel"])
+    if "deliverAtMs" in one:  # the library has no function for it
+        made.set_property("TIMER_DELIVER_MS", str(one["deliverAtMs"]))
     for name, value in one.get("properties", {}).items():
         made.set_property(name, value)
     return made

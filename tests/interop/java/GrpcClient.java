@@ -21,8 +21,11 @@ import java.util.Random;
 import java.util.TreeMap;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
+import org.apache.rocketmq.client.apis.ClientException;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
@@ -43,9 +46,11 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
  */
 public final class GrpcClient {
     private static final Gson GSON = new GsonBuilder().disableHtmlEscaping().serializeNulls().create();
-    private static final Duration TIMEOUT = Duration.ofSeconds(20);
+    private static final Duration TIMEOUT = Duration.ofMillis(
+        Long.parseLong(System.getenv().getOrDefault("CLIENT_TIMEOUT_MS", "20000")));
     private static final Duration INVISIBLE = Duration.ofSeconds(30);
     private static final int BATCH = 16;
+    private static final Pattern CODE = Pattern.compile("response-code=(\\d+)");
 
     private final ClientServiceProvider provider = ClientServiceProvider.loadService();
     private final ClientConfiguration configuration;
@@ -58,7 +63,10 @@ public final class GrpcClient {
 
     private GrpcClient(String[] args) {
         ClientConfigurationBuilder builder = ClientConfiguration.newBuilder()
-            .setEndpoints(args[0]).enableSsl(false).setRequestTimeout(TIMEOUT);
+            .setEndpoints(args[0]).setRequestTimeout(TIMEOUT);
+        if (!System.getenv().containsKey("CLIENT_TLS")) { // the client's default is TLS
+            builder.enableSsl(false);
+        }
         if (args.length > 1) {
             builder.setCredentialProvider(new StaticSessionCredentialsProvider(args[1], args[2]));
         }
@@ -77,11 +85,22 @@ public final class GrpcClient {
             } catch (Exception failure) {
                 failure.printStackTrace();
                 answer.put("error", failure.toString());
-                answer.put("code", null);
+                answer.put("code", code(failure));
             }
             answers.println(GSON.toJson(answer));
         }
         Runtime.getRuntime().halt(0);
+    }
+
+    /** The client has the server's code in its text only. */
+    private static Integer code(Throwable failure) {
+        for (Throwable one = failure; one != null; one = one.getCause()) {
+            Matcher told = one instanceof ClientException ? CODE.matcher(String.valueOf(one.getMessage())) : null;
+            if (told != null && told.find()) {
+                return Integer.valueOf(told.group(1));
+            }
+        }
+        return null;
     }
 
     private Object follow(JsonObject what) throws Exception {

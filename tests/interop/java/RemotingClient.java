@@ -46,11 +46,13 @@ import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
 import org.apache.rocketmq.remoting.RPCHook;
+import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 
 /** RocketMQ's remoting client as a program of the matrix: tests/helpers/interop/program.py has the instructions. */
 public final class RemotingClient {
     private static final Gson GSON = new GsonBuilder().disableHtmlEscaping().serializeNulls().create();
-    private static final int TIMEOUT_MS = 20_000;
+    private static final int TIMEOUT_MS = Integer.parseInt(System.getenv().getOrDefault("CLIENT_TIMEOUT_MS", "20000"));
+    private static final boolean IS_TLS = System.getenv().containsKey("CLIENT_TLS");
 
     private final String nameServers;
     private final RPCHook credentials;
@@ -123,6 +125,8 @@ public final class RemotingClient {
                 return null;
             case "find":
                 return find(what);
+            case "raw":
+                return raw(what);
             default:
                 throw new IllegalArgumentException("unknown instruction " + what);
         }
@@ -143,6 +147,7 @@ public final class RemotingClient {
         made.setSendMsgTimeout(TIMEOUT_MS);
         made.setMqClientApiTimeout(TIMEOUT_MS);
         made.setMaxMessageSize(64 << 20);
+        made.setUseTLS(IS_TLS);
         made.start();
         return made;
     }
@@ -274,6 +279,7 @@ public final class RemotingClient {
         if (mode.equals("lite")) {
             poller = new DefaultLitePullConsumer(text(what, "group"), credentials);
             poller.setNamesrvAddr(nameServers);
+            poller.setUseTLS(IS_TLS);
             poller.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
             poller.subscribe(text(what, "topic"), selector);
             poller.start();
@@ -290,6 +296,7 @@ public final class RemotingClient {
         member = new DefaultMQPushConsumer(text(what, "group"), credentials, new AllocateMessageQueueAveragely());
         member.setNamesrvAddr(nameServers);
         member.setMqClientApiTimeout(TIMEOUT_MS);
+        member.setUseTLS(IS_TLS);
         member.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         member.setMessageModel(mode.equals("broadcast") ? MessageModel.BROADCASTING : MessageModel.CLUSTERING);
         member.subscribe(text(what, "topic"), selector);
@@ -361,6 +368,17 @@ public final class RemotingClient {
             return found;
         }
         return List.of(seen(producer(what).viewMessage(topic, text(what, "text"))));
+    }
+
+    private Object raw(JsonObject what) throws Exception {
+        RemotingCommand request = RemotingCommand.createRequestCommand(what.get("code").getAsInt(), null);
+        what.getAsJsonObject("fields").entrySet().forEach(e -> request.addExtField(e.getKey(), e.getValue().getAsString()));
+        RemotingCommand answer = producer(what).getDefaultMQProducerImpl().getmQClientFactory().getMQClientAPIImpl()
+            .getRemotingClient().invokeSync(nameServers, request, TIMEOUT_MS);
+        Map<String, Object> told = new LinkedHashMap<>();
+        told.put("code", answer.getCode());
+        told.put("remark", answer.getRemark());
+        return told;
     }
 
     private static Map<String, Object> seen(MessageExt message) {

@@ -13,13 +13,16 @@ const ENDS = {
   rollback: TransactionResolution.ROLLBACK,
   unknown: TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED,
 };
-const TIMEOUT_MS = 20000;
+const TIMEOUT_MS = Number(process.env.CLIENT_TIMEOUT_MS ?? 20000);
 const INVISIBLE_MS = 30000;
 const SHUTDOWN_MS = 5000;
 const BATCH = 16;
 
 const [address, accessKey, accessSecret] = process.argv.slice(2);
 const options = { endpoints: address, namespace: '', requestTimeout: TIMEOUT_MS, logger: silent() };
+if (process.env.CLIENT_TLS) {
+  options.sslEnabled = true;
+}
 if (accessKey) {
   options.sessionCredentials = { accessKey, accessSecret };
 }
@@ -34,6 +37,16 @@ let polling = null;
 function silent() {
   const tell = (...words) => console.error(...words);
   return { error: tell, warn: tell, info: () => {}, debug: () => {} };
+}
+
+// The code of the server, which an error may have as its cause.
+function codeOf(error) {
+  for (let one = error; one; one = one.cause) {
+    if (typeof one.code === 'number') {
+      return one.code;
+    }
+  }
+  return null;
 }
 
 async function producer(topic) {
@@ -170,7 +183,7 @@ async function main() {
       answer = { value: await DOES[what.do](what) };
     } catch (error) {
       console.error(error);
-      answer = { error: String(error), code: null };
+      answer = { error: String(error), code: codeOf(error) };
     }
     process.stdout.write(`${JSON.stringify(answer)}\n`);
   }

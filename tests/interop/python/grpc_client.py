@@ -6,6 +6,7 @@ Arguments: the address [access key, secret key].
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import threading
@@ -16,7 +17,8 @@ from typing import Any
 import rocketmq
 from rocketmq.v5.model.filter_expression import FilterType
 
-TIMEOUT_S = 30
+TIMEOUT_S = int(os.environ.get("CLIENT_TIMEOUT_MS", "30000")) // 1000
+IS_TLS = "CLIENT_TLS" in os.environ
 INVISIBLE_S = 30
 ENDS = {
     "commit": rocketmq.TransactionResolution.COMMIT,
@@ -77,7 +79,7 @@ class Client:
     def do_transaction(
         self, group: str, topic: str, messages: list[dict[str, Any]], end: str, check: str
     ) -> list[dict[str, Any]]:
-        producer = rocketmq.Producer(self._configuration, (topic,), checker=Checker(self, check))
+        producer = rocketmq.Producer(self._configuration, (topic,), checker=Checker(self, check), tls_enable=IS_TLS)
         producer.startup()  # it stays: the server asks it
         transaction = producer.begin_transaction()
         sent = producer.send(message(topic, messages[0]), transaction)
@@ -96,14 +98,16 @@ class Client:
         self._received = []
         wanted = rocketmq.FilterExpression(sql, FilterType.SQL) if sql else rocketmq.FilterExpression(tags)
         if mode == "simple":
-            self._consumer = rocketmq.SimpleConsumer(self._configuration, group, {topic: wanted}, 5)
+            self._consumer = rocketmq.SimpleConsumer(self._configuration, group, {topic: wanted}, 5, tls_enable=IS_TLS)
             self._consumer.startup()
             self._is_over.clear()
             self._polling = threading.Thread(target=self._poll, daemon=True)
             self._polling.start()
         else:
             listener = Listener(self._received, fails=fails)
-            self._consumer = rocketmq.PushConsumer(self._configuration, group, listener, {topic: wanted})
+            self._consumer = rocketmq.PushConsumer(
+                self._configuration, group, listener, {topic: wanted}, tls_enable=IS_TLS
+            )
             self._consumer.startup()
 
     def _poll(self) -> None:
@@ -128,7 +132,7 @@ class Client:
             self._consumer = None
 
     def _producer(self, topic: str) -> Any:
-        producer = rocketmq.Producer(self._configuration, (topic,))
+        producer = rocketmq.Producer(self._configuration, (topic,), tls_enable=IS_TLS)
         producer.startup()
         return producer
 
@@ -173,7 +177,7 @@ def main() -> None:
             answer = {"value": client.follow(json.loads(line))}
         except Exception as error:
             traceback.print_exc()
-            answer = {"error": f"{type(error).__name__}: {error}", "code": None}
+            answer = {"error": f"{type(error).__name__}: {error}", "code": getattr(error, "code", None)}
         print(json.dumps(answer), file=answers, flush=True)
 
 

@@ -8,11 +8,27 @@ import (
 	"fmt"
 	"math/rand"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 )
 
 const longestLineBytes = 1 << 20
+
+const defaultTimeout = 20 * time.Second
+
+// Timeout is that of a request.
+func Timeout() time.Duration {
+	told, exists := os.LookupEnv("CLIENT_TIMEOUT_MS")
+	if !exists {
+		return defaultTimeout
+	}
+	timeoutMs, err := strconv.Atoi(told)
+	if err != nil {
+		panic(err)
+	}
+	return time.Duration(timeoutMs) * time.Millisecond
+}
 
 // Instruction has the fields of all instructions.
 type Instruction struct {

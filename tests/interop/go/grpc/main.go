@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,10 +19,14 @@ import (
 )
 
 const (
-	timeout   = 20 * time.Second
 	invisible = 30 * time.Second
 	wait      = 5 * time.Second
 	batch     = 16
+)
+
+var (
+	timeout  = follow.Timeout()
+	codeName = regexp.MustCompile(`CODE: (\w+), MESSAGE: `)
 )
 
 var ends = map[string]rocketmq.TransactionResolution{
@@ -38,7 +43,7 @@ type client struct {
 }
 
 func main() {
-	rocketmq.EnableSsl = false
+	_, rocketmq.EnableSsl = os.LookupEnv("CLIENT_TLS")
 	c := &client{address: os.Args[1], producers: map[string]rocketmq.Producer{}, leave: func() {}}
 	if len(os.Args) > 2 {
 		c.keys = &credentials.SessionCredentials{AccessKey: os.Args[2], AccessSecret: os.Args[3]}
@@ -58,10 +63,16 @@ func (c *client) configuration(group string) *rocketmq.Config {
 	return &rocketmq.Config{Endpoint: c.address, ConsumerGroup: group, Credentials: c.keys}
 }
 
-// refused has the code of the server, which is not in the text of the client's error.
+// refused has the code of the server. At the start of a client its error has that in the text only.
 func refused(err error) error {
 	if status, isStatus := rocketmq.AsErrRpcStatus(err); isStatus {
 		return follow.Refused{Code: status.Code, Text: status.Message}
+	}
+	if err == nil {
+		return nil
+	}
+	if name := codeName.FindStringSubmatch(err.Error()); name != nil {
+		return follow.Refused{Code: v2.Code_value[name[1]], Text: err.Error()}
 	}
 	return err
 }

@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -19,10 +21,9 @@ import (
 	"rmqinterop/follow"
 )
 
-const (
-	timeout  = 20 * time.Second
-	patience = 3 * time.Second
-)
+const patience = 3 * time.Second
+
+var timeout = follow.Timeout()
 
 var ends = map[string]primitive.LocalTransactionState{
 	"commit": primitive.CommitMessageState, "rollback": primitive.RollbackMessageState, "unknown": primitive.UnknowState,
@@ -57,6 +58,18 @@ func main() {
 }
 
 func nothing() error { return nil }
+
+var brokerSaid = regexp.MustCompile(`^CODE: (\d+), DESC: (.*)`)
+
+// refused has the code of the server, which is in the text of the client's error only.
+func refused(err error) error {
+	told := brokerSaid.FindStringSubmatch(err.Error())
+	if told == nil {
+		return err
+	}
+	code, _ := strconv.Atoi(told[1])
+	return follow.Refused{Code: int32(code), Text: told[2]}
+}
 
 func (c *client) options(group string) []producer.Option {
 	return []producer.Option{
@@ -108,7 +121,7 @@ func (c *client) send(what follow.Instruction) (any, error) {
 			sent, err = producer.SendSync(context.Background(), one)
 		}
 		if err != nil {
-			return nil, err
+			return nil, refused(err)
 		}
 		if sent != nil {
 			places = append(places, place(sent))
@@ -205,6 +218,9 @@ func messages(what follow.Instruction) []*primitive.Message {
 		}
 		if one.DelayLevel != 0 {
 			message.WithDelayTimeLevel(one.DelayLevel)
+		}
+		if one.DeliverAtMs != 0 { // the library has no method for it
+			message.WithProperty("TIMER_DELIVER_MS", strconv.FormatInt(one.DeliverAtMs, 10))
 		}
 		for name, value := range one.Properties {
 			message.WithProperty(name, value)

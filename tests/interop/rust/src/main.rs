@@ -17,7 +17,7 @@ use serde_json::{json, Value};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT_MS: u64 = 20_000;
 const WAIT: Duration = Duration::from_secs(5);
 const INVISIBLE: Duration = Duration::from_secs(30);
 const BATCH: i32 = 16;
@@ -38,7 +38,8 @@ async fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let mut options = ClientOption::default();
     options.set_access_url(arguments[1].clone());
-    options.set_timeout(TIMEOUT);
+    let timeout_ms = std::env::var("CLIENT_TIMEOUT_MS").map_or(TIMEOUT_MS, |told| told.parse().unwrap());
+    options.set_timeout(Duration::from_millis(timeout_ms));
     options.set_long_polling_timeout(WAIT);
     if arguments.len() > 2 {
         options.set_access_key(arguments[2].clone());
@@ -56,7 +57,7 @@ async fn main() {
         let what: Value = serde_json::from_str(&line.unwrap()).unwrap();
         let answer = match client.follow(&what).await {
             Ok(value) => json!({ "value": value }),
-            Err(error) => json!({ "error": error.to_string(), "code": null }),
+            Err(error) => json!({ "error": error.to_string(), "code": code(&error) }),
         };
         println!("{answer}");
     }
@@ -256,6 +257,14 @@ fn seen(got: &MessageView) -> Value {
         "body": String::from_utf8_lossy(got.body()), "tags": got.tag(), "keys": got.keys().join(" "),
         "msgId": got.message_id(), "attempt": got.delivery_attempt(), "properties": got.properties(),
     })
+}
+
+/// The name of the server's code.
+fn code(error: &ClientError) -> Option<&str> {
+    let mut context = error.context().iter();
+    context
+        .find(|(name, _)| *name == "code")
+        .map(|(_, value)| value.as_str())
 }
 
 /// A field of an instruction, or "".
