@@ -336,6 +336,14 @@ def walk_frames(
     `base_offset` a frame may have any commit-log offset.
     """
 
+def whole_frames(
+    data: bytes | mmap.mmap, base_offset: int, entries: bytes, queue_id: int, queue_offset: int, bytes_max: int
+) -> bytes | None:
+    """The frames that the entries of a consume queue point to, one behind another, if all lie in `data`, a segment that
+    begins at `base_offset`, and have no more than `bytes_max`. Each must say the size of its entry, this queue id, and
+    the queue offset: that of the first one, and so on. None: one of them is not so, or not an entry of a message.
+    """
+
 def common_size(directory: str, numbers: Int64) -> int:
     """The size of the files in the directory that are named by these numbers, in 20 digits. 0: they are not regular
     files of one size, or empty, or cannot be looked at; or there are no numbers.

@@ -15,6 +15,7 @@ import numpy as np
 from rmq_store.broker.filter.tags import TagFilter
 from rmq_store.broker.read.queue_reader import damaged_entry
 from rmq_store.errors import CorruptQueueError
+from rmq_store.format.bytes import native
 from rmq_store.format.frames.frame_check import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2
 from rmq_store.format.views.consume_queue import PRE_BLANK_SIZE
 from rmq_store.log.core.commit_log import CommitLog
@@ -64,6 +65,8 @@ class QueueFrames:
         if tags is not None or self._log.accepted_damage:
             rows = self._wanted(entries, tags)
             entries = entries[rows]
+        elif 0 < len(entries) <= count_max and (frames := self._of_one_segment(queue_id, start, entries, bytes_max)):
+            return FrameRange(queue, frames, len(entries), behind)
         segments, segment_bytes = self._log.segments, self._log.segments.size_bytes
         unpack_head = _HEAD.unpack_from
         data: mmap.mmap | bytes = b""
@@ -95,6 +98,20 @@ class QueueFrames:
                 raise self._damaged(topic, queue_id, start + row)
         pieces.append(data[first:last])
         return FrameRange(queue, b"".join(pieces), count, behind)
+
+    def _of_one_segment(self, queue_id: int, start: int, entries: np.ndarray, bytes_max: int) -> bytes | None:
+        """The frames of all entries, if the first one's segment has them all and nothing is special: an entry that is
+        not for a message, damage, more than `bytes_max`. None otherwise, or without the extension.
+        """
+        if not native.LOADED:
+            return None
+        data = entries.tobytes()
+        (log_offset, _, _) = _ENTRY.unpack_from(data)
+        segments = self._log.segments
+        base = segments.base_of(log_offset)
+        if base < 0:
+            return None
+        return native.functions.whole_frames(segments.open(base).map, base, data, queue_id, start, bytes_max)
 
     def _damaged(self, topic: str, queue_id: int, queue_offset: int) -> CorruptQueueError:
         return damaged_entry(self._log, topic, queue_id, queue_offset, "points to no frame of this queue and offset")

@@ -59,7 +59,7 @@ class PullProcessor:
         """11 and 361; None: the pull is held."""
         refuse_body(request)
         header = request.header(PullMessageRequestHeader)
-        return self._pulled(request, header, *self._checked(header))
+        return self._pulled(request, header, *self._checked(header, self._served.group(header.consumer_group)))
 
     def pull_at_once(self, requests: Sequence[Request]) -> list[RemotingCommand | None] | None:
         """As `pull`, of one request. None: it would wait for its group to be made, or for a condition to be asked of
@@ -68,9 +68,10 @@ class PullProcessor:
         (request,) = requests
         refuse_body(request)
         header = request.header(PullMessageRequestHeader)
-        if not self._served.has_group(header.consumer_group):
+        group = self._served.known_group(header.consumer_group)
+        if group is None:
             return None
-        topic, subscription = self._checked(header)
+        topic, subscription = self._checked(header, group)
         if subscription.selector.expression_type == "SQL92":
             return None
         return [self._pulled(request, header, topic, subscription)]
@@ -102,9 +103,10 @@ class PullProcessor:
                 found = found._replace(code=ResponseCode.PULL_RETRY_IMMEDIATELY, remark=_NO_MATCH)
         return self._answer(held.request, found)
 
-    def _checked(self, header: PullMessageRequestHeader) -> tuple[TopicConfig, Subscription]:
+    def _checked(
+        self, header: PullMessageRequestHeader, group: SubscriptionGroup
+    ) -> tuple[TopicConfig, Subscription]:
         """The topic, which may be read, and what the client wants of it."""
-        group = self._served.group(header.consumer_group)
         if not group.consume_enable:
             remark = f"subscription group no permission, {header.consumer_group}"
             raise refusal(ResponseCode.NO_PERMISSION, remark)

@@ -50,9 +50,12 @@ class ServedStore:
             refuse_missing_queue(found, queue_id)
         return found
 
-    def has_group(self, name: str) -> bool:
-        """Whether `group` finds the group's settings, and makes none."""
-        return name in self.store.groups() or name in SYSTEM_GROUPS or is_system_group(name)
+    def known_group(self, name: str) -> SubscriptionGroup | None:
+        """The settings of a group in the table, or of one of RocketMQ's own; None: `group` makes it, or refuses."""
+        known = self.store.groups().get(name)
+        if known is None and (name in SYSTEM_GROUPS or is_system_group(name)):
+            return SubscriptionGroup(name)
+        return known
 
     def group(self, name: str) -> SubscriptionGroup:
         """The group's settings; an unknown group is made if the store makes groups.
@@ -61,11 +64,9 @@ class ServedStore:
             MQBrokerError: 26, there is no such group and none is made.
             UsageError: no name of a group.
         """
-        known = self.store.groups().get(name)
+        known = self.known_group(name)
         if known is not None:
             return known
-        if name in SYSTEM_GROUPS or is_system_group(name):
-            return SubscriptionGroup(name)
         validate_group(name)
         if not self.store.config.auto_create_subscription_group:
             raise refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{name}] does not exist")
