@@ -9,6 +9,8 @@ CHECK_HOST := sh tools/check_host.sh
 IN_PARALLEL := -n 3 --dist worksteal
 # Container images often forbid bytecode. Then each of the thousands of Python processes that tests start compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
+# Without Maven, released servers, or hours.
+IN_ANY_CLONE := not slow and not compat and not compat_stores and not cluster and not harness and not interop
 # All tests of these markers are there (tests/test_markers.py); to collect the others would take half a minute.
 COMPAT := tests/compat
 CLUSTER := tests/cluster
@@ -17,7 +19,7 @@ HARNESS := tests/crash tests/fuzz tests/security tests/storage/reliable tests/st
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv interop java spark-classes servers kafka-jars demo cluster-demo test slow compat compat-stores cluster cluster-short harness harness-short kafka crash soak bench bench-peers lint types check clean
+.PHONY: help venv interop java spark-classes servers kafka-jars demo cluster-demo test test-long slow compat compat-stores cluster cluster-short harness harness-short kafka crash soak bench bench-peers lint types check clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,7 +56,10 @@ cluster-demo: java $(STAMP) ## show a stream over real brokers, and the death of
 	@$(PY) examples/cluster_demo.py
 
 test: spark-classes ## run the tests (less than ten minutes)
-	@$(PY) -m pytest $(IN_PARALLEL) -m "not slow and not compat and not compat_stores and not cluster and not harness and not interop" $(PYTEST_ARGS)
+	@$(PY) -m pytest $(IN_PARALLEL) -m "not long and $(IN_ANY_CLONE)" $(PYTEST_ARGS)
+
+test-long: spark-classes ## run those that kill processes, read stores of many brokers, or keep Spark busy; part of CI (minutes)
+	@$(PY) -m pytest $(IN_PARALLEL) -m "long and $(IN_ANY_CLONE)" $(PYTEST_ARGS)
 
 slow: spark-classes ## run the tests that `make test` leaves out because they take long
 	@$(PY) -m pytest $(IN_PARALLEL) -m "slow and not cluster and not harness and not interop" -o timeout=600 $(PYTEST_ARGS)
@@ -105,7 +110,7 @@ lint: $(STAMP) ## ruff: style and banned calls
 types: $(STAMP) ## mypy --strict over both packages
 	@$(PY) -m mypy
 
-check: ## what CI runs: lint, types, compat, harness-short, cluster-short, test
+check: ## what CI runs: lint, types, compat, harness-short, cluster-short, test-long, test
 	@.ci/run
 
 clean: ## remove .venv and everything that was built or cached

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from rmq_store.cli import commands
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.spark,
     pytest.mark.filterwarnings("default"),  # Spark's own: unclosed sockets, pandas versions
 ]

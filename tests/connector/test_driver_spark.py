@@ -15,6 +15,7 @@ from rmq_store import Store
 from rmq_store.errors import NotAStoreError, UsageError
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.spark,
     pytest.mark.filterwarnings("default"),  # Spark's own: unclosed sockets, pandas versions
 ]

@@ -21,6 +21,8 @@ import pytest
 
 from rmq_store import __version__
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "storage", "connector")
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")

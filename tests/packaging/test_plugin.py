@@ -17,6 +17,8 @@ import pytest
 
 from rmq_store import StoreConfig
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

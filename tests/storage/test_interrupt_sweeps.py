@@ -21,7 +21,7 @@ from rmq_store.files.locks.lock import OfdLock
 from rmq_store.verify import verify_store
 
 # An interrupt between the call of os.scandir and its `with`: the iterator goes with the frame, and says so.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed scandir iterator:ResourceWarning")
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore:unclosed scandir iterator:ResourceWarning")]
 
 PLACES_MAX = 20_000
 

@@ -14,6 +14,8 @@ import rmq_store
 from rmq_store import Store, StoreConfig
 from rmq_store.verify import verify_store
 
+pytestmark = pytest.mark.long
+
 WORKER = Path(__file__).parent / "workers" / "append_and_watch.py"
 TOPIC, QUEUES = "Crowd", 4
 WRITERS = 4

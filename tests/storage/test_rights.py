@@ -22,6 +22,8 @@ from rmq_store.broker.repair.repair import carry_out, examine
 from rmq_store.errors import StoreError
 from rmq_store.verify import verify_store
 
+pytestmark = pytest.mark.long
+
 NOBODY = 65534
 CONFIG = StoreConfig(mapped_file_size_commit_log=8192, max_hash_slot_num=50, max_index_num=200)
 

@@ -20,6 +20,8 @@ from rmq_store import StoreKindError
 from rmq_store.kinds import queues_are_in
 from rmq_store.verify import verify_store
 
+pytestmark = pytest.mark.long
+
 ARCHIVES = Path(__file__).parents[1] / "data" / "stores"
 KINDS = sorted(path.name.removesuffix(".tar.xz") for path in ARCHIVES.glob("*.tar.xz"))
 TreeHash = Callable[[Path], str]

@@ -23,6 +23,8 @@ from rmq_store.broker.repair.repair import carry_out, examine
 from rmq_store.verify import Report, verify_store
 from rmq_store.verify.in_use import lock_use
 
+pytestmark = pytest.mark.long
+
 SEGMENT_BYTES = 8192
 CONFIG = StoreConfig(
     mapped_file_size_commit_log=SEGMENT_BYTES, mapped_file_size_consume_queue=2000, max_hash_slot_num=50,

@@ -14,6 +14,8 @@ from pyspark_rmq.access import spark_worker, store_pool
 from pyspark_rmq.access.store_location import location_of
 from pyspark_rmq.options.options import SourceOptions, Subscription
 
+pytestmark = pytest.mark.long
+
 Make = Callable[..., Any]
 
 

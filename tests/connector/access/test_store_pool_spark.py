@@ -7,7 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rmq_store import Store, StoreConfig
+
+pytestmark = pytest.mark.long
 
 Make = Callable[..., Any]
 

@@ -15,6 +15,7 @@ from pyspark_rmq.schema.schema import BROKER_PROPERTIES
 from rmq_store import Store
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.spark,
     pytest.mark.filterwarnings("default"),  # Spark's own: unclosed sockets, pandas versions
 ]

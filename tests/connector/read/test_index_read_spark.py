@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import functions as F
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.spark,
     pytest.mark.filterwarnings("default"),  # Spark's own: unclosed sockets, pandas versions
 ]

@@ -19,6 +19,7 @@ from pyspark_rmq.query import foreach_batch
 from rmq_store import ClockFile, NotAStoreError, Store, UsageError
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.spark,
     pytest.mark.filterwarnings("default"),  # Spark's own: unclosed sockets, pandas versions
 ]

@@ -18,6 +18,7 @@ from rmq_store.reliable import Tables, open_engine
 from ..conftest import CONNECT_TIMEOUT, connect_port
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.spark,
     pytest.mark.timeout(400),  # each has several queries, or a Spark of its own
     pytest.mark.filterwarnings("default"),  # Spark's own: unclosed sockets, pandas versions

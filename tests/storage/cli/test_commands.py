@@ -24,6 +24,8 @@ from rich.cells import set_cell_size
 from rmq_store import Store
 from rmq_store.cli.shared import output
 
+pytestmark = pytest.mark.long
+
 Run = Callable[..., Result]
 EXPECTED = Path(__file__).parent / "expected"
 

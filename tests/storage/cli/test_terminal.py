@@ -19,6 +19,8 @@ from rmq_store.cli.shared.live_screen import table
 from rmq_store.cli.shared.output import printable, time_text, write_table
 from rmq_store.cli.shared.tables import columns_of, table_lines
 
+pytestmark = pytest.mark.long
+
 Run = Callable[..., Result]
 RunInTerminal = Callable[..., tuple[int, str]]
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

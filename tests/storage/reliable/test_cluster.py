@@ -39,9 +39,13 @@ def business(cluster: SimulatedCluster, tmp_path: Path) -> Iterator[Business]:
     made.engine.dispose()
 
 
+# A busy machine may stand still for longer than the 3 s that a send has by default.
+PATIENT = ProducerConfig(retry_times_when_send_failed=0, send_msg_timeout=60_000)
+
+
 @pytest.fixture
 def producer(business: Business) -> Iterator[Producer]:
-    with Producer("pg_orders", business.place, ProducerConfig(retry_times_when_send_failed=0)) as made:
+    with Producer("pg_orders", business.place, PATIENT) as made:
         yield made
 
 

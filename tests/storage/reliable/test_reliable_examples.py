@@ -23,6 +23,8 @@ from rmq_store import Store
 from rmq_store.client import LocalBackend, Message, Producer, PushConsumer, SimpleConsumer
 from rmq_store.reliable import Idempotency, Outbox, create_tables, open_engine
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "examples" / "reliable"
 

@@ -25,7 +25,7 @@ from rmq_store.log.views.index_file import IndexFile
 from rmq_store.verify import verify_store
 
 # A guard against hanging only: hundreds of openings take long where the disk is busy.
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
 WAITING = [b"%s %d" % (kind, number) for kind in (b"1s", b"2s", b"tn") for number in range(5)]
 

@@ -18,6 +18,8 @@ from rmq_store.broker.delay.scheduler import Delivery
 from rmq_store.clock import ClockFile
 from rmq_store.verify import verify_store
 
+pytestmark = pytest.mark.long
+
 WORKER = Path(__file__).parents[2] / "workers" / "deliver.py"
 PROCESSES = 4
 LEVELS = (1, 2, 3, 4)

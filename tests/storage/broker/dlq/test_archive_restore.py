@@ -48,7 +48,7 @@ from ..archiving import (
     set_back,
 )
 
-pytestmark = pytest.mark.usefixtures("no_hook")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("no_hook")]
 
 
 @pytest.mark.parametrize("crc", [True, False])

@@ -21,6 +21,8 @@ from rmq_store import ClockFile, Message, Store, StoreConfig
 from rmq_store.broker.pop.pop import Pop, Popped
 from rmq_store.files import durable
 
+pytestmark = pytest.mark.long
+
 WORKER = Path(__file__).parents[2] / "workers" / "pop_member.py"
 TIMEOUT_S = 100
 

@@ -25,6 +25,8 @@ from rmq_store.log.recovery.delivery_times import schedule_files
 from rmq_store.log.recovery.rebuild import REBUILD_FILE, begin_rebuild
 from rmq_store.verify import verify_store
 
+pytestmark = pytest.mark.long
+
 COUNT = 120
 CONFIG = StoreConfig(
     1 << 16, 20 * 50, 100, 400, flush_disk_type="SYNC_FLUSH", message_delay_level="1s 7s 2h", file_reserved_time=9

@@ -26,6 +26,8 @@ from rmq_store import Store, StoreConfig
 from rmq_store.clock import ClockFile
 from rmq_store.verify import verify_store
 
+pytestmark = pytest.mark.long
+
 WORKER = Path(__file__).parents[2] / "workers" / "push_member.py"
 TOPIC, GROUP = "Orders", "cg_orders"
 RETRY, DLQ = f"%RETRY%{GROUP}", f"%DLQ%{GROUP}"

@@ -23,6 +23,8 @@ from rmq_store.files.locks.futex import Futex
 from rmq_store.files.locks.lock import OfdLock
 from rmq_store.files.locks.pace import FIRST_S, SHORT_S, Pace
 
+pytestmark = pytest.mark.long
+
 _FORK = multiprocessing.get_context("fork")
 
 

@@ -20,6 +20,8 @@ from rmq_store.errors import CorruptConfigError, CorruptRecordError, NotAStoreEr
 from rmq_store.files.segments.open_files import OpenFile
 from rmq_store.log.core.accepted_damage import AcceptedDamage, BadRange
 
+pytestmark = pytest.mark.long
+
 if TYPE_CHECKING:
     from .conftest import Lab
 

@@ -18,6 +18,8 @@ from rmq_store.files import durable
 from rmq_store.log.append.flush import save_progress
 from rmq_store.log.integrity.corrupt_queues import corrupt_queues
 
+pytestmark = pytest.mark.long
+
 QUEUE = ("Alpha", 0)
 COUNT = 120
 SECTOR = 512

@@ -21,6 +21,8 @@ from rmq_store.files import durable
 from rmq_store.log import retention
 from rmq_store.log.integrity.queue_ends import QueueEnds
 
+pytestmark = pytest.mark.long
+
 QUEUE = ("Alpha", 0)
 
 Damage = Callable[[Path], object]

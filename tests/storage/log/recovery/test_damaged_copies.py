@@ -21,6 +21,8 @@ from rmq_store.errors import CorruptionError, CorruptRecordError
 from rmq_store.log.append.flush import save_progress
 from rmq_store.verify import verify_store
 
+pytestmark = pytest.mark.long
+
 if TYPE_CHECKING:
     from .conftest import Lab
 

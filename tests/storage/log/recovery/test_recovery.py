@@ -31,6 +31,8 @@ from rmq_store.log.core import scan
 from rmq_store.log.core.units import UnitRecord
 from rmq_store.log.recovery.recovery import RecoveryReport
 
+pytestmark = pytest.mark.long
+
 if TYPE_CHECKING:
     from .conftest import CountDown, Lab
 

@@ -18,6 +18,8 @@ from rmq_store import Store
 from rmq_store.errors import CorruptRecordError
 from rmq_store.log.recovery.recovery_table import Action, Follows, decide
 
+pytestmark = pytest.mark.long
+
 if TYPE_CHECKING:
     from .conftest import Lab
 

@@ -18,6 +18,8 @@ from rmq_store.log.append.flush import save_progress
 from rmq_store.log.integrity.placeholder_entries import has_gap_before
 from rmq_store.log.recovery import recovery
 
+pytestmark = pytest.mark.long
+
 QUEUE = ("Alpha", 0)
 
 

@@ -18,6 +18,8 @@ from rmq_store.reliable.outbox.sending import Claimed, NotSent, Sent, send_claim
 
 from .cluster import START_MS, World
 
+pytestmark = pytest.mark.long
+
 
 def order(world: World, connection: sa.Connection, number: int) -> None:
     connection.execute(world.tables.metadata.tables["orders"].insert(), {"id": number, "what": "tea"})

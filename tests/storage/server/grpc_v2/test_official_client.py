@@ -15,7 +15,7 @@ from rocketmq.v5.client.connection.rpc_client import RpcClient
 from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.server.broker_server import BrokerServer
 
-pytestmark = pytest.mark.usefixtures("client_loop")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("client_loop")]
 
 PATIENCE_S = 60.0
 
