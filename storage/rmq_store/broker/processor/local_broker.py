@@ -168,9 +168,12 @@ class LocalBroker:
         *,
         born_timestamp_ms: int,
         born_host: Host,
+        settings: TopicConfig,
     ) -> SendResult:
-        """As `send_batch`, of a batch as it came over the network."""
-        self._check_send(topic, queue_id)
+        """As `send_batch`, of a batch as it came over the network. `settings`: those of the topic, which the caller has
+        just looked up.
+        """
+        self._check_send(topic, queue_id, settings)
         with self._answers.answering():
             result = self.store.send_batch(
                 topic,
@@ -181,7 +184,7 @@ class LocalBroker:
                 flush_timeout_ms=timeout_ms,
                 born_host=born_host,
             )
-        return replace(result, broker_name=self.name)
+        return self._named(result)
 
     def recall_message(self, topic: str, recall_handle: str) -> str:
         """See `Broker.recall_message`."""

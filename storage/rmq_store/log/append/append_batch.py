@@ -33,7 +33,7 @@ def append_batch(log: CommitLog, topic: str, queue_id: int, batch: BatchFrames) 
     """
     page, views = log.writing_page, log.views
     start = page.appended_end
-    sizes = np.diff(batch.bounds)
+    sizes = batch.bounds[1:] - batch.bounds[:-1]
     layout = lay_out(sizes, start, log.segments.size_bytes)
     first = log.next_queue_offset(topic, queue_id, start)
     behind = first + len(sizes)

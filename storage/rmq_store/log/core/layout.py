@@ -49,10 +49,13 @@ def lay_out(sizes: np.ndarray, start: int, segment_bytes: int) -> Layout:
         UsageError: a record that no segment can hold. Java reports such a message as stored and loses it.
     """
     count = len(sizes)
+    ends = np.cumsum(sizes, dtype=np.int64)
+    size = int(ends[-1]) if count else 0
+    if count and size + BLANK_BYTES <= segment_bytes - start % segment_bytes:  # in one segment: the usual case
+        return Layout(ends - sizes + start, [Run(0, count, start)], [], start + size)
     if count and int(sizes.max()) + BLANK_BYTES > segment_bytes:
         row = int(sizes.argmax())
         raise UsageError(f"record {row} of {int(sizes[row])} bytes does not fit a segment of {segment_bytes} bytes")
-    ends = np.cumsum(sizes, dtype=np.int64)
     offsets = np.empty(count, dtype=np.int64)
     runs: list[Run] = []
     blanks: list[tuple[int, int]] = []

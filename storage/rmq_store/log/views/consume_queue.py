@@ -219,7 +219,8 @@ class ConsumeQueue:
 
         Writing the same entries at the same offsets again changes nothing. StoreFullError, StoreFailedError.
         """
-        if start:
+        # Behind an entry that was put here there is a file already, and a directory is not listed for each batch.
+        if start and not (self.is_written and self._hint == start and start % self._per_file):
             bases = self._bases()
             if not bases or start - start % self._per_file < bases[0]:
                 self._fill_pre_blank(start)

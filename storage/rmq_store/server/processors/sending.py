@@ -91,6 +91,7 @@ class SendProcessor:
                 self._timeout_ms,
                 born_timestamp_ms=header.born_timestamp,
                 born_host=born,
+                settings=topic,
             )
         else:
             properties = self._properties(header)
