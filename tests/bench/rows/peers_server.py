@@ -42,15 +42,15 @@ _CLIENT: Final = "One client of RocketMQ in Java asks both, in turn."
 
 _COLD: Final = "Beside JVMs that share its two processors it takes about twice as long."
 _PULL_LIMIT: Final = (
-    "A pull of 32 messages of 100 B takes 190 us of processor time: 10 to read the request, 175 to find and copy the "
+    "A pull of 32 messages of 100 B takes 95 us of processor time: 8 to read the request, 80 to find and copy the "
     f"frames, 6 to write the answer. {_COLD}"
 )
 _BATCH_LIMIT: Final = (
-    "A batch of 100 messages of 100 B takes 345 us of processor time: 13 to read it, 310 to store it, 21 to write the "
+    "A batch of 100 messages of 100 B takes 250 us of processor time: 10 to read it, 220 to store it, 20 to write the "
     f"answer. {_COLD}"
 )
 _SINGLE_LIMIT: Final = (
-    "A send alone is 320 calls of Python functions, none of which takes 5% of it: 160 us of processor time in a loop, "
+    "A send alone is 320 calls of Python functions, none of which takes 5% of it: 130 us of processor time in a loop, "
     "350 to 500 us beside JVMs that share its two processors. In a group of 16 it takes 50 us in a loop."
 )
 _numbers = itertools.count()
