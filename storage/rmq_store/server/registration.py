@@ -13,6 +13,7 @@ from rmq_store.clock import system_clock
 from rmq_store.errors import StoreError, UsageError
 from rmq_store.protocol.bodies.routes import MASTER_ID, BrokerData, ClusterInfo, RegisterBrokerBody
 from rmq_store.protocol.bodies.topics import DataVersion, TopicConfig, TopicConfigTable
+from rmq_store.protocol.errors import RemotingCommandError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.name_server_headers import (
@@ -134,7 +135,11 @@ class Registration:
         free, taken = [], {}
         answers = self._ask(self._addresses, request(GetBrokerClusterInfoRequestHeader()), problems)
         for name_server, answer in answers.items():
-            known = ClusterInfo.decode(answer.body).broker_addr_table.get(name)
+            try:
+                known = ClusterInfo.decode(answer.body).broker_addr_table.get(name)
+            except RemotingCommandError as error:  # the others go on
+                problems[name_server] = str(error)
+                continue
             address = known.broker_addrs.get(MASTER_ID) if known is not None else None
             if address in (None, own):
                 free.append(name_server)

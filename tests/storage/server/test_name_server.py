@@ -6,6 +6,7 @@ import logging
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -107,6 +108,19 @@ def test_a_stopped_name_server_keeps_nobody_from_the_others(
             assert addresses(other, "TBW102") == [server.address]
     silent = [record.getMessage() for record in caplog.records if gone.address in record.getMessage()]
     assert silent and "is not registered with name server" in silent[0]
+
+
+def test_a_name_server_that_answers_nonsense_keeps_nobody_from_the_others(
+    scratch: Path, small: StoreConfig, name_server: NameServer, other: NameServer,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    nonsense = SimpleNamespace(encode=lambda **_: b"}")
+    monkeypatch.setattr(name_server.routes, "clusters", lambda: nonsense)
+    both = f"{name_server.address};{other.address}"
+    with BrokerServer(scratch / "store", config=small, create=True, name_servers=both) as server:
+        assert addresses(other, "TBW102") == [server.address]
+        assert addresses(name_server, "TBW102") == []
+    assert f"is not registered with name server {name_server.address}" in caplog.text
 
 
 def test_a_name_that_is_known_with_another_address_is_refused(
