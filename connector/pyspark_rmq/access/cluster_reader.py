@@ -23,7 +23,7 @@ from pyspark_rmq.cluster_read.known_ends import KnownEnds
 from pyspark_rmq.cluster_read.places import Places
 from pyspark_rmq.cluster_read.topic_list import TopicList
 from pyspark_rmq.position.queue_ids import BrokerQueueId
-from rmq_store.cluster import Cluster, PullFilter, QueueRange
+from rmq_store.cluster import Cluster, PullFilter
 from rmq_store.errors import OffsetOutOfRangeError, UsageError
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class ClusterReader:
 
     def queue_range(self, topic: str, queue_id: BrokerQueueId) -> BrokerRange:
         """One queue, also one that is not open for reading; empty if no broker tells of it."""
-        return self._ends.of(topic).all.get(queue_id) or QueueRange(0, 0)
+        return self._ends.range_of(topic, queue_id)
 
     def offset_by_time(self, topic: str, queue_id: BrokerQueueId, timestamp_ms: int) -> int:
         """The first message stored at `timestamp_ms` or later; the end of the queue if there is none (29). It is known

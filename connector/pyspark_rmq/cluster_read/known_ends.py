@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from pyspark_rmq.cluster_read.ends import TopicEnds, ends_of_topics, unknown_topic
+from pyspark_rmq.cluster_read.ends import BrokerRange, TopicEnds, ends_of_topics, unknown_topic
 from pyspark_rmq.cluster_read.frames import queue_of
-from rmq_store.cluster import Cluster, MessageQueue, QueueRange
+from pyspark_rmq.position.queue_ids import BrokerQueueId
+from rmq_store.cluster import Cluster, MessageQueue, QueueRange, queue_ranges
 
 
 class KnownEnds:
@@ -39,6 +40,19 @@ class KnownEnds:
             ends = self._ends[topic] = found[topic]
             self.changes += 1
         return ends
+
+    def range_of(self, topic: str, queue_id: BrokerQueueId) -> BrokerRange:
+        """The range of one queue. A queue that its broker lists neither for readers nor for writers is asked for by
+        itself: after readQueueNums was lowered it still has its messages. Empty if no broker tells of it.
+        """
+        known = self.of(topic).all.get(queue_id)
+        if known is not None:
+            return known
+        route = self._cluster.route(topic)
+        if route is None or queue_id.broker_name not in route.queues:
+            return QueueRange(0, 0)
+        queue = queue_of(topic, queue_id)
+        return queue_ranges(self._cluster, [queue])[queue]
 
     def ask_again(self) -> bool:
         """Ask the brokers of all topics, and return whether there is news."""

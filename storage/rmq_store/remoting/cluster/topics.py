@@ -12,7 +12,7 @@ from rmq_store.format.text.names import LMQ_PREFIX
 from rmq_store.kinds.table import STATIC_TOPICS, Kind
 from rmq_store.kinds.topics import kind_by_attributes
 from rmq_store.protocol.bodies.groups import GroupList
-from rmq_store.protocol.bodies.topics import TopicConfig, TopicConfigTable, TopicStatsTable
+from rmq_store.protocol.bodies.topics import TopicConfig, TopicConfigTable
 from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
@@ -22,13 +22,13 @@ from rmq_store.protocol.wire.admin_headers import (
     DeleteTopicRequestHeader,
     GetAllTopicConfigRequestHeader,
     GetTopicConfigRequestHeader,
-    GetTopicStatsInfoRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
 )
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.remoting.cluster.cluster import Cluster, checked
 from rmq_store.remoting.cluster.offsets import queue_ranges
 from rmq_store.remoting.cluster.routes import TopicRoute
+from rmq_store.remoting.cluster.topic_ends import at_brokers, ends_at_brokers
 
 ROUTE_WAIT_MS: Final = 10_000
 _LOOK_EVERY_S: Final = 0.1
@@ -36,8 +36,8 @@ _DEFAULT_TOPIC: Final = "TBW102"
 
 
 def topic_stats(cluster: Cluster, topic: str) -> dict[MessageQueue, QueueRange]:
-    """The ranges of all queues of a topic that may be read: one request per broker (202), all at once. A broker that
-    refuses it is asked for each queue (30, 31).
+    """The ranges of all queues of a topic that may be read, see `ends_at_brokers`. A broker that refuses 202 for any
+    reason is asked for each queue (31, 30).
 
     While a master does not answer, its slave is asked: ends are those of the slave then, and may be smaller than ends
     that the master has told before.
@@ -46,21 +46,13 @@ def topic_stats(cluster: Cluster, topic: str) -> dict[MessageQueue, QueueRange]:
         UnknownTopicError: no broker has the topic.
         MQBrokerError: a broker refuses these requests, too. RemotingError: neither master nor slave answers.
     """
-    wanted = cluster.known_route(topic).read_queues()
-    broker_names = sorted({queue.broker_name for queue in wanted})
-    wire_topic = cluster.wire_topic(topic)
-    commands = [
-        (name, request(GetTopicStatsInfoRequestHeader(topic=wire_topic, bname=name))) for name in broker_names
-    ]
+    route = cluster.known_route(topic)
+    wanted = route.read_queues()
+    names = {queue.broker_name for queue in wanted}
     ranges: dict[MessageQueue, QueueRange] = {}
-    for name, given in zip(broker_names, cluster.read_all(commands), strict=True):
-        if isinstance(given, RemotingError):
-            raise given
-        if given.code == ResponseCode.SUCCESS:
-            for queue, found in TopicStatsTable.decode(given.body).offset_table.items():
-                start = max(found.min_offset, 0)
-                ranges[MessageQueue(topic, name, queue.queue_id)] = QueueRange(start, max(found.max_offset, start))
-    # Also queues that may be read but not written: brokers of 4.9 leave them out of the answer.
+    for ends in ends_at_brokers(cluster, [one for one in at_brokers([route]) if one.broker_name in names]):
+        # A slave may not know the topic yet.
+        ranges |= {} if isinstance(ends.error, MQBrokerError) else ends.required().ranges
     missing = [queue for queue in wanted if queue not in ranges]
     if missing:
         ranges |= queue_ranges(cluster, missing)

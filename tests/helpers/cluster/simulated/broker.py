@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from helpers.cluster.simulated.queues import PULL_MESSAGES, SentMessage, SimulatedQueue, SimulatedQueues, inner_messages
-from helpers.cluster.simulated.server import SUCCESS, TOPIC_NOT_EXIST, CountingServer, Reply
+from helpers.cluster.simulated.server import SUCCESS, TOPIC_NOT_EXIST, V4_9_7, CountingServer, Reply
 from helpers.cluster.stub_server import StubLoop
 from rmq_store.protocol.bodies.clients import HeartbeatData, LockBatchRequestBody, LockBatchResponseBody
 from rmq_store.protocol.bodies.groups import (
@@ -85,7 +85,7 @@ class SimulatedBroker(CountingServer):
         if fields["topic"] not in self.queues.topics:
             return TOPIC_NOT_EXIST, {}, b""
         queue = self._queue(fields)
-        if queue is None:
+        if queue is None or queue.queue_id >= self.queues.counts(queue.topic)[0]:
             return INVALID_PARAMETER, {}, b""
         offset = int(fields["queueOffset"])
         code, records, behind = SUCCESS, [], queue.end
@@ -143,23 +143,23 @@ class SimulatedBroker(CountingServer):
         topic = request.ext_fields["topic"]
         if topic not in self.queues.topics:
             return TOPIC_NOT_EXIST, {}, b""
+        read, write = self.queues.counts(topic)
         table = {
             MessageQueue(topic, self.name, queue_id): TopicOffset(
                 min_offset=queue.first, max_offset=queue.end,
                 last_update_timestamp=queue.store_ms_at(queue.end - 1) if queue.end > queue.first else 0,
             )
             for queue_id, queue in self.queues.topics[topic].items()
+            if queue_id < (write if self.version == V4_9_7 else max(read, write))
         }  # fmt: skip
         return SUCCESS, {}, TopicStatsTable(offset_table=table).encode()
 
     def _topic_config(self, request: RemotingCommand) -> Reply:
-        queues = self.queues.topics.get(request.ext_fields["topic"])
-        if queues is None:
+        topic = request.ext_fields["topic"]
+        if topic not in self.queues.topics:
             return TOPIC_NOT_EXIST, {}, b""
-        count = len(queues)
-        config = TopicConfig(
-            topic_name=request.ext_fields["topic"], read_queue_nums=count, write_queue_nums=count, attributes={}
-        )
+        read, write = self.queues.counts(topic)
+        config = TopicConfig(topic_name=topic, read_queue_nums=read, write_queue_nums=write, attributes={})
         return SUCCESS, {}, config.encode()
 
     def _end(self, request: RemotingCommand, offset: Callable[[SimulatedQueue], int]) -> Reply:
@@ -195,11 +195,13 @@ class SimulatedBroker(CountingServer):
             )
             for topic in sorted({topic for name, topic, _ in self.offsets if name == group})
             for queue_id, queue in self.queues.topics.get(topic, {}).items()
+            if queue_id < self.queues.counts(topic)[0]
         }
         return SUCCESS, {}, ConsumeStats(offset_table=table).encode()
 
     def _create_topic(self, request: RemotingCommand) -> Reply:
-        self.queues.create(request.ext_fields["topic"], int(request.ext_fields["readQueueNums"]))
+        fields = request.ext_fields
+        self.queues.set_counts(fields["topic"], int(fields["readQueueNums"]), int(fields["writeQueueNums"]))
         return SUCCESS, {}, b""
 
     def _lock(self, request: RemotingCommand) -> Reply:

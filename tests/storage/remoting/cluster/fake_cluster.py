@@ -27,6 +27,8 @@ from rmq_store.remoting.transport.calls import Call, Request
 from rmq_store.remoting.transport.settings import ClusterSettings
 
 HOST = Host.parse("10.0.0.1:10911")
+LISTS_READABLE = 473
+"""MQVersion.V5_3_0: older brokers list in 202 only queues that may be written."""
 NAME_SERVER = "ns:9876"
 
 Answer = Callable[[RemotingCommand], RemotingCommand] | Exception
@@ -432,7 +434,8 @@ def _topic_stats(process: FakeProcess, command: RemotingCommand) -> RemotingComm
     if config is None:
         return response_to(command, 17, f"topic[{topic}] not exist")
     rows = []
-    for queue_id in range(int(str(config.get("write", config["queues"])))):
+    counts = [int(str(config.get(kind, config["queues"]))) for kind in ("write", "read")]
+    for queue_id in range(max(counts) if process.version >= LISTS_READABLE else counts[0]):
         queue = process.broker.queues.get((topic, queue_id), FakeQueue())
         name = f'{{"brokerName":"{process.broker.name}","queueId":{queue_id},"topic":"{topic}"}}'
         end = _end(process, queue)
