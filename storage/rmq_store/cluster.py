@@ -37,8 +37,7 @@ from rmq_store.remoting.cluster.pull_source import PullSource
 from rmq_store.remoting.cluster.pulling import walk_range
 from rmq_store.remoting.cluster.queries import Found, query_by_key, query_by_unique_key, view_message
 from rmq_store.remoting.cluster.routes import TopicRoute
-from rmq_store.remoting.cluster.topic_ends import BrokerEnds, at_brokers, ends_at_brokers
-from rmq_store.remoting.cluster.topics import refuse_to_read_topic
+from rmq_store.remoting.cluster.topics import BrokerEnds, at_brokers, ends_at_brokers, refuse_to_read_topic
 from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings
 
 __all__ = [

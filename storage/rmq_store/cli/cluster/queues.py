@@ -19,8 +19,7 @@ from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.offsets import queue_ranges
 from rmq_store.remoting.cluster.pulling import read_range
 from rmq_store.remoting.cluster.routes import TopicRoute
-from rmq_store.remoting.cluster.topic_ends import BrokerEnds, at_brokers, ends_at_brokers
-from rmq_store.remoting.cluster.topics import refuse_to_read_topic
+from rmq_store.remoting.cluster.topics import BrokerEnds, at_brokers, ends_at_brokers, refuse_to_read_topic
 
 # So many topics are asked for together; each at each of its brokers.
 _TOPICS_AT_ONCE: Final = 64

@@ -58,7 +58,7 @@ def topic_status(target: ClusterTarget, as_json: bool, topic: str, cluster_name:
     Brokers before 5.3 do not tell of a queue that may be read, not written: it is asked for by itself, and the time is
     missing.
     """
-    from rmq_store.remoting.cluster.topic_ends import at_brokers, ends_at_brokers
+    from rmq_store.remoting.cluster.topics import at_brokers, ends_at_brokers
 
     brokers = Brokers()
     with target.open() as cluster:

@@ -10,7 +10,13 @@ from typing import Final, Self
 
 from rmq_store.errors import UnknownTopicError
 from rmq_store.protocol.bodies.routes import ClusterInfo, TopicList
-from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError, ResponseCode
+from rmq_store.protocol.errors import (
+    MQBrokerError,
+    RemotingConnectError,
+    RemotingError,
+    ResponseCode,
+    is_lack_of_rights,
+)
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.name_server_headers import GetAllTopicListFromNamesrvRequestHeader
@@ -336,10 +342,9 @@ def broker_error(answer: RemotingCommand, broker_name: str) -> MQBrokerError:
 
 
 def lacks_rights(answer: RemotingCommand | MQBrokerError) -> bool:
-    """Whether a broker refuses a request for want of rights: 16 from 5.x, 1 with an AclException from 4.9."""
+    """Whether a broker refuses a request for want of rights."""
     code = answer.response_code if isinstance(answer, MQBrokerError) else answer.code
-    of_old = code == ResponseCode.SYSTEM_ERROR and "AclException" in (answer.remark or "")
-    return code == ResponseCode.NO_PERMISSION or of_old
+    return is_lack_of_rights(code, answer.remark or "")
 
 
 def _address_of(broker: BrokerAddresses | None, broker_id: int) -> str | None:

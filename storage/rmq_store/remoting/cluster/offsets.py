@@ -51,7 +51,7 @@ class ConsumerOffset(NamedTuple):
 def queue_ranges(cluster: Cluster, queues: Collection[MessageQueue]) -> dict[MessageQueue, QueueRange]:
     """The ranges of queues, by two requests each (31, 30), all at once; (0, 0) for a queue that its broker does not
     have. For single queues, also those that nobody may read or write any more: those of a topic come by fewer requests
-    (`topic_ends`). A slave's ranges may end early.
+    (`topics.ends_at_brokers`). A slave's ranges may end early.
 
     Raises:
         MQBrokerError: a broker refuses. RemotingError: neither master nor slave answers.

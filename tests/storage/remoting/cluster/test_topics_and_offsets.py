@@ -26,8 +26,7 @@ from rmq_store.remoting.cluster.offsets import (
     update_consumer_offset,
     update_consumer_offsets,
 )
-from rmq_store.remoting.cluster.topic_ends import at_brokers, ends_at_brokers
-from rmq_store.remoting.cluster.topics import topic_stats
+from rmq_store.remoting.cluster.topics import at_brokers, ends_at_brokers, topic_stats
 
 from .fake_cluster import LISTS_READABLE, FakeBroker, FakeNet, frame
 
