@@ -35,9 +35,16 @@ from rmq_store.remoting.cluster.offsets import (
 from rmq_store.remoting.cluster.pull_request import SQL92, PullFilter, evaluates_no_sql92, pull
 from rmq_store.remoting.cluster.pull_source import PullSource
 from rmq_store.remoting.cluster.pulling import walk_range
-from rmq_store.remoting.cluster.queries import Found, query_by_key, query_by_unique_key, view_message
+from rmq_store.remoting.cluster.queries import (
+    Found,
+    LogFigure,
+    log_figures,
+    query_by_key,
+    query_by_unique_key,
+    view_message,
+)
 from rmq_store.remoting.cluster.routes import TopicRoute
-from rmq_store.remoting.cluster.topics import BrokerEnds, at_brokers, ends_at_brokers, refuse_to_read_topic
+from rmq_store.remoting.cluster.topics import BrokerEnds, TopicAt, at_brokers, ends_at_brokers, refuse_to_read_topic
 from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings
 
 __all__ = [
@@ -54,6 +61,7 @@ __all__ = [
     "EncoderSettings",
     "Found",
     "HeartbeatData",
+    "LogFigure",
     "MQBrokerError",
     "MessageQueue",
     "PipelineSettings",
@@ -73,6 +81,7 @@ __all__ = [
     "SubscriptionData",
     "TagFilter",
     "TlsSettings",
+    "TopicAt",
     "TopicRoute",
     "WalkedFrames",
     "WritePart",
@@ -89,6 +98,7 @@ __all__ = [
     "lacks_rights",
     "live_members",
     "locks",
+    "log_figures",
     "pull",
     "query_by_key",
     "query_by_unique_key",

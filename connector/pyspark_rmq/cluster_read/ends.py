@@ -12,7 +12,7 @@ Source: AdminBrokerProcessor.java (getTopicStatsInfo), RouteInfoManager.java (on
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark_rmq.position.planning import UnsureRange
@@ -24,6 +24,7 @@ from rmq_store.cluster import (
     QueueRange,
     RemotingError,
     ResponseCode,
+    TopicAt,
     TopicRoute,
     at_brokers,
     ends_at_brokers,
@@ -51,8 +52,18 @@ def ends_of_topics(cluster: Cluster, topics: Collection[str], known: Mapping[str
         RemotingError: neither master nor slave of a broker answers, and nothing is known of it.
     """
     routes = {topic: cluster.route(topic) for topic in topics}
-    answers: dict[str, list[BrokerEnds]] = {topic: [] for topic in topics}
-    for told in ends_at_brokers(cluster, at_brokers(route for route in routes.values() if route is not None)):
+    return ends_by_routes(cluster, routes, known, at_brokers(route for route in routes.values() if route is not None))
+
+
+def ends_by_routes(
+    cluster: Cluster,
+    routes: Mapping[str, TopicRoute | None],
+    known: Mapping[str, TopicEnds],
+    asked: Sequence[TopicAt],
+) -> dict[str, TopicEnds]:
+    """As `ends_of_topics`; only `asked` are asked for now, and the others are as they are `known`."""
+    answers: dict[str, list[BrokerEnds]] = {topic: [] for topic in routes}
+    for told in ends_at_brokers(cluster, asked):
         answers[told.asked.topic].append(told)
     ends: dict[str, TopicEnds] = {}
     for topic, route in routes.items():
@@ -62,6 +73,9 @@ def ends_of_topics(cluster: Cluster, topics: Collection[str], known: Mapping[str
         found: dict[BrokerQueueId, BrokerRange] = {}
         for told in answers[topic]:
             found |= _of_broker(cluster, told, before)
+        if before is not None and route is not None:
+            quiet = set(route.queues) - {told.asked.broker_name for told in answers[topic]}
+            found |= {queue_id: limits for queue_id, limits in before.all.items() if queue_id.broker_name in quiet}
         if before is not None:
             lost = _lost_brokers(cluster, before, () if route is None else route.queues)
             found |= _kept(before, lost)

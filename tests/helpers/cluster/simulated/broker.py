@@ -17,6 +17,7 @@ from rmq_store.protocol.bodies.groups import (
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
 )
+from rmq_store.protocol.bodies.routes import KVTable
 from rmq_store.protocol.bodies.topics import TopicConfig, TopicOffset, TopicStatsTable
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
@@ -48,6 +49,7 @@ class SimulatedBroker(CountingServer):
             RequestCode.SEND_MESSAGE_V2: self._send,
             RequestCode.SEND_BATCH_MESSAGE: self._send_batch,
             RequestCode.GET_TOPIC_STATS_INFO: self._topic_stats,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime_info,
             RequestCode.GET_TOPIC_CONFIG: self._topic_config,
             RequestCode.GET_MAX_OFFSET: lambda request: self._end(request, lambda queue: queue.end),
             RequestCode.GET_MIN_OFFSET: lambda request: self._end(request, lambda queue: queue.first),
@@ -153,6 +155,11 @@ class SimulatedBroker(CountingServer):
             if queue_id < (write if self.version == V4_9_7 else max(read, write))
         }  # fmt: skip
         return SUCCESS, {}, TopicStatsTable(offset_table=table).encode()
+
+    def _runtime_info(self, _: RemotingCommand) -> Reply:
+        stored = sum(queue.end for queues in self.queues.topics.values() for queue in queues.values())
+        figures = {"commitLogMinOffset": "0", "commitLogMaxOffset": str(stored * 4096), "dispatchBehindBytes": "0"}
+        return SUCCESS, {}, KVTable(table=figures).encode()
 
     def _topic_config(self, request: RemotingCommand) -> Reply:
         topic = request.ext_fields["topic"]

@@ -96,6 +96,8 @@ class FakeBroker:
     sent: list[RemotingCommand] = field(default_factory=list)
     sent_back: list[dict[str, str]] = field(default_factory=list)
     send_code: int = 0
+    # What 28 tells beside the end of the log, which grows with every message; None: it is not answered.
+    figures: dict[str, str] | None = field(default_factory=dict)
     popped: int = 0
     acked: list[tuple[str, int, int]] = field(default_factory=list)
 
@@ -286,6 +288,10 @@ def _answer(process: FakeProcess, command: RemotingCommand) -> RemotingCommand:
         return response_to(command, 0, ext_fields={"offset": str(-1 if queue is None and code == 31 else offset)})
     if code == 202:
         return _topic_stats(process, command)
+    if code == 28 and broker.figures is not None:
+        end = 1000 * sum(len(queue.frames) for queue in broker.queues.values())
+        table = {"commitLogMinOffset": "0", "commitLogMaxOffset": str(end), "dispatchBehindBytes": "0"}
+        return response_to(command, 0, body=json.dumps({"table": table | broker.figures}).encode())
     if code == 29:
         queue = broker.queues[ext["topic"], int(ext["queueId"])]
         later = [at for at in sorted(queue.frames) if 1_700_000_000_000 + at >= int(ext["timestamp"])]
