@@ -111,7 +111,7 @@ def walk_range(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[WalkedFrames]:
     """As `read_range`, with the places of the frames, for callers that decode them: no frame is looked for twice."""
-    return _RangeReader(cluster, queue, start, end, wanted, max(lanes, 1), looks_at, patience_ms, sleep).frames()
+    return _RangeReader(cluster, queue, start, end, wanted, max(lanes, 1), patience_ms, sleep, looks_at).frames()
 
 
 class _Lane:
@@ -148,9 +148,9 @@ class _RangeReader:
         end: int,
         wanted: PullFilter,
         lanes: int,
-        looks_at: int,
         patience_ms: int,
         sleep: Callable[[float], None],
+        looks_at: int = MESSAGES_PER_PULL_MAX,
     ) -> None:
         self._cluster = cluster
         self._queue = queue
