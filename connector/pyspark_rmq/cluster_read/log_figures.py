@@ -1,4 +1,4 @@
-"""Which brokers may have stored something: one figure of each (28) instead of a question for each topic. Control plane.
+"""Brokers that may have stored something: one figure of each (28) instead of a question for each topic. Control plane.
 
     the log's ends are those of the last look      nothing was stored, and nothing was deleted: quiet
     they differ, or another process answers        the broker's topics are asked

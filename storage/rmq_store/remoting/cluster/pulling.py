@@ -83,7 +83,8 @@ def read_range(
     their way or wait for others, as far as the sizes of answers can be foreseen: without a filter there are up to
     LANES_FACTOR times as many small ones. A message that is larger counts more. A caller that stops early leaves at
     most so many pulls, whose answers are dropped. After `patience_ms` without any progress the last error is raised.
-    Whoever looks for few messages among very many lets each filtered pull look at more of them, LOOKS_AT_MAX at most.
+    A caller that expects few messages among very many lets each filtered pull look at more of them, LOOKS_AT_MAX at
+    most.
 
     Raises:
         OffsetOutOfRangeError: the queue does not have `requested` (any more), as its master says.
