@@ -19,15 +19,11 @@ from rmq_store.format.frames.frame_walk import WalkedFrames, frames_of_answer
 from rmq_store.memory import BatchMemory
 from rmq_store.protocol.bodies.clients import ConsumerData, HeartbeatData
 from rmq_store.protocol.bodies.groups import SubscriptionData
-from rmq_store.protocol.bodies.topics import TopicStatsTable
 from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode, SlaveBehindError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
-from rmq_store.protocol.wire.admin_headers import GetTopicStatsInfoRequestHeader
-from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.protocol.wire.header_fields import request
 from rmq_store.remoting.cluster import locks
-from rmq_store.remoting.cluster.cluster import Cluster, checked, lacks_rights
+from rmq_store.remoting.cluster.cluster import Cluster, lacks_rights
 from rmq_store.remoting.cluster.groups import consume_stats, group_configs, heartbeat, live_members, unregister
 from rmq_store.remoting.cluster.offsets import (
     query_consumer_offsets,
@@ -39,9 +35,16 @@ from rmq_store.remoting.cluster.offsets import (
 from rmq_store.remoting.cluster.pull_request import SQL92, PullFilter, evaluates_no_sql92, pull
 from rmq_store.remoting.cluster.pull_source import PullSource
 from rmq_store.remoting.cluster.pulling import walk_range
-from rmq_store.remoting.cluster.queries import Found, query_by_key, query_by_unique_key, view_message
+from rmq_store.remoting.cluster.queries import (
+    Found,
+    LogFigure,
+    log_figures,
+    query_by_key,
+    query_by_unique_key,
+    view_message,
+)
 from rmq_store.remoting.cluster.routes import TopicRoute
-from rmq_store.remoting.cluster.topics import refuse_to_read_topic
+from rmq_store.remoting.cluster.topics import BrokerEnds, TopicAt, at_brokers, ends_at_brokers, refuse_to_read_topic
 from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings
 
 __all__ = [
@@ -50,14 +53,15 @@ __all__ = [
     "SQL92",
     "AnswerRequest",
     "BatchMemory",
+    "BrokerEnds",
     "Cluster",
     "ClusterDeadLetters",
     "ClusterSettings",
     "ConsumerData",
     "EncoderSettings",
     "Found",
-    "GetTopicStatsInfoRequestHeader",
     "HeartbeatData",
+    "LogFigure",
     "MQBrokerError",
     "MessageQueue",
     "PipelineSettings",
@@ -65,7 +69,6 @@ __all__ = [
     "PullSource",
     "QueueRange",
     "RemoteBackend",
-    "RemotingCommand",
     "RemotingError",
     "ResponseCode",
     "SendBackReport",
@@ -78,14 +81,15 @@ __all__ = [
     "SubscriptionData",
     "TagFilter",
     "TlsSettings",
+    "TopicAt",
     "TopicRoute",
-    "TopicStatsTable",
     "WalkedFrames",
     "WritePart",
     "answer_batches",
-    "checked",
+    "at_brokers",
     "compile_selector",
     "consume_stats",
+    "ends_at_brokers",
     "evaluates_no_sql92",
     "frame_columns",
     "frames_of_answer",
@@ -94,13 +98,13 @@ __all__ = [
     "lacks_rights",
     "live_members",
     "locks",
+    "log_figures",
     "pull",
     "query_by_key",
     "query_by_unique_key",
     "query_consumer_offsets",
     "queue_ranges",
     "refuse_to_read_topic",
-    "request",
     "search_offsets",
     "try_update_consumer_offsets",
     "unregister",

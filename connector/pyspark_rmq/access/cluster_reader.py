@@ -1,7 +1,7 @@
 """A `StoreReader` over a cluster of brokers: the same questions as to a store, in calls to the brokers. Control plane;
 `read` is data plane.
 
-Calls are few: ends of queues come by one request per broker and topic, at most once per `refresh`; all else answers
+Calls are few: ends of queues come by one request per broker and topic at most, once per `refresh`; all else answers
 from what is known. A `refresh` right after one that found news asks nobody: Spark plans with those news in three calls.
 """
 
@@ -19,11 +19,11 @@ from pyspark_rmq.access.cluster_lookup import ClusterQuery, group_names, redrive
 from pyspark_rmq.cluster_read.absent import NoPin, NoSchedule
 from pyspark_rmq.cluster_read.ends import BrokerRange
 from pyspark_rmq.cluster_read.frames import RangeReader, queue_of
-from pyspark_rmq.cluster_read.known_ends import KnownEnds
+from pyspark_rmq.cluster_read.known_ends import LOOK_MS_MAX, KnownEnds
 from pyspark_rmq.cluster_read.places import Places
 from pyspark_rmq.cluster_read.topic_list import TopicList
 from pyspark_rmq.position.queue_ids import BrokerQueueId
-from rmq_store.cluster import Cluster, PullFilter, QueueRange
+from rmq_store.cluster import Cluster, PullFilter
 from rmq_store.errors import OffsetOutOfRangeError, UsageError
 
 if TYPE_CHECKING:
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from pyspark_rmq.access.cluster_lease_taking import ClusterLease
     from pyspark_rmq.access.store_reader import Redriven, StoreReader
 
-# Spark asks an idle query about 95 times a second. Each broker answers a question of ours at most every 10 ms.
-POLL_INTERVAL_MS_PER_BROKER: Final = 10.0
-POLL_INTERVAL_MS_MAX: Final = 1000.0
 # With news Spark asks for the plan of the batch within this time.
 PLANNING_MS: Final = 100.0
 
@@ -65,7 +62,7 @@ class ClusterReader:
         self._timer_ms = timer_ms
         self._identity = ""
         self._ends = KnownEnds(cluster)
-        self._polled_ms = -POLL_INTERVAL_MS_MAX
+        self._polled_ms = -LOOK_MS_MAX
         self._found_news = False
         self._topics = TopicList(cluster)
         self._group: ClusterGroup | None = None
@@ -110,18 +107,15 @@ class ClusterReader:
             LeaseHeldError: this process has a lease, and another client has it at a broker that came (back).
         """
         now_ms = self._timer_ms()
-        interval_ms = self._interval_ms()
+        interval_ms = self._ends.interval_ms()
         if now_ms - self._polled_ms < (max(PLANNING_MS, interval_ms) if self._found_news else interval_ms):
             return
         self._polled_ms = now_ms
         self._places.forget()
         self._topics.look_again(now_ms)
-        self._found_news = self._ends.ask_again()
+        self._found_news = self._ends.ask_again(now_ms)
         if self._group is not None:
             self._group.hold_before_planning(self._ends.masters())
-
-    def _interval_ms(self) -> float:
-        return min(POLL_INTERVAL_MS_PER_BROKER * max(self._ends.broker_count(), 1), POLL_INTERVAL_MS_MAX)
 
     def unpin(self) -> None:
         """Nothing is pinned."""
@@ -146,7 +140,7 @@ class ClusterReader:
 
     def has_not_grown(self, end: int) -> bool:
         """True as long as the next `refresh` would ask nobody."""
-        return end == self.log_range()[1] and self._timer_ms() - self._polled_ms < self._interval_ms()
+        return end == self.log_range()[1] and self._timer_ms() - self._polled_ms < self._ends.interval_ms()
 
     # -- queues -------------------------------------------------------------------------------------------------------
 
@@ -161,7 +155,7 @@ class ClusterReader:
 
     def queue_range(self, topic: str, queue_id: BrokerQueueId) -> BrokerRange:
         """One queue, also one that is not open for reading; empty if no broker tells of it."""
-        return self._ends.of(topic).all.get(queue_id) or QueueRange(0, 0)
+        return self._ends.range_of(topic, queue_id)
 
     def offset_by_time(self, topic: str, queue_id: BrokerQueueId, timestamp_ms: int) -> int:
         """The first message stored at `timestamp_ms` or later; the end of the queue if there is none (29). It is known

@@ -1,6 +1,6 @@
-"""Ends of all queues of topics, one request per broker and topic, and how sure they are. Control plane.
+"""Ends of all queues of topics, as `ends_at_brokers` finds them, and how sure they are. Control plane.
 
-    master answers                the range is that of the broker; by 30 and 31 if the rights do not allow 202
+    master answers                the range is that of the broker
     a slave answers for it        the range may end before that of the master: it is unsure
     nobody answers                what is known stays, as unsure; without anything known it is an error
     broker has left the route     the same: name servers drop a broker whose master is gone at once
@@ -12,25 +12,22 @@ Source: AdminBrokerProcessor.java (getTopicStatsInfo), RouteInfoManager.java (on
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark_rmq.position.planning import UnsureRange
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store.cluster import (
+    BrokerEnds,
     Cluster,
-    GetTopicStatsInfoRequestHeader,
-    MessageQueue,
+    MQBrokerError,
     QueueRange,
-    RemotingCommand,
     RemotingError,
     ResponseCode,
+    TopicAt,
     TopicRoute,
-    TopicStatsTable,
-    checked,
-    lacks_rights,
-    queue_ranges,
-    request,
+    at_brokers,
+    ends_at_brokers,
 )
 from rmq_store.errors import UnknownTopicError
 
@@ -55,16 +52,30 @@ def ends_of_topics(cluster: Cluster, topics: Collection[str], known: Mapping[str
         RemotingError: neither master nor slave of a broker answers, and nothing is known of it.
     """
     routes = {topic: cluster.route(topic) for topic in topics}
-    asked = [(topic, name) for topic, route in routes.items() if route is not None for name in sorted(route.queues)]
-    answers = _ask(cluster, asked)
+    return ends_by_routes(cluster, routes, known, at_brokers(route for route in routes.values() if route is not None))
+
+
+def ends_by_routes(
+    cluster: Cluster,
+    routes: Mapping[str, TopicRoute | None],
+    known: Mapping[str, TopicEnds],
+    asked: Sequence[TopicAt],
+) -> dict[str, TopicEnds]:
+    """As `ends_of_topics`; only `asked` are asked for now, and the others are as they are `known`."""
+    answers: dict[str, list[BrokerEnds]] = {topic: [] for topic in routes}
+    for told in ends_at_brokers(cluster, asked):
+        answers[told.asked.topic].append(told)
     ends: dict[str, TopicEnds] = {}
     for topic, route in routes.items():
         before = known.get(topic)
         if route is None and (before is None or not _lost_brokers(cluster, before, ())):
             continue
         found: dict[BrokerQueueId, BrokerRange] = {}
-        for name in () if route is None else sorted(route.queues):
-            found |= _of_broker(cluster, topic, name, answers[topic, name], before)
+        for told in answers[topic]:
+            found |= _of_broker(cluster, told, before)
+        if before is not None and route is not None:
+            quiet = set(route.queues) - {told.asked.broker_name for told in answers[topic]}
+            found |= {queue_id: limits for queue_id, limits in before.all.items() if queue_id.broker_name in quiet}
         if before is not None:
             lost = _lost_brokers(cluster, before, () if route is None else route.queues)
             found |= _kept(before, lost)
@@ -73,68 +84,25 @@ def ends_of_topics(cluster: Cluster, topics: Collection[str], known: Mapping[str
     return ends
 
 
-def _ask(
-    cluster: Cluster, asked: list[tuple[str, str]]
-) -> dict[tuple[str, str], tuple[RemotingCommand | RemotingError, bool]]:
-    """The answers of brokers about topics, each with whether it is a master's."""
-    commands = [
-        (name, request(GetTopicStatsInfoRequestHeader(topic=cluster.wire_topic(topic)))) for topic, name in asked
-    ]
-    answers: list[RemotingCommand | RemotingError] = cluster.call_all(commands)
-    failed = [place for place, answer in enumerate(answers) if isinstance(answer, RemotingError)]
-    of_masters = [True] * len(answers)
-    for place, answer in zip(failed, cluster.read_all([commands[place] for place in failed]), strict=True):
-        answers[place], of_masters[place] = answer, False
-    return dict(zip(asked, zip(answers, of_masters, strict=True), strict=True))
-
-
 def _of_broker(
-    cluster: Cluster,
-    topic: str,
-    broker_name: str,
-    answer: tuple[RemotingCommand | RemotingError, bool],
-    before: TopicEnds | None,
+    cluster: Cluster, told: BrokerEnds, before: TopicEnds | None
 ) -> dict[BrokerQueueId, BrokerRange]:
-    given, of_master = answer
-    is_late = not of_master and not isinstance(given, RemotingError) and given.code != ResponseCode.SUCCESS
-    if isinstance(given, RemotingError) or is_late:  # a slave learns of a topic up to 60 s late
+    topic, broker_name, _ = told.asked
+    error = told.error
+    is_absent = isinstance(error, MQBrokerError) and error.response_code == ResponseCode.TOPIC_NOT_EXIST
+    if error is not None and (isinstance(error, RemotingError) or not told.of_master):
+        # Nobody answers; or only a slave, which learns of a topic up to 60 s late.
         kept = {} if before is None else _kept(before, {broker_name})
         if kept:
-            _log.warning("the ends of %s at broker %s are not known now: %s", topic, broker_name, given)
+            _log.warning("the ends of %s at broker %s are not known now: %s", topic, broker_name, error)
             return kept
-        if isinstance(given, RemotingError):
-            raise given
-    assert not isinstance(given, RemotingError)
-    if given.code == ResponseCode.TOPIC_NOT_EXIST:
+    if is_absent:
         return {}
-    if lacks_rights(given):
-        return _one_by_one(cluster, topic, broker_name, of_master=of_master)
-    table = TopicStatsTable.decode(checked(given, broker_name).body).offset_table
-    kind = QueueRange if of_master and not _is_acting(cluster, broker_name) else UnsureRange
+    kind = QueueRange if told.of_master and not _is_acting(cluster, broker_name) else UnsureRange
     return {
-        BrokerQueueId(broker_name, queue.queue_id): kind(
-            max(limits.min_offset, 0), max(limits.max_offset, limits.min_offset, 0)
-        )
-        for queue, limits in table.items()
+        BrokerQueueId(broker_name, queue_id): kind(limits.min_offset, limits.max_offset)
+        for queue_id, limits in told.required().limits.items()
     }
-
-
-def _one_by_one(
-    cluster: Cluster, topic: str, broker_name: str, *, of_master: bool
-) -> dict[BrokerQueueId, BrokerRange]:
-    """The queues of a broker whose ACL does not allow 202. `of_master`: whether its master has said so just now."""
-    route = cluster.route(topic)
-    queues = [] if route is None else [queue for queue in route.read_queues() if queue.broker_name == broker_name]
-    ranges: Mapping[MessageQueue, QueueRange] | None = None
-    if of_master and not _is_acting(cluster, broker_name):
-        try:
-            ranges = queue_ranges(cluster, queues, of_masters=True)
-        except RemotingError as error:
-            _log.info("the ends of %s at broker %s are asked of its slaves: %s", topic, broker_name, error)
-    kind = UnsureRange if ranges is None else QueueRange
-    if ranges is None:
-        ranges = queue_ranges(cluster, queues)
-    return {BrokerQueueId(broker_name, queue.queue_id): kind(*limits) for queue, limits in ranges.items()}
 
 
 def _is_acting(cluster: Cluster, broker_name: str) -> bool:

@@ -2,20 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence, Set
+from typing import Final
 
-from pyspark_rmq.cluster_read.ends import TopicEnds, ends_of_topics, unknown_topic
+from pyspark_rmq.cluster_read.ends import BrokerRange, TopicEnds, ends_by_routes, ends_of_topics, unknown_topic
 from pyspark_rmq.cluster_read.frames import queue_of
-from rmq_store.cluster import Cluster, MessageQueue, QueueRange
+from pyspark_rmq.cluster_read.log_figures import LogFigures
+from pyspark_rmq.position.queue_ids import BrokerQueueId
+from rmq_store.cluster import Cluster, MessageQueue, QueueRange, TopicAt, at_brokers, queue_ranges
+
+# Spark asks an idle query about 95 times a second. With few topics each look asks for all of them, one request every
+# 10 ms in all.
+NARROW_TOPICS: Final = 2
+LOOK_MS_PER_REQUEST: Final = 10.0
+LOOK_MS_MAX: Final = 1000.0
+# With more topics an idle look asks each broker for one figure, 25 requests a second in all. The topics of brokers that
+# have news take one request each, 1,250 a second at most. Beside them goes a slow round through all topics.
+FIGURE_MS_PER_REQUEST: Final = 40.0
+TOPIC_MS_PER_REQUEST: Final = 0.8
+ROUND_REQUESTS_PER_S: Final = 8.0
+_ROUND_STEP_MS_MAX: Final = 2000.0
+ROUTES_AT_ONCE: Final = 2
 
 
 class KnownEnds:
-    """The ends of some topics of a cluster. `changes` grows with each change that was found."""
+    """The ends of some topics of a cluster. `changes` grows with each change that was found. Times are in ms, of a
+    clock that never goes back.
+
+    Of many topics only those are asked again whose brokers have stored something (`log_figures`); the others in a slow
+    round.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._ends: dict[str, TopicEnds] = {}
         self._kinds_checked: set[str] = set()
+        self._figures = LogFigures(cluster)
+        # (topic, broker) -> readQueueNums when it was asked last.
+        self._asked_of: dict[tuple[str, ...], int] = {}
+        self._round_place = 0
+        self._round_ms = 0.0
+        self.requests_of_look = 0
         self.changes = 0
 
     @property
@@ -40,14 +67,69 @@ class KnownEnds:
             self.changes += 1
         return ends
 
-    def ask_again(self) -> bool:
-        """Ask the brokers of all topics, and return whether there is news."""
-        ends = ends_of_topics(self._cluster, self._ends, self._ends) if self._ends else {}
+    def range_of(self, topic: str, queue_id: BrokerQueueId) -> BrokerRange:
+        """The range of one queue. A queue that its broker lists neither for readers nor for writers is asked for by
+        itself: after readQueueNums was lowered it still has its messages. Empty if no broker tells of it.
+        """
+        known = self.of(topic).all.get(queue_id)
+        if known is not None:
+            return known
+        route = self._cluster.route(topic)
+        if route is None or queue_id.broker_name not in route.queues:
+            return QueueRange(0, 0)
+        queue = queue_of(topic, queue_id)
+        return queue_ranges(self._cluster, [queue])[queue]
+
+    def ask_again(self, now_ms: float) -> bool:
+        """Ask the brokers of all topics for what may have changed, and return whether there is news."""
+        ends = self._asked(now_ms) if self._ends else {}
         if ends == self._ends:
             return False
         self._ends = ends
         self.changes += 1
         return True
+
+    def _asked(self, now_ms: float) -> dict[str, TopicEnds]:
+        if not self._is_wide:
+            self._asked_of, self.requests_of_look = {}, 0
+            return ends_of_topics(self._cluster, self._ends, self._ends)
+        routes = self._cluster.routes.routes(self._ends, ROUTES_AT_ONCE)
+        all_at = at_brokers(route for route in routes.values() if route is not None)
+        quiet = self._figures.quiet(sorted({one.broker_name for one in all_at}), now_ms)
+        # One that is new, or whose queues were opened, is asked whatever the figure.
+        asked = [
+            one
+            for one in all_at
+            if one.broker_name not in quiet or self._asked_of.get(one[:2]) != one.read_queue_nums
+        ]
+        asked += self._next_of_round(all_at, set(asked), now_ms)
+        ends = ends_by_routes(self._cluster, routes, self._ends, asked)
+        self._asked_of |= {one[:2]: one.read_queue_nums for one in asked}
+        self.requests_of_look = len(asked)
+        return ends
+
+    def _next_of_round(self, all_at: Sequence[TopicAt], asked: Set[TopicAt], now_ms: float) -> list[TopicAt]:
+        """The next ones of the slow round through all topics, which finds what figures do not show."""
+        since_ms = min(max(now_ms - self._round_ms, 0.0), _ROUND_STEP_MS_MAX)
+        count = min(int(since_ms * ROUND_REQUESTS_PER_S / 1000), len(all_at))
+        if not count:
+            return []
+        self._round_ms = now_ms
+        first, self._round_place = self._round_place, (self._round_place + count) % len(all_at)
+        return [one for one in (all_at[(first + step) % len(all_at)] for step in range(count)) if one not in asked]
+
+    @property
+    def _is_wide(self) -> bool:
+        return len(self._ends) > NARROW_TOPICS
+
+    def interval_ms(self) -> float:
+        """How long after a look the next one is due: 10 ms for each broker; with more topics by the number of
+        requests.
+        """
+        brokers = max(self.broker_count(), 1)
+        if not self._is_wide:
+            return min(LOOK_MS_PER_REQUEST * brokers * max(len(self._ends), 1), LOOK_MS_MAX)
+        return min(max(FIGURE_MS_PER_REQUEST * brokers, TOPIC_MS_PER_REQUEST * self.requests_of_look), LOOK_MS_MAX)
 
     def broker_count(self) -> int:
         """How many brokers have queues of the topics."""

@@ -10,6 +10,8 @@ from rmq_store.cluster import Cluster
 TOPICS_EVERY_MS: Final = 30_000.0
 # A topic that was missing: the retry topic of a group appears with its first member.
 MISSING_TOPIC_EVERY_MS: Final = 5_000.0
+# Of hundreds of topics not all at once: each may cost a request.
+LOOKED_AT_ONCE: Final = 1
 
 
 class TopicList:
@@ -36,9 +38,13 @@ class TopicList:
         """Notice topics that came or went: every 30 s, and sooner those that were looked for and are not there."""
         if self._topics_at_ms is not None and now_ms - self._topics_at_ms >= TOPICS_EVERY_MS:
             self._list(now_ms)
-        for name, (was_there, at_ms) in list(self._looked_for.items()):
-            if now_ms - at_ms < (TOPICS_EVERY_MS if was_there else MISSING_TOPIC_EVERY_MS):
-                continue
+        due = [
+            name
+            for name, (was_there, at_ms) in self._looked_for.items()
+            if now_ms - at_ms >= (TOPICS_EVERY_MS if was_there else MISSING_TOPIC_EVERY_MS)
+        ]
+        for name in due[:LOOKED_AT_ONCE]:
+            was_there, _ = self._looked_for.pop(name)
             is_there = self._cluster.route(name) is not None
             self._looked_for[name] = is_there, now_ms
             self.changes += is_there != was_there

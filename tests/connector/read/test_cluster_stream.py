@@ -111,6 +111,48 @@ def test_a_batch_reads_all_queues_of_all_brokers(net: FakeNet) -> None:
     assert len(found) == 30 and {row["topic"] for row in found} == {"T"}
 
 
+@pytest.mark.parametrize("version", [407, 513])
+def test_a_batch_reads_the_queues_of_a_topic_that_is_made_smaller(net: FakeNet, version: int) -> None:
+    """writeQueueNums is lowered first: brokers before 5.3 list only the queues that may still be written (202)."""
+    net.brokers["broker-a"].topics["T"] |= {"read": 2, "write": 1}
+    net.brokers["broker-a"].processes[0].version = version
+    reader = batch()
+    parts = reader.partitions()
+    assert [tuple(part.part) for part in parts] == [("T", A0, 0, 10), ("T", A1, 0, 10), ("T", B0, 0, 10)]
+    assert len(rows(reader, parts)) == 30
+
+
+@pytest.mark.parametrize("version", [407, 513])
+def test_a_stream_goes_on_in_queues_that_are_not_written_any_more(
+    stream: Make, more: Make, net: FakeNet, version: int
+) -> None:
+    broker = net.brokers["broker-a"]
+    broker.processes[0].version = version
+    reader = stream(startingOffsets="earliest", maxOffsetsPerTrigger="15")
+    _, end = first_batch(reader)
+    broker.topics["T"] |= {"read": 2, "write": 1}
+    last = more(reader, end, 31_000)
+    assert planned(reader, end, last) == [("T", A0, 5, 10), ("T", A1, 5, 10), ("T", B0, 5, 10)]
+    assert more(reader, last) == last
+    assert more(stream(), last) == last, "a restarted query neither"
+    start, end = first_batch(reader := stream(startingOffsets="latest"))
+    assert planned(reader, start, end) == [] and more(reader, end, 31_000) == end
+
+
+@pytest.mark.parametrize("version", [407, 513])
+def test_messages_of_queues_that_are_closed_too_early_are_reported(
+    stream: Make, more: Make, net: FakeNet, version: int
+) -> None:
+    """readQueueNums was lowered with the rest unread: no broker lists such a queue any more."""
+    broker = net.brokers["broker-a"]
+    broker.processes[0].version = version
+    reader = stream(startingOffsets="earliest", maxOffsetsPerTrigger="15")
+    _, end = first_batch(reader)
+    broker.topics["T"] |= {"read": 1, "write": 1}
+    with pytest.raises(DataLossError, match=r"readQueueNums was lowered.*T-broker-a:1 \[5, 10\)"):
+        more(reader, end, 31_000)
+
+
 def test_a_batch_has_a_range_by_offsets_or_times(net: FakeNet) -> None:
     starts = '{"T":{"broker-a:0":3,"broker-a:1":-2,"broker-b:0":0}}'
     ends = '{"T":{"broker-a:0":5,"1":-1,"broker-b:0":0}}'

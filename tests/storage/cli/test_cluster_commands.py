@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from helpers.cluster.simulated import SimulatedCluster
 from helpers.cluster.simulated.queues import START_MS, SentMessage
+from helpers.cluster.simulated.server import V4_9_7
 from helpers.cluster.waiting import until
 from rmq_store.cli import commands
 from rmq_store.cli.cluster.follow import ClusterFollower
@@ -65,6 +66,32 @@ def test_topics_have_sums_over_brokers_and_queues_with_their_broker(ask: Ask) ->
     (topic,) = json.loads(_plain(ask("topics", "--json")))
     assert topic["queues"][3] == {"brokerName": "broker-001", "queueId": 1, "minOffset": 10, "maxOffset": 100}
     assert (topic["readQueues"], topic["messages"], topic["inTable"]) == (4, 360, True)
+
+
+@pytest.mark.parametrize("version", [V4_9_7, None])
+def test_queues_that_are_not_written_any_more_are_in_every_answer(
+    ask: Ask, cluster: SimulatedCluster, version: int | None
+) -> None:
+    """`updateTopic -r 2 -w 1`: brokers before 5.3 list only the queue that may be written."""
+    for broker in cluster.brokers.values():
+        broker.version = version
+    cluster.set_counts("Orders", read=2, write=1)
+    assert _plain(ask("topics")).splitlines()[1].split() == ["Orders", "4", "RW-", "40", "400", "360"]
+    assert len(_plain(ask("read", "Orders", "--max", "1000", "--json")).splitlines()) == 360
+    assert len(_plain(ask("tail", "Orders", "-n", "8", "--json")).splitlines()) == 8
+    assert len(_plain(ask("offsets", "show", GROUP, "--json")).splitlines()) > 0
+    assert sum(one["lag"] for one in json.loads(_plain(ask("offsets", "show", GROUP, "--json")))) == 219
+    assert json.loads(_plain(ask("top", "--every", "0.01", "--json")))["topics"][0]["messages"] == 360
+
+
+def test_queues_that_can_only_be_written_are_not_read_and_are_no_lag(ask: Ask, cluster: SimulatedCluster) -> None:
+    """As in RocketMQ: their messages wait until readQueueNums is raised."""
+    cluster.set_counts("Orders", read=1, write=2)
+    assert _plain(ask("topics")).splitlines()[1].split() == ["Orders", "2", "RW-", "20", "200", "180"]
+    assert len(_plain(ask("read", "Orders", "--max", "1000", "--json")).splitlines()) == 180
+    assert sum(one["lag"] for one in json.loads(_plain(ask("offsets", "show", GROUP, "--json")))) == 19
+    (line,) = json.loads(_plain(ask("lag", "--json")))
+    assert line["lag"] == 19
 
 
 def test_groups_and_lag_are_those_of_all_brokers(ask: Ask) -> None:

@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from helpers.cluster.simulated import SimulatedBroker, SimulatedCluster
+from helpers.cluster.simulated.server import V4_9_7
 from rmq_store.cli import commands
 from rmq_store.cli.cluster_care.cluster_samples import cluster_metrics
 from rmq_store.protocol.bodies.groups import (
@@ -42,7 +43,11 @@ def administer(broker: SimulatedBroker, groups: dict[str, int]) -> None:
     """Answer 21, 201, 208 and 28; each group has this lag in each queue of Orders."""
 
     def topics(_: RemotingCommand) -> Any:
-        table = {topic: TopicConfig(topic_name=topic) for topic in broker.queues.topics}
+        counts = {topic: broker.queues.counts(topic) for topic in broker.queues.topics}
+        table = {
+            topic: TopicConfig(topic_name=topic, read_queue_nums=read, write_queue_nums=write)
+            for topic, (read, write) in counts.items()
+        }
         return 0, {}, TopicConfigTable(topic_config_table=table).encode()
 
     def all_groups(_: RemotingCommand) -> Any:
@@ -115,6 +120,16 @@ def test_queues_and_json(cluster: SimulatedCluster) -> None:
     assert sample == {
         "labels": {"cluster": "simulated", "node_type": "broker", "node_id": "broker-000"}, "value": 2,
     }  # fmt: skip
+
+
+def test_queues_that_are_not_written_any_more_count(cluster: SimulatedCluster) -> None:
+    """Brokers before 5.3 do not list them (202)."""
+    for broker in cluster.brokers.values():
+        broker.version = V4_9_7
+    cluster.set_counts("Orders", read=2, write=1)
+    result = metrics(cluster, "--queues")
+    assert [line.split()[-1] for line in lines(result, "rmq_topic_messages") if 'topic="Orders"' in line] == ["180"] * 2
+    assert len([line for line in lines(result, "rmq_queue_max_offset") if 'topic="Orders"' in line]) == 4
 
 
 def test_the_number_of_requests_is_known_and_nothing_is_kept() -> None:

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from helpers.cluster.simulated.administration import AdministeredCluster
 from helpers.cluster.simulated.queues import START_MS
+from helpers.cluster.simulated.server import V4_9_7
 from rmq_store.cli import commands
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import offset_message_id
@@ -286,6 +287,37 @@ def test_a_reset_is_told_to_the_brokers_and_written_where_one_refuses_it(
     for broker in cluster.brokers.values():
         assert broker.offsets["cg_bills", "Orders", 0] == broker.offsets["cg_bills", "Orders", 1] == 2
     assert cluster.brokers[A].calls[RequestCode.UPDATE_CONSUMER_OFFSET] == 0
+
+
+def test_queues_that_an_old_broker_leaves_out_of_a_reset_are_named(ask: Ask, cluster: AdministeredCluster) -> None:
+    """A broker of 4.x sets only queues that may be written, and says nothing of the others."""
+    cluster.set_counts("Orders", read=2, write=1)
+    cluster.brokers[B].version = V4_9_7
+    for each in cluster.administration.values():
+        for queue_id in (0, 1):
+            each.commit("cg_bills", "Orders", queue_id, 5)
+    words = ("resetOffsetByTime", "-g", "cg_bills", "-t", "Orders", "-s", str(START_MS + 2000), "--yes", "--json")
+    result = ask(*words)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == (
+        f"rmq: {B} has not set queue 1: a broker of 4.x sets only queues that may be written while members run; stop "
+        "the members and repeat the command"
+    )
+    queues = json.loads(result.stdout)["queues"]
+    assert [(one["brokerName"], one["queueId"]) for one in queues] == [(A, 0), (A, 1), (B, 0)]
+
+
+@pytest.mark.parametrize("version", [V4_9_7, None])
+def test_topic_status_has_queues_that_are_not_written_any_more(
+    ask: Ask, cluster: AdministeredCluster, version: int | None
+) -> None:
+    cluster.brokers[B].version = version
+    cluster.set_counts("Orders", read=2, write=1)
+    rows = json.loads(passed(ask("topicStatus", "-t", "Orders", "--json")))
+    assert [(row["brokerName"], row["queueId"], row["maxOffset"]) for row in rows] == [
+        (A, 0, 5), (A, 1, 5), (B, 0, 5), (B, 1, 5),
+    ]  # fmt: skip
+    assert (rows[3]["lastUpdateTimestamp"] > 0) == (version is None)
 
 
 def test_without_force_a_reset_never_goes_forward(ask: Ask, cluster: AdministeredCluster) -> None:

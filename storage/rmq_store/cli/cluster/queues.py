@@ -12,17 +12,14 @@ from rmq_store.cli.target.answers import Answers
 from rmq_store.cli.target.cluster_target import ClusterTarget
 from rmq_store.errors import UnknownTopicError, UsageError
 from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batches
-from rmq_store.protocol.bodies.topics import TopicStatsTable
-from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
+from rmq_store.protocol.errors import MQBrokerError, RemotingError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
-from rmq_store.protocol.wire.admin_headers import GetTopicStatsInfoRequestHeader
-from rmq_store.protocol.wire.header_fields import request
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.offsets import queue_ranges
 from rmq_store.remoting.cluster.pulling import read_range
 from rmq_store.remoting.cluster.routes import TopicRoute
-from rmq_store.remoting.cluster.topics import refuse_to_read_topic
+from rmq_store.remoting.cluster.topics import BrokerEnds, at_brokers, ends_at_brokers, refuse_to_read_topic
 
 # So many topics are asked for together; each at each of its brokers.
 _TOPICS_AT_ONCE: Final = 64
@@ -76,44 +73,32 @@ def shown(queue: MessageQueue) -> str:
 
 
 def topic_ends(cluster: Cluster, answers: Answers, topics: Collection[str]) -> dict[MessageQueue, QueueRange]:
-    """The ranges of the queues of these topics that may be read; without topics that no broker has, and without brokers
-    that do not answer, which `answers` remembers.
+    """The ranges of the queues of these topics that their route opens for readers (readQueueNums), whether the topic
+    may be read or not; without topics that no broker has, and without brokers that do not answer, which `answers`
+    remembers.
     """
     names = iter(sorted(topics))
     found: dict[MessageQueue, QueueRange] = {}
     while part := list(islice(names, _TOPICS_AT_ONCE)):
         routes = [route for route in map(cluster.route, part) if route is not None]
-        found |= _ends_of(cluster, answers, routes)
+        for ends in ends_at_brokers(cluster, at_brokers(routes)):
+            found |= _open_ranges(cluster, answers, ends)
     return found
 
 
-def _ends_of(cluster: Cluster, answers: Answers, routes: Sequence[TopicRoute]) -> dict[MessageQueue, QueueRange]:
-    """One request for each topic and broker (202); what it does not tell is asked for each queue (30, 31)."""
-    asked = [(route.topic, broker) for route in routes for broker in sorted(route.queues)]
-    commands = [
-        (broker, request(GetTopicStatsInfoRequestHeader(topic=cluster.wire_topic(topic), bname=broker)))
-        for topic, broker in asked
-    ]
-    found: dict[MessageQueue, QueueRange] = {}
-    silent: set[str] = set()
-    for (topic, broker), answer in zip(asked, cluster.read_all(commands), strict=True):
-        if isinstance(answer, RemotingError):
-            answers.miss(broker, answer)
-            silent.add(broker)
-        elif answer.code == ResponseCode.SUCCESS:
-            answers.hear()
-            for queue, one in TopicStatsTable.decode(answer.body).offset_table.items():
-                start = max(one.min_offset, 0)
-                found[MessageQueue(topic, broker, queue.queue_id)] = QueueRange(start, max(one.max_offset, start))
-    # Brokers of 4.9 leave out queues that may not be written; others refuse the request for want of rights.
-    missing = [queue for route in routes for queue in route.read_queues() if queue not in found]
-    for broker in sorted({queue.broker_name for queue in missing} - silent):
-        try:
-            found |= queue_ranges(cluster, [queue for queue in missing if queue.broker_name == broker])
-            answers.hear()
-        except (RemotingError, MQBrokerError) as error:
-            answers.miss(broker, error)
-    return found
+def _open_ranges(cluster: Cluster, answers: Answers, ends: BrokerEnds) -> dict[MessageQueue, QueueRange]:
+    topic, broker_name, read_queue_nums = ends.asked
+    queues = [MessageQueue(topic, broker_name, queue_id) for queue_id in range(read_queue_nums)]
+    try:
+        if isinstance(ends.error, MQBrokerError):
+            ranges = queue_ranges(cluster, queues)  # a slave that does not know the topic yet may know its queues
+        else:
+            ranges = ends.required().ranges
+    except (RemotingError, MQBrokerError) as error:
+        answers.miss(broker_name, error)
+        return {}
+    answers.hear()
+    return {queue: ranges[queue] for queue in queues}
 
 
 def rows_between(

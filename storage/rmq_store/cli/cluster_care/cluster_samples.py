@@ -7,7 +7,7 @@ Requests of one reading, to each broker: its topics (21), groups (201) and figur
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from rmq_store.broker.monitoring import metric_table as table
@@ -15,7 +15,7 @@ from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX, is_system_grou
 from rmq_store.format.text.openmetrics import Metric, MetricFamily
 from rmq_store.protocol.bodies.groups import ConsumeStats, OffsetWrapper, SubscriptionGroupTable
 from rmq_store.protocol.bodies.routes import KVTable
-from rmq_store.protocol.bodies.topics import TopicConfigTable, TopicOffset, TopicStatsTable
+from rmq_store.protocol.bodies.topics import TopicConfigTable, TopicOffset
 from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.admin_headers import (
@@ -23,12 +23,12 @@ from rmq_store.protocol.wire.admin_headers import (
     GetAllTopicConfigRequestHeader,
     GetBrokerRuntimeInfoRequestHeader,
     GetConsumeStatsRequestHeader,
-    GetTopicStatsInfoRequestHeader,
 )
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.remoting.cluster.cluster import Cluster, checked
 from rmq_store.remoting.cluster.names import is_in_namespace
+from rmq_store.remoting.cluster.topics import BrokerEnds, TopicAt, ends_at_brokers
 
 CLUSTER_METRICS: Final = (
     table.LAG_MESSAGES, table.SENT_TO_DLQ, table.GROUP_NUMBER, table.TOPIC_NUMBER, table.RESERVE_TIME,
@@ -55,7 +55,6 @@ class _Sample(NamedTuple):
 class _Question(NamedTuple):
     broker_name: str
     group: str
-    topic: str
     command: RemotingCommand
 
 
@@ -78,6 +77,7 @@ def cluster_metrics(cluster: Cluster, *, queues: bool = False) -> list[MetricFam
 
 
 def _samples(cluster: Cluster, broker_names: Sequence[str]) -> Iterator[tuple[str, _Sample]]:
+    topics_at: list[TopicAt] = []
     questions: list[_Question] = []
     failure: Exception | None = None
     reached = False
@@ -99,15 +99,19 @@ def _samples(cluster: Cluster, broker_names: Sequence[str]) -> Iterator[tuple[st
         yield name, _Sample(table.GROUP_NUMBER, (), len(group_names))
         for sample in _figures(given[2]):
             yield name, sample
-        questions += (_topic_question(name, topic) for topic in topic_names)
+        topics_at += (TopicAt(cluster.plain_name(one), name, topics[one].read_queue_nums) for one in topic_names)
         questions += (_group_question(name, group) for group in group_names)
     if failure is not None and not reached:
         raise failure
+    for first in range(0, len(topics_at), _AT_ONCE):
+        for ends in ends_at_brokers(cluster, topics_at[first : first + _AT_ONCE]):
+            for sample in _topic_samples(ends):
+                yield ends.asked.broker_name, sample
     for first in range(0, len(questions), _AT_ONCE):
         part = questions[first : first + _AT_ONCE]
         given_all = cluster.read_all([(question.broker_name, question.command) for question in part])
         for question, answer in zip(part, given_all, strict=True):
-            for sample in _answered(cluster, question, answer):
+            for sample in _group_samples(cluster, question, answer):
                 yield question.broker_name, sample
 
 
@@ -116,32 +120,36 @@ def _of_namespace(cluster: Cluster, names: Any) -> list[str]:
     return sorted(name for name in names if is_in_namespace(cluster.settings.namespace, name))
 
 
-def _topic_question(broker_name: str, topic: str) -> _Question:
-    return _Question(broker_name, "", topic, request(GetTopicStatsInfoRequestHeader(topic=topic, bname=broker_name)))
-
-
 def _group_question(broker_name: str, group: str) -> _Question:
-    return _Question(broker_name, group, "", request(GetConsumeStatsRequestHeader(consumer_group=group)))
+    return _Question(broker_name, group, request(GetConsumeStatsRequestHeader(consumer_group=group)))
 
 
-def _answered(
+def _topic_samples(ends: BrokerEnds) -> Iterator[_Sample]:
+    if ends.error is None:
+        yield from _ends(ends.asked.topic, ends.limits)
+    elif not _is_gone(ends.error):
+        yield _Sample(table.UNREADABLE, ("", ends.asked.topic), 1)
+
+
+def _group_samples(
     cluster: Cluster, question: _Question, given: RemotingCommand | RemotingError
 ) -> Iterator[_Sample]:
-    group, topic = cluster.plain_name(question.group), cluster.plain_name(question.topic)
+    group = cluster.plain_name(question.group)
     try:
         answer = checked(given, question.broker_name)
-        if group:
-            progress: dict[str, list[tuple[MessageQueue, OffsetWrapper]]] = {}
-            for queue, one in ConsumeStats.decode(answer.body).offset_table.items():
-                if queue.broker_name == question.broker_name:
-                    progress.setdefault(cluster.plain_name(queue.topic), []).append((queue, one))
-            yield from _lag(group, progress)
-        else:
-            offsets = TopicStatsTable.decode(answer.body).offset_table
-            yield from _ends(topic, {queue.queue_id: one for queue, one in offsets.items()})
     except (RemotingError, MQBrokerError) as error:
-        if not (isinstance(error, MQBrokerError) and error.response_code in _GONE):
-            yield _Sample(table.UNREADABLE, (group, topic), 1)
+        if not _is_gone(error):
+            yield _Sample(table.UNREADABLE, (group, ""), 1)
+        return
+    progress: dict[str, list[tuple[MessageQueue, OffsetWrapper]]] = {}
+    for queue, one in ConsumeStats.decode(answer.body).offset_table.items():
+        if queue.broker_name == question.broker_name:
+            progress.setdefault(cluster.plain_name(queue.topic), []).append((queue, one))
+    yield from _lag(group, progress)
+
+
+def _is_gone(error: Exception) -> bool:
+    return isinstance(error, MQBrokerError) and error.response_code in _GONE
 
 
 def _lag(group: str, progress: dict[str, list[tuple[MessageQueue, OffsetWrapper]]]) -> Iterator[_Sample]:
@@ -156,10 +164,10 @@ def _lag(group: str, progress: dict[str, list[tuple[MessageQueue, OffsetWrapper]
         yield _Sample(table.LAG_MESSAGES, (group, topic, _flag(topic.startswith(RETRY_PREFIX)), is_system), sum(diffs))
 
 
-def _ends(topic: str, queues: dict[int, TopicOffset]) -> Iterator[_Sample]:
+def _ends(topic: str, queues: Mapping[int, TopicOffset]) -> Iterator[_Sample]:
     here = ever = 0
-    for queue_id, one in sorted(queues.items()):
-        least, end = max(one.min_offset, 0), max(one.max_offset, one.min_offset, 0)
+    for queue_id, one in queues.items():
+        least, end = one.min_offset, one.max_offset
         here, ever = here + end - least, ever + end
         if end:
             yield _Sample(table.QUEUE_MIN_OFFSET, (topic, str(queue_id)), least)

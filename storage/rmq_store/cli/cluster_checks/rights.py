@@ -11,18 +11,17 @@ from typing import Final
 
 from rmq_store.cli.checks import FAIL, OK, Finding
 from rmq_store.format.text.names import retry_topic
-from rmq_store.protocol.errors import RemotingError, ResponseCode
+from rmq_store.protocol.errors import RemotingError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.admin_headers import GetTopicStatsInfoRequestHeader
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import QueryConsumerOffsetRequestHeader
-from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.cluster import Cluster, lacks_rights
 from rmq_store.remoting.cluster.pull_request import PullFilter, PullRequests
 from rmq_store.remoting.cluster.sending import single_request
 
 NO_QUEUE: Final = (1 << 31) - 1
-_ACL_4X: Final = "AclException"
 
 
 def checks(cluster: Cluster, topic: str, group: str, pull_group: str, now_ms: int) -> list[Finding]:
@@ -65,9 +64,7 @@ def _asked(cluster: Cluster, broker_name: str, what: str, needed: str, command: 
     if isinstance(answer, RemotingError):
         return Finding("rights", FAIL, f"{what}: {answer}", "see the address of this broker above")
     remark = (answer.remark or "").strip()
-    if answer.code == ResponseCode.NO_PERMISSION or (
-        answer.code == ResponseCode.SYSTEM_ERROR and _ACL_4X in remark
-    ):
+    if lacks_rights(answer):
         first = remark.splitlines()[0] if remark else ""
         return Finding("rights", FAIL, f"{broker_name}: {what}: code {answer.code}: {first}", f"grant {needed}")
     return Finding("rights", OK, f"{broker_name}: {what}")

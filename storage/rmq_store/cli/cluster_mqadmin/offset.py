@@ -40,7 +40,8 @@ def reset_offset_by_time(
     """Move a group to the first message of each queue that was stored at a time or later.
 
     Each master of the topic is told first, so that members that run go on at the new offsets. A broker older than 5.0
-    refuses if no member is online; then the offsets are written. With -q, name the broker by -b.
+    refuses if no member is online; then the offsets are written. While members run, it sets only queues that may be
+    written: stderr names the others, and the exit code is 1. With -q, name the broker by -b.
     """
     if offset is not None and queue is None:
         raise UsageError("-o needs -q: one offset does not fit every queue")
@@ -99,7 +100,17 @@ class _Reset:
             write_json(self._json(rows, going, done, dry_run=dry_run))
         for broker_name, result in sorted(done.items()):
             click.echo(printable(f"{broker_name}: {result.way}"), err=True)
+        left_out = [(name, result.left_out) for name, result in sorted(done.items()) if result.left_out]
+        for broker_name, queues in left_out:
+            numbers = ", ".join(str(queue.queue_id) for queue in queues)
+            text = (
+                f"rmq: {broker_name} has not set queue {numbers}: a broker of 4.x sets only queues that may be "
+                "written while members run; stop the members and repeat the command"
+            )
+            click.echo(printable(text), err=True)
         brokers.tell()
+        if left_out:
+            raise click.exceptions.Exit(1)
 
     def _masters(self, cluster: Cluster) -> list[BrokerProcess]:
         from rmq_store.remoting.admin.scope import process_at
@@ -165,7 +176,7 @@ class _Reset:
         queues = []
         for queue, planned in going.items():
             one = done.get(queue.broker_name)
-            if one is None and not dry_run:
+            if (one is None and not dry_run) or (one is not None and queue in one.left_out):
                 continue
             then = planned if one is None else one.offsets.get(queue, planned)
             queues.append(queue_json(queue, rows[queue].broker_offset, rows[queue].consumer_offset, then))

@@ -53,22 +53,28 @@ def topic_list(target: ClusterTarget, as_json: bool, with_groups: bool) -> None:
 
 @like(store_commands.topic_status, CLUSTER)
 def topic_status(target: ClusterTarget, as_json: bool, topic: str, cluster_name: str | None) -> None:
-    """Offsets of a topic's queues at each of its masters, and the store time of the newest message of each (UTC)."""
-    from rmq_store.remoting.admin.topics import topic_stats
+    """Offsets of a topic's queues at each of its masters, and the store time of the newest message of each (UTC).
+
+    Brokers before 5.3 do not tell of a queue that may be read, not written: it is asked for by itself, and the time is
+    missing.
+    """
+    from rmq_store.remoting.cluster.topics import at_brokers, ends_at_brokers
 
     brokers = Brokers()
     with target.open() as cluster:
-        masters = masters_of(require_route(cluster, topic), cluster_name)
-        answers = brokers.ask_each(masters, lambda one: topic_stats(cluster, one, topic))
-    rows = [
-        QueueStatus(
-            process.broker_name, queue.queue_id, max(found.min_offset, 0), found.max_offset, found.last_update_timestamp
+        route = require_route(cluster, topic)
+        at = {one.broker_name: one for one in at_brokers([route])}
+        answers = brokers.ask_each(
+            masters_of(route, cluster_name),
+            lambda one: ends_at_brokers(cluster, [at[one.broker_name]], of_masters=True)[0].required(),
         )
-        for process, table in answers
-        for queue, found in sorted(table.offset_table.items())
+    rows = [
+        QueueStatus(process.broker_name, queue_id, found.min_offset, found.max_offset, found.last_update_timestamp)
+        for process, ends in answers
+        for queue_id, found in ends.limits.items()
     ]
     write_topic_status(rows, as_json=as_json)
-    rates = [table.topic_put_tps for _, table in answers if table.topic_put_tps is not None]
+    rates = [ends.topic_put_tps for _, ends in answers if ends.topic_put_tps is not None]
     if rates and not as_json:
         click.echo()
         write_line("Topic Put TPS: %s", sum(rates))

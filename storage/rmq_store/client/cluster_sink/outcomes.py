@@ -1,14 +1,19 @@
-"""The outcome of a send, as far as its answer, or the error in place of one, tells it. Pure.
+"""The outcome of a send, as far as its answer, or the error in place of one, tells it: whether the broker may have
+stored the messages. For sinks, redrives, records and the outbox. Pure.
 
     answer or error                         outcome
     0                                       stored
     10, 11, 12                              stored, but perhaps not on disk or not at a slave: never sent again
-    2, 14, 16, 17, 204, 205, 215, 1500      not stored: the broker says so
+    2, 14, 16, 17, 204, 205, 215, 1500,     not stored: the broker says so
+    42900 of a proxy
     no connection, nothing was written      not stored: the broker never saw it
+    the client gives up without a try       not stored: no route, no name server, not running
+    the client gives up after tries         as the last one; a budget that is used up, as the try before
     1, 3, time-out, connection lost         unknown: it may be stored, now or in a moment
     answer that cannot be read              unknown
     13, 29 and others                       refused: sent again it would be refused again
     1 with AclException (4.9)               refused: the rights are looked at before anything is stored
+    message against a rule, timer for 4.x   refused: the client sends nothing
 
 Sources: SendMessageProcessor.java (handlePutMessageResult), BrokerFastFailure.java, DefaultMQProducer.java
 (retryResponseCodes).
@@ -22,11 +27,15 @@ from typing import Final
 
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.errors import (
+    ClientError,
+    ClientErrorCode,
     MQBrokerError,
+    MQClientError,
     RemotingConnectError,
     RemotingError,
     RemotingTooMuchRequestError,
     ResponseCode,
+    is_lack_of_rights,
 )
 from rmq_store.protocol.wire.command import RemotingCommand
 
@@ -45,13 +54,15 @@ class Outcome(Enum):
 class Verdict:
     """An outcome, and why: the answer's code, or None for an error of the network; and a text for people.
 
-    `is_busy`: the broker asked for less. `address`: of the broker that answered.
+    `is_busy`: the broker asked for less. `lacks_rights`: the credentials are to blame. `address`: of the broker that
+    answered.
     """
 
     outcome: Outcome
     code: int | None
     reason: str
     is_busy: bool = False
+    lacks_rights: bool = False
     address: str = ""
 
 
@@ -70,10 +81,20 @@ _NOT_STORED: Final = frozenset(
         ResponseCode.NOT_IN_CURRENT_UNIT,
         ResponseCode.FLOW_CONTROL,
         ResponseCode.GO_AWAY,
+        ResponseCode.TOO_MANY_REQUESTS,
     )
 )
-_BUSY: Final = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL))
-_UNKNOWN: Final = frozenset((ResponseCode.SYSTEM_ERROR, 3))
+# Of a client that found nobody to send to.
+_NOT_TRIED: Final = frozenset(
+    (
+        ClientErrorCode.CONNECT_BROKER_EXCEPTION,
+        ClientErrorCode.BROKER_NOT_EXIST_EXCEPTION,
+        ClientErrorCode.NO_NAME_SERVER_EXCEPTION,
+        ClientErrorCode.NOT_FOUND_TOPIC_EXCEPTION,
+    )
+)
+_BUSY: Final = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL, ResponseCode.TOO_MANY_REQUESTS))
+_UNKNOWN: Final = frozenset((ResponseCode.SYSTEM_ERROR, ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
 
 
 def verdict_of(answer: RemotingCommand | BaseException) -> Verdict:
@@ -82,11 +103,23 @@ def verdict_of(answer: RemotingCommand | BaseException) -> Verdict:
         return replace(_of_code(answer.code, answer.remark or ""), address=answer.came_from)
     if isinstance(answer, MQBrokerError):
         return replace(_of_code(answer.response_code, answer.remark), address=answer.address)
+    if isinstance(answer, MQClientError):
+        return _of_client(answer)
+    if isinstance(answer, RemotingTooMuchRequestError) and isinstance(answer.__cause__, ClientError):
+        return verdict_of(answer.__cause__)
     if isinstance(answer, (RemotingConnectError, RemotingTooMuchRequestError)):
         return Verdict(Outcome.NOT_STORED, None, str(answer))
     if isinstance(answer, RemotingError):
         return Verdict(Outcome.UNKNOWN, None, str(answer))
     raise answer
+
+
+def _of_client(error: MQClientError) -> Verdict:
+    if type(error) is not MQClientError or error.response_code == ResponseCode.MESSAGE_ILLEGAL:
+        return Verdict(Outcome.REFUSED, error.response_code, str(error))
+    if error.response_code in _NOT_TRIED or not isinstance(error.__cause__, ClientError):
+        return Verdict(Outcome.NOT_STORED, None, str(error))
+    return replace(verdict_of(error.__cause__), reason=str(error))
 
 
 def _of_code(code: int, remark: str) -> Verdict:
@@ -95,8 +128,9 @@ def _of_code(code: int, remark: str) -> Verdict:
     if code in _WEAK:
         return Verdict(Outcome.STORED_WEAKLY, code, _WEAK[code])
     reason = f"CODE: {code} DESC: {remark}"
-    if code == ResponseCode.SYSTEM_ERROR and "AclException" in remark:
-        return Verdict(Outcome.REFUSED, code, reason)
     if code in _NOT_STORED:
-        return Verdict(Outcome.NOT_STORED, code, reason, is_busy=code in _BUSY)
+        is_of_rights = is_lack_of_rights(code, remark)
+        return Verdict(Outcome.NOT_STORED, code, reason, is_busy=code in _BUSY, lacks_rights=is_of_rights)
+    if is_lack_of_rights(code, remark):
+        return Verdict(Outcome.REFUSED, code, reason, lacks_rights=True)
     return Verdict(Outcome.UNKNOWN if code in _UNKNOWN else Outcome.REFUSED, code, reason)

@@ -193,6 +193,5 @@ class QueueReading:
 
 def _is_refusal(error: Exception) -> bool:
     """Whether the same question would be answered in the same way again."""
-    if isinstance(error, MQBrokerError) and error.response_code == ResponseCode.NO_PERMISSION:
-        return True
-    return verdict_of(error).outcome is Outcome.REFUSED
+    verdict = verdict_of(error)
+    return verdict.lacks_rights or verdict.outcome is Outcome.REFUSED

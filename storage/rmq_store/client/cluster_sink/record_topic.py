@@ -2,8 +2,10 @@
 
 The topic has one queue at every master. A record goes to two brokers, the first ones of an order that depends on the
 write and the partition. Its tag is a hash of both, so a broker looks through its queue for it and answers little. A
-search begins at the end of the queue and stops at a record of an earlier batch of the same task. No record may be
-missed, so a search may leave out fewer queues than each record has copies:
+search begins at the end of the queue and stops at a record of an earlier batch of the same task. A task without one
+looks through all records that retention has left: a batch may be repeated after any time, so none is too old. A pull
+looks at 32,768 records there, so that a million of them take some 40 pulls. No record may be missed, so a search may
+leave out fewer queues than each record has copies:
 
     masters    copies that a record must have    queues that a search may leave out
     1, 2       1                                 none
@@ -36,7 +38,7 @@ from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.names import TOOLS_CONSUMER
 from rmq_store.remoting.cluster.offsets import queue_ranges, search_offset, store_timestamp_ms
 from rmq_store.remoting.cluster.pull_request import PullFilter
-from rmq_store.remoting.cluster.pulling import read_range
+from rmq_store.remoting.cluster.pulling import LOOKS_AT_MAX, read_range
 from rmq_store.remoting.cluster.sending import single_request, stored_offset
 from rmq_store.remoting.cluster.topics import create_topic
 
@@ -46,6 +48,8 @@ RECORD_TOPIC: Final = "PYRMQ_SINK_RECORDS"
 
 _COPIES: Final = 2
 _WINDOW: Final = 1024
+# Each pull is work for a broker: few at a time.
+_LANES: Final = 4
 _CLOCK_SKEW_MS: Final = 10 * 60_000
 _TRIES: Final = 4
 _PAUSE_S: Final = 0.1
@@ -237,7 +241,7 @@ class RecordTopic:
     ) -> Iterator[tuple[Record, int]]:
         """The records with the tag of a part of a write, and when they were stored: its own, and some others."""
         wanted = PullFilter(group=self._pull_group, subscription=_tag_of(part))
-        for frames in read_range(self._cluster, queue, start, end, wanted):
+        for frames in read_range(self._cluster, queue, start, end, wanted, lanes=_LANES, looks_at=LOOKS_AT_MAX):
             positions, sizes = frames_of_answer(frames)
             for position, size in zip(positions.tolist(), sizes.tolist(), strict=True):
                 frame = frames[position : position + size]

@@ -9,7 +9,8 @@ module does not know the database; no transaction is open while it sends.
 
     failure                                          then
     the message or its batch breaks a rule           halves of the batch, down to the message; its key stops
-    not carried out: no route, no connection, busy   the lane stops; it counts as no send, the message is not to blame
+    not carried out: no route, no connection, busy,  the lane stops; it counts as no send, the message is not to blame
+    or no rights
     unknown: answer lost, time over, system error    the lane stops; it counts as a send, because it may be one
 """
 
@@ -20,41 +21,24 @@ from dataclasses import field
 
 from rmq_store.client import (
     ClientError,
-    ClientErrorCode,
     Message,
     MessageIllegalError,
     MessageQueue,
     MQBrokerError,
     MQClientError,
     Producer,
-    RemotingConnectError,
-    RemotingTooMuchRequestError,
+    RemotingError,
     ResponseCode,
     SendResult,
     select_message_queue_by_hash,
 )
+from rmq_store.client.cluster_sink.outcomes import Outcome, verdict_of
 from rmq_store.errors import StoreError
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.outbox.delays import deliver_ms, is_delayed
 
 BATCH_MESSAGES_MAX = 500
 BATCH_BODY_BYTES_MAX = 1 << 20
-
-_NOT_CARRIED_OUT = frozenset(
-    (
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.NO_PERMISSION,
-        ResponseCode.TOPIC_NOT_EXIST,
-        ResponseCode.FLOW_CONTROL,
-        ResponseCode.TOO_MANY_REQUESTS,
-        ClientErrorCode.CONNECT_BROKER_EXCEPTION,
-        ClientErrorCode.BROKER_NOT_EXIST_EXCEPTION,
-        ClientErrorCode.NO_NAME_SERVER_EXCEPTION,
-        ClientErrorCode.NOT_FOUND_TOPIC_EXCEPTION,
-    )
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
@@ -122,13 +106,13 @@ def send_claimed(
 
 
 def may_have_been_sent(error: StoreError) -> bool:
-    """True if a broker may have carried out a send that ended with this error, or if its message is to blame."""
-    if isinstance(error, RemotingConnectError | RemotingTooMuchRequestError):
-        return False
-    if type(error) is MQClientError and error.__cause__ is None:
-        # Of the client alone: it is not running, or knows no such broker.
-        return False
-    return not (isinstance(error, MQBrokerError | MQClientError) and error.response_code in _NOT_CARRIED_OUT)
+    """True if a broker may have carried out a send that ended with this error, or if its message is to blame. Rights
+    that are missing are not the message's fault.
+    """
+    if not isinstance(error, MQBrokerError | MQClientError | RemotingError):
+        return True
+    verdict = verdict_of(error)
+    return verdict.outcome is not Outcome.NOT_STORED and not verdict.lacks_rights
 
 
 def breaks_a_rule(error: StoreError) -> bool:

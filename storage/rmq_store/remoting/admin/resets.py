@@ -8,7 +8,7 @@ Source: DefaultMQAdminExtImpl.java (resetOffsetByTimestamp, resetOffsetByQueueId
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -35,10 +35,15 @@ class Way(StrEnum):
 
 
 class ResetDone(NamedTuple):
-    """The work of one broker: the offsets that it told, or that were written, by queue."""
+    """The work of one broker: the offsets that it told, or that were written, by queue.
+
+    `left_out`: queues that were wanted and that the broker has not set. One of 4.x sets only queues that may be written
+    (Broker2Client#resetOffset), and its members would overwrite an offset that is written.
+    """
 
     way: Way
     offsets: Mapping[MessageQueue, int]
+    left_out: Sequence[MessageQueue] = ()
 
 
 def reset_at(
@@ -88,7 +93,7 @@ def reset_at(
     checked(answer, process.broker_name)
     told = ResetOffsetBody.decode(answer.body).offset_table if answer.body else {}
     plain = {MessageQueue(topic, queue.broker_name, queue.queue_id): value for queue, value in told.items()}
-    return ResetDone(Way.BY_BROKER, plain)
+    return ResetDone(Way.BY_BROKER, plain, sorted(wanted.keys() - plain.keys()) if plain else ())
 
 
 def _written(cluster: Cluster, group: str, wanted: Mapping[MessageQueue, int]) -> ResetDone:

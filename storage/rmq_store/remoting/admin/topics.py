@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from rmq_store.protocol.bodies.topics import TopicConfig, TopicConfigTable, TopicStatsTable
+from rmq_store.protocol.bodies.topics import TopicConfig, TopicConfigTable
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.wire.admin_headers import (
     CreateTopicRequestHeader,
@@ -13,7 +13,6 @@ from rmq_store.protocol.wire.admin_headers import (
     DeleteTopicRequestHeader,
     GetAllTopicConfigRequestHeader,
     GetTopicConfigRequestHeader,
-    GetTopicStatsInfoRequestHeader,
 )
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.name_server_headers import GetKVConfigRequestHeader, PutKVConfigRequestHeader
@@ -84,12 +83,6 @@ def delete_route(cluster: Cluster, topic: str, cluster_name: str | None = None) 
     for address, answer in answers.items():
         checked(answer, f"name server {address}")
     cluster.refresh_route(topic)
-
-
-def topic_stats(cluster: Cluster, process: BrokerProcess, topic: str) -> TopicStatsTable:
-    """The ends of a topic's queues at one broker, and when each got its last message (202). Raises as `scope.ask`."""
-    header = GetTopicStatsInfoRequestHeader(topic=cluster.wire_topic(topic), bname=process.broker_name)
-    return TopicStatsTable.decode(ask(cluster, process, request(header)).body)
 
 
 def set_order_conf(cluster: Cluster, topic: str, counts: Mapping[str, int], *, replaces: bool) -> str:

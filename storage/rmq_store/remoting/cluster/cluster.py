@@ -10,7 +10,13 @@ from typing import Final, Self
 
 from rmq_store.errors import UnknownTopicError
 from rmq_store.protocol.bodies.routes import ClusterInfo, TopicList
-from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError, ResponseCode
+from rmq_store.protocol.errors import (
+    MQBrokerError,
+    RemotingConnectError,
+    RemotingError,
+    ResponseCode,
+    is_lack_of_rights,
+)
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.name_server_headers import GetAllTopicListFromNamesrvRequestHeader
@@ -249,21 +255,36 @@ class Cluster:
         self, commands: Sequence[tuple[str, RemotingCommand]], timeout_ms: int | None = None
     ) -> list[RemotingCommand | RemotingError]:
         """As `call_all`; slaves are asked for masters that do not answer, see `read_broker`."""
-        answers = self.call_all(commands, timeout_ms)
+        return [answer for answer, _ in self.read_all_with_ids(commands, timeout_ms)]
+
+    def read_all_with_ids(
+        self,
+        commands: Sequence[tuple[str, RemotingCommand]],
+        timeout_ms: int | None = None,
+        *,
+        broker_ids: Mapping[str, int] = MappingProxyType({}),
+    ) -> list[tuple[RemotingCommand | RemotingError, int]]:
+        """As `read_all`, each answer with the id of the process that gave it; an error has that of the first one that
+        was asked. `broker_ids` names the processes to ask first.
+        """
+        ids = [broker_ids.get(name, MASTER_ID) for name, _ in commands]
+        answers = self.call_all(commands, timeout_ms, broker_ids=broker_ids)
         failed = {commands[place][0] for place, answer in enumerate(answers) if isinstance(answer, RemotingError)}
-        slaves = {name: self._slave_ids(name) for name in sorted(failed)}
+        slaves = {
+            name: [one for one in self._slave_ids(name) if one != broker_ids.get(name)] for name in sorted(failed)
+        }
         for step in range(max(map(len, slaves.values()), default=0)):
-            broker_ids = {name: ids[step] for name, ids in slaves.items() if step < len(ids)}
+            others = {name: of_broker[step] for name, of_broker in slaves.items() if step < len(of_broker)}
             again = [
                 place
                 for place, answer in enumerate(answers)
-                if isinstance(answer, RemotingError) and commands[place][0] in broker_ids
+                if isinstance(answer, RemotingError) and commands[place][0] in others
             ]
-            found = self.call_all([commands[place] for place in again], timeout_ms, broker_ids=broker_ids)
+            found = self.call_all([commands[place] for place in again], timeout_ms, broker_ids=others)
             for place, answer in zip(again, found, strict=True):
                 if not isinstance(answer, RemotingError):
-                    answers[place] = answer
-        return answers
+                    answers[place], ids[place] = answer, others[commands[place][0]]
+        return list(zip(answers, ids, strict=True))
 
     def _slave_ids(self, broker_name: str) -> list[int]:
         broker = self.routes.broker(broker_name)
@@ -321,10 +342,9 @@ def broker_error(answer: RemotingCommand, broker_name: str) -> MQBrokerError:
 
 
 def lacks_rights(answer: RemotingCommand | MQBrokerError) -> bool:
-    """Whether a broker refuses a request for want of rights: 16 from 5.x, 1 with an AclException from 4.9."""
+    """Whether a broker refuses a request for want of rights."""
     code = answer.response_code if isinstance(answer, MQBrokerError) else answer.code
-    of_old = code == ResponseCode.SYSTEM_ERROR and "AclException" in (answer.remark or "")
-    return code == ResponseCode.NO_PERMISSION or of_old
+    return is_lack_of_rights(code, answer.remark or "")
 
 
 def _address_of(broker: BrokerAddresses | None, broker_id: int) -> str | None:

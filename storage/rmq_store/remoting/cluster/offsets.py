@@ -48,34 +48,41 @@ class ConsumerOffset(NamedTuple):
     may_be_none: bool = False
 
 
-def queue_ranges(
-    cluster: Cluster, queues: Collection[MessageQueue], *, of_masters: bool = False
-) -> dict[MessageQueue, QueueRange]:
-    """The ranges of queues, by two requests each (30, 31), all at once; (0, 0) for a queue that its broker does not
-    have. For callers without the rights that `topic_stats` needs. A slave's ranges may end early; with `of_masters` no
-    slave is asked.
+def queue_ranges(cluster: Cluster, queues: Collection[MessageQueue]) -> dict[MessageQueue, QueueRange]:
+    """The ranges of queues, by two requests each (31, 30), all at once; (0, 0) for a queue that its broker does not
+    have. For single queues, also those that nobody may read or write any more: those of a topic come by fewer requests
+    (`topics.ends_at_brokers`). A slave's ranges may end early.
 
     Raises:
         MQBrokerError: a broker refuses. RemotingError: neither master nor slave answers.
     """
     asked = list(queues)
+    commands = end_requests(cluster, asked)
+    answers = cluster.read_all(commands)
+    pairs = zip(answers[::2], answers[1::2], strict=True)
+    return {queue: range_of(*pair, queue.broker_name) for queue, pair in zip(asked, pairs, strict=True)}
+
+
+def end_requests(cluster: Cluster, queues: Collection[MessageQueue]) -> list[tuple[str, RemotingCommand]]:
+    """The two requests for the range of each queue, for `range_of`: (broker name, 31), (broker name, 30)."""
     commands = []
-    for queue in asked:
+    for queue in queues:
         topic, queue_id = cluster.wire_topic(queue.topic), queue.queue_id
         least = GetMinOffsetRequestHeader(topic=topic, queue_id=queue_id, bname=queue.broker_name)
         # The beginning first: retention moves it up, and a range must not begin behind its end.
         commands.append((queue.broker_name, request(least)))
         most = GetMaxOffsetRequestHeader(topic=topic, queue_id=queue_id, bname=queue.broker_name)
         commands.append((queue.broker_name, request(most)))
-    answers = cluster.call_all(commands) if of_masters else cluster.read_all(commands)
-    ranges = {}
-    for place, queue in enumerate(asked):
-        first = checked(answers[2 * place], queue.broker_name)
-        behind = checked(answers[2 * place + 1], queue.broker_name)
-        start = max(GetMinOffsetResponseHeader.from_ext(first.ext_fields).offset, 0)
-        end = GetMaxOffsetResponseHeader.from_ext(behind.ext_fields).offset
-        ranges[queue] = QueueRange(start, max(end, start))
-    return ranges
+    return commands
+
+
+def range_of(
+    least: RemotingCommand | RemotingError, most: RemotingCommand | RemotingError, broker_name: str
+) -> QueueRange:
+    """The range of a queue by the answers to `end_requests`. Raises as `queue_ranges`."""
+    first, behind = checked(least, broker_name), checked(most, broker_name)
+    start = max(GetMinOffsetResponseHeader.from_ext(first.ext_fields).offset, 0)
+    return QueueRange(start, max(GetMaxOffsetResponseHeader.from_ext(behind.ext_fields).offset, start))
 
 
 def search_offset(cluster: Cluster, queue: MessageQueue, timestamp_ms: int) -> int:

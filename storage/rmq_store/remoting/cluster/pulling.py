@@ -50,6 +50,8 @@ ANSWER_BYTES: Final = 256 << 10
 YIELD_BYTES: Final = 1 << 20
 MESSAGES_PER_PULL: Final = 32
 MESSAGES_PER_PULL_MAX: Final = 1024
+LOOKS_AT_MAX: Final = 1 << 15
+"""So many messages a filtered pull may look at: a broker compares 20 bytes of each, and reserves 24 for an answer."""
 # A filtered pull looks at this many messages or more, until it has found enough.
 _FILTERED_PER_PULL: Final = 256
 _FILTERED_PER_PULL_MAX: Final = 1 << 16
@@ -70,6 +72,7 @@ def read_range(
     wanted: PullFilter = EVERYTHING,
     *,
     lanes: int = LANES,
+    looks_at: int = MESSAGES_PER_PULL_MAX,
     patience_ms: int = PATIENCE_MS,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[bytes]:
@@ -80,6 +83,8 @@ def read_range(
     their way or wait for others, as far as the sizes of answers can be foreseen: without a filter there are up to
     LANES_FACTOR times as many small ones. A message that is larger counts more. A caller that stops early leaves at
     most so many pulls, whose answers are dropped. After `patience_ms` without any progress the last error is raised.
+    A caller that expects few messages among very many lets each filtered pull look at more of them, LOOKS_AT_MAX at
+    most.
 
     Raises:
         OffsetOutOfRangeError: the queue does not have `requested` (any more), as its master says.
@@ -88,7 +93,9 @@ def read_range(
         MQBrokerError: the broker refuses, or is busy for too long. RemotingError: no answer for too long.
         CorruptRecordError: a frame is no sound message.
     """
-    walked = walk_range(cluster, queue, start, end, wanted, lanes=lanes, patience_ms=patience_ms, sleep=sleep)
+    walked = walk_range(
+        cluster, queue, start, end, wanted, lanes=lanes, looks_at=looks_at, patience_ms=patience_ms, sleep=sleep
+    )
     return (frames.data for frames in walked)
 
 
@@ -100,11 +107,12 @@ def walk_range(
     wanted: PullFilter = EVERYTHING,
     *,
     lanes: int = LANES,
+    looks_at: int = MESSAGES_PER_PULL_MAX,
     patience_ms: int = PATIENCE_MS,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[WalkedFrames]:
     """As `read_range`, with the places of the frames, for callers that decode them: no frame is looked for twice."""
-    return _RangeReader(cluster, queue, start, end, wanted, max(lanes, 1), patience_ms, sleep).frames()
+    return _RangeReader(cluster, queue, start, end, wanted, max(lanes, 1), patience_ms, sleep, looks_at).frames()
 
 
 class _Lane:
@@ -143,6 +151,7 @@ class _RangeReader:
         lanes: int,
         patience_ms: int,
         sleep: Callable[[float], None],
+        looks_at: int = MESSAGES_PER_PULL_MAX,
     ) -> None:
         self._cluster = cluster
         self._queue = queue
@@ -163,7 +172,9 @@ class _RangeReader:
         self._answer_bytes = ANSWER_BYTES
         self._largest_bytes = 0
         known = cluster.messages_per_pull.get(queue.broker_name, MESSAGES_PER_PULL)
-        self._per_pull = _FILTERED_PER_PULL if self._is_filtered else known
+        self._looks_at = min(max(looks_at, MESSAGES_PER_PULL_MAX), LOOKS_AT_MAX)
+        is_sparse = self._looks_at > MESSAGES_PER_PULL_MAX
+        self._per_pull = (self._looks_at if is_sparse else _FILTERED_PER_PULL) if self._is_filtered else known
         self._per_pull_max = _FILTERED_PER_PULL_MAX if self._is_filtered else MESSAGES_PER_PULL_MAX
         self._grow_in = 0 if self._is_filtered else _GROW_AFTER
         self._answers = 0
@@ -232,7 +243,9 @@ class _RangeReader:
     def _submit(self, lanes: Sequence[_Lane]) -> None:
         for lane in lanes:
             count = lane.end - lane.next
-            lane.asked = MESSAGES_PER_PULL_MAX if self._is_filtered else min(count, MESSAGES_PER_PULL_MAX)
+            # A broker looks at as many messages as it is asked for, or at 800, and gives 32 of them at most.
+            most = max(min(count, self._looks_at), MESSAGES_PER_PULL_MAX)
+            lane.asked = most if self._is_filtered else min(count, MESSAGES_PER_PULL_MAX)
             lane.attempt = self._attempt
             lane.broker_id = self._source.broker_id
         pulls = [(lane.next, lane.asked) for lane in lanes]

@@ -8,8 +8,9 @@ from typing import Final, NamedTuple
 from rmq_store.errors import UsageError
 from rmq_store.format.text.ids import parse_offset_message_id
 from rmq_store.protocol.bodies.routes import KVTable
-from rmq_store.protocol.errors import ResponseCode
+from rmq_store.protocol.errors import RemotingError, ResponseCode
 from rmq_store.protocol.wire.admin_headers import GetBrokerRuntimeInfoRequestHeader
+from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import QueryMessageRequestHeader, ViewMessageRequestHeader
 from rmq_store.remoting.cluster.cluster import Cluster, checked
@@ -142,3 +143,39 @@ def _frame_count(frames: bytes) -> int:
     from rmq_store.format.frames.frame_walk import frames_of_answer
 
     return len(frames_of_answer(frames)[0])
+
+
+class LogFigure(NamedTuple):
+    """Where a broker's commit log begins and ends, in bytes, by the process that told it.
+
+    `dispatch_behind_bytes`: so much of the log is not in the queues yet.
+    """
+
+    min_offset: int
+    max_offset: int
+    dispatch_behind_bytes: int
+    broker_id: int
+    address: str
+
+
+def log_figures(cluster: Cluster, broker_names: Sequence[str]) -> list[LogFigure | RemotingError | None]:
+    """The figure of each broker, all asked at once (28); a slave's while the master does not answer. RemotingError:
+    nobody answers. None: the broker refuses, or tells no such figure.
+    """
+    commands = [(name, request(GetBrokerRuntimeInfoRequestHeader())) for name in broker_names]
+    return [
+        answer if isinstance(answer, RemotingError) else _figure_of(answer, broker_id)
+        for answer, broker_id in cluster.read_all_with_ids(commands)
+    ]
+
+
+def _figure_of(answer: RemotingCommand, broker_id: int) -> LogFigure | None:
+    if answer.code != ResponseCode.SUCCESS:
+        return None
+    texts = KVTable.decode(answer.body).table
+    first, end, behind = (
+        texts.get(name, "") for name in ("commitLogMinOffset", "commitLogMaxOffset", "dispatchBehindBytes")
+    )
+    if not (first.isdecimal() and end.isdecimal()):
+        return None
+    return LogFigure(int(first), int(end), int(behind) if behind.isdecimal() else 0, broker_id, answer.came_from)

@@ -9,7 +9,7 @@ topicRouteData2TopicSubscribeInfo), RouteInfoManager.java (pickupTopicRouteData)
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
@@ -156,6 +156,18 @@ class RouteTable:
             _log.warning("topic %s: the known route stays in use: %s", topic, error)
             self._topics[topic] = entry._replace(ask_at_ms=self._timer() + AGAIN_AFTER_MS)
             return entry.route
+
+    def routes(self, topics: Iterable[str], asks_at_most: int) -> dict[str, TopicRoute | None]:
+        """The routes of topics as `route`, of which so many are asked for now; others that are due stay as they are
+        known. A route that is not known at all is asked for. Raises as `route`.
+        """
+        found: dict[str, TopicRoute | None] = {}
+        for topic in topics:
+            entry = self._topics.get(topic)
+            is_due = entry is None or self._timer() >= entry.ask_at_ms
+            found[topic] = self.route(topic) if entry is None or (is_due and asks_at_most > 0) else entry.route
+            asks_at_most -= is_due
+        return found
 
     def refresh(self, topic: str) -> TopicRoute | None:
         """The route as a name server knows it now. Raises as `route`."""

@@ -6,7 +6,8 @@
         assert cluster.total_calls[RequestCode.GET_TOPIC_STATS_INFO] == 100
 
 Tests use it for bounds (calls, connections, bytes), and for faults that no real broker has on demand. Its answers
-follow 5.5.0; tests/cluster/test_facts.py compares the answers of real brokers.
+follow 5.5.0, those of a broker with `version` V4_9_7 where the two differ 4.9.7; tests/cluster/test_facts.py compares
+the answers of real brokers.
 """
 
 from __future__ import annotations
@@ -67,6 +68,11 @@ class SimulatedCluster(CountingServer):
         for broker in self.brokers.values():
             broker.queues.create(topic, queue_count, message_count, first)
 
+    def set_counts(self, topic: str, read: int, write: int) -> None:
+        """Change readQueueNums and writeQueueNums of a topic on every broker."""
+        for broker in self.brokers.values():
+            broker.queues.set_counts(topic, read, write)
+
     def forget_calls(self) -> None:
         """Count from zero."""
         for one in self._all():
@@ -98,11 +104,11 @@ class SimulatedCluster(CountingServer):
         holders = [broker for broker in self.brokers.values() if topic in broker.queues.topics]
         if not holders:
             return TOPIC_NOT_EXIST, {}, b""
-        counts = [(broker.name, len(broker.queues.topics[topic])) for broker in holders]
+        counts = [(broker.name, *broker.queues.counts(topic)) for broker in holders]
         route = TopicRouteData(
             queue_datas=tuple(
-                QueueData(broker_name=name, read_queue_nums=count, write_queue_nums=count, perm=6)
-                for name, count in counts
+                QueueData(broker_name=name, read_queue_nums=read, write_queue_nums=write, perm=6)
+                for name, read, write in counts
             ),
             broker_datas=tuple(self._data_of(broker) for broker in holders),
         )

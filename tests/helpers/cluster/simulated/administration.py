@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from helpers.cluster.simulated import SimulatedCluster
 from helpers.cluster.simulated.broker import SimulatedBroker
-from helpers.cluster.simulated.server import SUCCESS, Reply
+from helpers.cluster.simulated.server import SUCCESS, V4_9_7, Reply
 from rmq_store.protocol.bodies.groups import (
     ConsumeStats,
     GroupList,
@@ -82,15 +82,15 @@ class Administration:
             topic_name=fields["topic"], read_queue_nums=int(fields["readQueueNums"]),
             write_queue_nums=int(fields["writeQueueNums"]), perm=int(fields["perm"]),
         )  # fmt: skip
-        self.broker.queues.create(fields["topic"], int(fields["readQueueNums"]))
+        self.broker.queues.set_counts(fields["topic"], int(fields["readQueueNums"]), int(fields["writeQueueNums"]))
         return self._note(request)
 
     def _topic_config(self, request: RemotingCommand) -> Reply:
         topic = request.ext_fields["topic"]
-        queues = self.broker.queues.topics.get(topic)
-        if queues is None:
+        if topic not in self.broker.queues.topics:
             return 17, {}, b""
-        default = TopicConfig(topic_name=topic, read_queue_nums=len(queues), write_queue_nums=len(queues))
+        read, write = self.broker.queues.counts(topic)
+        default = TopicConfig(topic_name=topic, read_queue_nums=read, write_queue_nums=write)
         return SUCCESS, {}, self.topics.get(topic, default).encode()
 
     def _delete_topic(self, request: RemotingCommand) -> Reply:
@@ -129,7 +129,10 @@ class Administration:
     def _reset(self, request: RemotingCommand) -> Reply:
         fields = request.ext_fields
         table = {}
-        for queue_id, queue in self.broker.queues.topics[fields["topic"]].items():
+        # A broker of 4.x resets the queues that may be written; one of 5.x those that may be read.
+        read, write = self.broker.queues.counts(fields["topic"])
+        for queue_id in range(write if self.broker.version == V4_9_7 else read):
+            queue = self.broker.queues.topics[fields["topic"]][queue_id]
             time_ms = int(fields["timestamp"])
             offset = queue.end if time_ms < 0 else queue.search(time_ms)
             self.commit(fields["group"], fields["topic"], queue_id, offset)

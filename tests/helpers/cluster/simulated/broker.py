@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from helpers.cluster.simulated.queues import PULL_MESSAGES, SentMessage, SimulatedQueue, SimulatedQueues, inner_messages
-from helpers.cluster.simulated.server import SUCCESS, TOPIC_NOT_EXIST, CountingServer, Reply
+from helpers.cluster.simulated.server import SUCCESS, TOPIC_NOT_EXIST, V4_9_7, CountingServer, Reply
 from helpers.cluster.stub_server import StubLoop
 from rmq_store.protocol.bodies.clients import HeartbeatData, LockBatchRequestBody, LockBatchResponseBody
 from rmq_store.protocol.bodies.groups import (
@@ -17,6 +17,7 @@ from rmq_store.protocol.bodies.groups import (
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
 )
+from rmq_store.protocol.bodies.routes import KVTable
 from rmq_store.protocol.bodies.topics import TopicConfig, TopicOffset, TopicStatsTable
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
@@ -48,6 +49,7 @@ class SimulatedBroker(CountingServer):
             RequestCode.SEND_MESSAGE_V2: self._send,
             RequestCode.SEND_BATCH_MESSAGE: self._send_batch,
             RequestCode.GET_TOPIC_STATS_INFO: self._topic_stats,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime_info,
             RequestCode.GET_TOPIC_CONFIG: self._topic_config,
             RequestCode.GET_MAX_OFFSET: lambda request: self._end(request, lambda queue: queue.end),
             RequestCode.GET_MIN_OFFSET: lambda request: self._end(request, lambda queue: queue.first),
@@ -85,7 +87,7 @@ class SimulatedBroker(CountingServer):
         if fields["topic"] not in self.queues.topics:
             return TOPIC_NOT_EXIST, {}, b""
         queue = self._queue(fields)
-        if queue is None:
+        if queue is None or queue.queue_id >= self.queues.counts(queue.topic)[0]:
             return INVALID_PARAMETER, {}, b""
         offset = int(fields["queueOffset"])
         code, records, behind = SUCCESS, [], queue.end
@@ -143,23 +145,28 @@ class SimulatedBroker(CountingServer):
         topic = request.ext_fields["topic"]
         if topic not in self.queues.topics:
             return TOPIC_NOT_EXIST, {}, b""
+        read, write = self.queues.counts(topic)
         table = {
             MessageQueue(topic, self.name, queue_id): TopicOffset(
                 min_offset=queue.first, max_offset=queue.end,
                 last_update_timestamp=queue.store_ms_at(queue.end - 1) if queue.end > queue.first else 0,
             )
             for queue_id, queue in self.queues.topics[topic].items()
+            if queue_id < (write if self.version == V4_9_7 else max(read, write))
         }  # fmt: skip
         return SUCCESS, {}, TopicStatsTable(offset_table=table).encode()
 
+    def _runtime_info(self, _: RemotingCommand) -> Reply:
+        stored = sum(queue.end for queues in self.queues.topics.values() for queue in queues.values())
+        figures = {"commitLogMinOffset": "0", "commitLogMaxOffset": str(stored * 4096), "dispatchBehindBytes": "0"}
+        return SUCCESS, {}, KVTable(table=figures).encode()
+
     def _topic_config(self, request: RemotingCommand) -> Reply:
-        queues = self.queues.topics.get(request.ext_fields["topic"])
-        if queues is None:
+        topic = request.ext_fields["topic"]
+        if topic not in self.queues.topics:
             return TOPIC_NOT_EXIST, {}, b""
-        count = len(queues)
-        config = TopicConfig(
-            topic_name=request.ext_fields["topic"], read_queue_nums=count, write_queue_nums=count, attributes={}
-        )
+        read, write = self.queues.counts(topic)
+        config = TopicConfig(topic_name=topic, read_queue_nums=read, write_queue_nums=write, attributes={})
         return SUCCESS, {}, config.encode()
 
     def _end(self, request: RemotingCommand, offset: Callable[[SimulatedQueue], int]) -> Reply:
@@ -195,11 +202,13 @@ class SimulatedBroker(CountingServer):
             )
             for topic in sorted({topic for name, topic, _ in self.offsets if name == group})
             for queue_id, queue in self.queues.topics.get(topic, {}).items()
+            if queue_id < self.queues.counts(topic)[0]
         }
         return SUCCESS, {}, ConsumeStats(offset_table=table).encode()
 
     def _create_topic(self, request: RemotingCommand) -> Reply:
-        self.queues.create(request.ext_fields["topic"], int(request.ext_fields["readQueueNums"]))
+        fields = request.ext_fields
+        self.queues.set_counts(fields["topic"], int(fields["readQueueNums"]), int(fields["writeQueueNums"]))
         return SUCCESS, {}, b""
 
     def _lock(self, request: RemotingCommand) -> Reply:

@@ -112,6 +112,8 @@ class SimulatedQueues:
     def __init__(self, port: int) -> None:
         self.port = port
         self.topics: dict[str, dict[int, SimulatedQueue]] = {}
+        # (readQueueNums, writeQueueNums) of topics whose queues are not all open.
+        self._counts: dict[str, tuple[int, int]] = {}
         self._log_offsets = itertools.count(1 << 40, 4096)
 
     def create(self, topic: str, queue_count: int, message_count: int = 0, first: int = 0) -> None:
@@ -121,6 +123,16 @@ class SimulatedQueues:
             queues.setdefault(
                 queue_id, SimulatedQueue(topic, queue_id, self.port, self._log_offsets, first, message_count)
             )
+
+    def set_counts(self, topic: str, read: int, write: int) -> None:
+        """As `mqadmin updateTopic -r READ -w WRITE`: queues that are there stay."""
+        self.create(topic, max(read, write))
+        self._counts[topic] = read, write
+
+    def counts(self, topic: str) -> tuple[int, int]:
+        """(readQueueNums, writeQueueNums)."""
+        count = len(self.topics[topic])
+        return self._counts.get(topic, (count, count))
 
     def get(self, topic: str, queue_id: int) -> SimulatedQueue | None:
         """A queue; None if it is not there."""

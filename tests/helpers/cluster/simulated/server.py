@@ -13,19 +13,24 @@ from rmq_store.protocol.wire.frames import encode_command
 SUCCESS: Final = 0
 NOT_SUPPORTED: Final = 3
 TOPIC_NOT_EXIST: Final = 17
+V4_9_7: Final = 407
+"""MQVersion of a broker that lists in 202 only queues that may be written, and resets (222) only those."""
 
 Reply = tuple[int, dict[str, str], bytes]
 Answerer = Callable[[RemotingCommand], Reply]
 
 
 class CountingServer:
-    """A server that counts requests and bytes, and refuses as told. `remarks`: of the answers, by request code."""
+    """A server that counts requests and bytes, and refuses as told. `remarks`: of the answers, by request code.
+    `version` of its answers: V4_9_7, or None for 5.5.0.
+    """
 
     def __init__(self, loop: StubLoop) -> None:
         self.calls: Counter[int] = Counter()
         self.received_bytes = 0
         self.sent_bytes = 0
         self.remarks: dict[int, str] = {}
+        self.version: int | None = None
         self._refusals: dict[int, tuple[int, int | None]] = {}
         self._answerers: dict[int, Answerer] = {}
         self.server = StubServer(self._answer, loop=loop)
@@ -47,6 +52,8 @@ class CountingServer:
         self.received_bytes += len(encode_command(request))
         code, fields, body = self._reply(request)
         response = response_to(request, code, self.remarks.get(request.code), fields, body)
+        if self.version is not None:
+            response.version = self.version
         answer = b"" if request.is_oneway else encode_command(response)
         self.sent_bytes += len(answer)
         return answer

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from helpers.cluster.simulated import SimulatedBroker, SimulatedCluster
+from helpers.cluster.simulated.queues import START_MS
 from rmq_store.client.cluster_sink.queue_reading import QueueReading
 from rmq_store.client.cluster_sink.record_topic import RECORD_TOPIC, RecordTopic
 from rmq_store.client.cluster_sink.records import Record, WritePart
@@ -163,3 +164,23 @@ def test_the_first_search_of_a_write_reads_few_of_the_records_of_others() -> Non
         # 32 messages in each would make 1,250. Sixteen are under way at a time.
         assert brokers.total_calls[RequestCode.PULL_MESSAGE] < 150
         assert brokers.bytes_of_answers < 100_000
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_task_without_an_earlier_record_looks_through_very_many_in_few_pulls(is_there: bool) -> None:
+    """None of them is too old to count, wherever it is: here it is the first of 100,000."""
+    with SimulatedCluster(2) as brokers:
+        brokers.create_topic(RECORD_TOPIC, queue_count=1)
+        with Cluster(ClusterSettings.of_text(brokers.name_server)) as cluster:
+            if is_there:
+                RecordTopic(cluster, QueueReading(cluster, 300), group="pg").add(record(5, "a"))
+            for broker in brokers.brokers.values():
+                queue = broker.queues.topics[RECORD_TOPIC][0]
+                queue.sent += [b"of another task"] * 100_000
+                queue.store_times_ms += [START_MS] * 100_000
+            brokers.forget_calls()
+            found = RecordTopic(cluster, QueueReading(cluster, 300), group="pg").find(PART)
+        assert found == ({ORDERS: 5} if is_there else {})
+        # 1,024 records in each would make 200.
+        assert brokers.total_calls[RequestCode.PULL_MESSAGE] < 30
+        assert brokers.bytes_of_answers < 20_000

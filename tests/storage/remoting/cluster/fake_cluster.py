@@ -27,6 +27,8 @@ from rmq_store.remoting.transport.calls import Call, Request
 from rmq_store.remoting.transport.settings import ClusterSettings
 
 HOST = Host.parse("10.0.0.1:10911")
+LISTS_READABLE = 473
+"""MQVersion.V5_3_0: older brokers list in 202 only queues that may be written."""
 NAME_SERVER = "ns:9876"
 
 Answer = Callable[[RemotingCommand], RemotingCommand] | Exception
@@ -94,6 +96,8 @@ class FakeBroker:
     sent: list[RemotingCommand] = field(default_factory=list)
     sent_back: list[dict[str, str]] = field(default_factory=list)
     send_code: int = 0
+    # What 28 tells beside the end of the log, which grows with every message; None: it is not answered.
+    figures: dict[str, str] | None = field(default_factory=dict)
     popped: int = 0
     acked: list[tuple[str, int, int]] = field(default_factory=list)
 
@@ -284,6 +288,10 @@ def _answer(process: FakeProcess, command: RemotingCommand) -> RemotingCommand:
         return response_to(command, 0, ext_fields={"offset": str(-1 if queue is None and code == 31 else offset)})
     if code == 202:
         return _topic_stats(process, command)
+    if code == 28 and broker.figures is not None:
+        end = 1000 * sum(len(queue.frames) for queue in broker.queues.values())
+        table = {"commitLogMinOffset": "0", "commitLogMaxOffset": str(end), "dispatchBehindBytes": "0"}
+        return response_to(command, 0, body=json.dumps({"table": table | broker.figures}).encode())
     if code == 29:
         queue = broker.queues[ext["topic"], int(ext["queueId"])]
         later = [at for at in sorted(queue.frames) if 1_700_000_000_000 + at >= int(ext["timestamp"])]
@@ -432,7 +440,8 @@ def _topic_stats(process: FakeProcess, command: RemotingCommand) -> RemotingComm
     if config is None:
         return response_to(command, 17, f"topic[{topic}] not exist")
     rows = []
-    for queue_id in range(int(str(config.get("write", config["queues"])))):
+    counts = [int(str(config.get(kind, config["queues"]))) for kind in ("write", "read")]
+    for queue_id in range(max(counts) if process.version >= LISTS_READABLE else counts[0]):
         queue = process.broker.queues.get((topic, queue_id), FakeQueue())
         name = f'{{"brokerName":"{process.broker.name}","queueId":{queue_id},"topic":"{topic}"}}'
         end = _end(process, queue)

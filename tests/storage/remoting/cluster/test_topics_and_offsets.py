@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from rmq_store.errors import TopicKindError, UnknownTopicError
-from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError
+from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
@@ -26,9 +26,9 @@ from rmq_store.remoting.cluster.offsets import (
     update_consumer_offset,
     update_consumer_offsets,
 )
-from rmq_store.remoting.cluster.topics import topic_stats
+from rmq_store.remoting.cluster.topics import at_brokers, ends_at_brokers, topic_stats
 
-from .fake_cluster import FakeBroker, FakeNet, frame
+from .fake_cluster import LISTS_READABLE, FakeBroker, FakeNet, frame
 
 A0, A1 = MessageQueue("Orders", "broker-a", 0), MessageQueue("Orders", "broker-a", 1)
 B0 = MessageQueue("Orders", "broker-b", 0)
@@ -72,10 +72,39 @@ def test_a_broker_that_refuses_it_is_asked_for_each_queue(net: FakeNet, refusal:
         topic_stats(cluster, "Orders")
 
 
-def test_queues_that_can_only_be_read_are_there_too(net: FakeNet) -> None:
+@pytest.mark.parametrize(("version", "codes"), [(407, [202, 202, 31, 30]), (LISTS_READABLE, [202, 202])])
+def test_queues_that_can_only_be_read_are_there_too(net: FakeNet, version: int, codes: list[int]) -> None:
+    """Brokers before 5.3 leave them out of 202."""
     cluster = two_brokers(net)
     net.brokers["broker-a"].topics["Orders"] |= {"read": 2, "write": 1}
+    net.brokers["broker-a"].processes[0].version = version
     assert topic_stats(cluster, "Orders") == RANGES
+    assert net.codes() == codes
+
+
+def test_queues_that_can_only_be_written_are_told_and_are_none_to_read(net: FakeNet) -> None:
+    cluster = two_brokers(net)
+    net.brokers["broker-a"].topics["Orders"] |= {"read": 1, "write": 2}
+    assert topic_stats(cluster, "Orders") == {A0: RANGES[A0], B0: RANGES[B0]}
+    told = ends_at_brokers(cluster, at_brokers([cluster.known_route("Orders")]))
+    assert [ends.ranges for ends in told] == [{A0: RANGES[A0], A1: RANGES[A1]}, {B0: RANGES[B0]}]
+    assert all(ends.of_master and ends.error is None for ends in told)
+
+
+def test_who_has_told_the_ends_is_known_also_of_the_queues_that_are_asked_for_one_by_one(net: FakeNet) -> None:
+    cluster = two_brokers(net)
+    broker = net.brokers["broker-a"]
+    broker.topics["Orders"] |= {"read": 2, "write": 1}
+    for process in broker.processes.values():
+        process.version = 407
+    broker.processes[0].silent = True
+    (told, other) = ends_at_brokers(cluster, at_brokers([cluster.known_route("Orders")]))
+    assert told.ranges == {A0: RANGES[A0], A1: RANGES[A1]} and not told.of_master and other.of_master
+    assert net.codes() == [202, 202, 202, 31, 30], "the silent master is waited for once"
+    (told, _) = ends_at_brokers(cluster, at_brokers([cluster.known_route("Orders")]), of_masters=True)
+    assert isinstance(told.error, RemotingError) and not told.limits
+    with pytest.raises(RemotingError, match="broker-a"):
+        told.required()
 
 
 def test_a_slave_tells_the_ranges_while_its_master_does_not_answer(net: FakeNet) -> None:
