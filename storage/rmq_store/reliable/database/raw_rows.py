@@ -35,7 +35,7 @@ def fetch_raw(
 
 
 def fault_of(table: sa.Table, row: sa.Row[Any]) -> str | None:
-    """What is wrong with the types of a row of `table`, for a person; None: nothing. It looks at the columns that the
+    """The first wrong type in a row of `table`, as text for a person; None: there is none. It looks at the columns that the
     row has.
     """
     for name, value in row._mapping.items():

@@ -1,4 +1,4 @@
-"""Which of the sent and due stubs a round looks at, so that its cost does not grow with what waits.
+"""The sent and due stubs that a round looks at, so many that its cost does not grow with the messages that wait.
 
     new     each stub once, soon after it has become due     at most NEW_ROWS_MAX per round, oldest first
     again   those that were looked at before, in turn        at most AGAIN_ROWS_MAX per round. When all had their turn,
@@ -97,8 +97,8 @@ def find_looks(connection: sa.Connection, tables: Tables, rules: SendingRules, n
 
 
 def save_places(connection: sa.Connection, tables: Tables, places: Places) -> None:
-    """Write how far the looks have come, in the caller's transaction. What another relay has written is overwritten:
-    at worst a stub is looked at twice.
+    """Write how far the looks have come, in the caller's transaction. It overwrites the places of another relay: at
+    worst a stub is looked at twice.
     """
     relay = tables.relay
     numbers = _numbers(places)
