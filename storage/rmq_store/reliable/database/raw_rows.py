@@ -35,8 +35,8 @@ def fetch_raw(
 
 
 def fault_of(table: sa.Table, row: sa.Row[Any]) -> str | None:
-    """The first wrong type in a row of `table`, as text for a person; None: there is none. It looks at the columns that the
-    row has.
+    """The first wrong type in a row of `table`, as text for a person; None: there is none. It looks at the columns that
+    the row has.
     """
     for name, value in row._mapping.items():
         column = table.columns.get(name)
