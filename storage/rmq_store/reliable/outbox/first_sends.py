@@ -34,9 +34,12 @@ def count_first_sends(connection: sa.Connection, tables: Tables, rules: SendingR
 
 
 def is_anything_unsent(connection: sa.Connection, tables: Tables, rules: SendingRules, now_ms: int) -> bool:
-    """True if a claim would find something. It saves the write of an empty claim."""
+    """True if a claim would find something. It saves the write of an empty claim. Its order makes SQLite take the index
+    of unsent stubs, and not that of all unconfirmed ones.
+    """
     stub = tables.stub
-    found = sa.select(stub.c.seq).where(is_unsent(tables), may_be_sent(tables, rules, now_ms)).limit(1)
+    found = sa.select(stub.c.seq).where(is_unsent(tables), may_be_sent(tables, rules, now_ms))
+    found = found.order_by(stub.c.seq).limit(1)
     return connection.scalar(found) is not None
 
 

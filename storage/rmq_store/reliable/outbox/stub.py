@@ -150,9 +150,14 @@ def is_open(tables: Tables) -> sa.ColumnElement[bool]:
 
 
 def has_unknown_status(tables: Tables) -> sa.ColumnElement[bool]:
-    """Condition: none of the three. As ranges, so that an index finds what nearly never is there."""
+    """Condition: none of the three."""
+    return sa.or_(*unknown_statuses(tables))
+
+
+def unknown_statuses(tables: Tables) -> tuple[sa.ColumnElement[bool], ...]:
+    """`has_unknown_status` in ranges: an index finds each of them, which nearly never is there."""
     status = tables.stub.c.status
-    return sa.or_(
+    return (
         status.is_(None),
         status < CONFIRMED,
         sa.and_(status > CONFIRMED, status < UNCONFIRMED),
