@@ -455,3 +455,40 @@ def test_help_loads_no_database_package() -> None:
         "assert not {'sqlalchemy', 'redis', 'numpy', 'pyarrow', 'smtplib'} & set(sys.modules)"
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("properties", ["{", "null", '[["DELAY",3]]'])
+def test_a_row_that_cannot_be_read_is_shown_and_retried_as_any_other(
+    engine: sa.Engine, tables: Tables, resend: Resend, properties: str
+) -> None:
+    entry = {"group_name": "", "reason": "illegal", "detail": "its properties ...", "created_ms": NOW_MS}
+    insert_stub(engine, tables, "BAD", "cg", properties=properties, is_manual=True)
+    insert_stub(engine, tables, "ODD", "cg", status="odd")
+    insert_stub(engine, tables, "GOOD", "cg", **sent(3))
+    with engine.begin() as connection:
+        connection.execute(sa.insert(tables.manual), [{**entry, "message_id": "BAD"}])
+    shown = resend("show", "BAD")
+    assert shown.exit_code == 0
+    assert "unreadable its properties" in shown.stdout and "two teas" in shown.stdout and "illegal" in shown.stdout
+    stub = json.loads(resend("show", "BAD", "--json").stdout)["stub"]
+    assert (stub["properties"], len(stub["unreadable"]), stub["body"]) == (None, 1, "two teas")
+    states = [word for state in resend_list.STATES for word in ("--state", state)]
+    listed = [json.loads(line) for line in resend("list", "--json", *states).stdout.splitlines()]
+    found = {each["messageId"]: each["state"] for each in listed}
+    assert found == {"BAD": "manual", "ODD": "unsent", "GOOD": "waiting"}
+    assert "its status is unknown: 'odd'" in next(each["why"] for each in listed if each["messageId"] == "ODD")
+    assert "BAD" in resend("list", "--reason", "illegal").stdout
+    assert resend("clear", "BAD", "--yes").exit_code == 1
+    assert resend("retry", "BAD", "ODD", "--yes").exit_code == 0
+    assert resend("list", "--json").stdout == ""
+    assert resend("void", "BAD", "--yes").exit_code == 0
+
+
+def test_an_entry_whose_stub_somebody_has_deleted_can_be_cleared(
+    engine: sa.Engine, tables: Tables, resend: Resend
+) -> None:
+    entry = {"group_name": "", "reason": "maximum", "detail": "d", "created_ms": NOW_MS}
+    with engine.begin() as connection:
+        connection.execute(sa.insert(tables.manual), [{**entry, "message_id": "GONE"}])
+    assert resend("clear", "GONE", "--yes").exit_code == 0
+    assert resend("list", "--json").stdout == ""

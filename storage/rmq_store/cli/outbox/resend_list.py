@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rmq_store.reliable.desk.stub_status import StubStatus
 
 # As in reliable.manual_list and reliable.stub_status, which need SQLAlchemy; tests compare them.
-REASONS = ("maximum", "ordered", "stuck", "dead_letter", "in_doubt", "no_id")
+REASONS = ("maximum", "ordered", "stuck", "illegal", "dead_letter", "in_doubt", "no_id")
 STATES = ("unsent", "waiting", "due", "manual", "void")
 _PAGE = 500
 
@@ -53,8 +53,9 @@ def list_(
     limit: int,
 ) -> None:
     """Show the manual list, the messages that need a decision: sent as often as is allowed (maximum); out of order if
-    sent again, because later ones of their key were sent (ordered); unknown whether they arrived (stuck); given up by a
-    group (dead_letter); effect may have happened twice (in_doubt); without an id (no_id).
+    sent again, because later ones of their key were sent (ordered); unknown whether they arrived (stuck); unreadable,
+    or refused by brokers (illegal); given up by a group (dead_letter); effect may have happened twice (in_doubt);
+    without an id (no_id).
 
     With --state it shows stubs (messages of the outbox) instead, the oldest first, and why each is not sent: unsent (no
     broker has it), waiting (sent, and not lost as far as is known), due (will be sent again next), manual, void.
@@ -222,6 +223,8 @@ def _report_json(report: MessageReport, body: str) -> dict[str, Any]:
     shown: dict[str, Any] = {"messageId": report.message_id, "stub": None}
     if report.stub is not None:
         shown["stub"] = stub_json(report.stub) | {"properties": report.properties}
+        if report.unreadable:
+            shown["stub"]["unreadable"] = list(report.unreadable)
         if body != "none":
             shown["stub"]["body"] = body_value(report.body, body)
     shown["received"] = [_group_json(group) for group in report.others]
@@ -250,8 +253,9 @@ def _write_report(report: MessageReport, body: str) -> None:
             ("sent", sent),
             ("next", _time(stub.resend_ms)),
             *(("property", f"{name}={value}") for name, value in (report.properties or {}).items()),
+            *(("unreadable", fault) for fault in report.unreadable),
         ]
-        if body != "none":
+        if body != "none" and report.body is not None:
             lines.append(("body", body_line(report.body, body)))
     for name, text in lines:
         click.echo(f"{name:<9} {printable(text) if name != 'body' else text}")

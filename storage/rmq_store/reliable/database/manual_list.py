@@ -3,6 +3,7 @@
     maximum       sent as often as allowed, and not confirmed                  (sender's database)
     ordered       a resend would come after later messages of its key          (sender's database)
     stuck         for a day nobody can tell whether it must be sent again      (sender's database)
+    illegal       its row cannot be read, or brokers refuse such a message     (sender's database)
     dead_letter   the group gave up; the message is in %DLQ%group              (consumer's database)
     in_doubt      an effect outside of the transaction may have happened       (consumer's database)
     no_id         the message has no id; its place is used as the id           (consumer's database)
@@ -23,16 +24,18 @@ import sqlalchemy as sa
 from rmq_store.errors import UsageError
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database.new_rows import insert_new
-from rmq_store.reliable.database.tables import UNCONFIRMED, VOID, Tables
+from rmq_store.reliable.database.raw_rows import fetch_raw, raw_columns, shown
+from rmq_store.reliable.database.tables import CONFIRMED, VOID, Tables
 from rmq_store.reliable.database.transact import read, transact
 
 MAXIMUM: Final = "maximum"
 ORDERED: Final = "ordered"
 DEAD_LETTER: Final = "dead_letter"
 STUCK: Final = "stuck"
+ILLEGAL: Final = "illegal"
 IN_DOUBT: Final = "in_doubt"
 NO_ID: Final = "no_id"
-OF_SENDING: Final = (MAXIMUM, ORDERED, STUCK)
+OF_SENDING: Final = (MAXIMUM, ORDERED, STUCK, ILLEGAL)
 """While such an entry stands, nobody sends the message."""
 REASONS: Final = (*OF_SENDING, DEAD_LETTER, IN_DOUBT, NO_ID)
 
@@ -103,7 +106,7 @@ def list_entries(
 ) -> list[ManualEntry]:
     """At most `limit` entries, oldest first; the next page begins `after` the last one of this page."""
     manual = tables.manual
-    statement = sa.select(manual)
+    statement = sa.select(*raw_columns(manual))
     if after is not None:
         place = sa.tuple_(manual.c.created_ms, *_key(manual))
         statement = statement.where(place > sa.tuple_(sa.literal(after.created_ms), *map(sa.literal, after.key)))
@@ -119,7 +122,7 @@ def list_entries(
 def not_notified(connection: sa.Connection, tables: Tables, *, limit: int) -> list[ManualEntry]:
     """At most `limit` entries about which nobody was notified, oldest first."""
     manual = tables.manual
-    statement = sa.select(manual).where(manual.c.notified_ms.is_(None))
+    statement = sa.select(*raw_columns(manual)).where(manual.c.notified_ms.is_(None))
     return _entries(connection, statement.order_by(manual.c.created_ms, *_key(manual)).limit(limit))
 
 
@@ -129,8 +132,13 @@ def mark_notified(connection: sa.Connection, tables: Tables, entries: Sequence[M
     known_by = sa.tuple_(*_key(manual), manual.c.created_ms)
     for start in range(0, len(entries), _ROWS_PER_STATEMENT):
         told = [(*entry.key, entry.created_ms) for entry in entries[start : start + _ROWS_PER_STATEMENT]]
+        # A time that cannot be read was shown as 0; such an entry is known by its key alone.
+        without_time = [key[:3] for key in told if key[3] == 0]
+        is_told: sa.ColumnElement[bool] = known_by.in_(told)
+        if without_time:
+            is_told = sa.or_(is_told, sa.tuple_(*_key(manual)).in_(without_time))
         connection.execute(
-            sa.update(manual).where(known_by.in_(told), manual.c.notified_ms.is_(None)),
+            sa.update(manual).where(is_told, manual.c.notified_ms.is_(None)),
             {"notified_ms": now_ms},
         )
 
@@ -201,7 +209,7 @@ def _is_over(tables: Tables) -> sa.ColumnElement[bool]:
     manual, inbox, stub = tables.manual, tables.inbox, tables.stub
     is_done = sa.exists().where(inbox.c.group_name == manual.c.group_name, inbox.c.message_id == manual.c.message_id)
     of_stub = stub.c.message_id == manual.c.message_id
-    is_settled = sa.exists().where(of_stub, stub.c.status != UNCONFIRMED)
+    is_settled = sa.exists().where(of_stub, stub.c.status.in_((CONFIRMED, VOID)))
     is_void = sa.exists().where(of_stub, stub.c.status == VOID)
     return sa.or_(
         sa.and_(manual.c.reason == DEAD_LETTER, sa.or_(is_done, is_void)),
@@ -214,10 +222,19 @@ def _key(manual: sa.Table) -> tuple[sa.Column[Any], ...]:
 
 
 def _entries(connection: sa.Connection, statement: sa.Select[Any]) -> list[ManualEntry]:
+    """Entries for people and their notifications: one that somebody has damaged is shown as well as it can be."""
     return [
-        ManualEntry(row.message_id, row.group_name, row.reason, row.detail, row.created_ms, row.notified_ms)
-        for row in connection.execute(statement)
-    ]
+        ManualEntry(
+            _text(row.message_id), _text(row.group_name), _text(row.reason), _text(row.detail),
+            row.created_ms if isinstance(row.created_ms, int) else 0,
+            row.notified_ms if isinstance(row.notified_ms, int) else None,
+        )
+        for row in fetch_raw(connection, statement)
+    ]  # fmt: skip
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else "" if value is None else shown(value)
 
 
 def _row(entry: ManualEntry) -> dict[str, Any]:

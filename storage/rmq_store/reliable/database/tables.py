@@ -7,7 +7,7 @@
     high_water   per group and queue: the largest offset that was delivered for the first time
     batch        a micro-batch of a streaming query that is written, per group and target
     manual       messages about which a person must decide
-    relay        one row, which makes relays claim one after the other
+    relay        a row that makes relays claim one after the other; and how far their looks at sent messages have come
     schema       the version of these tables
 
 The sender's database has stub, stub_group, relay and the sender's rows of manual. The consumer's database has log,

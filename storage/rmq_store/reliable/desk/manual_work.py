@@ -21,10 +21,10 @@ from typing import Final
 import sqlalchemy as sa
 
 from rmq_store.reliable.database import manual_list
-from rmq_store.reliable.database.manual_list import DEAD_LETTER, IN_DOUBT, NO_ID, OF_SENDING
+from rmq_store.reliable.database.manual_list import DEAD_LETTER, IN_DOUBT, NO_ID, OF_SENDING, REASONS
 from rmq_store.reliable.database.tables import CONFIRMED, UNCONFIRMED, VOID, Tables
 from rmq_store.reliable.database.transact import read, transact
-from rmq_store.reliable.outbox.stub import status_of, void
+from rmq_store.reliable.outbox.stub import is_open, status_of, void
 from rmq_store.reliable.relay.inboxes import Inboxes
 
 
@@ -105,15 +105,17 @@ def clear(inboxes: Inboxes, tables: Tables, message_id: str) -> Outcome:
     """Remove a message from the manual list, entries in doubt included; durable on return."""
     outcome = plan(inboxes, tables, [message_id], "clear")[message_id]
     if outcome is Outcome.CHANGED:
+        is_there = read(inboxes.stubs, partial(status_of, tables=tables, message_ids=[message_id]))
+        reasons = _OF_CONSUMING if is_there else REASONS
         for engine in inboxes.engines():
-            transact(engine, partial(_remove, tables=tables, message_id=message_id, reasons=_OF_CONSUMING))
+            transact(engine, partial(_remove, tables=tables, message_id=message_id, reasons=reasons))
     return outcome
 
 
 def _changeable(status: str | None) -> Outcome:
     if status is None:
         return Outcome.NO_STUB
-    return {UNCONFIRMED: Outcome.CHANGED, CONFIRMED: Outcome.CONFIRMED, VOID: Outcome.VOID}[status]
+    return {CONFIRMED: Outcome.CONFIRMED, VOID: Outcome.VOID}.get(status, Outcome.CHANGED)
 
 
 def _clearable(inboxes: Inboxes, tables: Tables, message_id: str, statuses: dict[str, str]) -> Outcome:
@@ -123,7 +125,11 @@ def _clearable(inboxes: Inboxes, tables: Tables, message_id: str, statuses: dict
         reasons |= {entry.reason for entry in entries}
     if reasons & set(_OF_CONSUMING):
         return Outcome.CHANGED
-    return Outcome.STILL_OPEN if reasons and statuses.get(message_id) == UNCONFIRMED else Outcome.NOT_LISTED
+    if not reasons:
+        return Outcome.NOT_LISTED
+    if message_id not in statuses:  # nothing can be lost with an entry whose stub somebody has deleted
+        return Outcome.CHANGED
+    return Outcome.NOT_LISTED if statuses[message_id] in (CONFIRMED, VOID) else Outcome.STILL_OPEN
 
 
 def _retry_stub(connection: sa.Connection, *, tables: Tables, message_id: str, now_ms: int, oldest_ms: int) -> Outcome:
@@ -132,10 +138,14 @@ def _retry_stub(connection: sa.Connection, *, tables: Tables, message_id: str, n
     unsent = {"sent_ms": None, "broker_name": None, "sent_queue_id": None, "queue_offset": None, "send_count": 0}
     free = {"claim_token": None, "claim_until_ms": 0, "is_manual": False, "resend_ms": now_ms}
     ours = stub.c.message_id == message_id
+    stub_group = tables.stub_group
+    # What is counted again here: a row that somebody has damaged is sent if the rest of it is right.
+    pending = sa.select(sa.func.count()).where(
+        stub_group.c.message_id == message_id, stub_group.c.confirmed_ms.is_(None)
+    )
+    counted = {"status": UNCONFIRMED, "pending_groups": pending.scalar_subquery()}
     changed = connection.execute(
-        sa.update(stub)
-        .where(ours, stub.c.status == UNCONFIRMED, stub.c.created_ms >= oldest_ms)
-        .values(**unsent, **free)
+        sa.update(stub).where(ours, is_open(tables), stub.c.created_ms >= oldest_ms).values(**unsent, **free, **counted)
     ).rowcount
     if not changed:
         outcome = _changeable(connection.scalar(sa.select(stub.c.status).where(ours).with_for_update()))
@@ -145,9 +155,9 @@ def _retry_stub(connection: sa.Connection, *, tables: Tables, message_id: str, n
 
 
 def _void_stub(connection: sa.Connection, *, tables: Tables, message_id: str) -> Outcome:
-    before = status_of(connection, tables, [message_id]).get(message_id)
-    if before != UNCONFIRMED:
-        return _changeable(before)
+    before = _changeable(status_of(connection, tables, [message_id]).get(message_id))
+    if before is not Outcome.CHANGED:
+        return before
     return Outcome.CHANGED if void(connection, tables, message_id) == VOID else Outcome.CONFIRMED
 
 

@@ -34,16 +34,25 @@ class GroupStatus:
     high_water: int | None
     is_known: bool = True
     """False: the database of its inbox does not answer, and nothing but `confirmed_ms` is true."""
+    is_readable: bool = True
+    """False: its row of the log cannot be read."""
 
 
-def judge(row: sa.Row[Any], groups: Sequence[GroupStatus], older: sa.Row[Any] | None, now_ms: int) -> tuple[str, str]:
-    """The state of a stub and the reason. `older`: the older message of the same sharding key for which it waits."""
+def judge(
+    row: sa.Row[Any], groups: Sequence[GroupStatus], older: sa.Row[Any] | None, now_ms: int, fault: str | None = None
+) -> tuple[str, str]:
+    """The state of a stub and the reason. `older`: the older message of the same sharding key for which it waits.
+    `fault`: why its row cannot be read.
+    """
     if row.status == VOID:
         return VOID, "taken back: it has no effect any more"
     if row.status == CONFIRMED:
         return CONFIRMED, "every group has done it"
     if row.is_manual:
-        return MANUAL, "on the manual list: void it, or retry it"
+        wrong = "" if fault is None else f"; {fault}: correct it first"
+        return MANUAL, f"on the manual list: void it, or retry it{wrong}"
+    if fault is not None:
+        return DUE if row.sent_ms is not None else UNSENT, f"{fault}: the next round puts it on the manual list"
     is_claimed = row.claim_token is not None and is_live(row.claim_until_ms, now_ms, WAIT_MS_MAX)
     if row.sent_ms is None:
         if is_claimed:
@@ -82,7 +91,7 @@ def _decide(stub: SentStub, groups: Sequence[GroupStatus], now_ms: int) -> Actio
             group.done_ms is not None,
             group.high_water,
             group.log,
-            not group.is_known,
+            not (group.is_known and group.is_readable),
         )
         for group in groups
     }
@@ -92,6 +101,8 @@ def _decide(stub: SentStub, groups: Sequence[GroupStatus], now_ms: int) -> Actio
 def _reason(row: sa.Row[Any], group: GroupStatus, now_ms: int, action: Action) -> str:
     if not group.is_known:
         return "the database of its inbox does not answer"
+    if not group.is_readable:
+        return "its row of the log cannot be read"
     if action is Action.CONFIRM:
         return "has done it, the confirmation follows"
     if action is Action.WAIT_DEAD:

@@ -19,9 +19,12 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from rmq_store.late.dataclasses import dataclass
-from rmq_store.reliable.database.tables import UNCONFIRMED, VOID, Tables
+from rmq_store.reliable.database.raw_rows import fault_of, fetch_raw, is_storable, raw_columns, shown
+from rmq_store.reliable.database.tables import CONFIRMED, UNCONFIRMED, VOID, Tables
 from rmq_store.reliable.database.transact import read
 from rmq_store.reliable.desk.stub_reason import DUE, MANUAL, UNSENT, WAITING, GroupStatus, judge
+from rmq_store.reliable.outbox.stub import has_unknown_status
+from rmq_store.reliable.outbox.stub import is_open as is_still_open
 from rmq_store.reliable.relay.group_rows import GroupRows
 from rmq_store.reliable.relay.inboxes import Inboxes
 
@@ -81,12 +84,12 @@ def stubs_named(inboxes: Inboxes, tables: Tables, message_ids: Sequence[str], no
 
 
 def _rows(connection: sa.Connection, asked: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
-    return connection.execute(asked).all()
+    return fetch_raw(connection, asked)
 
 
-def _columns(tables: Tables) -> list[sa.Column[Any]]:
+def _columns(tables: Tables) -> list[sa.ColumnElement[Any]]:
     """The columns of `stub`, without those that may be large."""
-    return [column for column in tables.stub.columns if column.name not in ("body", "properties")]
+    return raw_columns(tables.stub, without=("body", "properties"))
 
 
 def _kinds(tables: Tables, states: Sequence[str]) -> Iterator[sa.ColumnElement[bool]]:
@@ -95,10 +98,11 @@ def _kinds(tables: Tables, states: Sequence[str]) -> Iterator[sa.ColumnElement[b
     is_open = sa.and_(stub.c.status == UNCONFIRMED, sa.not_(stub.c.is_manual))
     if UNSENT in states:
         yield sa.and_(is_open, stub.c.sent_ms.is_(None))
+        yield sa.and_(has_unknown_status(tables), sa.not_(stub.c.is_manual))
     if WAITING in states or DUE in states:
         yield sa.and_(is_open, stub.c.sent_ms.is_not(None))
     if MANUAL in states:
-        yield sa.and_(stub.c.status == UNCONFIRMED, stub.c.is_manual)
+        yield sa.and_(is_still_open(tables), stub.c.is_manual)
     if VOID in states:
         yield stub.c.status == VOID
 
@@ -109,22 +113,41 @@ def _statuses(inboxes: Inboxes, tables: Tables, rows: Sequence[sa.Row[Any]], now
     for row in rows:
         own = tuple(groups.get(row.message_id, ()))
         older = oldest.get((row.topic, row.sharding_key))
-        state, why = judge(row, own, older if older is not None and older.seq < row.seq else None, now_ms)
+        older = older if older is not None and older.seq < row.seq else None
+        state, why = judge(row, own, older, now_ms, _fault_of(tables, row))
         yield StubStatus(
-            row.seq, row.message_id, row.topic, row.sharding_key, state, why, row.created_ms, row.send_count,
-            row.sent_ms, row.resend_ms, row.broker_name, row.sent_queue_id, row.queue_offset, own,
+            row.seq, _text(row.message_id) or f"seq={row.seq}", _text(row.topic) or "", _text(row.sharding_key),
+            state, why, _number(row.created_ms) or 0, _number(row.send_count) or 0, _number(row.sent_ms),
+            _number(row.resend_ms) or 0, _text(row.broker_name), _number(row.sent_queue_id),
+            _number(row.queue_offset), own,
         )  # fmt: skip
 
 
+def _text(value: object) -> str | None:
+    """Text that can be shown, of a column that may hold anything."""
+    return value if value is None or is_storable(value) or value == "" else shown(value)  # type: ignore[return-value]
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _fault_of(tables: Tables, row: sa.Row[Any]) -> str | None:
+    if (fault := fault_of(tables.stub, row)) is None and row.status not in (UNCONFIRMED, CONFIRMED, VOID):
+        return f"its status is unknown: {shown(row.status)}"
+    return fault
+
+
 def _groups(inboxes: Inboxes, tables: Tables, rows: Sequence[sa.Row[Any]]) -> Mapping[str, list[GroupStatus]]:
-    ids = [row.message_id for row in rows]
+    ids = [row.message_id for row in rows if is_storable(row.message_id)]
     stub_group = tables.stub_group
     asked = sa.select(stub_group).where(stub_group.c.message_id.in_(ids))
     asked = asked.order_by(stub_group.c.message_id, stub_group.c.group_name)
     pairs = read(inboxes.stubs, partial(_rows, asked=asked))
     known = GroupRows()
     groups = {pair.group_name for pair in pairs}
-    known.read_all(inboxes, tables, groups, ids, sorted({row.topic for row in rows}), _pass_if_away)
+    topics = sorted({row.topic for row in rows if is_storable(row.topic)})
+    known.read_all(inboxes, tables, groups, ids, topics, _pass_if_away)
     stubs = {row.message_id: row for row in rows}
     found: dict[str, list[GroupStatus]] = {}
     for pair in pairs:
@@ -146,8 +169,8 @@ def group_statuses(engine: sa.Engine, tables: Tables, message_id: str, groups: S
 
 def _status(rows: GroupRows, group: str, message_id: str, confirmed_ms: int | None, mark: int | None) -> GroupStatus:
     key = (group, message_id)
-    is_known = group not in rows.unreachable
-    return GroupStatus(group, confirmed_ms, rows.done.get(key), rows.logs.get(key), mark, is_known)
+    is_known, is_readable = group not in rows.unreachable, key not in rows.unreadable
+    return GroupStatus(group, confirmed_ms, rows.done.get(key), rows.logs.get(key), mark, is_known, is_readable)
 
 
 def _pass_if_away(groups: Sequence[str], error: sa.exc.SQLAlchemyError) -> None:
@@ -160,14 +183,18 @@ def _oldest_of_keys(
 ) -> Mapping[tuple[str, str], sa.Row[Any]]:
     """{(topic, sharding key): the oldest stub of it that no broker has}, of the keys of unsent rows."""
     stub = tables.stub
-    keys = {(row.topic, row.sharding_key) for row in rows if row.sharding_key is not None and row.sent_ms is None}
+    keys = {
+        (row.topic, row.sharding_key)
+        for row in rows
+        if row.sharding_key is not None and row.sent_ms is None and fault_of(stub, row) is None
+    }
     if not keys:
         return {}
     first = (
         sa.select(sa.func.min(stub.c.seq))
         .where(
             sa.tuple_(stub.c.topic, stub.c.sharding_key).in_(sorted(keys)),
-            stub.c.status == UNCONFIRMED,
+            is_still_open(tables),
             stub.c.sent_ms.is_(None),
         )
         .group_by(stub.c.topic, stub.c.sharding_key)

@@ -13,24 +13,33 @@ time further in the future than any wait was written by a clock that had jumped,
 
 A sharding key is claimed from its oldest unsent row on, up to the first one that must wait. A row on the manual list
 waits for people, and so does its key; void and confirmed rows hold up nothing.
+
+A row that cannot be read goes to the manual list by itself (`illegal`), before anything of it is sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+from rmq_store.client import Message, MessageIllegalError
+from rmq_store.errors import UsageError
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.leases import new_token
+from rmq_store.reliable.database.manual_list import ILLEGAL, MAXIMUM, NO_GROUP, ManualEntry
+from rmq_store.reliable.database.message_id import OUTBOX_ID, UNIQUE_KEY, check_message_id
 from rmq_store.reliable.database.new_rows import insert_new
+from rmq_store.reliable.database.raw_rows import fault_of, fetch_raw, is_storable, raw_columns, shown
 from rmq_store.reliable.database.tables import UNCONFIRMED, Tables
 from rmq_store.reliable.outbox.first_sends import find_first_sends, is_unsent, may_be_sent
 from rmq_store.reliable.outbox.sending import Claimed
 from rmq_store.reliable.outbox.sending_rules import SendingRules
-from rmq_store.reliable.outbox.stub import message_of
+from rmq_store.reliable.outbox.stub import has_unknown_status, message_of, unknown_statuses, without_content
 
 CLAIM_BYTES_MAX: Final = 16 << 20
 SUSPECT_COUNT: Final = 2
@@ -42,11 +51,11 @@ _TURN: Final = "claim"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The stubs of one claim. `at_maximum`: ids put on the manual list instead. `is_full`: there may be more."""
+    """The stubs of one claim. `given_up`: those put on the manual list instead. `is_full`: there may be more."""
 
     claimed: Sequence[Claimed]
-    at_maximum: Sequence[str]
-    is_full: bool
+    given_up: Sequence[ManualEntry] = ()
+    is_full: bool = False
 
 
 def claim_first_sends(
@@ -63,20 +72,24 @@ def claim_first_sends(
     take_turn(connection, tables)
     stub = tables.stub
     found, is_all = find_first_sends(connection, tables, rules, now_ms, limit, without_topics)
-    spent, taken = _one_page(found, rules)
+    readable, broken = _readable(found, tables, now_ms)
+    spent, taken = _one_page(readable, rules)
     is_free = sa.and_(is_unsent(tables), may_be_sent(tables, rules, now_ms))
-    at_maximum = _flag(connection, tables, [_given_up(row, now_ms) for row in spent], is_free)
+    entries = {row.seq: _at_maximum(row, now_ms) for row in spent}
+    given_up = list_stubs(connection, tables, broken | entries, is_free)
     until_ms = now_ms + rules.lease_ms
-    claimed = _claim(connection, tables, [row.seq for row in taken], is_free, until_ms, {stub.c.resend_ms: until_ms})
-    claimed = _in_order(connection, tables, taken, claimed, now_ms)
-    return Claim(claimed, at_maximum, not is_all or len(taken) + len(spent) < len(found))
+    seqs = [row.seq for row in taken]
+    claim = _claim(connection, tables, seqs, is_free, now_ms, until_ms, {stub.c.resend_ms: until_ms})
+    claimed = _in_order(connection, tables, taken, claim.claimed, now_ms)
+    is_full = not is_all or len(taken) + len(spent) + len(broken) < len(found)
+    return Claim(claimed, [*given_up, *claim.given_up], is_full)
 
 
 def _in_order(
-    connection: sa.Connection, tables: Tables, taken: Sequence[sa.Row[Any]], claimed: list[Claimed], now_ms: int
-) -> list[Claimed]:
+    connection: sa.Connection, tables: Tables, taken: Sequence[sa.Row[Any]], claimed: Sequence[Claimed], now_ms: int
+) -> Sequence[Claimed]:
     """Those of `claimed` that may be sent. The sender of an older message of a key may have given it back, with a wait,
-    after it was read and before it was claimed. Messages after that one are given back, too.
+    after it was read and before it was claimed; or it cannot be read. Messages after that one are given back, too.
     """
     got = {each.seq for each in claimed}
     if len(got) == len(taken):
@@ -102,23 +115,52 @@ def _in_order(
 
 def claim_resends(
     connection: sa.Connection, tables: Tables, rules: SendingRules, seqs: Sequence[int], now_ms: int
-) -> list[Claimed]:
+) -> Claim:
     """Claim messages that were read before; those that another sender has had meanwhile are left out."""
     take_turn(connection, tables)
-    return _claim(connection, tables, seqs, is_due_again(tables, rules, now_ms), now_ms + rules.lease_ms, {})
+    return _claim(connection, tables, seqs, is_due_again(tables, rules, now_ms), now_ms, now_ms + rules.lease_ms, {})
 
 
 def put_on_manual_list(
     connection: sa.Connection,
     tables: Tables,
     rules: SendingRules,
-    entries: Sequence[manual_list.ManualEntry],
+    entries: Mapping[int, ManualEntry],
     now_ms: int,
-) -> list[str]:
-    """Flag stubs that are due for a resend and still unconfirmed, and put them on the manual list. Returns their ids.
+) -> list[ManualEntry]:
+    """Flag stubs, by their seq, that are due for a resend and still unconfirmed, and put them on the manual list.
+    Returns their entries.
     """
     take_turn(connection, tables)
-    return _flag(connection, tables, entries, is_due_again(tables, rules, now_ms))
+    return list_stubs(connection, tables, entries, is_due_again(tables, rules, now_ms))
+
+
+def list_unknown_statuses(connection: sa.Connection, tables: Tables, now_ms: int, limit: int) -> list[ManualEntry]:
+    """Put at most `limit` stubs whose status is none of the three on the manual list. Returns their entries."""
+    take_turn(connection, tables)
+    stub = tables.stub
+    is_new = sa.and_(has_unknown_status(tables), stub.c.is_manual == sa.false())
+    asked = sa.select(*without_content(stub)).where(is_new).limit(limit)
+    entries = {
+        row.seq: _illegal(tables, row, f"its status is unknown: {shown(row.status)}", now_ms)
+        for row in fetch_raw(connection, asked)
+    }
+    return list_stubs(connection, tables, entries, is_new)
+
+
+def has_any_unknown_status(connection: sa.Connection, tables: Tables) -> bool:
+    """True if `list_unknown_statuses` would find something. It saves a write."""
+    return connection.scalar(_any_unknown_status(tables)) is not None
+
+
+@lru_cache(maxsize=8)
+def _any_unknown_status(tables: Tables) -> sa.Select[tuple[int]]:
+    # Made once: each round asks, and to make it costs more than to ask. Range by range: SQLite scans all for an OR.
+    stub = tables.stub
+    asked = sa.select(stub.c.seq).where(stub.c.is_manual == sa.false()).limit(1)
+    parts = [asked.where(is_in_range).subquery() for is_in_range in unknown_statuses(tables)]
+    found = sa.union_all(*(sa.select(part.c.seq) for part in parts)).subquery("found")
+    return sa.select(found.c.seq).limit(1)
 
 
 def take_turn(connection: sa.Connection, tables: Tables) -> None:
@@ -134,13 +176,20 @@ def take_turn(connection: sa.Connection, tables: Tables) -> None:
 
 def is_due_again(tables: Tables, rules: SendingRules, now_ms: int) -> sa.ColumnElement[bool]:
     """Condition: sent, not confirmed, the resend time is past, and nobody sends the message now."""
+    return is_due_at(tables, now_ms, rules.last_wait_ms(now_ms))
+
+
+def is_due_at(
+    tables: Tables, now_ms: int | sa.BindParameter[int], last_wait_ms: int | sa.BindParameter[int]
+) -> sa.ColumnElement[bool]:
+    """`is_due_again`; a claim that ends after `last_wait_ms` does not count."""
     stub = tables.stub
     return sa.and_(
         stub.c.status == UNCONFIRMED,
         stub.c.is_manual == sa.false(),
         stub.c.sent_ms.is_not(None),
         stub.c.resend_ms <= now_ms,
-        sa.or_(stub.c.claim_until_ms <= now_ms, stub.c.claim_until_ms > rules.last_wait_ms(now_ms)),
+        sa.or_(stub.c.claim_until_ms <= now_ms, stub.c.claim_until_ms > last_wait_ms),
     )
 
 
@@ -155,6 +204,22 @@ def count_again(connection: sa.Connection, tables: Tables, rules: SendingRules, 
     )
     again_ms = now_ms + rules.backoff.first_wait_ms
     return connection.execute(stub.update().where(jumped).values(sent_ms=now_ms, resend_ms=again_ms)).rowcount
+
+
+def _readable(
+    found: Sequence[sa.Row[Any]], tables: Tables, now_ms: int
+) -> tuple[list[sa.Row[Any]], dict[int, ManualEntry]]:
+    """The rows that can be read, but none after one of its key that cannot; and the entries of those that cannot."""
+    readable: list[sa.Row[Any]] = []
+    broken: dict[int, ManualEntry] = {}
+    closed: set[tuple[Any, Any]] = set()
+    for row in found:
+        if (fault := fault_of(tables.stub, row)) is not None:
+            broken[row.seq] = _illegal(tables, row, fault, now_ms)
+            closed.add((row.topic, row.sharding_key))
+        elif row.sharding_key is None or (row.topic, row.sharding_key) not in closed:
+            readable.append(row)
+    return readable, broken
 
 
 def _one_page(found: Sequence[sa.Row[Any]], rules: SendingRules) -> tuple[list[sa.Row[Any]], list[sa.Row[Any]]]:
@@ -184,29 +249,51 @@ def _one_page(found: Sequence[sa.Row[Any]], rules: SendingRules) -> tuple[list[s
     return spent, taken
 
 
-def _given_up(row: sa.Row[Any], now_ms: int) -> manual_list.ManualEntry:
+def _at_maximum(row: sa.Row[Any], now_ms: int) -> ManualEntry:
     detail = f"tried {row.send_count} times, and it is not known that a broker has it"
     if row.sharding_key is not None:
         detail += "; what has the same sharding key waits for it"
-    return manual_list.ManualEntry(row.message_id, manual_list.NO_GROUP, manual_list.MAXIMUM, detail, now_ms)
+    return ManualEntry(row.message_id, NO_GROUP, MAXIMUM, detail, now_ms)
 
 
-def _flag(
+def _illegal(tables: Tables, row: sa.Row[Any], fault: str, now_ms: int) -> ManualEntry:
+    return illegal_entry(tables, row.seq, row.message_id, fault, now_ms)
+
+
+def illegal_entry(tables: Tables, seq: int, message_id: object, fault: str, now_ms: int) -> ManualEntry:
+    """The entry of a stub that cannot be sent as it is. A row whose id no table can hold is listed by its number."""
+    where = f"row seq={seq} of {tables.stub.name}"
+    named = message_id if isinstance(message_id, str) and is_storable(message_id) else f"seq={seq}"
+    return ManualEntry(named, NO_GROUP, ILLEGAL, f"{fault} ({where}: correct it and retry, or void it)", now_ms)
+
+
+def list_stubs(
     connection: sa.Connection,
     tables: Tables,
-    entries: Sequence[manual_list.ManualEntry],
+    entries: Mapping[int, ManualEntry],
     is_free: sa.ColumnElement[bool],
-) -> list[str]:
-    """Flag and list the stubs for which `is_free` holds when their rows are locked; returns their ids."""
+) -> list[ManualEntry]:
+    """Flag and list the stubs, by their seq, for which `is_free` holds when their rows are locked; nobody sends them
+    from then on. Returns their entries.
+    """
     if not entries:
         return []
     stub = tables.stub
-    named = stub.c.message_id.in_([entry.message_id for entry in entries])
-    ids = set(connection.scalars(sa.select(stub.c.message_id).where(named, is_free).with_for_update()))
-    if ids:
-        connection.execute(stub.update().where(stub.c.message_id.in_(sorted(ids))).values(is_manual=True))
-        manual_list.add_all(connection, tables, [entry for entry in entries if entry.message_id in ids])
-    return sorted(ids)
+    seqs = sorted(
+        connection.scalars(sa.select(stub.c.seq).where(stub.c.seq.in_(sorted(entries)), is_free).with_for_update())
+    )
+    if seqs:
+        freed = {"is_manual": True, "claim_token": None, "claim_until_ms": 0}
+        connection.execute(stub.update().where(stub.c.seq.in_(seqs)).values(**freed))
+        manual_list.add_all(connection, tables, [entries[seq] for seq in seqs])
+    return [entries[seq] for seq in seqs]
+
+
+def list_claimed(
+    connection: sa.Connection, tables: Tables, entries: Mapping[int, ManualEntry], tokens: Collection[str]
+) -> list[ManualEntry]:
+    """`list_stubs` for rows that are still claimed by one of the `tokens`."""
+    return list_stubs(connection, tables, entries, tables.stub.c.claim_token.in_(sorted(tokens)))
 
 
 def _claim(
@@ -214,11 +301,12 @@ def _claim(
     tables: Tables,
     seqs: Sequence[int],
     is_free: sa.ColumnElement[bool],
+    now_ms: int,
     until_ms: int,
     also: Mapping[sa.Column[Any], Any],
-) -> list[Claimed]:
+) -> Claim:
     if not seqs:
-        return []
+        return Claim(())
     stub, token = tables.stub, new_token()
     connection.execute(
         stub.update()
@@ -226,8 +314,26 @@ def _claim(
         .values({"claim_token": token, "claim_until_ms": until_ms, "send_count": stub.c.send_count + 1})
         .values({column.name: value for column, value in also.items()})
     )
-    taken = sa.select(stub).where(stub.c.seq.in_(seqs), stub.c.claim_token == token).order_by(stub.c.seq)
-    return [
-        Claimed(row.seq, row.message_id, message_of(row), row.send_count, token, until_ms)
-        for row in connection.execute(taken)
-    ]
+    is_ours = stub.c.claim_token == token
+    taken = sa.select(*raw_columns(stub)).where(stub.c.seq.in_(seqs), is_ours).order_by(stub.c.seq)
+    claimed: list[Claimed] = []
+    illegal: dict[int, ManualEntry] = {}
+    for row in fetch_raw(connection, taken):
+        try:
+            message = _message_of(stub, row)
+        except (MessageIllegalError, UsageError) as error:
+            illegal[row.seq] = _illegal(tables, row, str(error), now_ms)
+        else:
+            claimed.append(Claimed(row.seq, row.message_id, message, row.send_count, token, until_ms))
+    return Claim(claimed, list_stubs(connection, tables, illegal, is_ours))
+
+
+def _message_of(stub: sa.Table, row: sa.Row[Any]) -> Message:
+    """The message of a row, with its id even if its properties have lost it: groups recognise it by that alone."""
+    if (fault := fault_of(stub, row)) is not None:
+        raise MessageIllegalError(fault)
+    message = message_of(row)
+    if message.properties.get(OUTBOX_ID):
+        return message
+    message_id = check_message_id(row.message_id)
+    return replace(message, properties={UNIQUE_KEY: message_id, OUTBOX_ID: message_id, **message.properties})

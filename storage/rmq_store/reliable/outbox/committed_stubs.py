@@ -17,7 +17,7 @@ from rmq_store.reliable.database.tables import UNCONFIRMED, Tables
 from rmq_store.reliable.database.transact import read, transact
 from rmq_store.reliable.outbox.sending import Claimed
 from rmq_store.reliable.outbox.sent_marks import SentMarks
-from rmq_store.reliable.outbox.stub import Stub
+from rmq_store.reliable.outbox.stub import Stub, is_open
 
 _Key = tuple[str, str]
 
@@ -119,7 +119,7 @@ def _oldest_other(
             stub.c.topic == topic,
             stub.c.sharding_key == sharding_key,
             stub.c.sent_ms.is_(None),
-            stub.c.status == UNCONFIRMED,
+            is_open(tables),
         )
         .order_by(stub.c.seq)
         .limit(enough)

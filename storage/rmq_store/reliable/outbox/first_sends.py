@@ -6,14 +6,14 @@ A stub whose sharding key has an older unsent stub that must wait, waits too.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Any
 
 import sqlalchemy as sa
 
+from rmq_store.reliable.database.raw_rows import fault_of, fetch_raw
 from rmq_store.reliable.database.tables import UNCONFIRMED, Tables
 from rmq_store.reliable.outbox.sending_rules import SendingRules
-
-KEYS_PER_STATEMENT: Final = 500
+from rmq_store.reliable.outbox.stub import has_unknown_status, without_content
 
 
 def count_first_sends(connection: sa.Connection, tables: Tables, rules: SendingRules, now_ms: int) -> int:
@@ -34,9 +34,12 @@ def count_first_sends(connection: sa.Connection, tables: Tables, rules: SendingR
 
 
 def is_anything_unsent(connection: sa.Connection, tables: Tables, rules: SendingRules, now_ms: int) -> bool:
-    """True if a claim would find something. It saves the write of an empty claim."""
+    """True if a claim would find something. It saves the write of an empty claim. Its order makes SQLite take the index
+    of unsent stubs, and not that of all unconfirmed ones.
+    """
     stub = tables.stub
-    found = sa.select(stub.c.seq).where(is_unsent(tables), may_be_sent(tables, rules, now_ms)).limit(1)
+    found = sa.select(stub.c.seq).where(is_unsent(tables), may_be_sent(tables, rules, now_ms))
+    found = found.order_by(stub.c.seq).limit(1)
     return connection.scalar(found) is not None
 
 
@@ -63,22 +66,22 @@ def find_first_sends(
     """At most `limit` messages that may be sent for the first time now, oldest first, and whether these are all.
 
     Each page is read before the keys that wait. A sender that has locked a row between two messages of a key has
-    committed the older one before. So if a page has the younger one, the second query sees the older one waiting. There
-    is no join: databases would sort all unsent rows for each page.
+    committed the older one before. So if a page has the younger one, the second query sees the older one waiting. The
+    first page is read without a join: databases would sort all unsent rows for it.
     """
     found: list[sa.Row[Any]] = []
-    closed: set[tuple[str, str]] = set()
-    after = 0
+    after, is_held = 0, False
     while True:
-        page = connection.execute(_page(tables, rules, now_ms, after, without_topics, closed).limit(limit)).all()
+        asked = _page(tables, rules, now_ms, after, without_topics)
+        page = fetch_raw(connection, (_not_held(asked, tables, rules, now_ms) if is_held else asked).limit(limit))
         waiting: dict[tuple[str, str], int] = {}
         if any(row.sharding_key is not None for row in page):
-            first = connection.execute(_first_that_wait(tables, rules, now_ms))
+            first = fetch_raw(connection, _first_that_wait(tables, rules, now_ms))
             waiting = {(row.topic, row.sharding_key): row.seq for row in first}
         for row in page:
             key = (row.topic, row.sharding_key)
-            if waiting.get(key, row.seq) < row.seq:
-                closed.add(key)
+            if waiting.get(key, row.seq) < row.seq and fault_of(tables.stub, row) is None:
+                is_held = True
             else:
                 found.append(row)
         is_all = len(page) < limit
@@ -88,45 +91,40 @@ def find_first_sends(
 
 
 def _page(
-    tables: Tables,
-    rules: SendingRules,
-    now_ms: int,
-    after: int,
-    without_topics: Collection[str],
-    without_keys: Collection[tuple[str, str]],
+    tables: Tables, rules: SendingRules, now_ms: int, after: int, without_topics: Collection[str]
 ) -> sa.Select[Any]:
     stub = tables.stub
     asked = (
-        sa.select(
-            stub.c.seq,
-            stub.c.message_id,
-            stub.c.topic,
-            stub.c.sharding_key,
-            stub.c.send_count,
-            stub.c.claim_token,
-            sa.func.length(stub.c.body).label("body_bytes"),
-        )
+        sa.select(*without_content(stub))
         .where(is_unsent(tables), may_be_sent(tables, rules, now_ms), stub.c.seq > after)
         .order_by(stub.c.seq)
     )
     if without_topics:
         asked = asked.where(stub.c.topic.not_in(sorted(without_topics)))
-    if without_keys:
-        some = sorted(without_keys)[:KEYS_PER_STATEMENT]
-        is_other = sa.tuple_(stub.c.topic, stub.c.sharding_key).not_in(some)
-        asked = asked.where(sa.or_(stub.c.sharding_key.is_(None), is_other))
     return asked
+
+
+def _not_held(asked: sa.Select[Any], tables: Tables, rules: SendingRules, now_ms: int) -> sa.Select[Any]:
+    """`asked` without the messages of keys that wait, which may be many: the database leaves them out, and not the
+    pages after them.
+    """
+    stub = tables.stub
+    first = _first_that_wait(tables, rules, now_ms).subquery("first_that_waits")
+    same_key = sa.and_(first.c.topic == stub.c.topic, first.c.sharding_key == stub.c.sharding_key)
+    return asked.outerjoin(first, same_key).where(sa.or_(first.c.seq.is_(None), stub.c.seq < first.c.seq))
 
 
 def _first_that_wait(tables: Tables, rules: SendingRules, now_ms: int) -> sa.Select[Any]:
     """By sharding key, the oldest unsent message that must wait: for its time, for its sender, or for people."""
     stub = tables.stub
     columns = stub.c.topic, stub.c.sharding_key, stub.c.seq
-    unsent = sa.and_(stub.c.sent_ms.is_(None), stub.c.status == UNCONFIRMED, stub.c.sharding_key.is_not(None))
+    of_key = sa.and_(stub.c.sent_ms.is_(None), stub.c.sharding_key.is_not(None))
+    unsent = sa.and_(of_key, stub.c.status == UNCONFIRMED)
     until_ms = rules.last_wait_ms(now_ms)
     for_their_time = sa.select(*columns).where(unsent, stub.c.resend_ms > now_ms, stub.c.resend_ms <= until_ms)
     for_people = sa.select(*columns).where(unsent, stub.c.is_manual == sa.true())
-    wait = sa.union_all(for_their_time, for_people).subquery("wait")
+    for_a_status = sa.select(*columns).where(of_key, has_unknown_status(tables))
+    wait = sa.union_all(for_their_time, for_people, for_a_status).subquery("wait")
     return sa.select(wait.c.topic, wait.c.sharding_key, sa.func.min(wait.c.seq).label("seq")).group_by(
         wait.c.topic, wait.c.sharding_key
     )

@@ -16,9 +16,10 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from rmq_store.client import Message
+from rmq_store.client import Message, MessageIllegalError
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database import leases
+from rmq_store.reliable.database.raw_rows import raw_columns, shown
 from rmq_store.reliable.database.tables import CONFIRMED, UNCONFIRMED, VOID, Tables
 
 IDS_PER_STATEMENT: Final = 1_000
@@ -72,8 +73,12 @@ def message_row(message: Message, stored_properties: Mapping[str, str] | None = 
 
 
 def message_of(row: sa.Row[Any]) -> Message:
-    """The message of a row of `stub`. A broker stores it exactly as the message that was given to `message_row`."""
-    stored: dict[str, str] = dict(json.loads(row.properties))
+    """The message of a row of `stub`. A broker stores it exactly as the message that was given to `message_row`.
+
+    Raises:
+        MessageIllegalError: the properties are not those of a message.
+    """
+    stored = properties_of(row.properties)
     named: dict[str, str] = {}
     place = -1
     for name, value in stored.items():
@@ -83,7 +88,7 @@ def message_of(row: sa.Row[Any]) -> Message:
         named[name], place = value, _FIELDS.index(name)
     return Message(
         row.topic,
-        row.body,
+        bytes(row.body),
         tags=named.get("TAGS"),
         keys=named.get("KEYS"),
         properties={name: value for name, value in stored.items() if name not in named},
@@ -94,6 +99,33 @@ def message_of(row: sa.Row[Any]) -> Message:
         delay_level=int(named.get("DELAY", 0)),
         deliver_timestamp_ms=int(named["TIMER_DELIVER_MS"]) if "TIMER_DELIVER_MS" in named else None,
     )
+
+
+def without_content(stub: sa.Table) -> list[sa.ColumnElement[Any]]:
+    """The columns of `stub` as they are, but with the length of the body, `body_bytes`, in place of what may be large.
+    """
+    body_bytes = sa.func.coalesce(sa.func.length(stub.c.body), 0).label("body_bytes")
+    return [*raw_columns(stub, without=("body", "properties")), body_bytes]
+
+
+def properties_of(text: object) -> dict[str, str]:
+    """The properties in the column of this name: JSON [[name, value], ...].
+
+    Raises:
+        MessageIllegalError: it has another form.
+    """
+    if not isinstance(text, str):
+        raise MessageIllegalError(f"its properties are no text: {shown(text)}")
+    try:
+        pairs = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MessageIllegalError(f"its properties are no JSON: {shown(text)}: {error}") from error
+    if not isinstance(pairs, list):
+        raise MessageIllegalError(f"its properties are no JSON list of [name, value]: {shown(text)}")
+    for pair in pairs:
+        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(each, str) for each in pair):
+            raise MessageIllegalError(f"its properties hold {shown(pair)}: [name, value], two texts, is expected")
+    return dict(pairs)
 
 
 def _is_field(name: str, value: str, sharding_key: str | None) -> bool:
@@ -110,6 +142,28 @@ def _is_plain_number(value: str) -> bool:
 
 
 # -- status -----------------------------------------------------------------------------------------------------------
+
+
+def is_open(tables: Tables) -> sa.ColumnElement[bool]:
+    """Condition: neither confirmed nor void. A status that nobody knows is open, too: people decide about it."""
+    return sa.func.coalesce(tables.stub.c.status, "").not_in((CONFIRMED, VOID))
+
+
+def has_unknown_status(tables: Tables) -> sa.ColumnElement[bool]:
+    """Condition: none of the three."""
+    return sa.or_(*unknown_statuses(tables))
+
+
+def unknown_statuses(tables: Tables) -> tuple[sa.ColumnElement[bool], ...]:
+    """`has_unknown_status` in ranges: an index finds each of them, which nearly never is there."""
+    status = tables.stub.c.status
+    return (
+        status.is_(None),
+        status < CONFIRMED,
+        sa.and_(status > CONFIRMED, status < UNCONFIRMED),
+        sa.and_(status > UNCONFIRMED, status < VOID),
+        status > VOID,
+    )
 
 
 def status_of(connection: sa.Connection, tables: Tables, message_ids: Iterable[str]) -> dict[str, str]:
@@ -198,6 +252,24 @@ def _confirm_slice(
     return answers
 
 
+def settle(connection: sa.Connection, tables: Tables, message_ids: Sequence[str]) -> list[str]:
+    """Confirm stubs all of whose groups have confirmed although the stubs say otherwise; returns their ids. A stub that
+    names no group stays as it is.
+    """
+    stub, stub_group = tables.stub, tables.stub_group
+    asked = (
+        sa.select(stub_group.c.message_id)
+        .where(stub_group.c.message_id.in_(message_ids))
+        .group_by(stub_group.c.message_id)
+        .having(sa.func.count() == sa.func.count(stub_group.c.confirmed_ms))
+    )
+    done = sorted(connection.scalars(asked))
+    if done:
+        ours = sa.and_(stub.c.message_id.in_(done), stub.c.status == UNCONFIRMED)
+        connection.execute(stub.update().where(ours).values(status=CONFIRMED, pending_groups=0, is_manual=False))
+    return done
+
+
 def _one_group_less(tables: Tables) -> sa.Update:
     stub = tables.stub
     # MySQL sets from left to right and would show the others the number that is set; so the number comes last, where
@@ -222,7 +294,7 @@ def void(connection: sa.Connection, tables: Tables, message_id: str, now_ms: int
     stub = tables.stub
     connection.execute(
         stub.update()
-        .where(stub.c.message_id == message_id, stub.c.status == UNCONFIRMED)
+        .where(stub.c.message_id == message_id, is_open(tables))
         .values(status=VOID, is_manual=False, resend_ms=leases.now_ms() if now_ms is None else now_ms)
     )
     return connection.scalar(sa.select(stub.c.status).where(stub.c.message_id == message_id).with_for_update())

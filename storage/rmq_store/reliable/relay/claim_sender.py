@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 import sqlalchemy as sa
 
 from rmq_store.client import Producer
+from rmq_store.reliable.database.manual_list import ManualEntry
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.transact import transact
 from rmq_store.reliable.outbox.claim_marks import give_back, mark_sent
+from rmq_store.reliable.outbox.claims import illegal_entry, list_claimed
 from rmq_store.reliable.outbox.sending import Claimed, NotSent, Sent, breaks_a_rule, send_claimed
 from rmq_store.reliable.outbox.sending_rules import SendingRules
 from rmq_store.reliable.relay.relay_report import RelayReport
@@ -21,7 +23,8 @@ _LOG = logging.getLogger(__name__)
 
 class ClaimSender:
     """`failed_topics` of the round: a topic whose brokers do not answer must not hold up the others, so the round
-    claims no more of its messages.
+    claims no more of its messages. A message that is refused itself goes to the manual list: later tries would end in
+    the same way.
     """
 
     def __init__(
@@ -62,12 +65,27 @@ class ClaimSender:
             sent = [each for each in outcomes if isinstance(each, Sent)]
             not_sent = [each for each in outcomes if isinstance(each, NotSent)]
             self._learn(not_sent, report)
-            transact(self._engine, lambda connection: self._mark(connection, sent, not_sent))
+            report.give_up(transact(self._engine, lambda connection: self._mark(connection, sent, not_sent)) or ())
         return len(sent)
 
-    def _mark(self, connection: sa.Connection, sent: Sequence[Sent], not_sent: Sequence[NotSent]) -> None:
+    def _mark(
+        self, connection: sa.Connection, sent: Sequence[Sent], not_sent: Sequence[NotSent]
+    ) -> Sequence[ManualEntry]:
+        """Returns the entries of the messages that were refused."""
+        now_ms = self._clock()
         mark_sent(connection, self._tables, sent, self._rules.backoff)
-        give_back(connection, self._tables, not_sent, self._rules.backoff, self._clock(), self._streaks)
+        refused = {
+            each.claimed.seq: illegal_entry(
+                self._tables, each.claimed.seq, each.claimed.message_id, f"refused: {each.error}", now_ms
+            )
+            for each in not_sent
+            if each.error is not None and breaks_a_rule(each.error)
+        }
+        tokens = {each.claimed.claim_token for each in not_sent}
+        listed = list_claimed(connection, self._tables, refused, tokens)
+        left = [each for each in not_sent if each.claimed.seq not in refused]
+        give_back(connection, self._tables, left, self._rules.backoff, now_ms, self._streaks)
+        return listed
 
     def _learn(self, not_sent: Sequence[NotSent], report: RelayReport) -> None:
         report.failed += len(not_sent)

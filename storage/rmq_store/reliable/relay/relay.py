@@ -27,7 +27,7 @@ from rmq_store.reliable.database import leases, manual_list
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.transact import is_transient, read, transact
 from rmq_store.reliable.outbox.backoff import ResendBackoff
-from rmq_store.reliable.outbox.claims import claim_first_sends
+from rmq_store.reliable.outbox.claims import claim_first_sends, has_any_unknown_status, list_unknown_statuses
 from rmq_store.reliable.outbox.first_sends import count_first_sends, is_anything_unsent
 from rmq_store.reliable.outbox.sending_rules import SendingRules
 from rmq_store.reliable.outbox.stub_purge import KEEP_MS, purge
@@ -152,7 +152,14 @@ class Relay:
 
     def _first_sends(self, report: RelayReport, stop: threading.Event) -> None:
         # A claim writes, and most rounds have nothing to claim.
-        if not read(self._engine, lambda connection: is_anything_unsent(connection, *self._terms())):
+        is_any, is_odd = read(self._engine, self._what_is_there)
+        if is_odd:  # nobody would ever look at such a stub otherwise, and its key must wait
+            listed = transact(
+                self._engine,
+                lambda connection: list_unknown_statuses(connection, self._tables, self._clock(), self._page_rows),
+            )
+            report.give_up(listed)
+        if not is_any:
             return
         done = 0
         while not stop.is_set():
@@ -163,14 +170,18 @@ class Relay:
                     connection, self._tables, self._rules, self._clock(), self._page_rows, without
                 ),
             )
-            report.manual.update(manual_list.MAXIMUM for _ in claim.at_maximum)
+            report.give_up(claim.given_up)
             report.sent += self._sender.send(claim.claimed, report)
             done += len(claim.claimed)
-            if not claim.is_full or not (claim.claimed or claim.at_maximum):
+            if not claim.is_full or not (claim.claimed or claim.given_up):
                 return
             if done >= ROUND_ROWS_MAX:
                 report.has_more = True
                 return
+
+    def _what_is_there(self, connection: sa.Connection) -> tuple[bool, bool]:
+        """Whether anything is unsent, and whether a stub has a status that nobody knows."""
+        return is_anything_unsent(connection, *self._terms()), has_any_unknown_status(connection, self._tables)
 
     def _look_after_people(self, report: RelayReport) -> None:
         manual_list.clean(self._engine, self._tables)
