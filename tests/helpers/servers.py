@@ -25,6 +25,7 @@ import os
 import random
 import shutil
 import signal
+import time
 from abc import abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +38,7 @@ __all__ = ["MariaDB", "PostgreSQL", "Redis", "Server", "ServerError", "mariadb",
 # How CI says that a missing server is no reason to skip.
 REQUIRED = os.environ.get("RMQ_TEST_SERVERS") == "required"
 USER = "rmq"
+APPLICATION = "app"
 # In every URL, so that tests can look for it where no password may be.
 PASSWORD = "kept-out-of-logs"
 
@@ -66,6 +68,22 @@ class DatabaseServer(Server):
             self._give_database(name)
 
     @abstractmethod
+    def application_url(self, database: str) -> str:
+        """As `url`, of a user without the rights of an administrator."""
+
+    @contextlib.contextmanager
+    def read_only(self) -> Iterator[None]:
+        """The server runs and refuses to write, as behind a fail-over, in a `with` block."""
+        self._set_read_only(True)
+        try:
+            yield
+        finally:
+            self._set_read_only(False)
+
+    @abstractmethod
+    def _set_read_only(self, on: bool) -> None: ...
+
+    @abstractmethod
     def _take_database(self) -> str: ...
 
     @abstractmethod
@@ -93,6 +111,22 @@ class PostgreSQL(DatabaseServer):
 
     def url(self, database: str, driver: str = driver) -> str:
         return f"{driver}://{USER}:{PASSWORD}@/{database}?host={self.directory}"
+
+    def application_url(self, database: str) -> str:
+        return self.url(database)
+
+    def _set_read_only(self, on: bool) -> None:
+        with self._connect("postgres") as connection:
+            connection.execute("SET default_transaction_read_only = off")
+            connection.execute(f"ALTER SYSTEM SET default_transaction_read_only = {'on' if on else 'off'}")
+            connection.execute("SELECT pg_reload_conf()")
+        # Sessions read it when they are told to, and new ones when the server has.
+        while self._is_read_only() != on:
+            time.sleep(0.01)
+
+    def _is_read_only(self) -> bool:
+        with self._connect("postgres") as connection:
+            return bool(connection.execute("SHOW default_transaction_read_only").fetchone() == ("on",))
 
     def _initialise(self, directory: Path) -> None:
         initdb, _ = self.programs()
@@ -165,11 +199,21 @@ class MariaDB(DatabaseServer):
     def url(self, database: str, driver: str = driver) -> str:
         return f"{driver}://{USER}:{PASSWORD}@{self.host}:{self.port}/{database}"
 
+    def application_url(self, database: str) -> str:
+        return self.url(database).replace(f"{USER}:", f"{APPLICATION}:")
+
+    def _set_read_only(self, on: bool) -> None:
+        with self._connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"SET GLOBAL read_only = {int(on)}")
+
     def _initialise(self, directory: Path) -> None:
         install, _ = self.programs()
         self._run([str(install), "--no-defaults", f"--datadir={directory / 'data'}", "--skip-name-resolve"], directory)
         (directory / "users.sql").write_text(
             f"CREATE USER IF NOT EXISTS {USER}@'%' IDENTIFIED BY '{PASSWORD}';\nGRANT ALL ON *.* TO {USER}@'%';\n"
+            # An administrator may write to a server that only reads.
+            f"CREATE USER IF NOT EXISTS {APPLICATION}@'%' IDENTIFIED BY '{PASSWORD}';\n"
+            f"GRANT ALL ON `test%`.* TO {APPLICATION}@'%';\n"
         )
 
     def _command(self, directory: Path) -> list[str]:

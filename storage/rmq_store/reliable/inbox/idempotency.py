@@ -36,6 +36,7 @@ from rmq_store.client import (
 from rmq_store.errors import UsageError
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database import leases
+from rmq_store.reliable.database.drivers import require_engine
 from rmq_store.reliable.database.engine import open_engine
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.transact import transact
@@ -328,8 +329,8 @@ class Idempotency:
     # -- what it opens ------------------------------------------------------------------------------------------------
 
     def _engine_of(self, engine: sa.Engine | str) -> sa.Engine:
-        if isinstance(engine, sa.Engine):
-            return engine
+        if not isinstance(engine, str):
+            return require_engine(engine)
         made = open_engine(engine)
         self._close.append(made.dispose)
         return made
