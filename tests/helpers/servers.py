@@ -1,4 +1,5 @@
-"""Real PostgreSQL, MariaDB and Redis for tests and harnesses: started when first asked for, gone with their process.
+"""Real servers for tests and harnesses: PostgreSQL (also behind PgBouncer), MariaDB, Redis. They are started when first
+asked for, and gone with their process.
 
     server = servers.postgresql()
     if reason := server.missing():     # the programs or the client's package are not there
@@ -33,7 +34,10 @@ from typing import ClassVar
 
 from helpers.server_process import Server, ServerError
 
-__all__ = ["MariaDB", "PostgreSQL", "Redis", "Server", "ServerError", "mariadb", "postgresql", "redis"]
+__all__ = [
+    "MariaDB", "PgBouncer", "PostgreSQL", "Redis", "Server", "ServerError",
+    "mariadb", "pgbouncer", "postgresql", "redis",
+]  # fmt: skip
 
 # How CI says that a missing server is no reason to skip.
 REQUIRED = os.environ.get("RMQ_TEST_SERVERS") == "required"
@@ -176,6 +180,47 @@ class PostgreSQL(DatabaseServer):
         self._free.clear()
 
 
+class PgBouncer(Server):
+    """Before `PostgreSQL`, in transaction mode, with few connections to it: each transaction may get another one."""
+
+    name = "pgbouncer"
+    package = "pgbouncer"
+    # It refuses to run as root; its package has no user of its own.
+    system_user = "postgres"
+    client = "psycopg"
+    stop_signal = signal.SIGINT
+    port = 6432
+
+    def programs(self) -> list[Path | None]:
+        return [_program("pgbouncer")]
+
+    def url(self, database: str, driver: str = PostgreSQL.driver) -> str:
+        return f"{driver}://{USER}:{PASSWORD}@/{database}?host={self.directory}&port={self.port}"
+
+    def start(self) -> None:
+        postgresql().start()
+        super().start()
+
+    def _initialise(self, directory: Path) -> None:
+        (directory / "users.txt").write_text(f'"{USER}" "{PASSWORD}"\n')
+        (directory / "pgbouncer.ini").write_text(
+            f"[databases]\n* = host={postgresql().directory}\n[pgbouncer]\npool_mode = transaction\n"
+            f"unix_socket_dir = {directory}\nlisten_port = {self.port}\nlisten_addr =\n"
+            f"auth_type = trust\nauth_file = {directory / 'users.txt'}\ndefault_pool_size = 4\nmax_client_conn = 200\n"
+        )
+
+    def _command(self, directory: Path) -> list[str]:
+        (program,) = self.programs()
+        return [str(program), str(directory / "pgbouncer.ini")]
+
+    def _connect_once(self) -> None:
+        import psycopg
+
+        psycopg.connect(
+            host=str(self.directory), port=self.port, user=USER, dbname="postgres", prepare_threshold=None
+        ).close()
+
+
 class MariaDB(DatabaseServer):
     """As released: databases are latin1 and compare without case unless a table says otherwise."""
 
@@ -294,6 +339,12 @@ class Redis(Server):
 def postgresql() -> PostgreSQL:
     """The PostgreSQL server of this process, started or not."""
     return PostgreSQL()
+
+
+@functools.cache
+def pgbouncer() -> PgBouncer:
+    """The pooler of this process, started or not."""
+    return PgBouncer()
 
 
 @functools.cache
