@@ -145,13 +145,14 @@ def test_asyncpg_promises_messages(engine: sa.Engine, producer: Producer, store:
 
 
 @on_postgresql
+@pytest.mark.parametrize("driver", ["postgresql", "postgresql+psycopg2"])
 def test_behind_a_pooler_in_transaction_mode(
-    database_url: str, pgbouncer: servers.PgBouncer, producer: Producer, store: Store
+    driver: str, database_url: str, pgbouncer: servers.PgBouncer, producer: Producer, store: Store
 ) -> None:
     """Without a word in the URL. Statements that a driver has prepared by itself are not there in the next one."""
     database = sa.make_url(database_url).database
     assert database is not None
-    engine = open_engine(pgbouncer.url(database))
+    engine = open_engine(pgbouncer.url(database, driver))
     consumer = all_of_it(engine, producer, store, threads=6, messages=12)
     with consumer.once:
         assert sorted(consumer.effects()) == sorted(f"{one}-{two}" for one in range(6) for two in range(12))

@@ -25,6 +25,8 @@ HOLDING: Final = Metric(
 )
 OUTAGES: Final = Metric("rmq_database_outages", "counter", "Outages of the database since the process began.", _LABELS)
 
+RELIABLE_METRICS: Final = (HOLDING, OUTAGES)
+
 _log = logging.getLogger(__name__)
 
 _all: weakref.WeakSet[Outage] = weakref.WeakSet()
@@ -88,7 +90,9 @@ class Outage:
 
 
 def holding_metrics() -> list[MetricFamily]:
-    """The metrics of all workers of this process, for `rmq_store.openmetrics_text` and `write_openmetrics`."""
+    """The metrics of all workers of this process, for `rmq_store.openmetrics_text` and `write_openmetrics`:
+    `RELIABLE_METRICS`.
+    """
     holding: Counter[str] = Counter()
     outages: Counter[str] = Counter()
     with _all_lock:
