@@ -124,17 +124,24 @@ def test_a_server_that_only_reads_holds_messages_before_their_handler(
 
 @on_servers
 @pytest.mark.long
+@pytest.mark.parametrize("then", ["raises", "hides it", "raises its own"])
 def test_an_outage_in_an_effect_uses_no_retry(
-    consumer: Consumer, database_server: servers.DatabaseServer
+    consumer: Consumer, database_server: servers.DatabaseServer, then: str
 ) -> None:
-    """Longer than the tries of a transaction; at the last delivery, too."""
+    """Longer than the tries of a transaction; at the last delivery, too; whatever the handler makes of the error."""
     calls: list[str] = []
 
     def handler(connection: sa.Connection, one: MessageExt) -> None:
         calls.append("")
         if len(calls) == 1:
             database_server.kill()
-        write_effect(connection, one)
+        try:
+            write_effect(connection, one)
+        except sa.exc.DBAPIError as error:
+            if then == "raises":
+                raise
+            if then == "raises its own":
+                raise ValueError("the shop is closed") from error
 
     held = Worker(lambda: consumer.consume(message(), handler=handler))
     wait_for(lambda: bool(calls))

@@ -142,17 +142,16 @@ def commits_each_statement(connection: sa.Connection) -> bool:
     return bool(driver.get_autocommit()) and not driver.server_status & 1
 
 
-def watch_sockets(engine: sa.Engine) -> None:
+def watch_sockets(engine: sa.Engine, *, has_read_timeout: bool) -> None:
     """Let connections of PyMySQL notice a server that has gone without a word; libpq has options for that. Statements
-    may take as long as they like, unless the URL has a read_timeout.
+    may take as long as they like, unless the application has given a read_timeout.
     """
     if engine.dialect.driver != "pymysql":
         return
-    is_given = "read_timeout" in engine.url.query
 
     @sa.event.listens_for(engine, "connect")
     def _connected(connection: Any, _record: object) -> None:
-        if not is_given:
+        if not has_read_timeout:
             connection._read_timeout = None
         own = getattr(connection, "_sock", None)
         if not isinstance(own, socket.socket) or own.family not in (socket.AF_INET, socket.AF_INET6):

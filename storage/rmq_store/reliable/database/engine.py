@@ -76,14 +76,15 @@ def open_engine(reference: str, **options: Any) -> sa.Engine:
         raise UsageError("the database: this is no URL, such as postgresql+psycopg://user@host/name") from error
     parsed, connect_args = drivers.of_url(parsed)
     settings: dict[str, Any] = {**_defaults(dialect), **options}
-    settings["connect_args"] = {**connect_args, **options.get("connect_args", {})}
+    given: dict[str, Any] = options.get("connect_args", {})
+    settings["connect_args"] = {**connect_args, **given}
     try:
         engine = sa.create_engine(parsed, **settings)
     except (sa.exc.NoSuchModuleError, ImportError) as error:
         raise UsageError(f"the driver of {parsed.drivername} is missing: {error}") from error
     if dialect == "sqlite":
         set_up_sqlite(engine)
-    drivers.watch_sockets(engine)
+    drivers.watch_sockets(engine, has_read_timeout="read_timeout" in {**parsed.query, **given})
     os.register_at_fork(after_in_child=lambda: engine.dispose(close=False))
     return engine
 

@@ -34,7 +34,7 @@ _all_lock = threading.Lock()
 
 
 class Outage:
-    """What a `worker` ("group cg", "relay") sees of its database. `held`: what waits meanwhile. Safe for threads."""
+    """The outages that a `worker` ("group cg", "relay") meets. `held`: the consequence, in words. Safe for threads."""
 
     def __init__(self, worker: str, held: str) -> None:
         self.worker = worker

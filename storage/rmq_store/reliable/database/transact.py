@@ -107,8 +107,8 @@ def pause_s(attempt: int) -> float:
 
 def drop_stale(engine: sa.Engine, trouble: Trouble | None) -> None:
     """After an error of this kind, close the idle connections of the pool if they may be stale. Connections in use are
-    closed when they come back. A database in memory is its connection, and stays.
+    closed when they come back. A database in memory lives in its connections, which stay.
     """
-    may_be_stale = trouble in (Trouble.AWAY, Trouble.READ_ONLY_TRANSACTION)
-    if may_be_stale and not isinstance(engine.pool, sa.pool.StaticPool | sa.pool.SingletonThreadPool):
+    is_in_memory = engine.dialect.name == "sqlite" and "memory" in str(engine.url)
+    if trouble in (Trouble.AWAY, Trouble.READ_ONLY_TRANSACTION) and not is_in_memory:
         engine.dispose()

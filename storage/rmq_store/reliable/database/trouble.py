@@ -1,4 +1,4 @@
-"""What an error of a database says: one table for every driver, from the databases' own lists of codes.
+"""The meaning of an error of a database: one table for every driver, from the databases' own lists of codes.
 
     CONFLICT               two transactions met: deadlock, lock timeout, serialization; the same one may succeed at once
     POOL_FULL              every connection of the pool is in use

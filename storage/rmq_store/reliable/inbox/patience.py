@@ -38,7 +38,7 @@ AWAY_PAUSE_S_MAX: Final = 5.0
 EXTEND_EVERY_S: Final = 0.5
 """How soon a worker that waits sees that its consumer ends."""
 
-_MESSAGE_ID: Final = "rmq-probe-"
+_PROBE: Final = "rmq-probe-"
 
 
 class HoldEndedError(Exception):
@@ -136,7 +136,7 @@ class Patience:
         will hear and report; otherwise the reason why it cannot.
         """
         row = {
-            "group_name": self._group, "message_id": _MESSAGE_ID + new_token(), "broker_name": "", "topic": "",
+            "group_name": self._group, "message_id": _PROBE + new_token(), "broker_name": "", "topic": "",
             "queue_id": 0, "queue_offset": 0, "received_ms": 0, "reconsume_times": 0, "lease_until_ms": 0,
             "blocks_until_ms": 0, "is_dead": False,
         }  # fmt: skip
