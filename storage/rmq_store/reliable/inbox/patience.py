@@ -117,11 +117,13 @@ class Patience:
         transaction read-only, and HoldEndedError.
         """
         drop_stale(self._engine, trouble)
-        if trouble is Trouble.CONFLICT:
+        # It may be an error of another database, which the handler uses; ours is as it should be then.
+        is_there = is_of_handler and trouble not in (Trouble.CONFLICT, Trouble.POOL_FULL) and self._probe() is None
+        if trouble is Trouble.READ_ONLY_TRANSACTION and is_there:
+            raise error
+        if trouble is Trouble.CONFLICT or is_there:
             self._sleep(pause_s(min(attempt, TRIES)), error)
             return
-        if trouble is Trouble.READ_ONLY_TRANSACTION and is_of_handler and self._probe() is None:
-            raise error
         self.outage.began(error)
         with self.outage.holding():
             wait_s = min(AWAY_PAUSE_FIRST_S * 2 ** min(attempt - 1, 16), AWAY_PAUSE_S_MAX)
