@@ -73,7 +73,7 @@ def of_url(url: sa.URL) -> tuple[sa.URL, dict[str, Any]]:
     name = url.get_backend_name()
     if name not in SYNC:
         raise UsageError(f"the database {name!r} is not supported: {', '.join(SYNC)} are")
-    if url.drivername == name:
+    if url.drivername == name and name != "sqlite":  # SQLAlchemy's own choice is ours
         url = url.set(drivername=f"{name}+{SYNC[name][0]}")
     driver = url.get_driver_name()
     if driver not in SYNC[name]:
