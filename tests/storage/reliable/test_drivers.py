@@ -181,6 +181,7 @@ def test_a_server_that_takes_connections_and_says_nothing_is_given_up(
     """PyMySQL would wait for its greeting for ever. A statement may take longer."""
     from rmq_store.reliable.database import drivers
 
+    assert drivers._DEFAULTS["pymysql"]["read_timeout"] == drivers.CONNECT_TIMEOUT_S
     monkeypatch.setitem(drivers._DEFAULTS["pymysql"], "read_timeout", 1)
     engine = open_engine(database_url)
     with engine.connect() as connection:
