@@ -49,6 +49,8 @@ EXTRAS = {
         *RELIABLE,
         "aiomysql>=0.2",
         "aiosqlite>=0.20",
+        # Drivers that the kit supports beside psycopg.
+        "asyncpg>=0.30",
         "build>=1.2",
         "greenlet>=3.1",
         "hypothesis>=6.100",
@@ -56,6 +58,7 @@ EXTRAS = {
         "pandas>=2.2",
         "prometheus-client>=0.21",
         "psycopg[binary]>=3.2",
+        "psycopg2-binary>=2.9.10",
         "pymysql>=1.1",
         "pyspark[connect,pipelines]>=4.2",
         "pytest>=9",

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The servers that the tests of rmq_store.reliable start for themselves: PostgreSQL, MariaDB and Redis.
+# The servers that the tests of rmq_store.reliable start for themselves: PostgreSQL, PgBouncer, MariaDB, Redis.
 #
 #   test_servers.sh check     says what is missing, one line, exit code 1
 #   test_servers.sh install   installs what is missing (Debian, Ubuntu; root)
@@ -28,6 +28,7 @@ missing_packages() {
     has initdb postgres || printf 'postgresql '
     has mariadbd mariadb-install-db || printf 'mariadb-server '
     has redis-server || printf 'redis-server '
+    has pgbouncer || printf 'pgbouncer '
 }
 
 fail() {

@@ -43,6 +43,14 @@ def postgresql() -> servers.PostgreSQL:
 
 
 @pytest.fixture
+def pgbouncer(postgresql: servers.PostgreSQL) -> servers.PgBouncer:
+    """The running pooler."""
+    require(servers.pgbouncer())
+    servers.pgbouncer().start()
+    return servers.pgbouncer()
+
+
+@pytest.fixture
 def mariadb() -> servers.MariaDB:
     """The running server."""
     require(servers.mariadb())

@@ -1,4 +1,5 @@
-"""Real PostgreSQL, MariaDB and Redis for tests and harnesses: started when first asked for, gone with their process.
+"""Real servers for tests and harnesses: PostgreSQL (also behind PgBouncer), MariaDB, Redis. They are started when first
+asked for, and gone with their process.
 
     server = servers.postgresql()
     if reason := server.missing():     # the programs or the client's package are not there
@@ -25,6 +26,7 @@ import os
 import random
 import shutil
 import signal
+import time
 from abc import abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,11 +34,15 @@ from typing import ClassVar
 
 from helpers.server_process import Server, ServerError
 
-__all__ = ["MariaDB", "PostgreSQL", "Redis", "Server", "ServerError", "mariadb", "postgresql", "redis"]
+__all__ = [
+    "MariaDB", "PgBouncer", "PostgreSQL", "Redis", "Server", "ServerError",
+    "mariadb", "pgbouncer", "postgresql", "redis",
+]  # fmt: skip
 
 # How CI says that a missing server is no reason to skip.
 REQUIRED = os.environ.get("RMQ_TEST_SERVERS") == "required"
 USER = "rmq"
+APPLICATION = "app"
 # In every URL, so that tests can look for it where no password may be.
 PASSWORD = "kept-out-of-logs"
 
@@ -66,6 +72,22 @@ class DatabaseServer(Server):
             self._give_database(name)
 
     @abstractmethod
+    def application_url(self, database: str) -> str:
+        """As `url`, of a user without the rights of an administrator."""
+
+    @contextlib.contextmanager
+    def read_only(self) -> Iterator[None]:
+        """The server runs and refuses to write, as behind a fail-over, in a `with` block."""
+        self._set_read_only(True)
+        try:
+            yield
+        finally:
+            self._set_read_only(False)
+
+    @abstractmethod
+    def _set_read_only(self, on: bool) -> None: ...
+
+    @abstractmethod
     def _take_database(self) -> str: ...
 
     @abstractmethod
@@ -93,6 +115,22 @@ class PostgreSQL(DatabaseServer):
 
     def url(self, database: str, driver: str = driver) -> str:
         return f"{driver}://{USER}:{PASSWORD}@/{database}?host={self.directory}"
+
+    def application_url(self, database: str) -> str:
+        return self.url(database)
+
+    def _set_read_only(self, on: bool) -> None:
+        with self._connect("postgres") as connection:
+            connection.execute("SET default_transaction_read_only = off")
+            connection.execute(f"ALTER SYSTEM SET default_transaction_read_only = {'on' if on else 'off'}")
+            connection.execute("SELECT pg_reload_conf()")
+        # Sessions read it when they are told to, and new ones when the server has.
+        while self._is_read_only() != on:
+            time.sleep(0.01)
+
+    def _is_read_only(self) -> bool:
+        with self._connect("postgres") as connection:
+            return bool(connection.execute("SHOW default_transaction_read_only").fetchone() == ("on",))
 
     def _initialise(self, directory: Path) -> None:
         initdb, _ = self.programs()
@@ -142,6 +180,47 @@ class PostgreSQL(DatabaseServer):
         self._free.clear()
 
 
+class PgBouncer(Server):
+    """Before `PostgreSQL`, in transaction mode, with few connections to it: each transaction may get another one."""
+
+    name = "pgbouncer"
+    package = "pgbouncer"
+    # It refuses to run as root; its package has no user of its own.
+    system_user = "postgres"
+    client = "psycopg"
+    stop_signal = signal.SIGINT
+    port = 6432
+
+    def programs(self) -> list[Path | None]:
+        return [_program("pgbouncer")]
+
+    def url(self, database: str, driver: str = PostgreSQL.driver) -> str:
+        return f"{driver}://{USER}:{PASSWORD}@/{database}?host={self.directory}&port={self.port}"
+
+    def start(self) -> None:
+        postgresql().start()
+        super().start()
+
+    def _initialise(self, directory: Path) -> None:
+        (directory / "users.txt").write_text(f'"{USER}" "{PASSWORD}"\n')
+        (directory / "pgbouncer.ini").write_text(
+            f"[databases]\n* = host={postgresql().directory}\n[pgbouncer]\npool_mode = transaction\n"
+            f"unix_socket_dir = {directory}\nlisten_port = {self.port}\nlisten_addr =\n"
+            f"auth_type = trust\nauth_file = {directory / 'users.txt'}\ndefault_pool_size = 4\nmax_client_conn = 200\n"
+        )
+
+    def _command(self, directory: Path) -> list[str]:
+        (program,) = self.programs()
+        return [str(program), str(directory / "pgbouncer.ini")]
+
+    def _connect_once(self) -> None:
+        import psycopg
+
+        psycopg.connect(
+            host=str(self.directory), port=self.port, user=USER, dbname="postgres", prepare_threshold=None
+        ).close()
+
+
 class MariaDB(DatabaseServer):
     """As released: databases are latin1 and compare without case unless a table says otherwise."""
 
@@ -165,11 +244,21 @@ class MariaDB(DatabaseServer):
     def url(self, database: str, driver: str = driver) -> str:
         return f"{driver}://{USER}:{PASSWORD}@{self.host}:{self.port}/{database}"
 
+    def application_url(self, database: str) -> str:
+        return self.url(database).replace(f"{USER}:", f"{APPLICATION}:")
+
+    def _set_read_only(self, on: bool) -> None:
+        with self._connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"SET GLOBAL read_only = {int(on)}")
+
     def _initialise(self, directory: Path) -> None:
         install, _ = self.programs()
         self._run([str(install), "--no-defaults", f"--datadir={directory / 'data'}", "--skip-name-resolve"], directory)
         (directory / "users.sql").write_text(
             f"CREATE USER IF NOT EXISTS {USER}@'%' IDENTIFIED BY '{PASSWORD}';\nGRANT ALL ON *.* TO {USER}@'%';\n"
+            # An administrator may write to a server that only reads.
+            f"CREATE USER IF NOT EXISTS {APPLICATION}@'%' IDENTIFIED BY '{PASSWORD}';\n"
+            f"GRANT ALL ON `test%`.* TO {APPLICATION}@'%';\n"
         )
 
     def _command(self, directory: Path) -> list[str]:
@@ -250,6 +339,12 @@ class Redis(Server):
 def postgresql() -> PostgreSQL:
     """The PostgreSQL server of this process, started or not."""
     return PostgreSQL()
+
+
+@functools.cache
+def pgbouncer() -> PgBouncer:
+    """The pooler of this process, started or not."""
+    return PgBouncer()
 
 
 @functools.cache

@@ -14,6 +14,7 @@ PROGRAMS = {
     "postgresql": ("initdb", "postgres"),
     "mariadb-server": ("mariadbd", "mariadb-install-db"),
     "redis-server": ("redis-server",),
+    "pgbouncer": ("pgbouncer",),
 }
 
 # Installs by making empty programs; fails as often as the file `failures` has lines.
@@ -92,7 +93,7 @@ def test_only_what_is_missing_is_installed(machine: Machine) -> None:
     assert machine.run("check").returncode == 0
     update, install = machine.asked()
     assert update.endswith(" update")
-    assert install.endswith(" install --no-install-recommends postgresql mariadb-server")
+    assert install.endswith(" install --no-install-recommends postgresql mariadb-server pgbouncer")
     assert machine.run("install").returncode == 0
     assert len(machine.asked()) == 2, "nothing was missing any more"
 
@@ -107,7 +108,7 @@ def test_packages_that_do_not_come_fail_the_installation(machine: Machine) -> No
     machine.failures.write_text("x\n" * 6)
     done = machine.run("install")
     assert done.returncode == 1
-    assert "apt-get could not install postgresql mariadb-server redis-server" in done.stderr
+    assert "apt-get could not install postgresql mariadb-server redis-server pgbouncer" in done.stderr
     assert len(machine.asked()) == 6
 
 

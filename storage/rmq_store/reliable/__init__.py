@@ -10,6 +10,7 @@ from rmq_store.reliable.database.bulk_rows import insert_rows
 from rmq_store.reliable.database.engine import open_engine, set_up_sqlite, shared_engine
 from rmq_store.reliable.database.manual_list import ManualEntry
 from rmq_store.reliable.database.message_id import OUTBOX_ID, UNIQUE_KEY, message_id_of
+from rmq_store.reliable.database.outage import holding_metrics
 from rmq_store.reliable.database.schema import create_tables, migrate, validate_schema
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.inbox.batches import Batch, BatchResult, BatchWriter
@@ -54,6 +55,7 @@ __all__ = [
     "Stub",
     "Tables",
     "create_tables",
+    "holding_metrics",
     "insert_rows",
     "message_id_of",
     "migrate",

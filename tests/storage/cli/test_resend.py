@@ -492,3 +492,34 @@ def test_an_entry_whose_stub_somebody_has_deleted_can_be_cleared(
         connection.execute(sa.insert(tables.manual), [{**entry, "message_id": "GONE"}])
     assert resend("clear", "GONE", "--yes").exit_code == 0
     assert resend("list", "--json").stdout == ""
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql", "mariadb"], indirect=True)
+def test_tables_may_be_in_another_schema(database_url: str, database_kind: str, second_database_url: str) -> None:
+    """A schema of PostgreSQL; of MariaDB another database."""
+    engine = open_engine(database_url)
+    schema = "shop"
+    if database_kind == "postgresql":
+        with engine.begin() as connection:
+            connection.execute(sa.text("CREATE SCHEMA shop"))
+    else:
+        schema = sa.make_url(second_database_url).database or ""
+    there = ["--database", database_url, "--schema", schema]
+
+    def resend(*words: str) -> Result:
+        return CliRunner().invoke(commands, ["resend", *words, *there], prog_name="rmq", catch_exceptions=False)
+
+    assert "has no table rmq_stub" in resend("list").output
+    assert "--schema" in resend("list").output
+    assert resend("schema", "--create", "--yes").exit_code == 0
+    assert resend("schema").exit_code == 0
+    tables = Tables(schema=schema)
+    insert_stub(engine, tables, "A1", "cg", **sent(16), is_manual=True)
+    with engine.begin() as connection:
+        manual_list.add(connection, tables, "A1", "", "maximum", "sent 16 times", NOW_MS)
+    assert [entry["messageId"] for entry in lines(resend("list", "--json"))] == ["A1"]
+    assert resend("show", "A1").exit_code == 0
+    assert resend("void", "A1", "--yes").exit_code == 0
+    assert resend("list", "--json").output.strip() == ""
+    assert not sa.inspect(engine).get_table_names(), "nothing in the default schema"
+    engine.dispose()

@@ -249,7 +249,7 @@ def test_a_database_that_goes_away_is_waited_for(
     result = shop.run("--once", "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout)["problem"] == "connection lost"
-    assert "next try in the next round: connection lost" in caplog.text
+    assert "relay: the database is away (connection lost)" in caplog.text
     assert "secret" not in result.output + caplog.text
 
 

@@ -678,7 +678,7 @@ def test_later_asks_for_a_delay_that_is_not_shorter_than_the_lease(cg: Consumer)
 def test_messages_are_held_while_the_database_is_away(
     cg: Consumer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real = patience.transact
+    real = patience.begin
     calls: list[int] = []
 
     def away_twice(*given: Any) -> Any:
@@ -687,23 +687,25 @@ def test_messages_are_held_while_the_database_is_away(
             raise sa.exc.TimeoutError("no connection")
         return real(*given)
 
-    monkeypatch.setattr(patience, "transact", away_twice)
+    monkeypatch.setattr(patience, "begin", away_twice)
     monkeypatch.setattr(patience, "AWAY_PAUSE_FIRST_S", 0.01)
     assert cg.consume(message()) == 1, "not later: that would cost a retry"
     assert [line.partition(" (")[0] for line in caplog.messages] == [
         "group cg: the database is away", "group cg: the database is back",
     ]  # fmt: skip
+    assert cg.once.counts() == ConsumeCounts(done=1, database_outages=1)
 
 
 def test_a_hold_ends_with_the_consumer(cg: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: Any) -> Any:
         raise sa.exc.TimeoutError("no connection")
 
-    monkeypatch.setattr(patience, "transact", away)
+    monkeypatch.setattr(patience, "begin", away)
     held = Worker(lambda: cg.consume(message()))
     assert is_waiting(cg.engine, held)
     cg.once.close()
     assert held.outcome() == 0
+    assert cg.once.counts() == ConsumeCounts(later=1, database_outages=1), "nobody has failed"
 
 
 def test_a_message_that_is_done_between_two_statements_of_the_log_is_not_begun(

@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from rmq_store.errors import UsageError
 from rmq_store.reliable import open_engine
 from rmq_store.reliable.database.engine import ONLY_READS, resolve_reference, shared_engine
-from rmq_store.reliable.database.transact import begin, is_duplicate, is_transient, read, transact
+from rmq_store.reliable.database.transact import begin, is_transient, read, transact
+from rmq_store.reliable.database.trouble import is_duplicate
 
 
 @pytest.fixture

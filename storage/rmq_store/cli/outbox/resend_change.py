@@ -93,13 +93,14 @@ def _run(
     database: str,
     inbox: tuple[str, ...],
     prefix: str,
+    schema: str | None,
     as_json: bool,
     message_ids: tuple[str, ...],
     dry_run: bool,
     yes: bool,
     inbox_days: int | None = None,
 ) -> None:
-    with open_databases(database, inbox, prefix) as databases:
+    with open_databases(database, inbox, prefix, schema) as databases:
         from rmq_store.reliable.database.leases import now_ms
 
         oldest_ms = 0 if inbox_days is None else now_ms() - inbox_days * _DAY_MS

@@ -22,7 +22,12 @@ _OF_GROUP = re.compile(r"([%|a-zA-Z0-9_-]+)=(.+)")
 
 
 def database_options(command: Command) -> Command:
-    """Add --database, --inbox and --prefix; the command gets `database`, `inbox` and `prefix` for `open_databases`."""
+    """Add --database, --inbox, --prefix and --schema; the command gets `database`, `inbox`, `prefix` and `schema` for
+    `open_databases`.
+    """
+    command = click.option(
+        "--schema", metavar="NAME", help="Schema of the database that has the tables, if it is not the default one."
+    )(command)
     command = click.option(
         "--prefix", default="rmq_", show_default=True, help="Prefix of the names of the outbox and inbox tables."
     )(command)
@@ -44,7 +49,7 @@ def database_options(command: Command) -> Command:
 
 @contextlib.contextmanager
 def open_databases(
-    database: str, inbox: Sequence[str], prefix: str, *, needs_tables: bool = True
+    database: str, inbox: Sequence[str], prefix: str, schema: str | None, *, needs_tables: bool = True
 ) -> Iterator[Databases]:
     """The databases that the options name. Their tables are checked, unless they may be missing.
 
@@ -69,6 +74,6 @@ def open_databases(
         raise UsageError("--inbox without GROUP= can be given once: all other groups have one database")
     other = others[0] if others else None
     with databases.open_databases(
-        database, other=other, by_group=by_group, prefix=prefix, needs_tables=needs_tables
+        database, other=other, by_group=by_group, prefix=prefix, schema=schema, needs_tables=needs_tables
     ) as opened:
         yield opened

@@ -46,6 +46,7 @@ def list_(
     database: str,
     inbox: tuple[str, ...],
     prefix: str,
+    schema: str | None,
     as_json: bool,
     states: tuple[str, ...],
     group: str | None,
@@ -63,7 +64,7 @@ def list_(
     """
     if states and reason:
         raise UsageError("--reason is for the manual list: leave it out, or --state")
-    with open_databases(database, inbox, prefix) as databases:
+    with open_databases(database, inbox, prefix, schema) as databases:
         if states:
             _list_stubs(databases, states, group, limit, as_json)
         else:
@@ -202,12 +203,20 @@ def _group_json(group: Any) -> dict[str, Any]:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 @click.argument("message_id", metavar="ID")
 @body_option
-def show(database: str, inbox: tuple[str, ...], prefix: str, as_json: bool, message_id: str, body: str) -> None:
+def show(
+    database: str,
+    inbox: tuple[str, ...],
+    prefix: str,
+    schema: str | None,
+    as_json: bool,
+    message_id: str,
+    body: str,
+) -> None:
     """Everything that the databases hold about a message: its stub, the groups that must confirm it, the groups that
     have received or done it, and its entries on the manual list. Changes nothing. Exit code 1 if no database knows the
     id.
     """
-    with open_databases(database, inbox, prefix) as databases:
+    with open_databases(database, inbox, prefix, schema) as databases:
         from rmq_store.reliable.desk.message_report import report_of
 
         report = report_of(databases.inboxes, databases.tables, message_id)

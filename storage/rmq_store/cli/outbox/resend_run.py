@@ -58,6 +58,9 @@ def relay_options(command: Command) -> Command:
         click.option("--once", is_flag=True, help="Run one round, then end."),
         click.option("--interval", "interval_s", type=FiniteRange(0.01, _INTERVAL_MAX_S), default=1.0,
                      show_default=True, metavar="SECONDS", help="Time between two rounds."),
+        click.option("--metrics", "metrics_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+                     help="Write OpenMetrics text about outages of the databases to this file after each round, for "
+                          "node_exporter's textfile collector."),
         click.option("--max-send-count", type=click.IntRange(min=1), default=16, show_default=True, metavar="N",
                      help="A message that was sent N times and not confirmed goes to the manual list."),
         click.option("--resend-out-of-order", is_flag=True,
@@ -107,8 +110,10 @@ def relay_with(
     database: str,
     inbox: tuple[str, ...],
     prefix: str,
+    schema: str | None,
     once: bool,
     interval_s: float,
+    metrics_file: Path | None,
     max_send_count: int,
     resend_out_of_order: bool,
     dry_run: bool,
@@ -117,7 +122,7 @@ def relay_with(
     """Run the relay of these options. `open_brokers` opens the brokers, which the stack closes."""
     notifier_of = _checked_mail(**mail)
     with (
-        open_databases(database, inbox, prefix) as databases,
+        open_databases(database, inbox, prefix, schema) as databases,
         stopped_by_signals() as stop,
         contextlib.ExitStack() as stack,
     ):
@@ -141,23 +146,40 @@ def relay_with(
             )
             service = RelayService(relay, backend, databases.inboxes, databases.tables, notifier=notifier)
             if once or dry_run:
-                _show(_round(service, stop, dry_run=dry_run), as_json, dry_run=dry_run)
+                report = _round(service, stop, dry_run=dry_run)
+                _keep_metrics(metrics_file)
+                _show(report, as_json, dry_run=dry_run)
             else:
-                _run(service, stop, interval_s, as_json)
+                _run(service, stop, interval_s, as_json, metrics_file)
 
 
 def _round(service: RelayService, stop: StopSignal, *, dry_run: bool = False) -> ServiceReport:
     return service.run_once(dry_run=dry_run, stop=StopEvent(stop))
 
 
-def _run(service: RelayService, stop: StopSignal, interval_s: float, as_json: bool) -> None:
+def _run(
+    service: RelayService, stop: StopSignal, interval_s: float, as_json: bool, metrics_file: Path | None
+) -> None:
     status = _Status(as_json)
     wait_s = 0.0
     while not stop.wait(wait_s):
         report = _round(service, stop)
+        _keep_metrics(metrics_file)
         status.show(report)
         wait_s = 0.0 if report.relay.has_more and not report.problem else interval_s
     status.end()
+
+
+def _keep_metrics(file: Path | None) -> None:
+    if file is None:
+        return
+    from rmq_store.broker.monitoring.metrics import write_openmetrics
+    from rmq_store.reliable.database.outage import holding_metrics
+
+    try:
+        write_openmetrics(file, holding_metrics())
+    except FileNotFoundError as error:
+        raise UsageError(f"{file}: there is no directory {file.parent}") from error
 
 
 def _checked_mail(

@@ -29,6 +29,7 @@ def schema(
     database: str,
     inbox: tuple[str, ...],
     prefix: str,
+    schema: str | None,
     as_json: bool,
     create: bool,
     migrate: bool,
@@ -42,7 +43,7 @@ def schema(
     """
     if create and migrate:
         raise UsageError("name one of --create, --migrate")
-    with open_databases(database, inbox, prefix, needs_tables=False) as databases:
+    with open_databases(database, inbox, prefix, schema, needs_tables=False) as databases:
         found = _differences(databases)
         if (create or migrate) and any(found.values()) and not dry_run:
             verb = "Make the missing tables" if create else "Migrate the tables"

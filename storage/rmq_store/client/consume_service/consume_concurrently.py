@@ -134,10 +134,21 @@ class ConsumeConcurrentlyService(ABC, Generic[Left]):
             return
         if not self._config.consume_timeout_includes_queueing:
             batch.started_ms = now_ms
-        context = ConsumeConcurrentlyContext(queue)
+        gave_up = False
+
+        def extend() -> bool:
+            nonlocal gave_up
+            gave_up = self._executor.is_stopped or process_queue.dropped
+            if batch.started_ms is not None:
+                batch.started_ms = self._clock()
+            return not gave_up
+
+        context = ConsumeConcurrentlyContext(queue, extend=extend)
         # A list of its own: what a listener does to it changes nothing here.
         call = partial(self._listener.consume_message, shown[:], context)
         done = done_count(call, context, len(shown), self._group, partial(self._name, shown, queue))
+        if gave_up:
+            return
         with process_queue.settle_lock:
             if process_queue.dropped:
                 _log.warning("group %s: %s went to another member; its result is void", self._group, queue)

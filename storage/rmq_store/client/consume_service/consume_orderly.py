@@ -109,9 +109,19 @@ class ConsumeOrderlyService:
         self, queue: MessageQueue, process_queue: OrderedProcessQueue, messages: Sequence[MessageExt]
     ) -> int | None:
         """Pass the batch to the listener and apply its answer; returns the pause in ms before the batch comes again."""
-        context = ConsumeOrderlyContext(queue)
+        gave_up = False
+
+        def extend() -> bool:
+            nonlocal gave_up
+            gave_up = self._executor.is_stopped or process_queue.dropped
+            return not gave_up
+
+        context = ConsumeOrderlyContext(queue, extend=extend)
         shown = [reset_retry_topic(message, self._group, {}) for message in messages]
         status = self._call(shown, context)
+        if gave_up:
+            process_queue.consume_again(messages)
+            return RELOCK_MS
         if status is ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT:
             again = self._not_exhausted(process_queue, shown, messages)
             if again:

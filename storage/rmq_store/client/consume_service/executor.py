@@ -76,6 +76,11 @@ class Executor:
             self._threads.append(thread)
             thread.start()
 
+    @property
+    def is_stopped(self) -> bool:
+        """True from the call of `stop` on, or when a task has failed."""
+        return self._stopped
+
     def stop(self, wait_ms: int) -> bool:
         """Drop tasks that have not begun, and wait for running ones, `wait_ms` at most; False if some still run."""
         with self._condition:

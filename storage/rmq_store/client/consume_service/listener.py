@@ -7,6 +7,7 @@ ConsumeOrderlyStatus.java, ConsumeConcurrentlyContext.java, ConsumeOrderlyContex
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from enum import StrEnum
 
 import pyarrow as pa
@@ -36,26 +37,36 @@ class ConsumeOrderlyStatus(StrEnum):
     SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
 
 
+def _goes_on() -> bool:
+    return True
+
+
 @dataclass(slots=True)
 class ConsumeConcurrentlyContext:
     """A listener may set these. `ack_index`: with CONSUME_SUCCESS, messages after this index of the batch still count
     as failed. `delay_level_when_next_consume`: -1: a dead letter at once; 0: the broker chooses; else a delay level.
+
+    A listener that must wait for something of which its messages are innocent (a database that is away) calls `extend`
+    every second: consumeTimeout counts from the last call on. False: the consumer ends, or its queue went to another
+    member. The listener then returns, whatever its answer is: the messages come again, and no retry is counted.
     """
 
     message_queue: MessageQueue
     delay_level_when_next_consume: int = 0
     ack_index: int = ACK_ALL
+    extend: Callable[[], bool] = field(default=_goes_on, repr=False, compare=False)
 
 
 @dataclass(slots=True)
 class ConsumeOrderlyContext:
     """A listener may set these. `auto_commit` False: offsets move at COMMIT only. `suspend_current_queue_time_millis`:
-    pause after a failure; -1: the consumer's setting.
+    pause after a failure; -1: the consumer's setting. `extend`: as of ConsumeConcurrentlyContext.
     """
 
     message_queue: MessageQueue
     auto_commit: bool = True
     suspend_current_queue_time_millis: int = -1
+    extend: Callable[[], bool] = field(default=_goes_on, repr=False, compare=False)
 
 
 class _Listener:

@@ -4,8 +4,8 @@
     file:/path           the URL is the first line of a file
     postgresql+psycopg://..., mysql+pymysql://..., sqlite:////data/orders.db      the URL itself
 
-An engine that an application has made works, too. An engine of SQLite should begin transactions as `begin_immediate`
-does.
+An engine that an application has made works, too, if its driver is one of `drivers`. An engine of SQLite should begin
+transactions as `set_up_sqlite` says.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from rmq_store.errors import UsageError
+from rmq_store.reliable.database import drivers
 
-DIALECTS: Final = ("sqlite", "postgresql", "mysql", "mariadb")
 SQLITE_BUSY_TIMEOUT_MS: Final = 30_000
 
 ONLY_READS: Final = "rmq_only_reads"
@@ -60,10 +60,12 @@ def resolve_reference(reference: str, what: str = "the database", holds: str = "
 
 def open_engine(reference: str, **options: Any) -> sa.Engine:
     """A new engine; `options` go to `sqlalchemy.create_engine`. It tests connections before use, and sets up SQLite by
-    `set_up_sqlite`. A forked child opens connections of its own.
+    `set_up_sqlite`. Options of the driver are in the URL (`?connect_timeout=5&prepare_threshold=5`); `drivers` has the
+    defaults. A forked child opens connections of its own.
 
     Raises:
-        UsageError: the reference cannot be resolved, the URL is invalid, its database or driver is not supported.
+        UsageError: the reference cannot be resolved, the URL is invalid, its database or driver is not supported, or an
+            option has an invalid value.
     """
     url = resolve_reference(reference)
     try:
@@ -72,18 +74,17 @@ def open_engine(reference: str, **options: Any) -> sa.Engine:
     except sa.exc.ArgumentError as error:
         # SQLAlchemy repeats the text, and there may be a password in it.
         raise UsageError("the database: this is no URL, such as postgresql+psycopg://user@host/name") from error
-    if dialect not in DIALECTS:
-        raise UsageError(f"the database {dialect!r} is not supported: {', '.join(DIALECTS)} are")
-    if dialect == "postgresql" and parsed.drivername == "postgresql":
-        parsed = parsed.set(drivername="postgresql+psycopg")
-    if dialect in ("mysql", "mariadb") and parsed.drivername == dialect:
-        parsed = parsed.set(drivername=f"{dialect}+pymysql")
+    parsed, connect_args = drivers.of_url(parsed)
+    settings: dict[str, Any] = {**_defaults(dialect), **options}
+    given: dict[str, Any] = options.get("connect_args", {})
+    settings["connect_args"] = {**connect_args, **given}
     try:
-        engine = sa.create_engine(parsed, **{**_defaults(dialect), **options})
+        engine = sa.create_engine(parsed, **settings)
     except (sa.exc.NoSuchModuleError, ImportError) as error:
         raise UsageError(f"the driver of {parsed.drivername} is missing: {error}") from error
     if dialect == "sqlite":
         set_up_sqlite(engine)
+    drivers.watch_sockets(engine, has_read_timeout="read_timeout" in {**parsed.query, **given})
     os.register_at_fork(after_in_child=lambda: engine.dispose(close=False))
     return engine
 

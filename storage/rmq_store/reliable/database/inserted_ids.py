@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
-from rmq_store.reliable.database.transact import is_duplicate
+from rmq_store.reliable.database.trouble import is_duplicate
 
 T = TypeVar("T")
 

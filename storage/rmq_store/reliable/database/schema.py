@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from rmq_store.errors import SchemaMismatchError
 from rmq_store.reliable.database import tables as of_tables
+from rmq_store.reliable.database.drivers import require_engine
 from rmq_store.reliable.database.leases import now_ms
 from rmq_store.reliable.database.new_rows import insert_new
 from rmq_store.reliable.database.schema_columns import column_differences
@@ -36,6 +37,7 @@ def create_tables(engine: sa.Engine, tables: Tables | None = None) -> None:
     Raises:
         SchemaMismatchError: the tables have a newer version.
     """
+    require_engine(engine)
     tables = tables or Tables()
     found = _version(engine, tables)
     if found is not None:
@@ -61,6 +63,7 @@ def migrate(engine: sa.Engine, tables: Tables | None = None) -> list[int]:
     Raises:
         SchemaMismatchError: the tables have a newer version, or have no version and are not those of this version.
     """
+    require_engine(engine)
     tables = tables or Tables()
     found = _version(engine, tables)
     if found is None:
@@ -91,6 +94,7 @@ def validate_schema(engine: sa.Engine, tables: Tables | None = None, *, only: Co
     Raises:
         SchemaMismatchError: they differ; `differences` has a line for each difference.
     """
+    require_engine(engine)
     tables = tables or Tables()
     inspector = sa.inspect(engine)
     found: list[str] = []

@@ -1,10 +1,13 @@
 """A transaction at READ COMMITTED that is retried when the database asks for it.
 
-    retried    deadlock, lock timeout, serialization failure, SQLITE_BUSY, a connection that was lost or refused,
-               a pool without a free connection
+    retried    what `trouble` names: deadlock, lock timeout, serialization failure, a connection that was lost or
+               refused, a database that is full or only reads, a pool without a free connection
 
 `work` may run several times, each in a transaction of its own, so all its effects must be in that transaction. After a
 lost connection the commit may have happened: `work` must begin with a write whose repetition it recognises.
+
+When the database is away, all connections of the pool are dropped: behind a fail-over they may lead to a server that
+is up and only reads.
 
 At READ COMMITTED each statement sees the rows that were committed before it began. At REPEATABLE READ (the default of
 MariaDB and MySQL) a decision would rest on a snapshot older than another transaction's commit. On PostgreSQL a row that
@@ -14,7 +17,6 @@ another transaction has changed would end the transaction.
 from __future__ import annotations
 
 import random
-import sqlite3
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -24,20 +26,17 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 
 from rmq_store.reliable.database.engine import ONLY_READS
+from rmq_store.reliable.database.trouble import Trouble, trouble_of
 
 T = TypeVar("T")
 
 TRIES: Final = 8
 FIRST_PAUSE_S: Final = 0.02
 PAUSE_S_MAX: Final = 2.0
+AWAY_S_MAX: Final = 10.0
+"""Behind so much time no try follows while the database is away: a server that never answers takes a time-out each."""
 
 _READ_COMMITTED: Final = "READ COMMITTED"
-
-# Lock wait timeout, deadlock, "record has changed since last read" (innodb_snapshot_isolation), connections that are
-# refused or lost, too many of them, a server that is going down.
-_MYSQL_CODES = {1205, 1213, 1020, 2002, 2003, 2006, 2013, 1040, 1053}
-# Serialization failure, deadlock, lock not available, a server that shuts down or starts, too many connections.
-_POSTGRESQL_CODES = {"40001", "40P01", "55P03", "57P01", "57P02", "57P03", "53300"}
 
 _needs_level: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
@@ -47,7 +46,7 @@ def transact(
     work: Callable[[sa.Connection], T],
     *,
     tries: int = TRIES,
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], object] = time.sleep,
 ) -> T:
     """Run `work` in a transaction and commit it; returns its result, durable in the database.
 
@@ -55,14 +54,18 @@ def transact(
         sqlalchemy.exc.SQLAlchemyError: an error that a retry cannot help, or the error of the last attempt.
         An exception of `work` rolls back.
     """
+    begin_s = time.monotonic()
     for attempt in range(1, tries + 1):
         try:
             with begin(engine) as connection:
                 return work(connection)
         except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
-            if attempt == tries or not is_transient(error):
+            trouble = trouble_of(error)
+            drop_stale(engine, trouble)
+            is_late = trouble is not Trouble.CONFLICT and time.monotonic() - begin_s > AWAY_S_MAX
+            if attempt == tries or trouble is None or is_late:
                 raise
-        sleep(min(FIRST_PAUSE_S * 2**attempt, PAUSE_S_MAX) * random.uniform(0.5, 1))
+        sleep(pause_s(attempt))
     raise AssertionError("unreachable")
 
 
@@ -93,28 +96,19 @@ def _must_set_level(connection: sa.Connection) -> bool:
 
 def is_transient(error: sa.exc.DBAPIError | sa.exc.TimeoutError) -> bool:
     """True if the same transaction may succeed when it is retried."""
-    if isinstance(error, sa.exc.TimeoutError) or error.connection_invalidated:
-        return True
-    original: Any = error.orig
-    if isinstance(original, sqlite3.OperationalError):
-        code = getattr(original, "sqlite_errorcode", 0) & 0xFF
-        return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-    state = getattr(original, "sqlstate", None)
-    if state in _POSTGRESQL_CODES:
-        return True
-    # libpq could not connect. There is no code, because no server has answered.
-    if isinstance(error, sa.exc.OperationalError) and type(original).__module__.startswith("psycopg") and not state:
-        return True
-    arguments: tuple[Any, ...] = getattr(original, "args", ())
-    return bool(arguments) and arguments[0] in _MYSQL_CODES
+    return trouble_of(error) is not None
 
 
-def is_duplicate(error: sa.exc.IntegrityError) -> bool:
-    """True if a row with this key existed. Other violations (NOT NULL, foreign keys) are no duplicates."""
-    original: Any = error.orig
-    if isinstance(original, sqlite3.IntegrityError):
-        return original.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE)
-    if getattr(original, "sqlstate", None) == "23505":
-        return True
-    arguments: tuple[Any, ...] = getattr(original, "args", ())
-    return bool(arguments) and arguments[0] == 1062
+def pause_s(attempt: int) -> float:
+    """The pause after so many attempts, with a part by chance: two that met do not meet again."""
+    longest_s: float = min(FIRST_PAUSE_S * 2**attempt, PAUSE_S_MAX)
+    return longest_s * random.uniform(0.5, 1)
+
+
+def drop_stale(engine: sa.Engine, trouble: Trouble | None) -> None:
+    """After an error of this kind, close the idle connections of the pool if they may be stale. Connections in use are
+    closed when they come back. A database in memory lives in its connections, which stay.
+    """
+    is_in_memory = engine.dialect.name == "sqlite" and "memory" in str(engine.url)
+    if trouble in (Trouble.AWAY, Trouble.READ_ONLY_TRANSACTION) and not is_in_memory:
+        engine.dispose()

@@ -31,6 +31,7 @@ def open_databases(
     other: str | None = None,
     by_group: Mapping[str, str] | None = None,
     prefix: str = "rmq_",
+    schema: str | None = None,
     needs_tables: bool = True,
 ) -> Iterator[Databases]:
     """The senders' database `stubs`, the databases of the groups in `by_group`, and `other` for all other groups:
@@ -41,7 +42,7 @@ def open_databases(
         UsageError: a reference cannot be resolved, a database is not supported, tables are missing.
         StoreError: a database does not answer, or refuses a statement.
     """
-    tables = Tables(prefix=prefix)
+    tables = Tables(prefix=prefix, schema=schema)
     with contextlib.ExitStack() as closing:
 
         def opened(reference: str) -> sa.Engine:
@@ -70,8 +71,8 @@ def _require_tables(engine: sa.Engine, tables: Tables) -> None:
     missing = [table.name for table in tables.all() if not inspector.has_table(table.name, table.schema)]
     if missing:
         raise UsageError(
-            f"{engine.url.render_as_string(hide_password=True)} has no table {missing[0]}: is it another --prefix, or "
-            "are the tables of the kit to be made, by `rmq resend schema --create`?"
+            f"{engine.url.render_as_string(hide_password=True)} has no table {missing[0]}: is it another --prefix or "
+            "--schema, or are the tables of the kit to be made, by `rmq resend schema --create`?"
         )
 
 

@@ -27,9 +27,11 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from rmq_store.late.dataclasses import dataclass
+from rmq_store.reliable.database.drivers import require_engine
 from rmq_store.reliable.database.leases import now_ms
 from rmq_store.reliable.database.tables import Tables
-from rmq_store.reliable.database.transact import is_duplicate, read, transact
+from rmq_store.reliable.database.transact import read, transact
+from rmq_store.reliable.database.trouble import is_duplicate
 from rmq_store.reliable.inbox import inbox, receipts
 from rmq_store.reliable.inbox.handler_connection import HandlerRunner
 from rmq_store.reliable.inbox.receipts import Queue, write_marks
@@ -99,7 +101,7 @@ class BatchWriter:
         target: str = "",
         stub_engine: sa.Engine | None = None,
     ) -> None:
-        self._engine = engine
+        self._engine = require_engine(engine)
         self._tables = tables
         self._group = group
         self._write = write

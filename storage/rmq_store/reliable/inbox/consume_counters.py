@@ -17,7 +17,7 @@ class ConsumeCounts:
     `done`: with their effect. `duplicates_by_redis`, `duplicates_by_inbox`: done before, as Redis or only the database
     knew. `void`: voided by a person. `later`: another worker had them. `failed`: the handler or the database failed.
     `refused`: without an id of their own. `in_doubt`: put on the manual list. `redis_outages`: how often Redis began to
-    fail.
+    fail. `database_outages`: how often messages began to be held because the database could not be written.
     """
 
     done: int = 0
@@ -29,6 +29,7 @@ class ConsumeCounts:
     refused: int = 0
     in_doubt: int = 0
     redis_outages: int = 0
+    database_outages: int = 0
 
 
 class Counters:

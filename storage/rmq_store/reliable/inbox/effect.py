@@ -11,9 +11,10 @@ import sqlalchemy as sa
 
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database.tables import Tables
-from rmq_store.reliable.database.transact import transact
+from rmq_store.reliable.database.trouble import mysql_code_of, sqlstate_of
 from rmq_store.reliable.inbox import inbox, receipts
 from rmq_store.reliable.inbox.handler_connection import HandlerRunner
+from rmq_store.reliable.inbox.patience import Calls, Patience
 from rmq_store.reliable.outbox import stub
 
 if TYPE_CHECKING:
@@ -53,27 +54,39 @@ class Effect:
     """Runs the transaction. Safe for threads."""
 
     def __init__(
-        self, places: Places, handlers: HandlerRunner, clock: Callable[[], int], outbox: Outbox | None = None
+        self,
+        places: Places,
+        handlers: HandlerRunner,
+        patience: Patience,
+        clock: Callable[[], int],
+        outbox: Outbox | None = None,
     ) -> None:
         self._outbox = outbox
+        self._patience = patience
         self._places = places
         self._handlers = handlers
         self._clock = clock
 
     def run(self, message_ids: set[str], handle: Handle, *, may_wait: bool) -> set[str]:
         """Do messages in one transaction, durable on return; returns those that were not done before. `handle` may be
-        called several times, each time after a rollback.
+        called several times, `TRIES` at most, each time after a rollback. While the database is away it is not called.
 
         `may_wait` False: the worker has taken over from one that may still be alive, and waits only a moment for its
         transaction.
 
         Raises (nothing was done then):
-            VoidStubsError, BusyError.
+            VoidStubsError, BusyError, HoldEndedError.
             Errors of `handle`.
             HandlerTransactionError: the handler may have committed statements itself.
         """
-        run = partial(self._run, message_ids=message_ids, handle=handle, may_wait=may_wait)
-        mine, stubs = transact(self._places.engine, run)
+        calls = Calls()
+
+        def counted(connection: sa.Connection, ids: Collection[str]) -> object:
+            calls.count += 1
+            return handle(connection, ids)
+
+        run = partial(self._run, message_ids=message_ids, handle=counted, may_wait=may_wait)
+        mine, stubs = self._patience.transact(run, calls)
         if self._outbox is not None and stubs:
             # If this process dies here, a relay sends them.
             self._outbox.flush_after_commit(*stubs)
@@ -141,5 +154,4 @@ def _within_lock_timeout(connection: sa.Connection, insert: Callable[[], set[str
 
 
 def _is_lock_timeout(error: sa.exc.DBAPIError) -> bool:
-    arguments: tuple[Any, ...] = getattr(error.orig, "args", ())
-    return getattr(error.orig, "sqlstate", None) == "55P03" or (bool(arguments) and arguments[0] == 1205)
+    return sqlstate_of(error.orig) == "55P03" or mysql_code_of(error.orig) == 1205

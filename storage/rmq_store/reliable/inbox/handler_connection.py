@@ -23,6 +23,7 @@ import sqlalchemy as sa
 
 from rmq_store.errors import HandlerTransactionError
 from rmq_store.reliable.database.transact import is_transient
+from rmq_store.reliable.database.trouble import mysql_code_of, sqlstate_of
 
 T = TypeVar("T")
 
@@ -42,6 +43,7 @@ _COMMITS_BY_ITSELF: Final = frozenset({
 _SETS_AUTOCOMMIT: Final = re.compile(r"\bautocommit\b|\bSET\s+PASSWORD\b", re.IGNORECASE)
 
 _POSTGRESQL_NO_SAVEPOINT = {"3B001", "25P01"}  # invalid savepoint, no active transaction
+_POSTGRESQL_FAILED = "25P02"  # a transaction in which a statement has failed takes no more
 _MYSQL_NO_SAVEPOINT = 1305
 
 
@@ -97,7 +99,7 @@ class HandlerRunner:
             result = call()
         except Exception as error:
             watch.check()
-            if watch.ending is not None and _says_no_savepoint(error):
+            if watch.ending is not None and (_says_no_savepoint(error) or _says_failed(error)):
                 raise watch.ending from error
             raise
         finally:
@@ -106,10 +108,10 @@ class HandlerRunner:
         try:
             savepoint.commit()
         except (sa.exc.DBAPIError, sa.exc.InvalidRequestError) as error:
+            if watch.ending is not None and (_says_no_savepoint(error) or _says_failed(error)):
+                raise watch.ending from error
             if not _says_no_savepoint(error):
                 raise
-            if watch.ending is not None:
-                raise watch.ending from error
             raise TransactionEndedError(
                 "the handler ended the transaction that it was called in, by a way around its connection. What it has "
                 "written may be committed"
@@ -188,7 +190,8 @@ def _says_no_savepoint(error: Exception) -> bool:
     original: Any = error.orig
     if isinstance(original, sqlite3.Error):
         return "no such savepoint" in str(original)
-    if getattr(original, "sqlstate", None) in _POSTGRESQL_NO_SAVEPOINT:
-        return True
-    arguments: tuple[Any, ...] = getattr(original, "args", ())
-    return bool(arguments) and arguments[0] == _MYSQL_NO_SAVEPOINT
+    return sqlstate_of(original) in _POSTGRESQL_NO_SAVEPOINT or mysql_code_of(original) == _MYSQL_NO_SAVEPOINT
+
+
+def _says_failed(error: Exception) -> bool:
+    return isinstance(error, sa.exc.DBAPIError) and sqlstate_of(error.orig) == _POSTGRESQL_FAILED

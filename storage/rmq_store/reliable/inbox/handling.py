@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
 from typing import Final
@@ -18,6 +20,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from rmq_store.client import (
+    ClientError,
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
     MessageExt,
@@ -45,6 +48,9 @@ HIDDEN_MORE_MS: Final = 1000
 
 ArrowHandler = Callable[[sa.Connection, pa.RecordBatch], object]
 
+EXTENSIONS_PER_DURATION: Final = 3
+"""How often a worker that waits asks for another invisible duration."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -70,6 +76,10 @@ class Handling:
         self._busy_wait_ms = busy_wait_ms
         self._clock = clock
         self._refused_topics: set[str] = set()
+
+    def extending(self, extend: Callable[[], bool]) -> AbstractContextManager[None]:
+        """As `Patience.extending`."""
+        return self._once.patience.extending(extend)
 
     def message(
         self,
@@ -181,6 +191,35 @@ class Handling:
             _log.info("group %s: message %s comes again: %s", self._group, view.message_id, error)
             return False
         return True
+
+    def extend_views(
+        self, simple_consumer: SimpleConsumer, views: Sequence[MessageView], duration: timedelta
+    ) -> Callable[[], bool]:
+        """A function that keeps the views invisible while a thread waits: it asks for another `duration` in the last
+        two thirds of each, so a message does not come again because its worker could not begin it.
+        """
+        left = list(views)
+        every_s = duration.total_seconds() / EXTENSIONS_PER_DURATION
+        # The time of the receiving has gone to the messages before these.
+        asked_s = -every_s
+
+        def extend() -> bool:
+            nonlocal asked_s, left
+            now_s = time.monotonic()
+            if now_s - asked_s < every_s:
+                return True
+            asked_s = now_s
+            try:
+                left = [
+                    view
+                    for view in left
+                    if self.with_handle(view, partial(simple_consumer.change_invisible_duration, view, duration))
+                ]
+            except ClientError as error:
+                _log.warning("group %s: messages are not hidden for longer: %s", self._group, error)
+            return True
+
+        return extend
 
     def _refuse(self, topic: str, count: int, error: NoMessageIdError) -> None:
         """A message without an id fails, each time, and becomes a dead letter. One line in the log per topic."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -36,6 +37,7 @@ from rmq_store.client import (
 from rmq_store.errors import UsageError
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database import leases
+from rmq_store.reliable.database.drivers import require_engine
 from rmq_store.reliable.database.engine import open_engine
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.transact import transact
@@ -162,6 +164,7 @@ class Idempotency:
             places, keeper, self._counters, handlers, self._ending,
             redis=redis_filter, outbox=outbox, lease_ms=lease_ms, slack_ms=retry_slack_ms, clock=clock,
         )  # fmt: skip
+        self._outage = once.patience.outage
         self._handling = Handling(
             once, places, self._ladder, self._counters, self._ending, busy_wait_ms=busy_wait_ms, clock=clock
         )
@@ -184,9 +187,10 @@ class Idempotency:
             longest_ms = 0
             for message in messages:
                 retry = self._ladder.retry(message.reconsume_times)
-                outcome, wait_ms = self._handling.message(
-                    message, context.message_queue.topic, retry, handler, outside, self._busy_wait_ms
-                )
+                with self._handling.extending(context.extend):
+                    outcome, wait_ms = self._handling.message(
+                        message, context.message_queue.topic, retry, handler, outside, self._busy_wait_ms
+                    )
                 outcomes.append(outcome or Outcome.FAILED)
                 longest_ms = max(longest_ms, wait_ms)
             return self._handling.answer(context, outcomes, longest_ms)
@@ -217,10 +221,11 @@ class Idempotency:
             for message in messages:
                 retry = Retry(suspend_ms, 0 <= max_reconsume_times <= message.reconsume_times)
                 topic = context.message_queue.topic
-                outcome, wait_ms = self._handling.message(message, topic, retry, handler, outside, busy_wait_ms)
-                if outcome is None:
-                    self._handling.list_nameless(message)
-                elif not outcome.is_success:
+                with self._handling.extending(context.extend):
+                    outcome, wait_ms = self._handling.message(message, topic, retry, handler, outside, busy_wait_ms)
+                    if outcome is None:
+                        self._handling.list_nameless(message)
+                if outcome is not None and not outcome.is_success:
                     context.suspend_current_queue_time_millis = min(max(suspend_ms, wait_ms), SUSPEND_MS_MAX)
                     return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
             return ConsumeOrderlyStatus.SUCCESS
@@ -237,7 +242,8 @@ class Idempotency:
         """
 
         def consume(batch: pa.RecordBatch, context: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
-            outcomes, wait_ms = self._handling.rows(batch, context.message_queue.topic, handler, None)
+            with self._handling.extending(context.extend):
+                outcomes, wait_ms = self._handling.rows(batch, context.message_queue.topic, handler, None)
             return self._handling.answer(context, outcomes, wait_ms)
 
         return _of_group(MessageListenerArrow(consume))
@@ -262,10 +268,14 @@ class Idempotency:
             UsageError, ClientError: as `SimpleConsumer.receive` and `ack`; messages that are done stay done.
         """
         done = later = failed = 0
-        for view in simple_consumer.receive(max_message_num, invisible_duration):
+        views = simple_consumer.receive(max_message_num, invisible_duration)
+        for place, view in enumerate(views):
             retry_ms = invisible_duration // timedelta(milliseconds=1)
             retry = Retry(retry_ms, view.delivery_attempt > self._ladder.max_reconsume_times)
-            outcome = self._handling.view(simple_consumer, view, retry, handler, outside)
+            with self._handling.extending(
+                self._handling.extend_views(simple_consumer, views[place:], invisible_duration)
+            ):
+                outcome = self._handling.view(simple_consumer, view, retry, handler, outside)
             if outcome.is_success:
                 done += 1
                 self._handling.with_handle(view, partial(simple_consumer.ack, view))
@@ -296,7 +306,7 @@ class Idempotency:
 
     def counts(self) -> ConsumeCounts:
         """Counts of the messages so far."""
-        return self._counters.snapshot()
+        return replace(self._counters.snapshot(), database_outages=self._outage.count)
 
     def purge(self) -> int:
         """Delete the inbox rows of the group that are older than `inbox_retention`; returns their number. Log rows are
@@ -328,8 +338,8 @@ class Idempotency:
     # -- what it opens ------------------------------------------------------------------------------------------------
 
     def _engine_of(self, engine: sa.Engine | str) -> sa.Engine:
-        if isinstance(engine, sa.Engine):
-            return engine
+        if not isinstance(engine, str):
+            return require_engine(engine)
         made = open_engine(engine)
         self._close.append(made.dispose)
         return made

@@ -22,6 +22,7 @@ from rmq_store.reliable.inbox.redis_filter import RedisFilter
 
 TICKS_PER_LEASE: Final = 3
 SQLITE_WAIT_MS: Final = 50
+CLOSE_S_MAX: Final = 2.0
 
 _log = logging.getLogger(__name__)
 
@@ -74,11 +75,11 @@ class LeaseKeeper:
                 self._redis.renew(ids, token)
 
     def close(self) -> None:
-        """End the thread, after a renewal that it has begun."""
+        """End the thread, after a renewal that it has begun; a server that does not answer is not waited for."""
         self._ending.set()
         thread = self._thread
         if thread is not None and self._pid == os.getpid() and thread is not threading.current_thread():
-            thread.join()
+            thread.join(CLOSE_S_MAX)
 
     def _run(self) -> None:
         if self._thread is not None or self._ending.is_set():

@@ -38,7 +38,7 @@ from rmq_store.reliable.inbox.effect import BusyError, Effect, Handle, Places, V
 from rmq_store.reliable.inbox.handler_connection import HandlerRunner, TransactionEndedError
 from rmq_store.reliable.inbox.high_water import HighWater
 from rmq_store.reliable.inbox.lease_keeper import LeaseKeeper
-from rmq_store.reliable.inbox.patience import Patience
+from rmq_store.reliable.inbox.patience import HoldEndedError, Patience
 from rmq_store.reliable.inbox.receipts import Receipt, Received
 from rmq_store.reliable.inbox.redis_filter import Known, RedisFilter
 from rmq_store.reliable.outbox import stub
@@ -132,8 +132,8 @@ class Once:
         self._group, self._tables = places.group, places.tables
         self._keeper = keeper
         self._counters = counters
-        self._effect = Effect(places, handlers, clock, outbox)
-        self.patience = Patience(places.engine, places.group, ending)
+        self.patience = Patience(places.engine, places.tables, places.group, ending)
+        self._effect = Effect(places, handlers, self.patience, clock, outbox)
         self._redis = redis
         self._lease_ms = lease_ms
         self._slack_ms = slack_ms
@@ -193,6 +193,9 @@ class Once:
                     work()
         except BusyError:
             attempt.settle(attempt.received.ours - attempt.outcomes.keys(), Outcome.LATER)
+        except HoldEndedError:
+            # Nobody failed, and no turn follows: what is not settled comes later.
+            return
         except Exception as error:
             self._fail(attempt, [each for each in attempt.unsettled() if each not in attempt.received.busy], error)
 
@@ -265,7 +268,7 @@ class Once:
                 )
                 attempt.settle(void.message_ids, Outcome.VOID)
                 left = left - void.message_ids
-            except BusyError:
+            except (BusyError, HoldEndedError):
                 raise
             except RowsFailedError as some:
                 failed = left & some.message_ids
@@ -362,7 +365,7 @@ class Once:
 
         try:
             attempt.settle(self.patience.transact(work), Outcome.DUPLICATE)
-        except sa.exc.SQLAlchemyError as again:
+        except (sa.exc.SQLAlchemyError, HoldEndedError) as again:
             _log.warning(
                 "group %s: the failure is not in the log (%s); its lease blocks a resend until it is over",
                 self._group, type(again).__name__,

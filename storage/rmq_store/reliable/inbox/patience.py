@@ -1,12 +1,21 @@
-"""Waits inside the worker: for a database that is unavailable, and for another worker that has the same message.
+"""Waits inside the worker: for a database that cannot be written, and for another worker that has the same message.
 
 Each answer "later" costs one of RocketMQ's retries, and after the last retry the message is a dead letter. So a worker
 that could not even try a message does not answer. It keeps the message and waits, until its consumer ends.
+
+    the database is away, full, or only reads    wait until a probe has written (and rolled back), then try again
+    the pool has no free connection              try again, without end
+    two transactions met                         try again; `TRIES` times if a handler was called, else without end
+
+A handler is called at most `TRIES` times for one delivery, whatever happens.
+
+Meanwhile the worker asks for more time, so that its messages do not go to another one: the listener's or receiver's
+`extend`, which says False when the consumer ends.
 """
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +23,11 @@ from typing import Final, TypeVar
 
 import sqlalchemy as sa
 
-from rmq_store.reliable.database.transact import is_transient, transact
+from rmq_store.reliable.database.leases import new_token
+from rmq_store.reliable.database.outage import Outage
+from rmq_store.reliable.database.tables import Tables
+from rmq_store.reliable.database.transact import TRIES, begin, drop_stale, pause_s
+from rmq_store.reliable.database.trouble import Trouble, trouble_of
 
 T = TypeVar("T")
 
@@ -22,41 +35,71 @@ BUSY_PAUSE_FIRST_S: Final = 0.05
 BUSY_PAUSE_S_MAX: Final = 1.0
 AWAY_PAUSE_FIRST_S: Final = 0.1
 AWAY_PAUSE_S_MAX: Final = 5.0
+EXTEND_EVERY_S: Final = 0.5
+"""How soon a worker that waits sees that its consumer ends."""
 
-_log = logging.getLogger(__name__)
+_PROBE: Final = "rmq-probe-"
+
+
+class HoldEndedError(Exception):
+    """The consumer ended while its worker waited for the database: nothing was done, and the message comes again."""
+
+
+class Calls:
+    """The calls of the handler for one delivery."""
+
+    def __init__(self) -> None:
+        self.count = 0
 
 
 class Patience:
     """Waits until `ending` is set. Safe for threads."""
 
-    def __init__(self, engine: sa.Engine, group: str, ending: threading.Event) -> None:
+    def __init__(self, engine: sa.Engine, tables: Tables, group: str, ending: threading.Event) -> None:
         self._engine = engine
+        self._tables = tables
         self._group = group
         self._ending = ending
-        self._is_away = False
+        self.outage = Outage(f"group {group}", "messages are held")
+        self._of_thread = threading.local()
 
-    def transact(self, work: Callable[[sa.Connection], T]) -> T:
-        """As `transact`, repeated until the database is available.
+    @contextlib.contextmanager
+    def extending(self, extend: Callable[[], bool]) -> Iterator[None]:
+        """Call `extend` while this thread waits, twice per second, in a `with` block. False: the consumer ends."""
+        before = getattr(self._of_thread, "extend", None)
+        self._of_thread.extend = extend
+        try:
+            yield
+        finally:
+            self._of_thread.extend = before
+
+    def transact(self, work: Callable[[sa.Connection], T], calls: Calls | None = None) -> T:
+        """As `transact`, repeated until the database is available. `calls`: counts the calls of a handler in `work`,
+        which bound the repetitions.
 
         Raises:
-            sqlalchemy.exc.SQLAlchemyError: an error that a retry cannot help; or the last error, if the consumer ends.
+            HoldEndedError: the consumer ends.
+            sqlalchemy.exc.SQLAlchemyError: an error that a retry cannot help; or the last one, when the handler was
+                called `TRIES` times.
         """
-        pause_s = AWAY_PAUSE_FIRST_S
+        attempt = 0
         while True:
+            called = 0 if calls is None else calls.count
             try:
-                result = transact(self._engine, work)
+                with begin(self._engine) as connection:
+                    result = work(connection)
             except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
-                if not is_transient(error):
+                trouble = trouble_of(error)
+                if trouble is None:
                     raise
-                self._say_away(error)
-                if self._ending.wait(pause_s):
+                was_called = calls is not None and calls.count > called
+                if was_called and calls is not None and calls.count >= TRIES:
                     raise
+                attempt += 1
+                self._wait_out(error, trouble, attempt, is_of_handler=was_called)
             else:
-                if self._is_away:
-                    self._is_away = False
-                    _log.warning("group %s: the database is back", self._group)
+                self.outage.ended()
                 return result
-            pause_s = min(pause_s * 2, AWAY_PAUSE_S_MAX)
 
     def turns(self, wait_ms: int | None) -> Iterator[None]:
         """Yield once immediately, and again until `wait_ms` is over (None: no limit), or the consumer ends."""
@@ -65,14 +108,63 @@ class Patience:
         while True:
             yield
             left_s = pause_s if deadline_s is None else deadline_s - time.monotonic()
-            if left_s <= 0 or self._ending.wait(min(pause_s, left_s)):
+            if left_s <= 0 or not self._pause(min(pause_s, left_s)):
                 return
             pause_s = min(pause_s * 2, BUSY_PAUSE_S_MAX)
 
-    def _say_away(self, error: Exception) -> None:
-        if not self._is_away:
-            self._is_away = True
-            _log.warning(
-                "group %s: the database is away (%s); messages are held until it is back",
-                self._group, type(error).__name__,
-            )  # fmt: skip
+    def _wait_out(self, error: Exception, trouble: Trouble, attempt: int, *, is_of_handler: bool) -> None:
+        """Return when the transaction may be tried again after `error`. Raises it if the handler itself has made its
+        transaction read-only, and HoldEndedError.
+        """
+        drop_stale(self._engine, trouble)
+        # It may be an error of another database, which the handler uses; ours is as it should be then.
+        is_there = is_of_handler and trouble not in (Trouble.CONFLICT, Trouble.POOL_FULL) and self._probe() is None
+        if trouble is Trouble.READ_ONLY_TRANSACTION and is_there:
+            raise error
+        if trouble is Trouble.CONFLICT or is_there:
+            self._sleep(pause_s(min(attempt, TRIES)), error)
+            return
+        self.outage.began(error)
+        with self.outage.holding():
+            wait_s = min(AWAY_PAUSE_FIRST_S * 2 ** min(attempt - 1, 16), AWAY_PAUSE_S_MAX)
+            self._sleep(wait_s, error)
+            while trouble is not Trouble.POOL_FULL and (found := self._probe()) is not None:
+                drop_stale(self._engine, found)
+                wait_s = min(wait_s * 2, AWAY_PAUSE_S_MAX)
+                self._sleep(wait_s, error)
+
+    def _probe(self) -> Trouble | None:
+        """Write a row, and roll it back. None: the database can be written, or says something that the work itself
+        will hear and report; otherwise the reason why it cannot.
+        """
+        row = {
+            "group_name": self._group, "message_id": _PROBE + new_token(), "broker_name": "", "topic": "",
+            "queue_id": 0, "queue_offset": 0, "received_ms": 0, "reconsume_times": 0, "lease_until_ms": 0,
+            "blocks_until_ms": 0, "is_dead": False,
+        }  # fmt: skip
+        try:
+            with self._engine.connect() as connection:
+                transaction = connection.begin()
+                connection.execute(sa.insert(self._tables.log), row)
+                transaction.rollback()
+        except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
+            trouble = trouble_of(error)
+            return None if trouble is Trouble.CONFLICT else trouble
+        return None
+
+    def _sleep(self, seconds: float, error: Exception) -> None:
+        if not self._pause(seconds):
+            raise HoldEndedError("the consumer ended while the database was away") from error
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait, and ask for more time meanwhile; False at once when the consumer ends."""
+        extend: Callable[[], bool] | None = getattr(self._of_thread, "extend", None)
+        deadline_s = time.monotonic() + seconds
+        while True:
+            if extend is not None and not extend():
+                return False
+            left_s = deadline_s - time.monotonic()
+            if self._ending.wait(max(0.0, min(left_s, EXTEND_EVERY_S))):
+                return False
+            if left_s <= EXTEND_EVERY_S:
+                return True

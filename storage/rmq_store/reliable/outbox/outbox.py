@@ -27,9 +27,10 @@ from rmq_store.client import Message, Producer, SendResult
 from rmq_store.errors import UsageError
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database import leases
+from rmq_store.reliable.database.drivers import require_engine
 from rmq_store.reliable.database.message_id import OUTBOX_ID, UNIQUE_KEY, check_message_id
 from rmq_store.reliable.database.tables import UNCONFIRMED, Tables
-from rmq_store.reliable.database.transact import is_duplicate
+from rmq_store.reliable.database.trouble import is_duplicate
 from rmq_store.reliable.outbox.backoff import ResendBackoff
 from rmq_store.reliable.outbox.caller_transaction import connection_of
 from rmq_store.reliable.outbox.committed_stubs import Committed, look
@@ -89,7 +90,7 @@ class Outbox:
         if not 0 <= mark_delay_ms <= lease_ms:
             raise UsageError(f"mark_delay_ms={mark_delay_ms}: not negative, and not above lease_ms={lease_ms}")
         self._producer = producer
-        self._engine = engine
+        self._engine = require_engine(engine)
         self._tables = tables or Tables()
         # Made once: SQLAlchemy compiles a statement that it has seen in a fraction of the time.
         self._insert_stub = self._tables.stub.insert()

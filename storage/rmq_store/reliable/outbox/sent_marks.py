@@ -13,8 +13,9 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from rmq_store.reliable.database.outage import Outage
 from rmq_store.reliable.database.tables import Tables
-from rmq_store.reliable.database.transact import transact
+from rmq_store.reliable.database.transact import is_transient, transact
 from rmq_store.reliable.outbox.backoff import ResendBackoff
 from rmq_store.reliable.outbox.claim_marks import give_back, mark_sent
 from rmq_store.reliable.outbox.sending import NotSent, Sent
@@ -52,6 +53,7 @@ class SentMarks:
         self._writing = threading.Lock()
         self._writer: threading.Thread | None = None
         self._closing = threading.Event()
+        self._outage = Outage("outbox", "sent messages are not marked")
 
     def add(self, outcomes: Sequence[Sent | NotSent]) -> None:
         """Write the marks of these results soon."""
@@ -90,6 +92,7 @@ class SentMarks:
                 self._keep(taken, None)
                 raise
             if taken:
+                self._outage.ended()
                 with self._lock:
                     # Not what was given back: it is unsent, and its key waits for it.
                     self._just_marked = {each.claimed.seq for each in taken if isinstance(each, Sent)}
@@ -130,7 +133,10 @@ class SentMarks:
         with self._lock:
             self._waiting = [*kept, *self._waiting]
             self._sent_seqs -= {each.claimed.seq for each in taken} - {each.claimed.seq for each in kept}
-        if error is not None:
+        is_outage = isinstance(error, sa.exc.DBAPIError | sa.exc.TimeoutError) and is_transient(error)
+        if is_outage and error is not None:
+            self._outage.began(error)
+        if error is not None and not (is_outage and len(kept) == len(taken)):
             _LOG.warning(
                 "%d marks of sent messages could not be written, %d of them are given up and these messages will be "
                 "sent again: %s",

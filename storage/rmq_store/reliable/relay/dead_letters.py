@@ -22,6 +22,7 @@ from rmq_store.client import Backend, MessageQueue, MQClientError
 from rmq_store.errors import UsageError
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database import manual_list
+from rmq_store.reliable.database.drivers import require_engine
 from rmq_store.reliable.database.leases import now_ms
 from rmq_store.reliable.database.manual_list import DEAD_LETTER, NO_ID, ManualEntry
 from rmq_store.reliable.database.new_rows import insert_new
@@ -66,7 +67,7 @@ class DeadLetters:
         self, backend: Backend, engine: sa.Engine, tables: Tables | None = None, *, stubs: sa.Engine | None = None
     ) -> None:
         self._backend = backend
-        self._engine = engine
+        self._engine = require_engine(engine)
         self._tables = Tables() if tables is None else tables
         self._stubs = stubs if stubs is not None and stubs is not engine else None
 

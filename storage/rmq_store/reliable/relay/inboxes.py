@@ -6,10 +6,12 @@ from collections.abc import Mapping
 
 import sqlalchemy as sa
 
+from rmq_store.reliable.database.drivers import require_engine
+
 
 class Inboxes:
     """`stubs`: the senders' database. `by_group` {group: engine}: groups whose inbox is in another database. `other`:
-    the database of all other groups, if it is not `stubs`.
+    the database of all other groups, if it is not `stubs`. Raises UsageError for a driver that is not supported.
     """
 
     def __init__(
@@ -18,6 +20,8 @@ class Inboxes:
         self.stubs = stubs
         self.by_group = dict(by_group or {})
         self.other = stubs if other is None else other
+        for engine in self.engines():
+            require_engine(engine)
 
     def of(self, group: str) -> sa.Engine:
         """The database of the group's inbox."""

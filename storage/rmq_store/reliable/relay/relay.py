@@ -14,7 +14,6 @@ Any number of relays may work on one database: no relay sends a message that ano
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -24,6 +23,8 @@ import sqlalchemy as sa
 from rmq_store.client import Backend, Producer
 from rmq_store.errors import UsageError
 from rmq_store.reliable.database import leases, manual_list
+from rmq_store.reliable.database.drivers import require_engine
+from rmq_store.reliable.database.outage import Outage
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.transact import is_transient, read, transact
 from rmq_store.reliable.outbox.backoff import ResendBackoff
@@ -38,8 +39,6 @@ from rmq_store.reliable.relay.relay_report import RelayReport
 from rmq_store.reliable.relay.resend_page import end_of_queue
 from rmq_store.reliable.relay.resend_rule import STUCK_AFTER_MS
 from rmq_store.reliable.relay.resending import Resending
-
-_LOG = logging.getLogger(__name__)
 
 PAGE_ROWS: Final = 1_000
 ROUND_ROWS_MAX: Final = 100_000
@@ -81,7 +80,7 @@ class Relay:
     ) -> None:
         if page_rows < 1:
             raise UsageError(f"page_rows={page_rows}: at least 1")
-        self._engine = engine
+        self._engine = require_engine(engine)
         self._tables = tables or Tables()
         self._rules = SendingRules(lease_ms, max_send_count, backoff or ResendBackoff())
         self._sender = ClaimSender(producer, engine, self._tables, self._rules, clock)
@@ -101,12 +100,13 @@ class Relay:
         self._clock = clock
         self._page_rows = page_rows
         self._purged_ms: int | None = None
+        self._outage = Outage("relay", "messages are not sent")
         self.total = RelayReport()
         """The numbers of all rounds."""
 
     def run(self, stop: threading.Event, interval_ms: int = 1_000) -> None:
         """Run rounds until `stop` is set, with a pause of `interval_ms` after a round that left nothing to do. While a
-        database is unavailable, this is logged, and the rounds go on.
+        database is unavailable or only reads, this is logged once, and the rounds go on. Each writes before it sends.
 
         Raises:
             sqlalchemy.exc.SQLAlchemyError: an error that waiting cannot help, such as a missing table.
@@ -115,10 +115,11 @@ class Relay:
             has_more = False
             try:
                 has_more = self.run_once(stop=stop).has_more
+                self._outage.ended()
             except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
                 if not is_transient(error):
                     raise
-                _LOG.warning("the relay waits for its database: %s", getattr(error, "orig", None) or error)
+                self._outage.began(error)
             if not has_more:
                 stop.wait(interval_ms / 1_000)
 

@@ -22,6 +22,7 @@ from rmq_store.client import Backend, ClientError
 from rmq_store.errors import StoreError
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database import manual_list
+from rmq_store.reliable.database.outage import Outage
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.transact import is_transient
 from rmq_store.reliable.relay.dead_letters import CollectReport, DeadLetters
@@ -67,6 +68,7 @@ class RelayService:
         self._others = others
         self._collect_every_s, self._monotonic = collect_every_s, monotonic
         self._collect_s = monotonic()
+        self._outage = Outage("relay", "messages are not sent")
 
     def run_once(self, *, dry_run: bool = False, stop: threading.Event | None = None) -> ServiceReport:
         """Run one round. `dry_run` changes nothing and collects nothing.
@@ -86,8 +88,9 @@ class RelayService:
             if not is_transient(error):
                 raise
             problem = " ".join(str(getattr(error, "orig", None) or error).split())
-            _log.warning("a database does not answer, next try in the next round: %s", problem)
+            self._outage.began(error)
             return ServiceReport(relay, collected, problem)
+        self._outage.ended()
         return ServiceReport(relay, collected)
 
     def _collect(self) -> CollectReport:

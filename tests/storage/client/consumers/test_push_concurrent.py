@@ -590,3 +590,42 @@ def test_a_rate_limiter_may_have_another_clock_than_its_consumer(lab: Any) -> No
     for _ in range(3):
         lab.advance(100)
     assert lab.bodies() == ["m0", "m1", "m2"]
+
+
+@pytest.mark.parametrize("extends", [True, False])
+def test_a_listener_that_extends_its_time_is_not_taken_too_long(lab: Any, extends: bool) -> None:
+    """It holds its messages for an hour, while what it needs is away; consumeTimeout counts from its last word on."""
+    lab.topic()
+    lab.send(1)
+
+    def holds(messages: Sequence[MessageExt], context: Any) -> None:
+        for _ in range(0 if messages[0].reconsume_times else 60):
+            lab.now_ms += 60_000
+            if extends:
+                assert context.extend()
+            consumer._membership.run_due()
+
+    consumer = lab.concurrent(holds)
+    lab.settle()
+    lab.advance(60_000)
+    assert [each.reconsume_times for each in lab.seen] == ([0] if extends else [0, 1])
+    assert lab.committed() == 1
+
+
+def test_what_a_listener_answers_that_was_told_to_give_up_is_void(lab: Any) -> None:
+    """Its consumer ends: the message comes again to another member, and no retry is counted."""
+    lab.topic()
+    lab.send(1)
+    said: list[bool] = []
+
+    def gives_up(messages: Sequence[MessageExt], context: Any) -> Any:
+        consumer._executor.stop(0)
+        said.append(context.extend())
+        return LATER
+
+    consumer = lab.concurrent(gives_up)
+    lab.settle()
+    assert said == [False]
+    consumer.shutdown()
+    assert lab.committed() in (None, 0)
+    assert lab.read(RETRY) == []
