@@ -84,6 +84,7 @@ class SendProcessor:
         topic = self._topic(header)
         queue_id, born, is_half = self._queue_id(header, topic), _host(request.peer.address), False
         if is_batch:
+            self._check_batch(header)
             result = self._served.broker.send_batch_body(
                 header.topic,
                 request.command.body,
@@ -245,6 +246,12 @@ class SendProcessor:
             raise refusal(ResponseCode.TOPIC_NOT_EXIST, remark)
         count = max(1, min(header.default_topic_queue_nums, queues))
         return store.create_topic(header.topic, count, perm, exist_ok=True)
+
+    def _check_batch(self, header: SendMessageRequestHeader) -> None:
+        """MQBrokerError 13: it is to be a transaction, or to wait as a whole (CommitLog#asyncPutMessages)."""
+        properties = parse_properties((header.properties or "").encode())
+        if header.sys_flag & TRANSACTION_MASK or delay_level_of(properties.get(DELAY_TIME_LEVEL)) > 0:
+            raise refusal(ResponseCode.MESSAGE_ILLEGAL, "a batch has neither a transaction nor a delay of its own")
 
     def _queue_id(self, header: SendMessageRequestHeader, topic: TopicConfig) -> int:
         """The queue. A negative id means any queue."""
