@@ -89,7 +89,7 @@ def read_batch(body: bytes, topic: str, queue_id: int, born_timestamp_ms: int | 
 
 
 def batch_bytes(messages: Iterable[Message]) -> int:
-    """What messages take as a batch. UsageError: the properties of one cannot be written."""
+    """The bytes that messages take as a batch. UsageError: the properties of one cannot be written."""
     return sum(
         MEMBER_BYTES_MIN + len(message.body) + len(encode_properties(message.stored_properties()))
         for message in messages

@@ -234,6 +234,8 @@ class SendProcessor:
     def _made(self, header: SendMessageRequestHeader) -> TopicConfig:
         """A new topic, as the one that the producer names says (createTopicKey, TBW102 if it has named none)."""
         store = self._served.store
+        if header.topic in self._served.own_topics:
+            raise _system_topic(header.topic)
         if header.default_topic in ("", DEFAULT_TOPIC):
             inherited = store.config.auto_create_topic_enable
             queues, perm = DEFAULT_TOPIC_QUEUES, PERM_READ | PERM_WRITE
@@ -270,7 +272,11 @@ def _check_topic(name: str) -> None:
     """UsageError: no name of a topic. MQBrokerError 16: clients do not send to it."""
     validate_topic(name)
     if is_sent_by_broker_only(name):
-        raise refusal(ResponseCode.NO_PERMISSION, f"the topic[{name}] is a system topic: no sends")
+        raise _system_topic(name)
+
+
+def _system_topic(name: str) -> MQBrokerError:
+    return refusal(ResponseCode.NO_PERMISSION, f"the topic[{name}] is a system topic: no sends")
 
 
 def place_of(
