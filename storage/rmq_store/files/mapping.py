@@ -26,7 +26,7 @@ _libc.mmap.restype = ctypes.c_void_p
 
 
 def map_file(fd: int, size_bytes: int, *, writable: bool) -> mmap.mmap:
-    """The first `size_bytes` of the file, which has so many, shared with all who map it. OSError: it cannot be mapped."""
+    """The first `size_bytes` of the file, which has so many, shared with all who map it. OSError: they cannot be."""
     protection = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
     if sys.version_info >= (3, 13):
         return mmap.mmap(fd, size_bytes, prot=protection, trackfd=False)

@@ -22,9 +22,9 @@ PATIENT = ProducerConfig(send_msg_timeout=60_000)
 
 def open_files() -> dict[str, str]:
     found = {}
-    for name in os.listdir("/proc/self/fd"):
+    for link in Path("/proc/self/fd").iterdir():
         try:
-            found[name] = os.readlink(f"/proc/self/fd/{name}")
+            found[link.name] = str(link.readlink())
         except FileNotFoundError:  # that of the directory itself
             continue
     return found
@@ -93,7 +93,8 @@ def test_a_map_has_no_descriptor_and_is_that_of_the_file(scratch: Path) -> None:
     path = scratch / "file"
     path.write_bytes(b"before" + bytes(8186))
     with path.open("r+b") as file:
-        read_only, writable = map_file(file.fileno(), 8192, writable=False), map_file(file.fileno(), 8192, writable=True)
+        read_only = map_file(file.fileno(), 8192, writable=False)
+        writable = map_file(file.fileno(), 8192, writable=True)
     assert str(path) not in open_files().values()
     writable[:6] = b"behind"
     assert read_only[:6] == path.read_bytes()[:6] == b"behind"
