@@ -52,7 +52,9 @@ def test_the_page_has_each_question_of_the_dashboard() -> None:
     lines = PAGE.read_text(encoding="utf-8").split(begin)[1].split(end)[0].strip().splitlines()
     asked = re.findall(r'^ +\("(\w+)[ "]', (TESTS / "test_dashboard.py").read_text(), re.MULTILINE)
     assert [line.split("`")[1] for line in lines[2:]] == sorted(asked)
-    assert all(line.endswith("| works | works |") for line in lines[2:])
+    for line in lines[2:]:
+        old, new = (cell.strip() for cell in line.strip("|").split("|")[1:])
+        assert (old == "works" or old.startswith("- (rocketmq-tools 4.9.7 has no `")) and new == "works", line
 
 
 def test_the_page_has_a_result_for_each_client_and_feature() -> None:

@@ -21,7 +21,7 @@ class Mqadmin(LineProgram):
     source = TESTS / "cluster" / "java" / "Mqadmin.java"
 
     def __init__(self, cluster: RocketmqCluster) -> None:
-        self._name_server = cluster.name_server
+        self.version, self._name_server = cluster.version, cluster.name_server
         self._home = tempfile.TemporaryDirectory(prefix="rmq-mqadmin-", dir=os.environ.get("RMQ_TEST_SERVER_DIRECTORY"))
         conf = Path(self._home.name) / "conf"
         conf.mkdir()

@@ -25,6 +25,8 @@ public class Dashboard {
                 System.out.println(RemotingSerializable.toJson(found, false));
             } catch (InvocationTargetException error) {
                 System.out.println(String.valueOf(error.getCause()).replace('\n', ' '));
+            } catch (NoSuchMethodException error) {
+                System.out.println(error);
             }
             System.out.println("END");
             System.out.flush();
@@ -52,7 +54,7 @@ public class Dashboard {
             if (fits)
                 return method.invoke(admin, values);
         }
-        throw new IllegalArgumentException("no such method: " + name);
+        throw new NoSuchMethodException(name);
     }
 
     private static Object value(Class<?> type, String word) {
