@@ -12,6 +12,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs" / "interop.md"
 MARKS: Final = "<!-- matrix -->", "<!-- /matrix -->"
 ADMIN_MARKS: Final = "<!-- mqadmin -->", "<!-- /mqadmin -->"
+DASHBOARD_MARKS: Final = "<!-- dashboard -->", "<!-- /dashboard -->"
 
 
 def matrix(found: dict[tuple[str, str], Cell]) -> str:
@@ -23,9 +24,9 @@ def matrix(found: dict[tuple[str, str], Cell]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def mqadmin(found: dict[tuple[str, str], Cell]) -> str:
-    """A line for each command of mqadmin, a column for each version."""
-    rows = sorted({row for row, _ in found if row.startswith("mqadmin ")})
+def commands_of(tool: str, found: dict[tuple[str, str], Cell]) -> str:
+    """A line for each command of mqadmin or method of the dashboard's client, a column for each version."""
+    rows = sorted({row for row, _ in found if row.startswith(f"{tool} ")})
     commands = sorted({column for row, column in found if row in rows})
     lines = [f"| | {' | '.join(rows)} |", f"|---{'|---' * len(rows)}|"]
     lines += [f"| `{one}` | {' | '.join(_text(found.get((row, one))) for row in rows)} |" for one in commands]
@@ -40,7 +41,11 @@ def _text(cell: Cell | None) -> str:
 
 def page(old: str, found: dict[tuple[str, str], Cell]) -> str:
     """The page with new tables."""
-    for (begin, end), table in ((MARKS, matrix(found)), (ADMIN_MARKS, mqadmin(found))):
+    tables = (
+        (MARKS, matrix(found)), (ADMIN_MARKS, commands_of("mqadmin", found)),
+        (DASHBOARD_MARKS, commands_of("dashboard", found)),
+    )  # fmt: skip
+    for (begin, end), table in tables:
         before, rest = old.split(begin)
         old = f"{before}{begin}\n{table}{end}{rest.split(end)[1]}"
     return old

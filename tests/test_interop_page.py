@@ -14,7 +14,7 @@ from helpers.interop.matrix import BY_THE_CLIENT, CANNOT_BE, COLUMNS, REFUSED, R
 from helpers.interop.refusals import NAMES
 from helpers.interop.results import Results
 from interop import conftest
-from interop_page import ADMIN_MARKS, MARKS, PAGE
+from interop_page import ADMIN_MARKS, DASHBOARD_MARKS, MARKS, PAGE
 from rmq_store import Message, Store
 from rmq_store.server.scratch_store import make_scratch_store
 
@@ -45,6 +45,16 @@ def test_the_page_has_each_command_of_mqadmin() -> None:
     for line in table.strip().splitlines()[2:]:
         for cell in line.strip("|").split("|")[1:]:
             assert cell.strip() == "works" or is_refusal(cell.strip()), line
+
+
+def test_the_page_has_each_question_of_the_dashboard() -> None:
+    begin, end = DASHBOARD_MARKS
+    lines = PAGE.read_text(encoding="utf-8").split(begin)[1].split(end)[0].strip().splitlines()
+    asked = re.findall(r'^ +\("(\w+)[ "]', (TESTS / "test_dashboard.py").read_text(), re.MULTILINE)
+    assert [line.split("`")[1] for line in lines[2:]] == sorted(asked)
+    for line in lines[2:]:
+        old, new = (cell.strip() for cell in line.strip("|").split("|")[1:])
+        assert (old == "works" or old.startswith("- (rocketmq-tools 4.9.7 has no `")) and new == "works", line
 
 
 def test_the_page_has_a_result_for_each_client_and_feature() -> None:

@@ -137,6 +137,8 @@ def encode_batch(
     frame_bytes_max: int,
     crc_property: bool,
     index_tags: bool,
+    id_prefix: bytes,
+    first_id: int,
 ) -> tuple[bytearray, bytearray, bytearray, bytearray, bytearray, bytearray | None, str] | None:
     """The fields of `rmq_store.format.frames.message_batch.BatchFrames`, which see. None: refused, some message is not
     ordinary or cannot be stored. OverflowError: an argument is no number of its width. ValueError: more than 16 names.

@@ -19,6 +19,7 @@ from rmq_store.errors import CorruptConfigError, UsageError
 from rmq_store.files.durable import open_nofollow, write_atomically
 from rmq_store.files.locks.lock import OfdLock
 from rmq_store.files.locks.locked_call import call_locked
+from rmq_store.files.mapping import map_file
 
 _WORD = struct.Struct("<q")
 _LOCK_TIMEOUT_MS = 5000
@@ -48,7 +49,7 @@ class ClockFile:
             if size_bytes != _WORD.size:
                 raise CorruptConfigError(str(self.path), 0, f"a clock file has 8 bytes, not {size_bytes}")
             # Stays mapped as long as this object lives; a read costs no system call.
-            self._word = memoryview(mmap.mmap(fd, _WORD.size, prot=mmap.PROT_READ)).cast("q")
+            self._word = memoryview(map_file(fd, _WORD.size, writable=False)).cast("q")
         finally:
             os.close(fd)
         if self._word[0] < 0:

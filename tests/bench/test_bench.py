@@ -43,6 +43,7 @@ OWED = {
     "a served store beside Java": (
         "server-pulls-{body}",
         "server-batches-{body}",
+        "server-batches-without-keys",
         "server-singles-1",
         "server-singles-16",
         "server-sync-singles-1",

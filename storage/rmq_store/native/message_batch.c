@@ -12,6 +12,10 @@
 #define HEAD_BYTES 20   /* total size, magic, CRC, flag, length of the body */
 #define LENGTH_BYTES 2  /* of the properties */
 #define SPECIAL_MAX 16
+/* Of a unique id: what the store's process gives to all of them, with an address of 16 bytes at most; and a number. */
+#define ID_PREFIX_MAX 22
+#define ID_NUMBER_BYTES 6
+#define ID_TEXT_MAX (2 * (ID_PREFIX_MAX + ID_NUMBER_BYTES))
 /* Shorter work is done before another thread would have begun. */
 #define WITH_GIL_BYTES (1 << 16)
 
@@ -30,6 +34,8 @@ typedef struct {
     size_t body_bytes_max, frame_bytes_max;
     int index_tags;
     Fields fields;
+    Text id_prefix;
+    uint64_t first_id;
 } Batch;
 
 /* What is made of it; each array has room for all messages. */
@@ -38,6 +44,7 @@ typedef struct {
     int64_t *bounds, *tags_codes, *key_counts;
     uint32_t *hashes, *crcs;
     size_t hash_count, unique_key_bytes;
+    uint64_t ids_given;
 } Made;
 
 /* False: no whole message begins at `data`, which has `size` bytes. */
@@ -77,8 +84,8 @@ static int place_of_name(const Properties *taken, const Text *name)
     return at;
 }
 
-/* The properties as they are stored: UNIQ_KEY first, and its first value counts; of others the last value. False: they
-   are left to Python, which may store them, too. */
+/* The properties as they are stored: UNIQ_KEY first, and its first value counts; of others the last value. A missing
+   UNIQ_KEY has an empty value. False: they are left to Python, which may store them, too. */
 static int parse_properties(Properties *taken, const Batch *batch, const Text *raw)
 {
     if (!is_utf8(raw->bytes, raw->size))
@@ -109,10 +116,35 @@ static int parse_properties(Properties *taken, const Batch *batch, const Text *r
         taken->values[at] = value;
         taken->count += at == taken->count;
     }
-    taken->size = 0;
-    for (int at = 0; at < taken->count; at++)
-        taken->size += taken->names[at].size + taken->values[at].size + 2;
-    return taken->values[0].size > 0;
+    return 1;
+}
+
+static size_t id_text_bytes(const Batch *batch)
+{
+    return 2 * (batch->id_prefix.size + ID_NUMBER_BYTES);
+}
+
+/* The unique id of this number, in capital hex digits. */
+static Text write_id(char *text, const Batch *batch, uint64_t number)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    uint8_t bytes[ID_PREFIX_MAX + 8];
+    size_t prefix = batch->id_prefix.size;
+    memcpy(bytes, batch->id_prefix.bytes, prefix);
+    put_long(bytes + prefix, number << 16); /* the upper 16 bits are no part of it */
+    for (size_t at = 0; at < prefix + ID_NUMBER_BYTES; at++) {
+        text[2 * at] = digits[bytes[at] >> 4];
+        text[2 * at + 1] = digits[bytes[at] & 15];
+    }
+    return (Text){(const uint8_t *)text, id_text_bytes(batch)};
+}
+
+static size_t properties_size(const Properties *properties)
+{
+    size_t size = 0;
+    for (int at = 0; at < properties->count; at++)
+        size += properties->names[at].size + properties->values[at].size + 2;
+    return size;
 }
 
 static int waits_for_disk(const Properties *properties)
@@ -128,14 +160,18 @@ static int encode_members(Made *made, const Batch *batch, const uint8_t *data, s
     uint8_t *frame = made->frames;
     Properties properties;
     Member member;
-    size_t row = 0;
+    char id[ID_TEXT_MAX];
+    size_t row = 0, fixed = header_bytes(&batch->fields);
     for (size_t at = 0; at < size; at += member.size, row++) {
         if (!read_member(&member, data + at, size - at) || member.body.size > batch->body_bytes_max
             || !parse_properties(&properties, batch, &member.properties) || (row == 0 && !waits_for_disk(&properties)))
             return 0;
-        size_t properties_size = properties.size + (batch->fields.has_crc ? CRC_PROPERTY_BYTES : 0);
-        size_t frame_size = FRAME_HEADER_BYTES + member.body.size + 1 + batch->topic.size + 2 + properties_size;
-        if (properties_size > PROPERTIES_BYTES_MAX || frame_size > batch->frame_bytes_max)
+        if (properties.values[0].size == 0)
+            properties.values[0] = write_id(id, batch, batch->first_id + made->ids_given++);
+        properties.size = properties_size(&properties);
+        size_t stored_size = properties.size + (batch->fields.has_crc ? CRC_PROPERTY_BYTES : 0);
+        size_t frame_size = fixed + member.body.size + 1 + batch->topic.size + 2 + stored_size;
+        if (stored_size > PROPERTIES_BYTES_MAX || frame_size > batch->frame_bytes_max)
             return 0;
         Fields fields = batch->fields;
         fields.flag = member.flag;
@@ -163,13 +199,14 @@ enum { FRAMES, BOUNDS, TAGS_CODES, KEY_COUNTS, HASHES, CRCS, UNIQUE_KEYS, ARRAYS
 /* False: some message is not whole, or there is none, or they are too many. */
 static int measure(size_t room[ARRAYS], const Batch *batch, const uint8_t *data, size_t size)
 {
-    size_t count = 0, frame_bytes = 0, properties_bytes = 0;
+    size_t count = 0, frame_bytes = 0, properties_bytes = 0, fixed = header_bytes(&batch->fields);
+    size_t id_bytes = sizeof unique_key_name - 1 + 2 + id_text_bytes(batch);
     Member member;
     for (size_t at = 0; at < size; at += member.size, count++) {
         if (!read_member(&member, data + at, size - at))
             return 0;
-        /* The properties may get one separator more. */
-        frame_bytes += FRAME_HEADER_BYTES + member.body.size + 1 + batch->topic.size + 2 + member.properties.size + 1;
+        /* The properties may get one separator more, and a unique key. */
+        frame_bytes += fixed + member.body.size + 1 + batch->topic.size + 2 + member.properties.size + 1 + id_bytes;
         frame_bytes += batch->fields.has_crc ? CRC_PROPERTY_BYTES : 0;
         properties_bytes += member.properties.size;
     }
@@ -178,7 +215,7 @@ static int measure(size_t room[ARRAYS], const Batch *batch, const uint8_t *data,
     room[TAGS_CODES] = room[KEY_COUNTS] = 8 * count;
     room[HASHES] = 4 * (properties_bytes / 2 + 2 * count);
     room[CRCS] = batch->fields.has_crc ? 4 * count : 0;
-    room[UNIQUE_KEYS] = properties_bytes + count;
+    room[UNIQUE_KEYS] = properties_bytes + count * (1 + id_text_bytes(batch));
     return count > 0 && frame_bytes <= INT32_MAX;
 }
 
@@ -210,7 +247,7 @@ static PyObject *encoded(const Batch *batch, const uint8_t *data, size_t size)
         for (int at = 0; at < ARRAYS; at++)
             places[at] = PyByteArray_AsString(arrays[at]);
         Made made = {places[FRAMES], places[UNIQUE_KEYS], places[BOUNDS], places[TAGS_CODES], places[KEY_COUNTS],
-                     places[HASHES], places[CRCS], 0, 0};
+                     places[HASHES], places[CRCS], 0, 0, 0};
         made.bounds[0] = 0;
         PyThreadState *state = size > WITH_GIL_BYTES ? PyEval_SaveThread() : NULL;
         is_ordinary = encode_members(&made, batch, data, size);
@@ -236,26 +273,31 @@ static PyObject *encoded(const Batch *batch, const uint8_t *data, size_t size)
 
 static PyObject *encode_batch(PyObject *module, PyObject *arguments)
 {
-    const char *data, *born_host, *store_host, *topic;
-    Py_ssize_t size, born_host_size, store_host_size, topic_size, body_bytes_max, frame_bytes_max;
+    const char *data, *born_host, *store_host, *topic, *id_prefix;
+    Py_ssize_t size, born_host_size, store_host_size, topic_size, id_prefix_size, body_bytes_max, frame_bytes_max;
     PyObject *special;
-    long long born_ms;
+    long long born_ms, first_id;
     int queue_id, has_crc, index_tags;
     Batch batch;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "y#y#iLy#y#O!nnpp:encode_batch", &topic, &topic_size, &data, &size, &queue_id,
+    if (!PyArg_ParseTuple(arguments, "y#y#iLy#y#O!nnppy#L:encode_batch", &topic, &topic_size, &data, &size, &queue_id,
                           &born_ms, &born_host, &born_host_size, &store_host, &store_host_size, &PyTuple_Type, &special,
-                          &body_bytes_max, &frame_bytes_max, &has_crc, &index_tags)
+                          &body_bytes_max, &frame_bytes_max, &has_crc, &index_tags, &id_prefix, &id_prefix_size,
+                          &first_id)
         || !take_special(&batch, special))
         return NULL;
     batch.topic = (Text){(const uint8_t *)topic, (size_t)topic_size};
-    if (born_host_size != HOST_BYTES || store_host_size != HOST_BYTES || topic_size > V1_TOPIC_BYTES_MAX
+    batch.fields = (Fields){.queue_id = queue_id, .born_ms = born_ms, .has_crc = has_crc};
+    if (!take_host(&batch.fields.born_host, born_host, born_host_size)
+        || !take_host(&batch.fields.store_host, store_host, store_host_size) || topic_size > V1_TOPIC_BYTES_MAX
+        || id_prefix_size > ID_PREFIX_MAX
         || !text_is_storable(batch.topic.bytes, batch.topic.size) || body_bytes_max < 0 || frame_bytes_max < 0)
         Py_RETURN_NONE;
     batch.body_bytes_max = (size_t)body_bytes_max;
     batch.frame_bytes_max = (size_t)frame_bytes_max;
     batch.index_tags = index_tags;
-    batch.fields = (Fields){queue_id, 0, 0, born_ms, (const uint8_t *)born_host, (const uint8_t *)store_host, has_crc};
+    batch.id_prefix = (Text){(const uint8_t *)id_prefix, (size_t)id_prefix_size};
+    batch.first_id = (uint64_t)first_id;
     return encoded(&batch, (const uint8_t *)data, (size_t)size);
 }
 

@@ -12,7 +12,6 @@
 #define OFFSETS_AT 20   /* queueOffset, then physicalOffset, 8 bytes each */
 #define SYS_FLAG_END 39 /* the last byte of sysFlag */
 #define BORN_HOST_AT 48 /* then storeTimestamp */
-#define HOST_V6_BYTES 20
 /* Hashes of one message: those of its shortest keys, and of UNIQ_KEY and tag. */
 #define HASHES_MAX (PROPERTIES_BYTES_MAX / 2 + 2)
 
@@ -111,21 +110,35 @@ static void put_crc_property(uint8_t *to, uint32_t crc)
     *digit = 2;
 }
 
+int take_host(PackedHost *host, const char *bytes, ptrdiff_t size)
+{
+    *host = (PackedHost){(const uint8_t *)bytes, (size_t)size};
+    return size == HOST_BYTES || size == HOST_V6_BYTES;
+}
+
+size_t header_bytes(const Fields *fields)
+{
+    return FRAME_HEADER_BYTES - 2 * HOST_BYTES + fields->born_host.size + fields->store_host.size;
+}
+
 void write_frame(uint8_t *frame, size_t size, const Fields *fields, const Text *body, const Text *topic,
                  const Properties *properties)
 {
-    memset(frame, 0, FRAME_HEADER_BYTES);
+    const PackedHost *born = &fields->born_host, *store = &fields->store_host;
+    uint8_t *store_host = frame + BORN_HOST_AT + born->size + 8, *body_size = store_host + store->size + 12;
+    uint32_t hosts = (born->size == HOST_BYTES ? 0 : BORN_HOST_V6) | (store->size == HOST_BYTES ? 0 : STORE_HOST_V6);
+    memset(frame, 0, header_bytes(fields));
     put_word(frame, (uint32_t)size);
     put_word(frame + 4, MAGIC_V1);
     put_word(frame + 8, crc_extend(0, body->bytes, body->size) & CRC_MASK);
     put_word(frame + 12, (uint32_t)fields->queue_id);
     put_word(frame + 16, (uint32_t)fields->flag);
-    put_word(frame + 36, fields->sys_flag & ~HOSTS_V6_MASK);
+    put_word(frame + 36, (fields->sys_flag & ~HOSTS_V6_MASK) | hosts);
     put_long(frame + 40, (uint64_t)fields->born_ms);
-    memcpy(frame + BORN_HOST_AT, fields->born_host, HOST_BYTES);
-    memcpy(frame + 64, fields->store_host, HOST_BYTES);
-    put_word(frame + 84, (uint32_t)body->size);
-    uint8_t *to = put_text(frame + FRAME_HEADER_BYTES, body->bytes, body->size);
+    memcpy(frame + BORN_HOST_AT, born->bytes, born->size);
+    memcpy(store_host, store->bytes, store->size);
+    put_word(body_size, (uint32_t)body->size);
+    uint8_t *to = put_text(body_size + 4, body->bytes, body->size);
     *to++ = (uint8_t)topic->size;
     to = put_text(to, topic->bytes, topic->size);
     size_t properties_size = properties->size + (fields->has_crc ? CRC_PROPERTY_BYTES : 0);
@@ -160,12 +173,14 @@ static PyObject *encode_message(PyObject *module, PyObject *arguments)
                           &queue_id, &flag, &sys_flag, &born_ms, &born_host, &born_host_size, &store_host,
                           &store_host_size, &has_crc, &index_tags))
         return NULL;
-    if (born_host_size != HOST_BYTES || store_host_size != HOST_BYTES || !is_int32(flag) || !is_int32(sys_flag)
+    Fields fields = {.queue_id = queue_id, .born_ms = born_ms, .has_crc = has_crc};
+    if (!take_host(&fields.born_host, born_host, born_host_size)
+        || !take_host(&fields.store_host, store_host, store_host_size) || !is_int32(flag) || !is_int32(sys_flag)
         || !PyDict_CheckExact(stored) || !take_part(&topic, topic_text) || topic.size > V1_TOPIC_BYTES_MAX
         || !take_properties(&properties, stored) || value_of(&properties, "__CRC32#") != NULL)
         Py_RETURN_NONE;
     size_t properties_size = properties.size + (has_crc ? CRC_PROPERTY_BYTES : 0);
-    size_t size = FRAME_HEADER_BYTES + (size_t)body_size + 1 + topic.size + 2 + properties_size;
+    size_t size = header_bytes(&fields) + (size_t)body_size + 1 + topic.size + 2 + properties_size;
     if (properties_size > PROPERTIES_BYTES_MAX || body_size > INT32_MAX || size > INT32_MAX)
         Py_RETURN_NONE;
     frame = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)size);
@@ -176,8 +191,8 @@ static PyObject *encode_message(PyObject *module, PyObject *arguments)
         return NULL;
     }
     Text body = {(const uint8_t *)body_bytes, (size_t)body_size};
-    Fields fields = {queue_id, (int32_t)flag, (uint32_t)sys_flag, born_ms, (const uint8_t *)born_host,
-                     (const uint8_t *)store_host, has_crc};
+    fields.flag = (int32_t)flag;
+    fields.sys_flag = (uint32_t)sys_flag;
     write_frame((uint8_t *)PyByteArray_AsString(frame), size, &fields, &body, &topic, &properties);
     const Text *tags = value_of(&properties, "TAGS");
     int32_t tags_hash = tags == NULL ? 0 : (int32_t)java_hash(0, tags->bytes, tags->size);

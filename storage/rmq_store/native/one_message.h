@@ -9,6 +9,7 @@
 #define CRC_MASK 0x7FFFFFFFu
 #define HOSTS_V6_MASK 0x30u
 #define HOST_BYTES 8
+#define HOST_V6_BYTES 20
 #define V1_TOPIC_BYTES_MAX 127
 #define PROPERTIES_BYTES_MAX 32767
 /* Of a message with more of them Python makes the frame. */
@@ -26,15 +27,24 @@ typedef struct {
     size_t size;
 } Properties;
 
-/* What the frame of a message has besides its texts; both hosts take HOST_BYTES. */
+/* An address and a port; it takes HOST_BYTES or HOST_V6_BYTES. */
+typedef Text PackedHost;
+
+/* What the frame of a message has besides its texts. */
 typedef struct {
     int queue_id;
     int32_t flag;
     uint32_t sys_flag;
     int64_t born_ms;
-    const uint8_t *born_host, *store_host;
+    PackedHost born_host, store_host;
     int has_crc;
 } Fields;
+
+/* False: it is no host that a frame can have. */
+int take_host(PackedHost *host, const char *bytes, ptrdiff_t size);
+
+/* Of a frame with these hosts, up to the body. */
+size_t header_bytes(const Fields *fields);
 
 /* Null: there is none of this name. */
 const Text *value_of(const Properties *properties, const char *name);

@@ -59,6 +59,11 @@ if TYPE_CHECKING:
 
 CLUSTER_NAME: Final = "DefaultCluster"
 
+VIP_PORTS_BEFORE: Final = 2
+"""MixAll#brokerVIPChannel: clients take so much from a broker's port."""
+# Ports that the system chooses, until the one before the last is free as well.
+_PORT_TRIES: Final = 8
+
 # Between two deliveries of due messages, writes of offsets that wait, looks at members of other processes, at users.
 _DELIVERY_S: Final = 0.1
 _OFFSETS_S: Final = 0.5
@@ -99,6 +104,9 @@ class BrokerServer:
     `acl_file` has the users of both ports (`rmq_store.server.access.acl_file`); without it everybody may ask. Changes
     of what exists are carried out with `admin` only. With `tls` no client is taken without TLS.
 
+    `vip_channel`: it listens at the port before the last one, too, if that is free (`port` - 2, `vip_port`): clients
+    before 4.5.1, and later ones with vipChannelEnabled, send there (BrokerConfig, fastListenPort).
+
     `advertise`: the `ip:port` that clients are told instead, for example behind `host` 0.0.0.0. `name_servers`: those
     of other processes, `ns1:9876;ns2:9876`, or with keys to sign; the server registers there, too.
 
@@ -126,6 +134,7 @@ class BrokerServer:
         grpc_port: int | None = None,
         grpc_certificate: Certificate | None = None,
         grpc_tls_port: int | None = None,
+        vip_channel: bool = True,
     ) -> None:
         grpc_ports = GrpcPorts.of(grpc_port, grpc_tls_port, grpc_certificate)
         if grpc_ports is not None and tls is not None:
@@ -138,8 +147,12 @@ class BrokerServer:
         self.grpc_address: str | None = None
         self.grpc_tls_address: str | None = None
         with ExitStack() as parts:
-            self._listener = Listener(host, port, self._receive, limits=limits, tls=context)
+            self.vip_port: int | None = None
+            listening = partial(Listener, host, port, self._receive, limits=limits, tls=context)
+            tries = _PORT_TRIES if port == 0 else 1
+            self._listener = self._with_vip(listening, tries, grpc_port, grpc_tls_port) if vip_channel else listening()
             parts.callback(self._listener.close)
+            self.port = self._listener.port
             self.address = advertised(advertise) if advertise else address_of(host, self._listener.port)
             if isinstance(store, Store):
                 self.store, lock = store, server_lock(store.path)
@@ -159,6 +172,18 @@ class BrokerServer:
             self._closing, self._close_lock = parts.pop_all(), threading.RLock()
         if grpc_ports is not None:
             self._warm_up.begin()
+
+    def _with_vip(self, listening: Callable[[], Listener], tries: int, *grpc_ports: int | None) -> Listener:
+        """A listener at a second port, too, if one of so many has one: it is free, and not wanted for gRPC."""
+        for left in reversed(range(tries)):
+            listener = listening()
+            port = listener.port - VIP_PORTS_BEFORE
+            if port > 0 and port not in grpc_ports and listener.listen_also(port):
+                self.vip_port = port
+            if self.vip_port is not None or not left:
+                return listener
+            listener.close()
+        raise AssertionError
 
     def _begin(self, parts: ExitStack, cluster_name: str) -> None:
         """Make all parts. `parts` ends them in the opposite order, each one whatever becomes of the others."""

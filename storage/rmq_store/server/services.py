@@ -5,19 +5,23 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from rmq_store.format.text.host import Host
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.server.access.request_check import ALWAYS_REFUSED, refuse_always
 from rmq_store.server.admin.changes import Changes
 from rmq_store.server.admin.cleaning import Cleaning
+from rmq_store.server.admin.group_progress import GroupProgress
 from rmq_store.server.admin.member_offsets import MemberOffsets
 from rmq_store.server.admin.member_questions import MemberQuestions
 from rmq_store.server.admin.queue_entries import QueueEntries
 from rmq_store.server.admin.rates import Rates
 from rmq_store.server.admin.resets import Resets
 from rmq_store.server.admin.settings import Settings
+from rmq_store.server.name_server.kv_configs import KVConfigs
 from rmq_store.server.name_server.route_processor import RouteProcessor
 from rmq_store.server.name_server.route_table import RouteTable
+from rmq_store.server.name_server.settings import NameServerSettings
 from rmq_store.server.pop.assignments import Assignments
 from rmq_store.server.pop.notifications import NotificationProcessor
 from rmq_store.server.pop.peeks import PeekProcessor
@@ -163,6 +167,7 @@ def _administration(parts: Parts) -> dict[int, Service]:
     served, members, offsets, admin = parts.served, parts.members, parts.offsets, parts.pools.admin
     admins, changes = AdministrationProcessor(served, members, offsets), Changes(served, offsets)
     resets, cleaning = Resets(served, members, offsets), Cleaning(served, offsets)
+    progress = GroupProgress(served, members, offsets)
     questions, clock = MemberQuestions(served, members), VirtualClockProcessor(served.store)
     return {
         RequestCode.UPDATE_AND_CREATE_TOPIC: Service(admins.create_topic, admin),
@@ -171,10 +176,15 @@ def _administration(parts: Parts) -> dict[int, Service]:
         RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: Service(admins.system_topics, admin),
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Service(admins.groups, admin),
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: Service(admins.group, admin),
-        RequestCode.GET_CONSUME_STATS: Service(admins.consume_stats, admin),
         RequestCode.GET_CONSUMER_CONNECTION_LIST: Service(admins.consumer_connection, admin),
         RequestCode.GET_PRODUCER_CONNECTION_LIST: Service(admins.producer_connection, admin),
+        RequestCode.GET_ALL_PRODUCER_INFO: Service(admins.producers, admin),
         RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: Service(admins.groups_of_topic, admin),
+        RequestCode.GET_CONSUME_STATS: Service(progress.consume_stats, admin),
+        RequestCode.GET_BROKER_CONSUME_STATS: Service(progress.all_consume_stats, admin),
+        RequestCode.QUERY_CONSUME_TIME_SPAN: Service(progress.time_spans, admin),
+        RequestCode.QUERY_TOPICS_BY_CONSUMER: Service(progress.topics_of_group, admin),
+        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: Service(progress.subscription, admin),
         RequestCode.GET_BROKER_RUNTIME_INFO: Service(admins.runtime_info, admin),
         RequestCode.GET_BROKER_CONFIG: Service(Settings(served).all, admin),
         RequestCode.VIEW_BROKER_STATS_DATA: Service(Rates(served).view, admin),
@@ -195,7 +205,9 @@ def _administration(parts: Parts) -> dict[int, Service]:
 
 
 def _name_server(parts: Parts) -> dict[int, Service]:
-    routes, client = RouteProcessor(parts.routes), parts.pools.client
+    pairs, client = KVConfigs(), parts.pools.client
+    routes = RouteProcessor(parts.routes, pairs)
+    settings = NameServerSettings(Host.parse(parts.served.address).port)
     return {
         RequestCode.GET_ROUTEINFO_BY_TOPIC: Service(routes.route, client),
         RequestCode.GET_BROKER_CLUSTER_INFO: Service(routes.clusters, client),
@@ -203,6 +215,11 @@ def _name_server(parts: Parts) -> dict[int, Service]:
         RequestCode.GET_TOPICS_BY_CLUSTER: Service(routes.topics_of_cluster, client),
         RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: Service(routes.system_topics, client),
         RequestCode.DELETE_TOPIC_IN_NAMESRV: Service(routes.delete_topic, client),
+        RequestCode.PUT_KV_CONFIG: Service(pairs.put, client),
+        RequestCode.GET_KV_CONFIG: Service(pairs.get, client),
+        RequestCode.DELETE_KV_CONFIG: Service(pairs.delete, client),
+        RequestCode.GET_KVLIST_BY_NAMESPACE: Service(pairs.pairs, client),
+        RequestCode.GET_NAMESRV_CONFIG: Service(settings.all, client),
         RequestCode.REGISTER_BROKER: Service(routes.register, client),
         RequestCode.UNREGISTER_BROKER: Service(routes.unregister, client),
     }

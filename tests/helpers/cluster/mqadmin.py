@@ -1,4 +1,4 @@
-"""RocketMQ's own mqadmin of a version, in one JVM: tests/cluster/java/Mqadmin.java."""
+"""RocketMQ's own mqadmin of a version, or its dashboard's client, in one JVM: Mqadmin.java and Dashboard.java."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from compat.stores import brokers as released
 from helpers.cluster.brokers import RocketmqCluster
 from helpers.line_program import LineProgram
 
-SOURCE = Path(__file__).parents[2] / "cluster" / "java" / "Mqadmin.java"
+TESTS = Path(__file__).parents[2]
 LOGBACKS = ("logback_tools.xml", "logback.xml")
 SHADED = ("rmq.tools.logback.xml", "rmq.broker.logback.xml", "rmq.client.logback.xml", "rmq.logback.xml")
 
@@ -18,8 +18,10 @@ SHADED = ("rmq.tools.logback.xml", "rmq.broker.logback.xml", "rmq.client.logback
 class Mqadmin(LineProgram):
     """A JVM that runs one command after the other, for a `with` block."""
 
+    source = TESTS / "cluster" / "java" / "Mqadmin.java"
+
     def __init__(self, cluster: RocketmqCluster) -> None:
-        self._name_server = cluster.name_server
+        self.version, self._name_server = cluster.version, cluster.name_server
         self._home = tempfile.TemporaryDirectory(prefix="rmq-mqadmin-", dir=os.environ.get("RMQ_TEST_SERVER_DIRECTORY"))
         conf = Path(self._home.name) / "conf"
         conf.mkdir()
@@ -30,7 +32,7 @@ class Mqadmin(LineProgram):
         homes = f"-Duser.home={self._home.name}", f"-Drocketmq.home.dir={self._home.name}"
         path = f"{conf}:{released.jars(cluster.version)}/*"
         options = ("-Xmx192m", *homes, "-Drocketmq.client.logUseSlf4j=true", *released.JVM)
-        super().__init__("mqadmin", ["java", *options, "-cp", path, SOURCE], Path(self._home.name))
+        super().__init__("mqadmin", ["java", *options, "-cp", path, self.source], Path(self._home.name))
 
     def run(self, *arguments: str) -> list[str]:
         """The lines that a command prints, without empty ones and blanks at their ends. Raises `ProgramError`."""
@@ -46,3 +48,9 @@ class Mqadmin(LineProgram):
         """End the JVM."""
         super().close()
         self._home.cleanup()
+
+
+class Dashboard(Mqadmin):
+    """A JVM that calls one method of DefaultMQAdminExt after the other."""
+
+    source = TESTS / "interop" / "java" / "Dashboard.java"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -178,3 +179,20 @@ def test_a_stop_signal_ends_with_its_input() -> None:
     finally:
         stop.close()
         os.close(reader)
+
+
+def test_a_port_of_the_vip_channel_that_is_taken_is_said_at_the_start(tmp_path: Path) -> None:
+    Store.open(tmp_path / "store", create=True).close()
+    with BrokerServer(tmp_path / "other", create=True) as other:
+        assert other.vip_port is not None
+        port = other.port
+    with (
+        socket.create_server(("127.0.0.1", port - 2)),
+        running(
+            tmp_path / "port", "broker", "run", tmp_path / "store", "--listen", f"127.0.0.1:{port}",
+            "--until-stdin-closes", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        ) as (process, _),
+    ):  # fmt: skip
+        _, said = process.communicate(timeout=60)
+    assert said.decode().startswith(f"rmq: port {port - 2} is not free: clients before 4.5.1")
+    assert len(said.splitlines()) == 1

@@ -10,16 +10,22 @@ import pytest
 from rmq_store import Message, Store, TopicConfig
 from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.client import ResponseCode
+from rmq_store.clock import system_clock
 from rmq_store.format.text.hashing import java_hash
 from rmq_store.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
 from rmq_store.protocol.bodies.groups import (
     ConsumerStatusBody,
     ConsumeStats,
+    ConsumeStatsList,
     ProducerConnection,
+    ProducerTableInfo,
+    QueryConsumeTimeSpanBody,
+    QuerySubscriptionResponseBody,
+    QueueTimeSpan,
     SubscriptionData,
     SubscriptionGroupConfig,
 )
-from rmq_store.protocol.bodies.routes import KVTable, TopicList
+from rmq_store.protocol.bodies.routes import KVTable, TopicList, TopicRouteData
 from rmq_store.protocol.bodies.topics import BrokerStatsData, QueryConsumeQueueResponseBody, TopicStatsTable
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import VERSION, LanguageCode, RemotingCommand
@@ -134,7 +140,7 @@ def test_a_dashboard_learns_which_topics_are_the_systems(cluster: Cluster, serve
     named = TopicList.decode(call(cluster, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS).body)
     assert named == TopicList(topic_list=("DefaultCluster", "rmq-embedded"), broker_addr=server.address)
     found = set(TopicList.decode(call(cluster, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER).body).topic_list)
-    assert found >= {"TBW102", "SCHEDULE_TOPIC_XXXX"} and "Orders" not in found
+    assert found >= {"TBW102", "SCHEDULE_TOPIC_XXXX", "DefaultCluster", "rmq-embedded"} and "Orders" not in found
 
 
 # -- settings and rates -----------------------------------------------------------------------------------------------
@@ -274,3 +280,112 @@ def test_answers_of_members_have_a_limit(
 def test_members_that_are_not_online_cannot_tell(cluster: Cluster, orders: Store, client_id: str) -> None:
     answer = status(cluster, client_id)
     assert answer.code == ResponseCode.SYSTEM_ERROR and "No Any Consumer online" in (answer.remark or "")
+
+
+# -- what a dashboard and an exporter ask ----------------------------------------------------------------------------
+
+
+def test_all_groups_are_shown_with_their_lag_at_once(join: Join, cluster: Cluster, orders: Store) -> None:
+    """317, which RocketMQ's exporter and dashboard ask."""
+    ordered = TopicConfig("Ordered", 1, 1, order=True)
+    orders.admin.update_topic("Ordered", lambda _: ordered, default=ordered)
+    orders.create_group(SubscriptionGroup("cg"))
+    orders.create_group(SubscriptionGroup("idle"))
+    orders.commit_offsets("cg", {("Orders", 0): 2, ("Ordered", 0): 0, ("Gone", 0): 1})
+    orders.commit_offsets("unlisted", {("Orders", 0): 1})
+    found = ConsumeStatsList.decode(call(cluster, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false").body)
+    shown = {
+        group: {
+            (queue.topic, queue.queue_id): (one.consumer_offset, one.broker_offset, one.last_timestamp)
+            for stats in of_topics
+            for queue, one in stats.offset_table.items()
+        }
+        for groups in found.consume_stats_list
+        for group, of_topics in groups.items()
+    }
+    consumed_ms = orders.store_timestamp("Orders", 0, 1)
+    assert shown == {
+        "cg": {("Orders", 0): (2, 6, consumed_ms), ("Orders", 1): (0, 0, 0), ("Ordered", 0): (0, 0, 0)},
+        "idle": {},
+    }
+    assert (found.total_diff, found.total_inflight_diff) == (4, 0)
+    assert found.broker_addr == cluster.settings.name_servers[0]
+    only = ConsumeStatsList.decode(call(cluster, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="true").body)
+    [(_, [stats])] = [pair for groups in only.consume_stats_list for pair in groups.items() if pair[1]]
+    assert [queue.topic for queue in stats.offset_table] == ["Ordered"] and only.total_diff == 0
+
+
+def test_times_of_queues_say_how_far_behind_a_group_is(cluster: Cluster, orders: Store) -> None:
+    """303: AdminBrokerProcessor#queryConsumeTimeSpan."""
+    orders.commit_offsets("cg", {("Orders", 0): 4})
+    times_ms = [orders.store_timestamp("Orders", 0, offset) for offset in range(6)]
+
+    def spans(group: str) -> list[QueueTimeSpan]:
+        answer = call(cluster, RequestCode.QUERY_CONSUME_TIME_SPAN, topic="Orders", group=group)
+        return list(QueryConsumeTimeSpanBody.decode(answer.body).consume_time_span_set)
+
+    before_ms = orders.clock()
+    behind, empty = spans("cg")
+    assert (behind.message_queue.topic, behind.message_queue.queue_id) == ("Orders", 0)
+    assert (behind.min_timestamp, behind.max_timestamp, behind.consume_timestamp) == (
+        times_ms[0], times_ms[5], times_ms[3],
+    )  # fmt: skip
+    assert before_ms - times_ms[4] <= behind.delay_time <= orders.clock() - times_ms[4]
+    assert (empty.min_timestamp, empty.max_timestamp, empty.consume_timestamp, empty.delay_time) == (-1, -1, -1, 0)
+    new = spans("new")[0]
+    assert new.consume_timestamp == times_ms[0] and new.delay_time <= orders.clock() - times_ms[0]
+    orders.commit_offsets("cg", {("Orders", 0): 6})
+    assert spans("cg")[0].delay_time == 0 and spans("cg")[0].consume_timestamp == times_ms[5]
+    missing = call(cluster, RequestCode.QUERY_CONSUME_TIME_SPAN, topic="Missing", group="cg")
+    assert missing.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_topics_and_subscriptions_of_a_group(join: Join, cluster: Cluster, orders: Store) -> None:
+    """343 and 345."""
+    orders.commit_offsets("cg", {("Orders", 0): 0, ("Orders", 1): 0, ("%RETRY%cg", 0): 0})
+
+    def topics(group: str) -> TopicList:
+        return TopicList.decode(call(cluster, RequestCode.QUERY_TOPICS_BY_CONSUMER, group=group).body)
+
+    assert topics("cg").topic_list == ("%RETRY%cg", "Orders")
+    assert topics("cg").broker_addr == cluster.settings.name_servers[0]
+    assert topics("new").topic_list == ()
+
+    def subscription(topic: str) -> QuerySubscriptionResponseBody:
+        answer = call(cluster, RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, group="cg", topic=topic)
+        return QuerySubscriptionResponseBody.decode(answer.body)
+
+    assert subscription("Orders") == QuerySubscriptionResponseBody(group="cg", topic="Orders")
+    own = SubscriptionData(topic="Orders", sub_string="A", tags_set=("A",), code_set=(65,), sub_version=1)
+    join("c1", own)
+    assert subscription("Orders").subscription_data == own
+    assert subscription("Other").subscription_data is None
+
+
+def test_all_producers_are_shown_by_their_groups(join: Join, cluster: Cluster, server: BrokerServer) -> None:
+    """328, which RocketMQ's exporter asks. Its field for the address is remoteIP."""
+    assert ProducerTableInfo.decode(call(cluster, RequestCode.GET_ALL_PRODUCER_INFO).body).data == {}
+    before_ms = system_clock()
+    join("c1", SubscriptionData(topic="Orders", sub_string="*", sub_version=1))
+    body = call(cluster, RequestCode.GET_ALL_PRODUCER_INFO).body
+    [one] = ProducerTableInfo.decode(body).data["pg"]
+    assert (one.client_id, one.language, one.version) == ("c1", LanguageCode.PYTHON.name, VERSION)
+    assert one.remote_ip.startswith("/127.0.0.1:") and b'"remoteIP"' in body
+    assert before_ms <= one.last_update_timestamp <= system_clock()
+
+
+def test_a_served_store_has_the_settings_and_pairs_of_a_name_server(cluster: Cluster, server: BrokerServer) -> None:
+    settings = call(cluster, RequestCode.GET_NAMESRV_CONFIG).body.decode().splitlines()
+    assert f"listenPort={server.address.rpartition(':')[2]}" in settings
+    space = {"namespace": "ORDER_TOPIC_CONFIG"}
+    assert call(cluster, RequestCode.GET_KVLIST_BY_NAMESPACE, **space).code == ResponseCode.QUERY_NOT_FOUND
+    put = call(cluster, RequestCode.PUT_KV_CONFIG, **space, key="Orders", value="rmq-embedded:2")
+    assert put.code == ResponseCode.SUCCESS, put.remark
+    assert KVTable.decode(call(cluster, RequestCode.GET_KVLIST_BY_NAMESPACE, **space).body).table == {
+        "Orders": "rmq-embedded:2"
+    }
+    server.store.create_topic("Orders", 2)
+    route = TopicRouteData.decode(call(cluster, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="Orders").body)
+    assert route.order_topic_conf == "rmq-embedded:2"
+    assert call(cluster, RequestCode.DELETE_KV_CONFIG, **space, key="Orders").code == ResponseCode.SUCCESS
+    assert call(cluster, RequestCode.GET_KV_CONFIG, **space, key="Orders").code == ResponseCode.QUERY_NOT_FOUND

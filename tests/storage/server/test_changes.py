@@ -6,16 +6,19 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from rmq_store import Message, Store
+from rmq_store import Message, Store, StoreConfig
 from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.client import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
     MessageExt,
     MessageListenerConcurrently,
+    Producer,
+    ProducerConfig,
     PushConsumer,
     ResponseCode,
 )
@@ -345,3 +348,42 @@ def test_a_message_that_is_not_there_is_given_to_nobody(
     fields = {"consumerGroup": "cg", "clientId": "one", "msgId": msg_id}
     assert call(cluster, RequestCode.CONSUME_MESSAGE_DIRECTLY, **fields).code == ResponseCode.SYSTEM_ERROR
     assert not member.asked
+
+
+# -- topics of the broker itself --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "topic",
+    ["DefaultCluster", "rmq-embedded", "DefaultCluster_REPLY_TOPIC", "TBW102", "SELF_TEST_TOPIC", "BenchmarkTest",
+     "RMQ_SYS_TRACE_TOPIC", "rmq_sys_x", "SCHEDULE_TOPIC_XXXX"],
+)  # fmt: skip
+def test_topics_of_the_broker_are_neither_made_nor_deleted(cluster: Cluster, server: BrokerServer, topic: str) -> None:
+    """TopicValidator#isSystemTopic; TopicConfigManager#init adds the names of cluster and broker to them."""
+    before = dict(server.store.topics())
+    settings = {"defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
+    for code, fields in ((RequestCode.UPDATE_AND_CREATE_TOPIC, settings), (RequestCode.DELETE_TOPIC_IN_BROKER, {})):
+        answer = cluster.client.call(server.address, RemotingCommand(code, fields | {"topic": topic}), 20_000)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert server.store.topics() == before
+
+
+@pytest.mark.parametrize("topic", ["DefaultCluster", "rmq-embedded", "DefaultCluster_REPLY_TOPIC"])
+def test_a_send_does_not_make_a_topic_of_the_broker(cluster: Cluster, server: BrokerServer, topic: str) -> None:
+    fields = {"a": "pg", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0"}
+    for more in ({}, {"m": "true"}):
+        command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, fields | more, b"x")
+        assert cluster.client.call(server.address, command, 20_000).code == ResponseCode.NO_PERMISSION
+    assert topic not in server.store.topics()
+
+
+def test_a_topic_that_was_there_before_its_store_was_served_keeps_its_messages(root: Path, small: StoreConfig) -> None:
+    with Store.open(root, create=True, config=small, broker_name="orders") as store:
+        store.create_topic("orders", 1)
+        store.send(Message("orders", b"before"))
+    with (
+        BrokerServer(root, admin=True) as server,
+        Producer("pg", f"rmq://{server.address}", config=ProducerConfig(send_msg_timeout=60_000)) as producer,
+    ):
+        assert producer.send(Message("orders", b"after")).queue_offset == 1
+        assert server.store.queue_range("orders", 0) == (0, 2)

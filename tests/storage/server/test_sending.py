@@ -6,19 +6,23 @@ import base64
 import struct
 import time
 import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from helpers.cluster import requests
 from helpers.cluster.asking import Connection
-from rmq_store import Store, TopicConfig
+from rmq_store import Store, StoreConfig, TopicConfig
 from rmq_store.broker.processor import local_broker
 from rmq_store.broker.write import disk_space
 from rmq_store.client import Message, Producer, ProducerConfig, ResponseCode
 from rmq_store.client.cluster_sink.records import WritePart
 from rmq_store.client.cluster_sink.row_encoder import EncoderSettings
 from rmq_store.client.cluster_sink.task import SinkSettings, SinkTask
+from rmq_store.format.bytes import native
 from rmq_store.log.append.append import append_lock
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.request_codes import RequestCode
@@ -225,3 +229,80 @@ def test_a_repeated_write_stores_rows_with_and_without_deliver_times_once(
     assert [(report.rows, report.skipped) for report in reports] == [(4, 0), (0, 4)]
     assert sum(one.messages for one in server.store.delay_backlogs()) == 3
     assert sum(server.store.queue_range("Orders", number).max_offset for number in range(2)) == 1
+
+
+LIMIT_BYTES = 2000
+
+
+@pytest.fixture
+def narrow_server(root: Path, small: StoreConfig) -> Iterator[BrokerServer]:
+    with BrokerServer(root.with_name("narrow"), config=replace(small, max_message_size=LIMIT_BYTES), create=True) as it:
+        yield it
+
+
+def entries(bodies: list[bytes], properties: bytes = b"") -> bytes:
+    """The body of a batch; a Go client sends its messages without unique keys."""
+    return b"".join(
+        struct.pack(">iiiii", 22 + len(body) + len(properties), 0, 0, 0, len(body))
+        + body + struct.pack(">H", len(properties)) + properties
+        for body in bodies
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(not native.LOADED, reason="the extension was not built, or RMQ_PURE=1")
+@pytest.mark.parametrize("properties", [b"", b"TAGS\x01t\x02", b"UNIQ_KEY\x01\x02"])
+def test_messages_of_a_batch_without_unique_keys_are_encoded_together_and_get_some(
+    cluster: Cluster, server: BrokerServer, properties: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Message by message it took 20 to 30 times the processor time, and all other sends waited for it."""
+    monkeypatch.setattr("rmq_store.broker.write.writer.read_batch", None)
+    for code in (RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_MESSAGE_V2):
+        fields = {"a": "pg", "b": "Orders", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "0", "h": "0"}
+        command = RemotingCommand(code, fields | {"m": "true"}, entries([b"one", b"", b"three"], properties))
+        answer = cluster.client.call(server.address, command, 20_000)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+    stored = [server.store.message_at(int(one[16:], 16)) for one in answer.ext_fields["msgId"].split(",")]
+    assert [one.body for one in stored] == [b"one", b"", b"three"]
+    keys = [one.properties["UNIQ_KEY"] for one in stored]
+    assert len(set(keys)) == 3 and answer.ext_fields["transactionId"] == ",".join(keys)
+    for one in stored:
+        (found,) = server.store.query.by_unique_key("Orders", one.properties["UNIQ_KEY"])
+        assert found.commit_log_offset == one.commit_log_offset
+
+
+def test_a_batch_of_more_than_the_largest_message_is_refused(cluster: Cluster, narrow_server: BrokerServer) -> None:
+    """MessageExtEncoder#encode of 5.x throws there, so that the answer has code 1. It was stored."""
+    server = narrow_server
+    server.store.create_topic("Orders", 1)
+    most = entries([b"x" * 478] * 4)
+    assert len(most) == LIMIT_BYTES
+    assert send(cluster, server, "Orders", most, m="true").code == ResponseCode.SUCCESS
+    for properties in (b"", b"UNIQ_KEY\x01U\x02", b"DELAY\x011\x02"):
+        answer = send(cluster, server, "Orders", entries([b"x" * 479] * 4, properties), m="true")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert (answer.remark or "").startswith("message body size exceeded")
+    assert server.store.queue_range("Orders", 0) == (0, 4)
+    assert server.store.delay_backlogs() == []
+
+
+@pytest.mark.parametrize("fields", [{"f": "4"}, {"f": "8"}, {"i": "DELAY\x013\x02"}])
+def test_a_batch_that_is_a_transaction_or_waits_as_a_whole_is_refused(
+    cluster: Cluster, server: BrokerServer, fields: dict[str, str]
+) -> None:
+    """CommitLog#asyncPutMessages. Its messages were visible at once."""
+    answer = send(cluster, server, "Orders", entries([b"a"]), m="true", **fields)
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert send(cluster, server, "Orders", entries([b"a"]), m="true", i="DELAY\x010\x02").code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("topic", ["Orders", "%RETRY%cg"])
+def test_a_message_of_more_than_the_largest_is_refused(
+    cluster: Cluster, narrow_server: BrokerServer, topic: str
+) -> None:
+    """PutMessageStatus MESSAGE_ILLEGAL."""
+    server = narrow_server
+    assert send(cluster, server, topic, b"x" * LIMIT_BYTES).code == ResponseCode.SUCCESS
+    for fields in ({}, {"i": "TRAN_MSG\x01true\x02PGROUP\x01pg\x02"}):
+        assert send(cluster, server, topic, b"x" * (LIMIT_BYTES + 1), **fields).code == ResponseCode.MESSAGE_ILLEGAL
+    long = "a\x01" + "x" * 32_767 + "\x02"
+    assert send(cluster, server, topic, b"x", i=long).code == ResponseCode.MESSAGE_ILLEGAL

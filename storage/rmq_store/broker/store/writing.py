@@ -92,6 +92,7 @@ class Writing(StoreParts):
 
         Raises:
             UsageError: the body is torn or has no message, or a message breaks a rule; nothing was written.
+            ResponseError: 1, the whole body has more than maxMessageSize bytes (MessageExtEncoder#encode).
             StoreFullError, StoreLockedError, StoreFailedError: as `send`.
         """
         return self._writing().send_batch(

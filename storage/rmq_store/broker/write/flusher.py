@@ -119,6 +119,10 @@ class Flusher:
                 if not self._failing:
                     _LOG.error("%s", error)
                 self._failing = True
+            except StoreLockedError as error:  # whoever has the lock is flushing
+                if not self._failing:
+                    _LOG.warning("the flush is late, trying again every %s ms: %s", self._interval_ms, error)
+                self._failing = True
             except Exception:
                 # The thread goes on: the cause may pass. Writers take it for late, and hear of it by their own flush.
                 if not self._failing:

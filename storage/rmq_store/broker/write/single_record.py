@@ -15,7 +15,7 @@ from rmq_store.broker.rules.timer import TIMER_PROPERTY_SET
 from rmq_store.errors import UsageError
 from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS
 from rmq_store.format.frames.message import Message
-from rmq_store.format.frames.message_batch import BatchFrames, BatchRules, encode_batch_body
+from rmq_store.format.frames.message_batch import MEMBER_BYTES_MIN, BatchFrames, BatchRules, encode_batch_body
 from rmq_store.format.frames.one_frame import Hosts, encode_one
 from rmq_store.format.properties.property_string import DELAY_TIME_LEVEL, UNIQUE_KEY
 from rmq_store.format.text.host import Host
@@ -87,13 +87,14 @@ class OneMessageEncoder:
         return OneRecord(topic, queue_id, frame, tags_code, key_hashes, delay_ms), unique_id
 
     def encode_batch(
-        self, topic: str, body: bytes, queue_id: int, born_timestamp_ms: int, born_host: Host | None
+        self, topic: str, body: bytes, queue_id: int, now_ms: int, born_timestamp_ms: int, born_host: Host | None
     ) -> BatchFrames | None:
         """The frames of the messages of a client's batch, if each of them is stored in its own queue, as `encode` would
         make them. None: some message is not ordinary, or cannot be stored.
         """
         hosts = self._hosts if born_host is None else _packed(born_host, self._host)
-        return encode_batch_body(body, topic, queue_id, born_timestamp_ms, hosts, self._batch_rules)
+        ids = self._unique_ids.reserve(len(body) // MEMBER_BYTES_MIN, now_ms, self._month_start(now_ms))
+        return encode_batch_body(body, topic, queue_id, born_timestamp_ms, hosts, self._batch_rules, ids)
 
     def _destination(self, message: Message, stored: dict[str, str], queue_id: int, now_ms: int) -> Destination:
         """The destination of the message: its own topic, or the topic in which it waits."""

@@ -22,6 +22,7 @@ from rmq_store.broker.write.system_records import system_records
 from rmq_store.broker.write.units import UnitTable
 from rmq_store.errors import (
     MarkerError,
+    ResponseError,
     StagingError,
     StoreError,
     StoreFailedError,
@@ -43,6 +44,7 @@ from rmq_store.log.append.flush import flush
 from rmq_store.log.append.group_append import GroupAppend
 from rmq_store.log.core.commit_log import CommitLog, leaves_no_lock
 from rmq_store.log.core.units import BEGIN_TAG, END_TAG, UNITS_QUEUE, UNITS_TOPIC, UnitRecord
+from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.results import AppendResult, CommitResult, SendResult, SendStatus, result_of_batch
 
 # Without a slash, which stands between purpose and key in the unit table.
@@ -155,8 +157,11 @@ class Writer:
         born_host: Host | None = None,
     ) -> SendResult:
         """See `Store.send_batch`."""
+        if len(body) > self._config.max_message_size:
+            remark = f"message body size exceeded: {len(body)} bytes, maxMessageSize={self._config.max_message_size}"
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, remark)
         now_ms = self._log.clock()
-        batch = self._one.encode_batch(topic, body, queue_id, born_timestamp_ms or now_ms, born_host)
+        batch = self._one.encode_batch(topic, body, queue_id, now_ms, born_timestamp_ms or now_ms, born_host)
         if batch is None:
             messages = list(read_batch(body, topic, queue_id, born_timestamp_ms))
             if not messages:

@@ -35,6 +35,11 @@ SAVE_S = 10.0
 # DefaultMessageStore#addScheduleTask: the first pass of the cleaner.
 FIRST_CLEANING_S = 60.0
 
+_NO_VIP_PORT = (
+    "port {} is not free: clients before 4.5.1, and those with vipChannelEnabled=true, cannot send. Set "
+    "com.rocketmq.sendMessageWithVIPChannel=false there, or choose another port"
+)
+
 # Between two lines on a terminal.
 REPORT_S = 10.0
 
@@ -71,6 +76,12 @@ broker.add_command(clock)
     callback=listen_address,
     help="Also serve the store to RocketMQ's clients at this address, as broker and name server. Port 0: a free one.",
 )
+@click.option(
+    "--vip/--no-vip",
+    default=True,
+    help="With --listen: listen at PORT - 2, too, if it is free. Clients before 4.5.1 send there, and later ones with "
+    "vipChannelEnabled.",
+)
 @grpc_options
 @click.option(
     "--insecure",
@@ -90,6 +101,7 @@ def run(
     conf: Path | None,
     no_retention: bool,
     listen: tuple[str, int] | None,
+    vip: bool,
     grpc: Grpc,
     insecure: bool,
     access: Access,
@@ -117,15 +129,15 @@ def run(
     if listen is None:
         if access.is_given:
             raise UsageError("--acl, --admin and --tls-... are about the clients of --listen, which is missing")
-        if advertise or name_servers.is_given or port_file:
-            raise UsageError("--advertise, --name-server and --port-file are about a served store: say --listen")
+        if advertise or name_servers.is_given or port_file or not vip:
+            raise UsageError("--advertise, --name-server, --port-file and --no-vip are about --listen: say it")
         with stopped(until_stdin_closes=until_stdin_closes) as stop, Store.open(root, config=config) as store:
             _run(store, stop, cleans=not no_retention)
         return
     refuse_open_address(listen[0], is_open=insecure or access.acl is not None, is_told=not advertise)
     raise_file_limit()
     with no_collection():
-        from rmq_store.server.broker_server import BrokerServer
+        from rmq_store.server.broker_server import VIP_PORTS_BEFORE, BrokerServer
 
     host, port = listen
     told_host = Host.parse(advertise).ip if advertise else host
@@ -133,7 +145,7 @@ def run(
         stopped(until_stdin_closes=until_stdin_closes) as stop,
         BrokerServer(
             root, host=host, port=port, config=config, acl_file=access.acl, admin=access.admin, tls=access.tls.files(),
-            advertise=advertise, name_servers=name_servers.settings(),
+            advertise=advertise, name_servers=name_servers.settings(), vip_channel=vip,
             grpc_port=grpc.port, grpc_tls_port=grpc.tls_port, grpc_certificate=grpc.certificate(told_host),
         ) as server,
         written_address(port_file, server.address),
@@ -141,6 +153,8 @@ def run(
         name = printable(server.store.broker_name)
         click.echo(f"{printable(str(root))}: broker {name} listens at {server.address}{grpc.places(server)}")
         sys.stdout.flush()
+        if vip and server.vip_port is None:
+            click.echo(f"rmq: {_NO_VIP_PORT.format(server.port - VIP_PORTS_BEFORE)}", err=True)
         _run(server.store, stop, cleans=not no_retention)
 
 

@@ -16,6 +16,7 @@ from rmq_store.errors import UsageError
 from rmq_store.format.frames.compression import compress
 from rmq_store.format.frames.frame_check import SysFlag
 from rmq_store.format.frames.message import Message, check_message
+from rmq_store.format.frames.message_batch import batch_bytes
 from rmq_store.format.properties import property_string as names
 from rmq_store.format.properties.mirror_properties import MIRROR_PROPERTIES
 from rmq_store.format.properties.property_string import encode_properties
@@ -25,8 +26,6 @@ from rmq_store.protocol.errors import MessageIllegalError
 
 DEFAULT_PRODUCER_GROUP = "DEFAULT_PRODUCER"  # MixAll.java
 
-# Before body and properties of a member: total size, magic, CRC, flag, body length; and the length of the properties.
-_BATCH_MEMBER_BYTES = 5 * 4 + 2
 _DELAYS = (names.DELAY_TIME_LEVEL, names.TIMER_DELIVER_MS, names.TIMER_DELAY_MS, names.TIMER_DELAY_SEC)
 _NO_CODE = -1
 
@@ -77,7 +76,10 @@ class MessagePreparer:
         if len({message.properties.get(names.WAIT_STORE_MSG_OK, "true") for message in messages}) > 1:
             raise MessageIllegalError("the messages of a batch must all wait for the store, or none of them", _NO_CODE)
         ready = [self.with_unique_key(message, now_ms) for message in messages]
-        size = sum(_BATCH_MEMBER_BYTES + len(message.body) + len(_encoded_properties(message)) for message in ready)
+        try:
+            size = batch_bytes(ready)
+        except UsageError as error:
+            raise MessageIllegalError(str(error)) from error
         if size > self._config.max_message_size:
             raise MessageIllegalError(
                 f"the batch has {size} bytes, more than max_message_size={self._config.max_message_size}"
@@ -103,7 +105,10 @@ class MessagePreparer:
             )
         if not -(1 << 31) <= message.flag < 1 << 31:
             raise MessageIllegalError(f"flag={message.flag} is no 32-bit integer")
-        _encoded_properties(message)
+        try:
+            encode_properties(message.stored_properties())
+        except UsageError as error:
+            raise MessageIllegalError(str(error)) from error
 
     def with_unique_key(self, message: Message, now_ms: int) -> Message:
         """The message with its UNIQ_KEY, a new one if it has none."""
@@ -150,13 +155,6 @@ def check_topic(topic: str) -> None:
         raise MessageIllegalError(str(error), _NO_CODE) from error
     if is_system_topic(topic):
         raise MessageIllegalError(f"sending to {topic!r} is forbidden: it belongs to the broker", _NO_CODE)
-
-
-def _encoded_properties(message: Message) -> bytes:
-    try:
-        return encode_properties(message.stored_properties())
-    except UsageError as error:
-        raise MessageIllegalError(str(error)) from error
 
 
 def _without_marks(message: Message) -> Message:

@@ -36,7 +36,7 @@ from typing import Literal, NamedTuple
 from rmq_store.errors import StoreLockedError, UsageError
 from rmq_store.files.durable import open_nofollow, translate
 from rmq_store.files.locks.futex import Futex
-from rmq_store.files.locks.pace import FIRST_S, Pace
+from rmq_store.files.locks.pace import FIRST_S, Deadline, Pace
 from rmq_store.files.rooted import as_path
 from rmq_store.threads import Claim
 
@@ -79,6 +79,8 @@ def process_is_alive(pid: int) -> bool:
 
 def process_text(pid: int | None) -> str:
     """Text that names the holder of a lock, also if the holder is unknown."""
+    if pid == os.getpid():
+        return "another thread of this process"
     return "another process" if pid is None else f"process {pid}"
 
 
@@ -147,7 +149,7 @@ class OfdLock:
         """
         if self._try("exclusive", own):
             return True
-        deadline_s = time.monotonic() + timeout_ms / 1000
+        deadline, sleep_s = Deadline(timeout_ms), 0.0
         pace = Pace() if self.futex is not None else Pace(FIRST_S)
         is_due = True
         while True:
@@ -156,7 +158,7 @@ class OfdLock:
                 futex.announce()
             if unless is not None and unless():
                 return False
-            left_s = deadline_s - time.monotonic()
+            left_s = deadline.left_s(sleep_s)
             if (is_due or left_s <= 0) and self._try("exclusive", own):
                 return True
             if left_s <= 0:
@@ -252,15 +254,16 @@ class OfdLock:
             self.release()  # a signal handler has a frame of its own
         self.refuse_reentry()
         own: _Holder = threading.get_ident(), sys._getframe()
-        deadline_s = time.monotonic() + timeout_ms / 1000
+        deadline, sleep_s = Deadline(timeout_ms), 0.0
         try:
             while (holder := self._claim.take(own)) is not own:
                 if holder[1] is None:
                     self.release()
-                elif time.monotonic() >= deadline_s:
+                elif deadline.left_s(sleep_s) <= 0:
                     raise self._timed_out(timeout_ms)
                 else:
-                    time.sleep(_THREAD_WAIT_S)
+                    sleep_s = _THREAD_WAIT_S
+                    time.sleep(sleep_s)
             with _opening:
                 fd, self._fd = self._fd, -1
             if fd >= 0:

@@ -20,6 +20,9 @@ _TOO_FEW_NS = 4 * ENOUGH_NS
 SHORT_S = 5e-3
 _LONGEST_S = 1.0
 
+# A sleep that ends so much later means that the process did not run.
+STOPPED_S = 1.0
+
 # Without a bell a waiter looks for the first time after so long, then ever later.
 FIRST_S = 50e-6
 
@@ -56,3 +59,22 @@ class Pace:
             self._sleep_s = max(self._sleep_s / 2, SHORT_S)
         shared.looked_ns = now_ns
         return True
+
+
+class Deadline:
+    """The end of one wait. Time in which this process did not run does not count: the holder may be another thread of
+    the process, or of one beside it, that was stopped as well (SIGSTOP, a container without processor time).
+    """
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._seen_s = time.monotonic()
+        self._end_s = self._seen_s + timeout_ms / 1000
+
+    def left_s(self, slept_s: float = 0.0) -> float:
+        """The seconds that are left; `slept_s`: the sleep that was asked for since the last call."""
+        now_s = time.monotonic()
+        stopped_s = now_s - self._seen_s - slept_s
+        if stopped_s > STOPPED_S:
+            self._end_s += stopped_s
+        self._seen_s = now_s
+        return self._end_s - now_s

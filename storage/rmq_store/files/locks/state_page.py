@@ -39,7 +39,6 @@ flushed end counts, and whether a flush had failed or was running.
 from __future__ import annotations
 
 import functools
-import mmap
 import os
 import time
 import uuid
@@ -49,6 +48,7 @@ import numpy as np
 
 from rmq_store.files import durable
 from rmq_store.files.locks.futex import Futex
+from rmq_store.files.mapping import map_file
 
 STATE_MAGIC = int.from_bytes(b"pyrmqst1", "little")
 STATE_BYTES = 4096
@@ -117,8 +117,7 @@ class StatePage:
                     raise durable.translate(error, path) from error
             elif os.fstat(fd).st_size < STATE_BYTES:
                 raise FileNotFoundError(str(path))
-            protection = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
-            self._map = mmap.mmap(fd, STATE_BYTES, prot=protection)
+            self._map = map_file(fd, STATE_BYTES, writable=writable)
             status = os.fstat(fd)
             self._identity = (status.st_dev, status.st_ino)
             self._written_s = status.st_mtime

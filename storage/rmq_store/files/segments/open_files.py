@@ -14,6 +14,7 @@ import pyarrow as pa
 from rmq_store.errors import CorruptionError
 from rmq_store.files import durable
 from rmq_store.files.locks.lock import lock_shared_quietly, unlock_quietly
+from rmq_store.files.mapping import map_file
 from rmq_store.files.segments.link_count import LinkCount
 
 # Open files, and maps, that one store keeps. vm.max_map_count is 65,530 and `ulimit -n` often 1,024 for everybody.
@@ -63,7 +64,7 @@ class OpenFile:
         """The whole file, read-only. StoreFailedError."""
         if self._map is None:
             with durable.typed(self.path):
-                self._map = mmap.mmap(self.fd, self.size_bytes, prot=mmap.PROT_READ)
+                self._map = map_file(self.fd, self.size_bytes, writable=False)
         return self._map
 
     def read(self, position: int, size_bytes: int) -> bytes:

@@ -5,12 +5,12 @@ Only the mapped part has its blocks allocated: a store through a map over a hole
 
 from __future__ import annotations
 
-import mmap
 import os
 from pathlib import Path
 
 from rmq_store.errors import CorruptIndexError
 from rmq_store.files import durable
+from rmq_store.files.mapping import map_file
 from rmq_store.files.segments import blocks
 from rmq_store.files.segments.link_count import LinkCount
 from rmq_store.files.segments.open_files import data_ranges
@@ -45,8 +45,7 @@ class PrefixMappedFile:
         except OSError as error:
             raise durable.translate(error, path) from error
         self._links = LinkCount(self._fd)
-        protection = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
-        self.map = mmap.mmap(self._fd, prefix_bytes, prot=protection)
+        self.map = map_file(self._fd, prefix_bytes, writable=writable)
 
     def __del__(self) -> None:
         fd = getattr(self, "_fd", -1)

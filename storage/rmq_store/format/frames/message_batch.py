@@ -12,8 +12,8 @@ Source: MessageDecoder.java (decodeMessages), MessageExtEncoder.java (encode of 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,16 @@ from rmq_store.errors import UsageError
 from rmq_store.format.bytes import native
 from rmq_store.format.frames.message import Message
 from rmq_store.format.frames.one_frame import Hosts
-from rmq_store.format.properties.property_string import parse_properties
+from rmq_store.format.properties.property_string import encode_properties, parse_properties
 
 _HEAD: Final = struct.Struct(">iiiii")
 _LENGTH: Final = struct.Struct(">H")
+
+MEMBER_BYTES_MIN: Final = _HEAD.size + _LENGTH.size
+"""Of a message without body and properties."""
+
+UniqueIds: TypeAlias = tuple[bytes, int]
+"""Reserved ids (`UniqueIdGenerator.reserve`): the bytes before their last 48 bits, and the first one's last 48 bits."""
 
 
 class BatchFrames(NamedTuple):
@@ -82,25 +88,34 @@ def read_batch(body: bytes, topic: str, queue_id: int, born_timestamp_ms: int | 
         at += total
 
 
+def batch_bytes(messages: Iterable[Message]) -> int:
+    """The bytes that messages take as a batch. UsageError: the properties of one cannot be written."""
+    return sum(
+        MEMBER_BYTES_MIN + len(message.body) + len(encode_properties(message.stored_properties()))
+        for message in messages
+    )
+
+
 def _torn(at: int) -> UsageError:
     return UsageError(f"the body of the batch is torn at byte {at}")
 
 
 def encode_batch_body(
-    body: bytes, topic: str, queue_id: int, born_timestamp_ms: int, hosts: Hosts, rules: BatchRules
+    body: bytes, topic: str, queue_id: int, born_timestamp_ms: int, hosts: Hosts, rules: BatchRules, ids: UniqueIds
 ) -> BatchFrames | None:
-    """The frames of the messages that `read_batch` reads, to the byte as `encode_one` makes them.
+    """The frames of the messages that `read_batch` reads, to the byte as `encode_one` makes them. Messages without a
+    UNIQ_KEY get those of `ids`, one after another: as many may be needed as `body` has MEMBER_BYTES_MIN.
 
-    None: without the extension, or some message is not ordinary. It is torn or breaks a rule, has no UNIQ_KEY or more
-    than 64 properties, or its host has 16 bytes; or the first one is not to wait for the disk. Then each message has to
-    be read and encoded by itself, which also says what is wrong.
+    None: without the extension, or some message is not ordinary. It is torn or breaks a rule, or has more than 64
+    properties; or the first one is not to wait for the disk. Then each message has to be read and encoded by itself,
+    which also says what is wrong.
     """
     if not native.LOADED:
         return None
     try:
         made = native.functions.encode_batch(
             topic.encode(), body, queue_id, born_timestamp_ms, *hosts.packed, rules.special, rules.body_bytes_max,
-            rules.frame_bytes_max, rules.crc_property, rules.index_tags,
+            rules.frame_bytes_max, rules.crc_property, rules.index_tags, *ids,
         )  # fmt: skip
     except (OverflowError, UnicodeEncodeError):
         return None

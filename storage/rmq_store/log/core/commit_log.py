@@ -317,6 +317,8 @@ class CommitLog:
             self.append_lock.close(LOCK_TIMEOUT_MS)
             self.flush_lock.close(LOCK_TIMEOUT_MS)
             self.files.clear()
+            if self.views.index is not None:
+                self.views.index.close()
             self.store_lock.close()
         except BaseException:
             self.is_closing = False

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from pathlib import Path
 
 from rmq_store.errors import StoreFailedError, StoreFullError, StoreLockedError
 from rmq_store.files import durable
 from rmq_store.files.locks.lock import process_text
-from rmq_store.files.locks.pace import Pace
+from rmq_store.files.locks.pace import Deadline, Pace
 from rmq_store.files.locks.state_page import StatePage
 from rmq_store.log.append.append import append_lock
 from rmq_store.log.append.flush import flush, indexed_until_ms, sync_filesystem, write_checkpoint
@@ -49,10 +48,11 @@ def open_for_writing(
 
 def _open(log: CommitLog, timeout_ms: int, options: RecoveryOptions) -> RecoveryReport | None:
     durable.make_directory(log.own)
-    deadline_s = time.monotonic() + timeout_ms / 1000
+    deadline, sleep_s = Deadline(timeout_ms), 0.0
     futex, pace, is_due = None, Pace(), True
     while True:
-        left_s = deadline_s - time.monotonic()
+        left_s = deadline.left_s(sleep_s)
+        sleep_s = 0.0
         if is_due or left_s <= 0:
             if log.store_lock.try_exclusive():
                 return _open_first(log, options)
@@ -67,7 +67,8 @@ def _open(log: CommitLog, timeout_ms: int, options: RecoveryOptions) -> Recovery
         if futex is None:  # announced, and then tried once more: it may have rung just before
             futex = StatePage(log.own / "state", writable=True).open_futex()
         else:
-            is_due = futex.wait(min(pace.sleep_s(), left_s)) or pace.is_due(futex)
+            sleep_s = min(pace.sleep_s(), left_s)
+            is_due = futex.wait(sleep_s) or pace.is_due(futex)
         futex.announce()
 
 

@@ -172,6 +172,10 @@ class HashIndex:
         names = self.names()
         return IndexFile(self.path(names[-1]), self.slot_count, self.entry_max, writable=False) if names else None
 
+    def close(self) -> None:
+        """Let go of the file that entries go to; what is asked later opens it again."""
+        self._newest = None
+
     def newest(self) -> IndexFile | None:
         """The file that entries go to, open for writing; None without files."""
         file = self._newest

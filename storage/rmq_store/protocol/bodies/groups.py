@@ -77,6 +77,40 @@ class ConsumeStats(JsonBody):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeStatsList(JsonBody):
+    """The offsets of all groups at one broker (317): for each group those of each of its topics."""
+
+    consume_stats_list: tuple[Mapping[str, tuple[ConsumeStats, ...]], ...] = ()
+    broker_addr: str = ""
+    total_diff: int = 0
+    total_inflight_diff: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueTimeSpan(JsonBody):
+    """Store times of one queue in ms, -1 without a message: of its first and last message, and of the last one that a
+    group has consumed. `delay_time`: the age of the oldest one that it has not, in ms; 0 if it has consumed all.
+    """
+
+    wire_names: ClassVar = {
+        "min_timestamp": "minTimeStamp", "max_timestamp": "maxTimeStamp", "consume_timestamp": "consumeTimeStamp",
+    }  # fmt: skip
+
+    message_queue: MessageQueue
+    min_timestamp: int
+    max_timestamp: int
+    consume_timestamp: int
+    delay_time: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryConsumeTimeSpanBody(JsonBody):
+    """How far behind a group is in each queue of a topic (303)."""
+
+    consume_time_span_set: tuple[QueueTimeSpan, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionData(JsonBody):
     """A topic and a condition; `code_set` has the hash of each tag, as String.hashCode."""
 
@@ -87,6 +121,15 @@ class SubscriptionData(JsonBody):
     sub_version: int = 0
     expression_type: str = "TAG"
     class_filter_mode: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuerySubscriptionResponseBody(JsonBody):
+    """The subscription of a group's members to a topic (345); without one no member has it."""
+
+    group: str
+    topic: str
+    subscription_data: SubscriptionData | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +162,26 @@ class ProducerConnection(JsonBody):
     """The live producers of a group at one broker (204)."""
 
     connection_set: tuple[Connection, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerInfo(JsonBody):
+    """One live producer; `last_update_timestamp`: when it was heard for the last time, in ms."""
+
+    wire_names: ClassVar = {"remote_ip": "remoteIP"}
+
+    client_id: str
+    remote_ip: str = ""
+    language: str = "OTHER"
+    version: int = 0
+    last_update_timestamp: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerTableInfo(JsonBody):
+    """The live producers of all groups at one broker (328)."""
+
+    data: Mapping[str, tuple[ProducerInfo, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

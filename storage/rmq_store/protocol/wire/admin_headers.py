@@ -166,6 +166,44 @@ class QueryTopicsByConsumerRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuerySubscriptionByConsumerRequestHeader(RequestHeader):
+    """The subscription of a group's members to a topic."""
+
+    code = RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER
+
+    group: str
+    topic: str
+    bname: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryConsumeTimeSpanRequestHeader(RequestHeader):
+    """How far behind a group is in each queue of a topic."""
+
+    code = RequestCode.QUERY_CONSUME_TIME_SPAN
+
+    topic: str
+    group: str
+    bname: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetConsumeStatsInBrokerHeader(RequestHeader):
+    """The offsets of all groups; `is_order`: in ordered topics only."""
+
+    code = RequestCode.GET_BROKER_CONSUME_STATS
+
+    is_order: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetAllProducerInfoRequestHeader(RequestHeader):
+    """The producers of all groups."""
+
+    code = RequestCode.GET_ALL_PRODUCER_INFO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GetBrokerRuntimeInfoRequestHeader(RequestHeader):
     """The figures of a broker."""
 

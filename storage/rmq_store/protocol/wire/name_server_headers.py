@@ -158,6 +158,13 @@ class DeleteKVConfigRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GetNamesrvConfigRequestHeader(RequestHeader):
+    """The settings of a name server."""
+
+    code = RequestCode.GET_NAMESRV_CONFIG
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GetKVListByNamespaceRequestHeader(RequestHeader):
     """All pairs of a name space."""
 

@@ -61,6 +61,7 @@ class Changes:
     def delete_topic(self, request: Request) -> RemotingCommand:
         """215: the topic, and all offsets and POP state of groups in it."""
         topic = request.header(DeleteTopicRequestHeader).topic
+        self._served.refuse_own_topic(topic)
         self._offsets.write()
         try:
             self._served.store.admin.delete_topic(topic)

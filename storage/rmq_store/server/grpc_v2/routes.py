@@ -70,6 +70,8 @@ class Routes:
         found = store.find_topic(name)
         if found is not None:
             return found
+        if name in self._served.own_topics:
+            raise Refusal(Code.ILLEGAL_TOPIC, f"{name}: a system topic")
         if not store.config.auto_create_topic_enable or name.startswith("%"):
             raise Refusal(Code.TOPIC_NOT_FOUND, f"topic {name} does not exist")
         count = min(store.config.default_topic_queue_nums, AUTO_CREATE_QUEUE_MAX)

@@ -13,6 +13,7 @@ from rmq_store.broker.processor.local_broker import PAGE_CACHE_BUSY_MS
 from rmq_store.broker.rules.timer import DELAY_MS_MAX
 from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS
 from rmq_store.format.frames.message import Message, Origin
+from rmq_store.format.frames.message_batch import batch_bytes
 from rmq_store.format.properties.property_string import TRANSACTION_PREPARED
 from rmq_store.format.text.host import Host
 from rmq_store.protocol.results import SendResult, SendStatus
@@ -114,6 +115,9 @@ class Sending:
             raise Refusal(Code.BAD_REQUEST, "a half message is sent in a request of its own")
         bytes_max = self._served.store.config.max_message_size
         messages = [message_to_store(message, name, bytes_max) for message in request.messages]
+        # RocketMQ's proxy sends them to its broker as one batch.
+        if len(messages) > 1 and (size := batch_bytes(messages)) > bytes_max:
+            raise Refusal(Code.MESSAGE_BODY_TOO_LARGE, f"the messages have {size} bytes in all, at most {bytes_max}")
         for message in messages:
             self._check_delivery_time(message)
         return messages, is_compressed

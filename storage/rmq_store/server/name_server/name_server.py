@@ -16,6 +16,7 @@ from rmq_store.server.housekeeping import Housekeeping, Step
 from rmq_store.server.name_server.kv_configs import KVConfigs
 from rmq_store.server.name_server.route_processor import RouteProcessor
 from rmq_store.server.name_server.route_table import RouteTable
+from rmq_store.server.name_server.settings import NameServerSettings
 from rmq_store.server.requests.dispatcher import Dispatcher, Service
 from rmq_store.server.requests.request import Request
 from rmq_store.server.requests.worker_pool import WorkerPool
@@ -110,5 +111,6 @@ class NameServer:
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: Service(routes.topics, clients),
             RequestCode.GET_TOPICS_BY_CLUSTER: Service(routes.topics_of_cluster, clients),
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: Service(routes.system_topics, clients),
+            RequestCode.GET_NAMESRV_CONFIG: Service(NameServerSettings(self._listener.port).all, clients),
             **dict.fromkeys(ALWAYS_REFUSED, Service(refuse_always, clients)),
         }

@@ -8,24 +8,21 @@ from typing import Any, Final
 
 from rmq_store.broker.metadata import groups as stored_groups
 from rmq_store.broker.metadata import topics as stored_topics
-from rmq_store.broker.monitoring.lag import next_given_out
 from rmq_store.format.text.names import SYSTEM_TOPICS
 from rmq_store.protocol.attributes import TOPIC_ATTRIBUTES, attribute_changes, changed_attributes
 from rmq_store.protocol.bodies.groups import (
-    ConsumeStats,
     GroupList,
-    OffsetWrapper,
+    ProducerInfo,
+    ProducerTableInfo,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
 )
 from rmq_store.protocol.bodies.routes import TIMER_MESSAGES, KVTable, TopicList
 from rmq_store.protocol.bodies.topics import DataVersion, TopicConfig, TopicConfigTable
 from rmq_store.protocol.errors import ResponseCode
-from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.admin_headers import (
     CreateTopicRequestHeader,
     GetConsumerConnectionListRequestHeader,
-    GetConsumeStatsRequestHeader,
     GetProducerConnectionListRequestHeader,
     GetSubscriptionGroupConfigRequestHeader,
     GetTopicConfigRequestHeader,
@@ -33,7 +30,7 @@ from rmq_store.protocol.wire.admin_headers import (
 )
 from rmq_store.protocol.wire.command import VERSION, RemotingCommand
 from rmq_store.server.processors.committed_offsets import CommittedOffsets
-from rmq_store.server.processors.members import Members
+from rmq_store.server.processors.members import Members, language_name
 from rmq_store.server.processors.served_store import ServedStore
 from rmq_store.server.requests.request import Request, refusal
 
@@ -52,6 +49,7 @@ class AdministrationProcessor:
     def create_topic(self, request: Request) -> RemotingCommand:
         """17: a topic, new or changed; attributes that the request does not name stay."""
         header = request.header(CreateTopicRequestHeader)
+        self._served.refuse_own_topic(header.topic)
         attributes = attribute_changes(header.attributes or "", TOPIC_ATTRIBUTES)
 
         def changed(known: stored_topics.TopicConfig) -> stored_topics.TopicConfig:
@@ -80,8 +78,9 @@ class AdministrationProcessor:
         return request.answer(body=TopicConfigTable(topic_config_table=table, data_version=DataVersion()).encode())
 
     def system_topics(self, request: Request) -> RemotingCommand:
-        """305: those of every broker (TopicValidator.java). A dashboard leaves them out of its list."""
-        return request.answer(body=TopicList(topic_list=tuple(sorted(SYSTEM_TOPICS))).encode())
+        """305: those of every broker, and its own (TopicValidator.java). A dashboard leaves them out of its list."""
+        names = tuple(sorted(SYSTEM_TOPICS | self._served.own_topics))
+        return request.answer(body=TopicList(topic_list=names).encode())
 
     def groups(self, request: Request) -> RemotingCommand:
         """201."""
@@ -96,31 +95,6 @@ class AdministrationProcessor:
         if found is None:
             raise refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker: {name}")
         return request.answer(body=_group_of(found).encode())
-
-    def consume_stats(self, request: Request) -> RemotingCommand:
-        """208: each queue of the topics that the group has committed in, or of the one that is asked for. A queue
-        without a committed offset counts from 0, so that its messages are part of the lag. Topics to which no connected
-        member of the group subscribes any more are left out (AdminBrokerProcessor#getConsumeStats).
-        """
-        header = request.header(GetConsumeStatsRequestHeader)
-        self._offsets.write()
-        store, table, group = self._served.store, {}, header.consumer_group
-        committed = store.committed_offsets(group)
-        subscribed = self._members.topics_of(group)
-        for name in [header.topic] if header.topic else sorted({topic for topic, _ in committed}):
-            topic = store.find_topic(name)
-            if topic is None or (subscribed and name not in subscribed):
-                continue
-            given_out = next_given_out(store, group, name)
-            for queue_id in range(topic.read_queue_nums):
-                first, last = store.queue_range(name, queue_id)
-                offset = max(committed.get((name, queue_id), 0), 0)
-                time_ms = store.store_timestamp(name, queue_id, offset - 1) if first < offset <= last else 0
-                table[MessageQueue(name, self._served.name, queue_id)] = OffsetWrapper(
-                    broker_offset=last, consumer_offset=offset, last_timestamp=time_ms,
-                    pull_offset=max(offset, given_out.get(queue_id, 0)),
-                )  # fmt: skip
-        return request.answer(body=ConsumeStats(offset_table=table).encode())
 
     def consumer_connection(self, request: Request) -> RemotingCommand:
         """203."""
@@ -137,6 +111,20 @@ class AdministrationProcessor:
         if found is None:
             raise refusal(ResponseCode.SYSTEM_ERROR, f"the producer group[{group}] not exist")
         return request.answer(body=found.encode())
+
+    def producers(self, request: Request) -> RemotingCommand:
+        """328: the connected producers of all groups. A client over gRPC has no language here, and no version."""
+        table = {
+            group: tuple(
+                ProducerInfo(
+                    client_id=one.client_id, remote_ip=f"/{one.peer.address}", language=language_name(one.language),
+                    version=one.version, last_update_timestamp=one.told_ms,
+                )
+                for one in producers
+            )
+            for group, producers in self._members.connected.all_producers().items()
+        }  # fmt: skip
+        return request.answer(body=ProducerTableInfo(data=table).encode())
 
     def groups_of_topic(self, request: Request) -> RemotingCommand:
         """300."""

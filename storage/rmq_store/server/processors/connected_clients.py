@@ -11,6 +11,7 @@ import threading
 from dataclasses import field
 from typing import Final
 
+from rmq_store.clock import system_clock
 from rmq_store.format.text.names import validate_group
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.errors import ResponseCode
@@ -24,13 +25,16 @@ CLIENT_ID_CHARACTERS_MAX: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """A client of a producer group, as it has told last. `topic`: half messages of this one only may be shown to it."""
+    """A client of a producer group, as it has told last, at `told_ms`. `topic`: half messages of this one only may be
+    shown to it.
+    """
 
     client_id: str
     peer: Peer
     language: int
     version: int
     topic: str | None = None
+    told_ms: int = field(default_factory=system_clock)
 
 
 @dataclass(slots=True)
@@ -117,6 +121,11 @@ class ConnectedClients:
         with self._turn:
             known = self._producers.get(group, {}).values()
             return [one for one in known if topic is None or one.topic in (None, topic)]
+
+    def all_producers(self) -> dict[str, list[Producer]]:
+        """The connected clients of each producer group."""
+        with self._turn:
+            return {group: list(known.values()) for group, known in self._producers.items()}
 
     def disconnected(self, peer: Peer) -> None:
         """Forget all that a connection has told."""

@@ -296,11 +296,15 @@ def _producer(request: Request, client_id: str) -> Producer:
     return Producer(client_id, request.peer, request.command.language, request.command.version)
 
 
+def language_name(code: int) -> str:
+    """The name of a client's language; OTHER if it is unknown."""
+    return {int(code): code.name for code in LanguageCode}.get(code, "OTHER")
+
+
 def _connection(member: Member | Producer) -> Connection:
-    known = {int(code): code.name for code in LanguageCode}
     return Connection(
         client_id=member.client_id,
         client_addr=member.peer.address,
-        language=known.get(member.language, "OTHER"),
+        language=language_name(member.language),
         version=member.version,
     )

@@ -84,6 +84,7 @@ class SendProcessor:
         topic = self._topic(header)
         queue_id, born, is_half = self._queue_id(header, topic), _host(request.peer.address), False
         if is_batch:
+            self._check_batch(header)
             result = self._served.broker.send_batch_body(
                 header.topic,
                 request.command.body,
@@ -233,6 +234,8 @@ class SendProcessor:
     def _made(self, header: SendMessageRequestHeader) -> TopicConfig:
         """A new topic, as the one that the producer names says (createTopicKey, TBW102 if it has named none)."""
         store = self._served.store
+        if header.topic in self._served.own_topics:
+            raise _system_topic(header.topic)
         if header.default_topic in ("", DEFAULT_TOPIC):
             inherited = store.config.auto_create_topic_enable
             queues, perm = DEFAULT_TOPIC_QUEUES, PERM_READ | PERM_WRITE
@@ -245,6 +248,12 @@ class SendProcessor:
             raise refusal(ResponseCode.TOPIC_NOT_EXIST, remark)
         count = max(1, min(header.default_topic_queue_nums, queues))
         return store.create_topic(header.topic, count, perm, exist_ok=True)
+
+    def _check_batch(self, header: SendMessageRequestHeader) -> None:
+        """MQBrokerError 13: it is to be a transaction, or to wait as a whole (CommitLog#asyncPutMessages)."""
+        properties = parse_properties((header.properties or "").encode())
+        if header.sys_flag & TRANSACTION_MASK or delay_level_of(properties.get(DELAY_TIME_LEVEL)) > 0:
+            raise refusal(ResponseCode.MESSAGE_ILLEGAL, "a batch has neither a transaction nor a delay of its own")
 
     def _queue_id(self, header: SendMessageRequestHeader, topic: TopicConfig) -> int:
         """The queue. A negative id means any queue."""
@@ -263,7 +272,11 @@ def _check_topic(name: str) -> None:
     """UsageError: no name of a topic. MQBrokerError 16: clients do not send to it."""
     validate_topic(name)
     if is_sent_by_broker_only(name):
-        raise refusal(ResponseCode.NO_PERMISSION, f"the topic[{name}] is a system topic: no sends")
+        raise _system_topic(name)
+
+
+def _system_topic(name: str) -> MQBrokerError:
+    return refusal(ResponseCode.NO_PERMISSION, f"the topic[{name}] is a system topic: no sends")
 
 
 def place_of(

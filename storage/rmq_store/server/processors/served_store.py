@@ -32,6 +32,19 @@ class ServedStore:
         """The broker's name."""
         return self.broker.name
 
+    @property
+    def own_topics(self) -> frozenset[str]:
+        """Names of topics that a broker makes at its start, and calls system topics: those of its cluster, of itself,
+        and of replies (TopicConfigManager#init). Nothing is sent to them here, so the store has none, unless it had one
+        before it was served under this name.
+        """
+        return frozenset((self.cluster_name, self.name, f"{self.cluster_name}_REPLY_TOPIC"))
+
+    def refuse_own_topic(self, name: str) -> None:
+        """MQBrokerError 1, as for other system topics: clients neither make nor delete one of `own_topics`."""
+        if name in self.own_topics:
+            raise refusal(ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic.")
+
     def topic(self, name: str) -> TopicConfig:
         """The topic's settings. MQBrokerError 17 if there is none."""
         found = self.store.find_topic(name)

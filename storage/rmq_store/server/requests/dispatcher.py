@@ -8,7 +8,7 @@ from functools import partial
 from itertools import groupby
 from typing import Final, NamedTuple, TypeAlias
 
-from rmq_store.errors import ResponseError, StoreError, UsageError
+from rmq_store.errors import ResponseError, StoreError, StoreLockedError, UsageError
 from rmq_store.protocol.errors import MQBrokerError, RemotingCommandError, ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.server.requests.at_once import AtOnce
@@ -149,6 +149,8 @@ def _error_answer(request: Request, error: Exception) -> RemotingCommand:
         return request.answer(error.response_code, error.remark)
     if isinstance(error, RemotingCommandError | UsageError):
         return request.answer(ResponseCode.SYSTEM_ERROR, str(error))
+    if isinstance(error, StoreLockedError):
+        return request.answer(ResponseCode.SYSTEM_BUSY, f"[PC_SYNCHRONIZED]broker busy, {error}")
     if isinstance(error, StoreError):
         _log.warning("request %s of %s: %s", request.command.code, request.peer.address, error)
         return request.answer(ResponseCode.SYSTEM_ERROR, str(error))

@@ -64,6 +64,7 @@ class Listener:
             self._stop_loop()
             raise self._refused(error) from error
         self.port = self._server.sockets[0].getsockname()[1]
+        self._servers = [self._server]
         self._idle_look = self._run(self._start_idle_look())
 
     def opened(self, connection: Connection) -> bool:
@@ -99,6 +100,16 @@ class Listener:
         for connection in self.connections:
             connection.pause(is_full=self.working.is_full)
 
+    def listen_also(self, port: int) -> bool:
+        """Have a second port of the same host, which takes the same connections; before `start`. False: it is taken,
+        or no port that this process may have.
+        """
+        try:
+            self._servers.append(self._run(self._listen(self.host, port)))
+        except OSError:
+            return False
+        return True
+
     def start(self) -> None:
         """Take connections. UsageError: another one listens at the address since then."""
         try:
@@ -123,10 +134,11 @@ class Listener:
         )
 
     async def _start_serving(self) -> None:
-        await self._server.start_serving()
-        for each in self._server.sockets:
-            with each.dup() as same:  # the kernel keeps more of them waiting than asyncio accepts at once
-                same.listen(_BACKLOG)
+        for server in self._servers:
+            await server.start_serving()
+            for each in server.sockets:
+                with each.dup() as same:  # the kernel keeps more of them waiting than asyncio accepts at once
+                    same.listen(_BACKLOG)
 
     def _accepted(self) -> asyncio.BaseProtocol:
         """The protocol of a new connection. asyncio's own TLS servers do not tell why a handshake has failed."""
@@ -148,11 +160,12 @@ class Listener:
                 connection.abort()
 
     async def _stop_listening(self) -> None:
-        self._server.close()
+        for server in self._servers:
+            server.close()
 
     async def _close(self) -> None:
         self._idle_look.cancel()
-        self._server.close()
+        await self._stop_listening()
         for handshake in list(self._handshakes):
             handshake.abort()
         for connection in list(self.connections):

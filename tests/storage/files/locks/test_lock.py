@@ -12,12 +12,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 
 import pytest
 
 from rmq_store.errors import NotAStoreError, StoreLockedError, UsageError
 from rmq_store.files.locks import lock as lock_module
+from rmq_store.files.locks import pace
 from rmq_store.files.locks.lock import Exclusive, LockState, OfdLock, process_text
 
 OURS = """
@@ -462,3 +463,31 @@ def test_a_block_that_does_not_wait_is_told_whether_it_has_the_lock(path: Path) 
 
 def test_a_holder_that_is_not_known_is_another_process() -> None:
     assert (process_text(None), process_text(7)) == ("another process", "process 7")
+    assert process_text(os.getpid()) == "another thread of this process"
+
+
+@pytest.mark.parametrize("wait", ["acquire_exclusive", "close"])
+def test_time_in_which_the_process_was_stopped_does_not_count(
+    path: Path, wait: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that was stopped for long reported that it holds its lock itself: the holder is one of its threads."""
+    stopped_s = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + stopped_s[0], monotonic_ns=time.monotonic_ns)
+    monkeypatch.setattr(pace, "time", clock)
+    lock = OfdLock(path)
+    inside = threading.Event()
+
+    def work() -> None:
+        with lock.exclusive(1000):
+            inside.set()
+            time.sleep(0.1)
+            stopped_s[0] += 1000
+            time.sleep(0.1)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    inside.wait(30)
+    getattr(lock, wait)(timeout_ms=30_000)
+    thread.join(30)
+    lock.close()
+    assert lock.held == "free"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from rmq_store.errors import UsageError
 from rmq_store.format.batches.frame_patch import patch_frames
 from rmq_store.format.bytes import native
-from rmq_store.format.frames.message_batch import BatchRules, encode_batch_body, read_batch
+from rmq_store.format.frames.message_batch import BatchRules, UniqueIds, encode_batch_body, read_batch
 from rmq_store.format.frames.one_frame import Hosts, encode_one
 from rmq_store.format.frames.stored_message import complete_frame
 from rmq_store.format.text.host import Host
@@ -22,18 +24,26 @@ needs_native = pytest.mark.skipif(not native.LOADED, reason="the extension was n
 
 V4 = Hosts(Host.parse("10.108.115.217:5"), Host.parse("10.108.115.217:10911"))
 V6 = Hosts(Host.parse("[fe80::1]:0"), Host.parse("10.108.115.217:10911"))
+V6_STORE = Hosts(Host.parse("[fe80::1]:0"), Host.parse("[fe80::2]:10911"))
 RULES = BatchRules((b"DELAY", b"TIMER_DELAY_MS"), 100, 4000, crc_property=True, index_tags=True)
 BORN_MS, STORE_MS, LOG_OFFSET, QUEUE_OFFSET = 1_700_000_000_000, 1_700_000_000_001, 1 << 33, 7
 KEY = b"UNIQ_KEY\x01U1\x02"
+# The last number of 48 bits that an id can have: the one behind it begins anew.
+IDS = bytes(range(0x70, 0x7A)), 0xFFFFFFFFFFFE
 
 names = st.sampled_from([b"UNIQ_KEY", b"KEYS", b"TAGS", b"WAIT", b"a", b"__CRC32#", b"", b"DELAY"])
 values = st.sampled_from([b"", b"k1 k2", b" k ", b"true", b"false", "中\U0001f600".encode(), b"\xff", b"x\x01y"])
 pieces = st.tuples(names, st.sampled_from([b"\x01", b"\x01", b"\x01", b""]), values).map(b"".join)
 strings = st.lists(pieces, max_size=6).map(b"\x02".join)
-good = st.lists(
+pairs = st.lists(
     st.tuples(st.sampled_from([b"KEYS", b"TAGS", b"a", b"a", b"__CRC32#"]), st.sampled_from([b"k1 k2", b"v", b"  "])),
     max_size=5,
-).map(lambda pairs: KEY + b"".join(name + b"\x01" + value + b"\x02" for name, value in pairs))
+)
+good = st.builds(
+    lambda key, pairs: key + b"".join(name + b"\x01" + value + b"\x02" for name, value in pairs),
+    st.sampled_from([KEY, b"", b"UNIQ_KEY\x01\x02"]),  # a Go client sends none
+    pairs,
+)
 
 
 def member(body: bytes, properties: bytes, flag: int = 0, behind: bytes = b"") -> bytes:
@@ -42,15 +52,20 @@ def member(body: bytes, properties: bytes, flag: int = 0, behind: bytes = b"") -
     return head + body + struct.pack(">H", len(properties)) + properties + behind
 
 
-def by_itself(body: bytes, rules: BatchRules) -> tuple[list[bytes], list[int], list[list[int]], str]:
+def given_ids() -> Iterator[str]:
+    prefix, first = IDS
+    return (f"{prefix.hex().upper()}{number & 0xFFFFFFFFFFFF:012X}" for number in itertools.count(first))
+
+
+def by_itself(body: bytes, rules: BatchRules, hosts: Hosts = V4) -> tuple[list[bytes], list[int], list[list[int]], str]:
     """What message by message is stored, one behind another, and indexed. UsageError."""
-    frames, tags, hashes, keys, end = [], [], [], [], LOG_OFFSET
+    frames, tags, hashes, keys, end, ids = [], [], [], [], LOG_OFFSET, given_ids()
     for number, message in enumerate(read_batch(body, "Topic", 3, BORN_MS)):
-        key = message.properties["UNIQ_KEY"]
+        key = message.properties.get("UNIQ_KEY") or next(ids)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(native, "LOADED", False)
             made = encode_one(
-                "Topic", message.body, message.stored_properties(key), V4, queue_id=3, flag=message.flag, sys_flag=0,
+                "Topic", message.body, message.stored_properties(key), hosts, queue_id=3, flag=message.flag, sys_flag=0,
                 born_timestamp_ms=BORN_MS, crc_property=rules.crc_property, index_tags=rules.index_tags,
             )  # fmt: skip
             complete_frame(made.frame, QUEUE_OFFSET + number, end, STORE_MS, crc_property=rules.crc_property)
@@ -62,8 +77,10 @@ def by_itself(body: bytes, rules: BatchRules) -> tuple[list[bytes], list[int], l
     return frames, tags, hashes, ",".join(keys)
 
 
-def together(body: bytes, rules: BatchRules) -> tuple[list[bytes], list[int], list[list[int]], str] | None:
-    made = encode_batch_body(body, "Topic", 3, BORN_MS, V4, rules)
+def together(
+    body: bytes, rules: BatchRules, hosts: Hosts = V4
+) -> tuple[list[bytes], list[int], list[list[int]], str] | None:
+    made = encode_batch_body(body, "Topic", 3, BORN_MS, hosts, rules, IDS)
     if made is None:
         return None
     starts, sizes = made.bounds[:-1], np.diff(made.bounds)
@@ -82,13 +99,14 @@ def together(body: bytes, rules: BatchRules) -> tuple[list[bytes], list[int], li
              min_size=1, max_size=8),
     st.booleans(),
     st.booleans(),
+    st.sampled_from([V4, V6, V6_STORE]),
 )  # fmt: skip
 def test_ordinary_messages_are_encoded_together_to_the_same_bytes(
-    members: list[tuple[bytes, bytes, int, bytes]], crc_property: bool, index_tags: bool
+    members: list[tuple[bytes, bytes, int, bytes]], crc_property: bool, index_tags: bool, hosts: Hosts
 ) -> None:
     body = b"".join(member(*each) for each in members)
     rules = RULES._replace(crc_property=crc_property, index_tags=index_tags)
-    assert together(body, rules) == by_itself(body, rules)
+    assert together(body, rules, hosts) == by_itself(body, rules, hosts)
 
 
 @needs_native
@@ -123,7 +141,6 @@ def test_a_torn_or_changed_body_is_read_as_far_as_it_reaches(strings: list[bytes
         (b"", {}),
         (member(b"tea", KEY)[:-1], {}),
         (member(b"tea", KEY) + b"\0" * 21, {}),
-        (member(b"tea", b"a\x01b\x02"), {}),
         (member(b"tea", KEY + b"DELAY\x011\x02"), {}),
         (member(b"tea", KEY + b"TIMER_DELAY_MS\x011\x02"), {}),
         (member(b"tea", KEY + b"WAIT\x01false\x02"), {}),
@@ -158,10 +175,11 @@ def test_only_the_first_message_says_whether_the_batch_waits() -> None:
 
 @needs_native
 @pytest.mark.parametrize(
-    ("topic", "born_ms", "hosts"), [("x" * 128, BORN_MS, V4), ("Topic", 1 << 63, V4), ("Topic", BORN_MS, V6)]
+    ("topic", "born_ms", "ids"),
+    [("x" * 128, BORN_MS, IDS), ("Topic", 1 << 63, IDS), ("Topic", BORN_MS, (bytes(23), 0))],
 )
-def test_fields_of_another_width_are_left_to_python(topic: str, born_ms: int, hosts: Hosts) -> None:
-    assert encode_batch_body(member(b"tea", KEY), topic, 3, born_ms, hosts, RULES) is None
+def test_fields_of_another_width_are_left_to_python(topic: str, born_ms: int, ids: UniqueIds) -> None:
+    assert encode_batch_body(member(b"tea", KEY), topic, 3, born_ms, V4, RULES, ids) is None
 
 
 @pytest.mark.parametrize(

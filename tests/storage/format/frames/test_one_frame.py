@@ -20,6 +20,8 @@ pytestmark = pytest.mark.skipif(not native.LOADED, reason="the extension was not
 
 V4 = Hosts(Host.parse("10.108.115.217:0"), Host.parse("10.108.115.217:10911"))
 V6 = Hosts(Host.parse("[fe80::1]:0"), Host.parse("10.108.115.217:10911"))
+V6_STORE = Hosts(Host.parse("10.108.115.217:0"), Host.parse("[fe80::2]:10911"))
+V6_BOTH = Hosts(V6.born, V6_STORE.store)
 ORDINARY: dict[str, Any] = {
     "topic": "Topic", "body": b"body", "properties": {"UNIQ_KEY": "u", "KEYS": "a b", "TAGS": "T"}, "hosts": V4,
     "queue_id": 3, "flag": 0, "sys_flag": 0, "born_timestamp_ms": 1_700_000_000_000, "crc_property": True,
@@ -127,6 +129,8 @@ def test_properties_are_stored_in_the_order_that_their_mapping_says() -> None:
     assert b"b\x012\x02a\x011\x02" in frame
 
 
-def test_hosts_of_sixteen_bytes_are_left_to_python() -> None:
-    fields = ORDINARY | {"hosts": V6}
-    assert encode_one(**fields).frame == python_only(lambda: encode_one(**fields)).frame
+@pytest.mark.parametrize("crc_property", [True, False])
+@pytest.mark.parametrize("hosts", [V6, V6_STORE, V6_BOTH])
+def test_hosts_of_sixteen_bytes_have_their_flags(hosts: Hosts, crc_property: bool) -> None:
+    fields = ORDINARY | {"hosts": hosts, "crc_property": crc_property}
+    assert placed(fields) == python_only(lambda: placed(fields))

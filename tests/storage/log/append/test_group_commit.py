@@ -282,6 +282,28 @@ def test_less_than_four_pages_wait_for_the_thorough_interval(lab: Lab) -> None:
         assert page.flushed_end == page.appended_end
 
 
+def test_a_flush_that_is_late_is_a_line_and_no_traceback(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process without processor time: whoever has the lock is flushing, and this thread comes again."""
+    with lab.open() as store:
+        flusher, _ = flusher_of(lab, store, flush_commit_log_timed=False)
+        tried = threading.Semaphore(0)
+
+        def late(timeout_ms: int | None = None) -> None:
+            tried.release()
+            raise StoreLockedError("flush.lock: not free within 60000 ms, held by another thread of this process", 1)
+
+        monkeypatch.setattr(flusher, "flush_if_due", late)
+        flusher.start()
+        for _ in range(2):
+            flusher.flush_async()
+            assert tried.acquire(timeout=30)
+        flusher.stop()
+    (line,) = [record for record in caplog.records if record.name == "rmq_store.broker.write.flusher"]
+    assert line.levelname == "WARNING" and line.exc_info is None and "the flush is late" in line.getMessage()
+
+
 def test_a_full_segment_is_flushed_however_small(lab: Lab) -> None:
     with lab.open() as store:
         page = store._log.writing_page

@@ -215,6 +215,9 @@ def test_a_body_of_the_wrong_size_is_refused(root: Path, small: StoreConfig) -> 
         assert stub.send("Orders", bytes(1001)).status.code == Code.MESSAGE_BODY_TOO_LARGE
         assert stub.send("Orders", b"").status.code == Code.MESSAGE_BODY_EMPTY
         assert stub.send("Orders", bytes(1000)).status.code == Code.OK
+        together = stub.send("Orders", bytes(500), bytes(499))
+        assert together.status.code == Code.MESSAGE_BODY_TOO_LARGE and not together.entries
+        assert stub.send("Orders", b"a" * 20, b"b" * 20).status.code == Code.OK
         with pytest.raises(grpc.RpcError) as caught:
             stub.send("Orders", bytes(17 << 20))
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
