@@ -92,7 +92,7 @@ def test_nothing_is_damaged(root: Path, rows: Rows, scratch: Path) -> None:
     assert [(row["body"], row["sysFlag"]) for row in found] == rows
 
 
-# -- consumers -----------------------------------------------------------------------------------------------------------
+# -- consumers ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["store", "served"])
@@ -177,7 +177,7 @@ def _letters(server: BrokerServer, group: str) -> Rows:
     return [(row["body"], row["sysFlag"]) for batch in batches for row in batch.to_pylist()]
 
 
-# -- commands ------------------------------------------------------------------------------------------------------------
+# -- commands ----------------------------------------------------------------------------------------------------------
 
 
 def run(root: Path, *arguments: str) -> str:
@@ -208,7 +208,7 @@ def test_commands_show_them(root: Path, rows: Rows, topic: str) -> None:
 
 def test_the_history_of_each_is_told(root: Path, rows: Rows) -> None:
     with Store.open(root, read_only=True) as store:
-        ids = [value for batch in store.read(TOPIC, 0, 0, 6, columns=["msgId"]) for value in batch.column(0).to_pylist()]
+        ids = [one for batch in store.read(TOPIC, 0, 0, 6, columns=["msgId"]) for one in batch.column(0).to_pylist()]
     for unique_key in ids:
         assert DLQ in run(root, "trace", "--uniq-key", unique_key)
         run(root, "queryMsgByUniqueKey", "-t", TOPIC, "-i", unique_key)

@@ -86,8 +86,8 @@ class Writing(StoreParts):
         born_host: Host | None = None,
     ) -> SendResult:
         """Store the messages of a batch in one queue, in their order; all become visible at once. `body` is that of
-        SEND_BATCH_MESSAGE (MessageDecoder#encodeMessages). `sys_flag` says how the bodies of all of them are compressed.
-        `born_timestamp_ms` None means now.
+        SEND_BATCH_MESSAGE (MessageDecoder#encodeMessages). `sys_flag` says how the bodies of all of them are
+        compressed. `born_timestamp_ms` None means now.
 
         Returns the result of the first message, with `msg_id` and `offset_msg_id` as comma lists of all. Durable and
         waits as `send`; the property WAIT of the first message counts for all.

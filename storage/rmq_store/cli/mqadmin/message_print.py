@@ -150,7 +150,9 @@ def message_json(message: StoredMessage, body: str | None) -> dict[str, Any]:
 
 
 def java_message(message: StoredMessage, broker_name: str) -> str:
-    """MessageExt#toString of a message that is `shown`, but with the number of the body's bytes: mqadmin prints every byte as a number."""
+    """MessageExt#toString of a message that is `shown`, but with the number of the body's bytes: mqadmin prints every
+    byte as a number.
+    """
     transaction_id = message.properties.get("__transactionId__")
     return (
         f"MessageExt [brokerName={broker_name}, queueId={message.queue_id}, storeSize={message.total_size}, "

@@ -90,10 +90,12 @@ def decode_frames(
 
     `columns` are names of READABLE_SCHEMA and the columns of the result, in that order. `base_offset` is the commit-log
     offset of the buffer's first byte; None: the frames come from anywhere in a log, as in an answer to a pull, and
-    errors name the position. Unless `raw_body`, compressed bodies are decompressed, and the COMPRESSED bit of
-    their `sysFlag` is cleared as 5.x clients do. A body that `inflate` refuses, `body_limit_bytes` given, stays as it
-    lies, with the bit set: it is what its producer sent, if its frame has the right CRC. Timestamps outside the years 1..9999 become the nearest inside. The
-    batch owns its memory: the segment may be unmapped. The memory comes from `memory`, if given.
+    errors name the position. Timestamps outside the years 1..9999 become the nearest inside. The batch owns its memory:
+    the segment may be unmapped. The memory comes from `memory`, if given.
+
+    Unless `raw_body`, compressed bodies are decompressed, and the COMPRESSED bit of their `sysFlag` is cleared as 5.x
+    clients do. A body that `inflate` refuses, given `body_limit_bytes`, stays as it lies, with the bit set: it is what
+    its producer sent, if its frame has the right CRC.
 
     Raises:
         CorruptRecordError: a frame is not what its entry says, is not at its physicalOffset, or its body cannot be

@@ -230,7 +230,7 @@ class SendProcessor:
         ))  # fmt: skip
 
     def _check_body(self, header: SendMessageRequestHeader, body: bytes, properties: Mapping[str, str]) -> None:
-        """As `ServedStore.check_body`. A dead letter that is sent on keeps its body, whatever it is, as a retry does."""
+        """As `ServedStore.check_body`. A dead letter that is sent on keeps its body, as a retry does."""
         if header.sys_flag & _COMPRESSED and DEAD_LETTER not in properties:
             self._served.check_body(body, header.sys_flag)
 

@@ -74,8 +74,8 @@ class ServedStore:
         return self.store.create_group(SubscriptionGroup(name), exist_ok=True)
 
     def check_body(self, body: bytes, sys_flag: int) -> None:
-        """MQBrokerError 13: `sys_flag` says that the body is compressed, and no reader could inflate it. A broker stores
-        it. It takes as long as to inflate the body: not for the thread of the connections.
+        """MQBrokerError 13: `sys_flag` says that the body is compressed, and no reader could inflate it. A broker
+        stores it. It takes as long as to inflate the body: not for the thread of the connections.
         """
         try:
             inflate(body, sys_flag, plain_bytes_max(self.store.config.max_message_size))

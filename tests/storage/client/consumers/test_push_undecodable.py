@@ -1,4 +1,4 @@
-"""A body that cannot be inflated: no listener gets it, it becomes a dead letter as it lies, and nothing waits for it."""
+"""A body that cannot be inflated: no listener gets it, it becomes a dead letter as it lies, and nobody waits for it."""
 
 from __future__ import annotations
 

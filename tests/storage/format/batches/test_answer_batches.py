@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from helpers.undecodable import KINDS, undecodable
 from rmq_store.errors import CorruptRecordError, UsageError
 from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batches
-from helpers.undecodable import KINDS, undecodable
 from rmq_store.format.frames.compression import compress
 from rmq_store.format.frames.stored_message import encode_frame
 from rmq_store.format.tables.schema import MESSAGE_SCHEMA
@@ -99,7 +99,7 @@ def test_a_body_that_cannot_be_inflated_keeps_nothing_beside_it(kind: str) -> No
 def test_a_body_with_a_wrong_crc_is_damaged() -> None:
     answer = bytearray(frame(0, body=b"not zlib", sys_flag=1))
     answer[answer.index(b"zlib")] ^= 1
-    with pytest.raises(CorruptRecordError, match="broker broker-a: .*does not have the CRC that the header gives"):
+    with pytest.raises(CorruptRecordError, match=r"broker broker-a: .*does not have the CRC that the header gives"):
         rows([bytes(answer)], ["body"])
 
 
