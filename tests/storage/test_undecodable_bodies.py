@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from helpers.undecodable import KINDS, fill
-from rmq_store import Store, backup
+from rmq_store import CorruptRecordError, Store, backup
 from rmq_store.cli import commands
 from rmq_store.client import (
     ConsumeFromWhere,
@@ -90,6 +90,19 @@ def test_nothing_is_damaged(root: Path, rows: Rows, scratch: Path) -> None:
     with Store.open(scratch / "backup", read_only=True) as store:
         found = [row for batch in store.read(TOPIC, 0, 0, len(rows)) for row in batch.to_pylist()]
     assert [(row["body"], row["sysFlag"]) for row in found] == rows
+
+
+def test_a_wrong_crc_is_damage_as_before(root: Path, rows: Rows) -> None:
+    (path,) = (root / "commitlog").iterdir()
+    raw = bytearray(path.read_bytes())
+    raw[raw.index(b"not zlib")] ^= 1
+    path.write_bytes(raw)
+    assert verify_store(root).problem_count > 0
+    with Store.open(root, read_only=True) as store:
+        with pytest.raises(CorruptRecordError, match="message 1 of Poison-0 is damaged: the body does not have the CRC"):
+            list(store.read(TOPIC, 0, 0, len(rows)))
+        others = [row for batch in store.read(TOPIC, 0, 2, len(rows)) for row in batch.to_pylist()]
+    assert [(row["body"], row["sysFlag"]) for row in others] == rows[2:]
 
 
 # -- consumers ---------------------------------------------------------------------------------------------------------

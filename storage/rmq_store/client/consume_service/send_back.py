@@ -79,9 +79,7 @@ class MessageSender:
         kept = {"sys_flag": message.sys_flag & COMPRESSION_FLAGS} if message.is_compressed else {}
         for broker in self._brokers_from(message.broker_name)[:_NORMAL_TRIES_MAX]:
             try:
-                broker.send_to_retry(
-                    self._group, copy, message.reconsume_times + 1, self._max_reconsume_times, **kept
-                )
+                broker.send_to_retry(self._group, copy, message.reconsume_times + 1, self._max_reconsume_times, **kept)
                 return True
             except ClientError as error:
                 _log.warning("group %s: %s does not take %s: %s", self._group, broker.name, message.msg_id, error)
