@@ -99,7 +99,7 @@ def test_a_wrong_crc_is_damage_as_before(root: Path, rows: Rows) -> None:
     path.write_bytes(raw)
     assert verify_store(root).problem_count > 0
     with Store.open(root, read_only=True) as store:
-        with pytest.raises(CorruptRecordError, match="message 1 of Poison-0 is damaged: the body does not have the CRC"):
+        with pytest.raises(CorruptRecordError, match=r"message 1 of Poison-0 is damaged: .*the CRC"):
             list(store.read(TOPIC, 0, 0, len(rows)))
         others = [row for batch in store.read(TOPIC, 0, 2, len(rows)) for row in batch.to_pylist()]
     assert [(row["body"], row["sysFlag"]) for row in others] == rows[2:]
