@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -10,8 +11,17 @@ from helpers.cluster import requests
 from helpers.cluster.brokers import RocketmqCluster
 from helpers.cluster.java_process import VERSIONS
 from helpers.cluster.witness import Witness
+from rmq_store.client import (
+    ConsumeConcurrentlyStatus,
+    ConsumeFromWhere,
+    MessageListenerConcurrently,
+    PushConsumer,
+    PushConsumerConfig,
+)
 from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batches
-from rmq_store.protocol.messages import MessageQueue
+from rmq_store.format.frames.frame_walk import frames_of_answer
+from rmq_store.format.frames.stored_message import decode_frame
+from rmq_store.protocol.messages import MessageExt, MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.pulling import read_range
 from rmq_store.remoting.transport.settings import ClusterSettings
@@ -101,3 +111,52 @@ def test_java_reads_what_others_send_by_push_and_by_lite_pull(
         return
     pulled = witness.ask("lite", group=new_name("cg"), topic=topic, count=3, timeoutMs=PATIENCE_MS)
     assert sorted(one["body"] for one in pulled) == ["1", "2", "3"]
+
+
+def test_a_body_that_cannot_be_inflated_costs_java_all_behind_it_in_the_answer_and_us_nothing(
+    cluster: RocketmqCluster, witness: Witness, topic: str, new_name: NewName
+) -> None:
+    """Brokers store it. MessageDecoder#decodesBatch of Java ends there, and the consumer goes on behind the answer."""
+    sent = [(b"good 0", 0), (b"not zlib", 1), (b"good 1", 0), (b"unknown type", 0x701), (b"good 2", 0)]
+    with cluster.connect() as broker:
+        for body, flags in sent:
+            assert requests.send(broker, topic, 0, body, {"UNIQ_KEY": body.hex()}, sys_flag=flags).code == 0
+        requests.await_end(broker, topic, len(sent), 0)
+        witness.ask("push", group=new_name("cg"), topic=topic)
+        witness.ask("received", count=1, timeoutMs=PATIENCE_MS)
+        requests.send(broker, topic, 0, b"later", {"UNIQ_KEY": "L"})
+        requests.await_end(broker, topic, len(sent) + 1, 0)
+    seen = witness.ask("received", count=2, timeoutMs=PATIENCE_MS)
+    witness.ask("leave")
+    assert [one["body"] for one in seen] == ["good 0", "later"]
+
+    wanted = AnswerRequest(BROKER, topic, 0, ("body", "sysFlag"))
+    with Cluster(ClusterSettings(name_servers=cluster.name_servers)) as ours:
+        blocks = read_range(ours, MessageQueue(topic, BROKER, 0), 0, len(sent))
+        rows = [row for batch in answer_batches(blocks, wanted) for row in batch.to_pylist()]
+    assert [(row["body"], row["sysFlag"]) for row in rows] == sent
+
+    got: list[bytes] = []
+    config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
+    group = new_name("cg")
+    letters = f"%DLQ%{group}"
+
+    def consume(messages: Sequence[MessageExt], context: object) -> ConsumeConcurrentlyStatus:
+        got.extend(one.body for one in messages)
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    with PushConsumer(group, f"rmq://{cluster.name_server}", config) as consumer:
+        consumer.subscribe(topic)
+        consumer.register_message_listener(MessageListenerConcurrently(consume))
+        consumer.start()
+        until_s = time.monotonic() + PATIENCE_MS / 1000
+        while len(got) < 4 and time.monotonic() < until_s:
+            time.sleep(0.1)
+        with cluster.connect() as broker:
+            requests.await_end(broker, letters, 2, 0)
+    assert sorted(got) == [b"good 0", b"good 1", b"good 2", b"later"]
+    with cluster.connect() as broker:
+        answer = requests.pull(broker, letters)
+    view, (places, _) = memoryview(answer.body), frames_of_answer(answer.body)
+    letters_found = [decode_frame(view, at, len(view)) for at in places.tolist()]
+    assert sorted((one.body, one.sys_flag) for one in letters_found) == sorted(row for row in sent if row[1])

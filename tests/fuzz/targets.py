@@ -40,7 +40,7 @@ from rmq_store.files.progress import Progress, ProgressRecord
 from rmq_store.format.batches.frame_decoder import decode_frames, dispatch_columns
 from rmq_store.format.bytes import native
 from rmq_store.format.frames import frame_check
-from rmq_store.format.frames.compression import DecompressionError, compress, decompress
+from rmq_store.format.frames.compression import DecompressionError, compress, decompress, inflate
 from rmq_store.format.frames.frame_check import check_frame
 from rmq_store.format.frames.frame_walk import sound_frames
 from rmq_store.format.frames.stored_message import decode_frame, encode_frame
@@ -188,7 +188,8 @@ def run_frames(data: bytes) -> None:
         )  # fmt: skip
     except StoreError as error:
         compressed = len(data) > 40 and data[39] & frame_check.SysFlag.COMPRESSED
-        assert check.kind != "message" or place == 0 or compressed, error
+        with_crc = check_frame(memoryview(data), 0, len(data), expect_offset=None, check_crc=True)
+        assert check.kind != "message" or place == 0 or (compressed and with_crc.kind != "message"), error
         raise
     assert check.kind == "message", check
     batch.validate(full=True)
@@ -219,8 +220,10 @@ def property_seeds() -> list[bytes]:
 
 def run_compression(data: bytes) -> None:
     flags = (0x001, 0x101, 0x201, 0x301, 0x401, 0x000)
-    plain = decompress(data[1:], flags[data[0] % len(flags)] if data else 1, BODY_LIMIT_BYTES)
+    body, flag = data[1:], flags[data[0] % len(flags)] if data else 1
+    plain = decompress(body, flag, BODY_LIMIT_BYTES)
     assert len(plain) <= max(BODY_LIMIT_BYTES, len(data))
+    assert inflate(body, flag, BODY_LIMIT_BYTES) == plain
 
 
 def compression_seeds() -> list[bytes]:

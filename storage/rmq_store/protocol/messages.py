@@ -11,6 +11,7 @@ from enum import StrEnum
 
 import pyarrow as pa
 
+from rmq_store.format.frames.frame_check import SysFlag
 from rmq_store.format.properties.property_string import KEYS, TAGS
 from rmq_store.late.dataclasses import dataclass
 
@@ -30,7 +31,7 @@ class MessageQueue:
 
 @dataclass(frozen=True, slots=True)
 class MessageExt:
-    """A stored message as consumers see it, its body decompressed.
+    """A stored message as consumers see it, its body decompressed, unless it `is_compressed`.
 
     `msg_id` is the result of the Java client's getMsgId(): UNIQ_KEY, else the offset id. `topic` is the stored one; a
     consumer restores the original one of a retried message.
@@ -62,6 +63,11 @@ class MessageExt:
     def keys(self) -> str | None:
         """The KEYS property: keys separated by single spaces."""
         return self.properties.get(KEYS)
+
+    @property
+    def is_compressed(self) -> bool:
+        """True if the body could not be inflated: it is as it lies in the store, whatever its producer meant by it."""
+        return bool(self.sys_flag & SysFlag.COMPRESSED)
 
 
 def add_properties(message: MessageExt, added: Mapping[str, str]) -> None:

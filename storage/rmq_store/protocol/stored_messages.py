@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmq_store.format.batches.answer_batches import BODY_BYTES_MAX
-from rmq_store.format.batches.frame_decoder import decode_frames
+from rmq_store.format.batches.frame_decoder import BatchTooLargeError, decode_frames
 from rmq_store.format.bytes import native
+from rmq_store.format.frames.compression import PLAIN_BYTES_MAX
+from rmq_store.format.frames.frame_check import SysFlag
 from rmq_store.format.frames.frame_walk import frames_of_answer
 from rmq_store.format.tables.schema import MESSAGE_SCHEMA
 from rmq_store.format.text.host import Host
@@ -41,7 +42,7 @@ NATIVE_ROWS_MIN = 64
 
 class MessageRows:
     """The rows of a batch of MESSAGE_SCHEMA. `broker_name`: the cluster's name of the store, whatever name it was
-    opened with. `added` are properties that each message gets.
+    opened with. `added` are properties that each message gets. `undecoded`: the rows whose bodies are as they lie.
 
     It holds the columns of all rows as long as it is held itself. A pull bounds their size, and no message refers to
     them.
@@ -50,6 +51,7 @@ class MessageRows:
     def __init__(self, batch: pa.RecordBatch, broker_name: str, added: Mapping[str, str] = _NOTHING) -> None:
         self._added = added
         self._offsets: list[int] = batch.column("queueOffset").to_numpy().tolist()
+        self.undecoded = undecoded_rows(batch)
         self._body_ends: list[int] = _places(batch.column("body")).tolist()
         is_worth_it = native.LOADED and batch.num_rows >= NATIVE_ROWS_MIN
         self._columns = _native_columns(batch, broker_name) if is_worth_it else None
@@ -88,10 +90,21 @@ def messages_of(batch: pa.RecordBatch, broker_name: str) -> list[MessageExt]:
 def messages_in(frames: bytes, broker_name: str) -> list[MessageExt]:
     """An object for each message of a broker's answer: frames, whatever their offsets in the log are."""
     positions, sizes = frames_of_answer(frames)
-    batch = decode_frames(
-        pa.py_buffer(frames), positions, sizes.astype(np.int32), base_offset=None, columns=MESSAGE_SCHEMA.names,
-        broker_name=broker_name, raw_body=False, body_limit_bytes=BODY_BYTES_MAX,
-    )  # fmt: skip
+    return _messages_at(pa.py_buffer(frames), positions, sizes.astype(np.int32), broker_name)
+
+
+def _messages_at(
+    buffer: pa.Buffer, positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int32], broker_name: str
+) -> list[MessageExt]:
+    try:
+        batch = decode_frames(
+            buffer, positions, sizes, base_offset=None, columns=MESSAGE_SCHEMA.names, broker_name=broker_name,
+            raw_body=False, body_limit_bytes=PLAIN_BYTES_MAX,
+        )  # fmt: skip
+    except BatchTooLargeError:
+        half = len(positions) // 2
+        parts = (slice(half), slice(half, None))
+        return [one for part in parts for one in _messages_at(buffer, positions[part], sizes[part], broker_name)]
     return messages_of(batch, broker_name)
 
 
@@ -192,6 +205,11 @@ def _shared(column: pa.StringArray) -> tuple[npt.NDArray[np.int32], list[str]]:
 def _milliseconds(times: pa.TimestampArray) -> npt.NDArray[np.int64]:
     microseconds: npt.NDArray[np.int64] = times.view(pa.int64()).to_numpy()
     return microseconds // 1000
+
+
+def undecoded_rows(batch: pa.RecordBatch) -> npt.NDArray[np.intp]:
+    """The rows of a batch of MESSAGE_SCHEMA whose bodies could not be inflated, and are as they lie; ascending."""
+    return np.flatnonzero(batch.column("sysFlag").to_numpy() & int(SysFlag.COMPRESSED))
 
 
 def body_bytes(batch: pa.RecordBatch) -> int:

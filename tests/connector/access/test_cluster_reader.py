@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.undecodable import KINDS, undecodable
 from pyspark_rmq.access.cluster_reader import ClusterReader
 from pyspark_rmq.position.planning import UnsureRange
 from pyspark_rmq.position.queue_ids import BrokerQueueId
@@ -119,6 +120,18 @@ def test_messages_are_read_in_order_with_the_broker_in_their_rows(reader: Cluste
     assert {(fields["consumerGroup"], fields["sysFlag"]) for fields in pulls} == {("TOOLS_CONSUMER", "4")}
     with pytest.raises(OffsetOutOfRangeError):
         offsets(reader, A1, 0, 6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_body_that_cannot_be_inflated_is_read_as_it_lies(reader: ClusterReader, net: FakeNet, kind: str) -> None:
+    body, flags = undecodable()[kind]
+    net.brokers["broker-a"].put("Orders", 1, 1, body)
+    frames = net.brokers["broker-a"].queues["Orders", 1].frames
+    frames[5] = frames[5][:36] + flags.to_bytes(4, "big") + frames[5][40:]
+    net.brokers["broker-a"].put("Orders", 1, 1)
+    (batch,) = reader.read("Orders", A1, 4, 7, columns=["body", "sysFlag"], tags=None, raw_body=False)
+    assert batch.column("body").to_pylist() == [b"body", body, b"body"]
+    assert batch.column("sysFlag").to_pylist() == [0, flags, 0]
 
 
 def test_just_some_rows_are_read_by_short_ranges(reader: ClusterReader, net: FakeNet) -> None:

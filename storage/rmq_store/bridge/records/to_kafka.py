@@ -57,6 +57,7 @@ from rmq_store.format.properties.mirror_properties import (
 )
 from rmq_store.late.arrow_compute import pc
 from rmq_store.late.dataclasses import dataclass
+from rmq_store.protocol.stored_messages import undecoded_rows
 
 MAX_AHEAD_MS: Final = 3_600_000
 """`message.timestamp.after.max.ms` of Kafka 4, which refuses a whole transaction for one later timestamp."""
@@ -96,7 +97,9 @@ class MappedToKafka:
 
 
 def to_kafka(rows: pa.RecordBatch, route: Route, rules: KafkaRules) -> MappedToKafka:
-    """Map messages (MESSAGE_SCHEMA, bodies not compressed) of the source queue of `route`."""
+    """Map messages (MESSAGE_SCHEMA, bodies decompressed) of the source queue of `route`. One whose body could not be
+    inflated becomes a dead letter: readers of Kafka would take the body for the message.
+    """
     properties = Entries.of_properties(rows.column("properties"))
     marks = message_marks(rows, properties)
     loops = marks.loops(route.target)
@@ -172,6 +175,9 @@ class _Mapping:
     def refused(self, records: pa.RecordBatch) -> dict[int, str]:
         """Rows that cannot be stored, and why; behind `records`."""
         reasons = dict(self._damaged)
+        for row in undecoded_rows(self._rows).tolist():
+            flags = self._rows.column("sysFlag")[row].as_py()
+            reasons[row] = f"its body cannot be inflated, but its sysFlag {flags:#x} says that it is compressed"
         if self._rules.compacted:
             keyless = np.flatnonzero(records.column("key").is_null().to_numpy(zero_copy_only=False))
             reasons |= dict.fromkeys(keyless.tolist(), "it has no key, and a compacted topic takes none without one")

@@ -208,7 +208,7 @@ class DeadLetterArchive:
             return
         except CorruptionError as error:
             if end - start == 1:
-                yield self._damaged(topic, queue_id, start, moved, error)
+                yield self._damaged(topic, queue_id, start, error)
                 return
         middle = (start + end) // 2
         yield from self._read(topic, queue_id, start, middle, moved)
@@ -231,24 +231,15 @@ class DeadLetterArchive:
             [take_slices(run.buffer, run.headers.positions, run.headers.positions + run.sizes) for run in runs]
         )
 
-    def _damaged(
-        self, topic: str, queue_id: int, queue_offset: int, moved: OffsetRanges | None, error: CorruptionError
-    ) -> pa.RecordBatch:
-        """The row of a record that cannot be read, or whose body cannot be read."""
-        place = (topic, queue_id, queue_offset, queue_offset + 1)
-        try:
-            (batch,) = self._queues.read(ReadRequest(*place, raw_body=True))
-            row = self._complete(batch, moved)
-            at = row.schema.get_field_index("body")
-            return row.set_column(at, row.schema.field(at), pa.nulls(1, pa.binary()))
-        except CorruptionError:
-            offset = self._queues.commit_log_offset_before(topic, queue_id, queue_offset + 1)
-            size = self._queues.bytes_between(*place)
-            known = {
-                "topic": topic, "queueId": queue_id, "queueOffset": queue_offset, "commitLogOffset": offset,
-                "damage": error.reason, "frame": raw_bytes(self._log, offset, size),
-            }  # fmt: skip
-            return pa.RecordBatch.from_pylist([known], ARCHIVE_SCHEMA)
+    def _damaged(self, topic: str, queue_id: int, queue_offset: int, error: CorruptionError) -> pa.RecordBatch:
+        """The row of a record that cannot be read."""
+        offset = self._queues.commit_log_offset_before(topic, queue_id, queue_offset + 1)
+        size = self._queues.bytes_between(topic, queue_id, queue_offset, queue_offset + 1)
+        known = {
+            "topic": topic, "queueId": queue_id, "queueOffset": queue_offset, "commitLogOffset": offset,
+            "damage": error.reason, "frame": raw_bytes(self._log, offset, size),
+        }  # fmt: skip
+        return pa.RecordBatch.from_pylist([known], ARCHIVE_SCHEMA)
 
 
 class _Run:

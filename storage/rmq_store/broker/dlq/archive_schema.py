@@ -34,8 +34,8 @@ message was redriven.
 
 ARCHIVE_SCHEMA: Final = pa.schema([*DEAD_LETTER_SCHEMA, ("damage", pa.string()), ("frame", pa.binary())])
 """A row of an archive. `redriven`: redriven before it was archived; null if that is unknown. `frame`: the bytes of the
-record in the log. `body` is null if it could not be decompressed. `damage`: null, or the defect of the record; then
-most columns are null, and it is not restored.
+record in the log. A `body` that could not be inflated is as it lies there, with the COMPRESSED bit in `sysFlag`.
+`damage`: null, or the defect of the record; then most columns are null, and it is not restored.
 """
 
 # Until the year 9999, which is where Python's times end. Longer numbers are none of ours.

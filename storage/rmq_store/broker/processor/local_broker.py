@@ -166,12 +166,13 @@ class LocalBroker:
         queue_id: int,
         timeout_ms: int,
         *,
+        sys_flag: int,
         born_timestamp_ms: int,
         born_host: Host,
         settings: TopicConfig,
     ) -> SendResult:
-        """As `send_batch`, of a batch as it came over the network. `settings`: those of the topic, which the caller has
-        just looked up.
+        """As `send_batch`, of a batch as it came over the network. `sys_flag` says how their bodies are compressed.
+        `settings`: those of the topic, which the caller has just looked up.
         """
         self._check_send(topic, queue_id, settings)
         with self._answers.answering():
@@ -179,6 +180,7 @@ class LocalBroker:
                 topic,
                 body,
                 queue_id,
+                sys_flag=sys_flag,
                 born_timestamp_ms=born_timestamp_ms,
                 lock_timeout_ms=min(timeout_ms, PAGE_CACHE_BUSY_MS),
                 flush_timeout_ms=timeout_ms,
@@ -295,11 +297,17 @@ class LocalBroker:
             self.store.retry.send_back_all(group, asked, max_reconsume_times=max_reconsume_times)
 
     def send_to_retry(
-        self, group: str, message: Message, reconsume_times: int, max_reconsume_times: int | None
+        self,
+        group: str,
+        message: Message,
+        reconsume_times: int,
+        max_reconsume_times: int | None,
+        *,
+        sys_flag: int = 0,
     ) -> None:
         """See `Broker.send_to_retry`."""
         with self._answers.answering():
-            self.store.retry.send_to_retry(group, message, reconsume_times, max_reconsume_times)
+            self.store.retry.send_to_retry(group, message, reconsume_times, max_reconsume_times, sys_flag=sys_flag)
 
     def set_max_reconsume_times(self, group: str, times: int) -> None:
         """See `Broker.set_max_reconsume_times`."""

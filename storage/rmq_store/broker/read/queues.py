@@ -14,6 +14,7 @@ from rmq_store.broker.read.queue_reader import QueueReader, damaged_entry
 from rmq_store.broker.read.read_request import ReadRequest
 from rmq_store.errors import CorruptQueueError, CorruptRecordError, OffsetOutOfRangeError, UsageError
 from rmq_store.files.locks.state_page import StatePage
+from rmq_store.format.frames.compression import plain_bytes_max
 from rmq_store.format.frames.frame_check import FRAME_BYTES_MIN
 from rmq_store.format.text.names import SCHEDULE_TOPIC, validate_topic
 from rmq_store.format.views.consume_queue import ENTRY, PRE_BLANK_SIZE
@@ -31,16 +32,13 @@ _STEP = 1 << 17
 
 _TRIES = 3
 
-# A batch body may be this many times maxMessageSize after decompression; more is a bomb.
-_BODY_LIMIT_FACTOR = 4
-
 
 class Queues:
     """The queues of one open store."""
 
     def __init__(self, log: CommitLog, broker_name: str, max_message_bytes: int) -> None:
         self._log = log
-        self._reader = QueueReader(log, broker_name, body_limit_bytes=_BODY_LIMIT_FACTOR * max_message_bytes)
+        self._reader = QueueReader(log, broker_name, body_limit_bytes=plain_bytes_max(max_message_bytes))
         self._frames = QueueFrames(log)
         self._peeked: ReadOnlyEnd | StatePage | None = None
 

@@ -69,9 +69,11 @@ class Reading(TopicsAndGroups):
         `columns`.
 
         `tags` ("TagA || TagB") leaves out messages with other tags. Compressed bodies are decompressed unless
-        `raw_body`. `only`: read just these queue offsets of the range, (n,) int64, ascending. `two_threads`: a second
-        thread decodes the next batch ahead, which holds one batch more (9 MiB of stored bytes, or one larger message).
-        Switch it off if every processor has a reader already.
+        `raw_body`; one that cannot be inflated stays as it lies, and its `sysFlag` keeps the COMPRESSED bit.
+
+        `only`: read just these queue offsets of the range, (n,) int64, ascending. `two_threads`: a second thread
+        decodes the next batch ahead, which holds one batch more (9 MiB of stored bytes, or one larger message). Switch
+        it off if every processor has a reader already.
 
         Raises:
             OffsetOutOfRangeError: [start, end) is not within the queue's range.

@@ -79,13 +79,15 @@ class Writing(StoreParts):
         body: bytes,
         queue_id: int,
         *,
+        sys_flag: int = 0,
         born_timestamp_ms: int | None = None,
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
         flush_timeout_ms: int | None = None,
         born_host: Host | None = None,
     ) -> SendResult:
         """Store the messages of a batch in one queue, in their order; all become visible at once. `body` is that of
-        SEND_BATCH_MESSAGE (MessageDecoder#encodeMessages). `born_timestamp_ms` None means now.
+        SEND_BATCH_MESSAGE (MessageDecoder#encodeMessages). `sys_flag` says how the bodies of all of them are
+        compressed. `born_timestamp_ms` None means now.
 
         Returns the result of the first message, with `msg_id` and `offset_msg_id` as comma lists of all. Durable and
         waits as `send`; the property WAIT of the first message counts for all.
@@ -96,7 +98,7 @@ class Writing(StoreParts):
             StoreFullError, StoreLockedError, StoreFailedError: as `send`.
         """
         return self._writing().send_batch(
-            topic, body, queue_id, born_timestamp_ms, lock_timeout_ms, flush_timeout_ms, born_host
+            topic, body, queue_id, sys_flag, born_timestamp_ms, lock_timeout_ms, flush_timeout_ms, born_host
         )
 
     def recall_message(self, topic: str, recall_handle: str) -> str:

@@ -151,6 +151,7 @@ class Writer:
         topic: str,
         body: bytes,
         queue_id: int,
+        sys_flag: int,
         born_timestamp_ms: int | None,
         lock_timeout_ms: int,
         flush_timeout_ms: int | None,
@@ -161,12 +162,14 @@ class Writer:
             remark = f"message body size exceeded: {len(body)} bytes, maxMessageSize={self._config.max_message_size}"
             raise ResponseError(ResponseCode.SYSTEM_ERROR, remark)
         now_ms = self._log.clock()
-        batch = self._one.encode_batch(topic, body, queue_id, now_ms, born_timestamp_ms or now_ms, born_host)
+        batch = None
+        if not sys_flag:  # Java's producers compress no batch
+            batch = self._one.encode_batch(topic, body, queue_id, now_ms, born_timestamp_ms or now_ms, born_host)
         if batch is None:
             messages = list(read_batch(body, topic, queue_id, born_timestamp_ms))
             if not messages:
                 raise UsageError("a batch without a message")
-            origins = [Origin(born_host)] * len(messages)
+            origins = [Origin(born_host, sys_flag)] * len(messages)
             return result_of_batch(self.send_all(messages, lock_timeout_ms, flush_timeout_ms, origins))
         self._space.check()
         with self._turn:

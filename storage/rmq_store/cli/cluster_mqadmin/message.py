@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from rmq_store.remoting.cluster.cluster import Cluster
     from rmq_store.remoting.cluster.queries import Found
 
-BODY_BYTES_MAX = 64 << 20
-"""A body that was compressed is shown as it is stored if it is larger: no broker's maxMessageSize is known here."""
-
 
 @like(store_commands.query_msg_by_key, LMQ_CLUSTER)
 def query_msg_by_key(
@@ -180,7 +177,7 @@ def query_msg_trace_by_id(
             require_route(cluster, topic)
             answers = query_by_key(cluster, topic, msg_id, begin_ms=begin_ms, end_ms=end_ms, max_num=max_num)
     _tell_full(answers)
-    found = [view for _, one in messages_of(cluster, answers) for view in trace_views(one, msg_id, BODY_BYTES_MAX)]
+    found = [view for _, one in messages_of(cluster, answers) for view in trace_views(one, msg_id)]
     if not found:
         raise no_message("query message by key finished, but no message. No client traced it.")
     write_traces(found, as_json=as_json)
@@ -220,7 +217,7 @@ def _write(
     from rmq_store.cli.cluster_mqadmin.tracks import ClusterTracker
 
     tracker = ClusterTracker(cluster, {one.offset_msg_id: name for name, one in found})
-    printer = MessagePrinter(tracker.track, BODY_BYTES_MAX, encoding and charset(encoding), body_dir)
+    printer = MessagePrinter(tracker.track, 0, encoding and charset(encoding), body_dir)
     write_found(printer, [one for _, one in found], as_json=as_json, with_offset_id=with_offset_id)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_store.cli.cluster_mqadmin.common import like, require_route
-from rmq_store.cli.cluster_mqadmin.message import BODY_BYTES_MAX, messages_of, queue_of
+from rmq_store.cli.cluster_mqadmin.message import messages_of, queue_of
 from rmq_store.cli.mqadmin import message_flow as store_commands
 from rmq_store.cli.mqadmin.message_flow import RULE, MessageLines, write_counts, write_sent
 from rmq_store.cli.mqadmin.message_print import charset
@@ -52,7 +52,7 @@ def print_msg(
             if not as_json:
                 click.echo(printable(f"minOffset={first}, maxOffset={last}, {queue}"))
             for message in _messages(target, cluster, queue, first, last, tags):
-                printer.write(message, queue.broker_name, BODY_BYTES_MAX)
+                printer.write(message, queue.broker_name)
             if not as_json:
                 click.echo(RULE)
 
@@ -84,7 +84,7 @@ def print_msg_by_queue(
         for message in _messages(target, cluster, queue, first, last, tags) if prints or counts else ():
             counted.update([message.tags] if message.tags and message.tags.strip() else [])
             if prints:
-                printer.write(message, queue.broker_name, BODY_BYTES_MAX)
+                printer.write(message, queue.broker_name)
     if counts:
         write_counts(counted, as_json=as_json)
 
@@ -128,7 +128,7 @@ def consume_message(
                 if not as_json:
                     click.echo("Consume ok")
             for message in _messages(target, cluster, queue, first, last, "*"):
-                printer.write(message, queue.broker_name, BODY_BYTES_MAX)
+                printer.write(message, queue.broker_name)
             if not as_json and last == queue_end:
                 status = "NO_NEW_MSG" if first <= last else "OFFSET_ILLEGAL"
                 text = f"{queue} print msg finished. status={status}, offset={max(first, last)}"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rmq_store.cli.mqadmin.common import mqadmin_options, refused_options
-from rmq_store.cli.mqadmin.message_print import MessagePrinter, charset, message_json
+from rmq_store.cli.mqadmin.message_print import MessagePrinter, charset, message_json, shown
 from rmq_store.cli.mqadmin_print.lines import date_text, write_line
 from rmq_store.cli.shared.completion import TOPIC
 from rmq_store.cli.shared.name_lookup import require_queue, require_topic
@@ -213,8 +213,8 @@ def _write(
 ) -> None:
     from rmq_store.broker.monitoring.message_track import Tracker
 
-    limit_bytes = store.config.max_message_size
-    printer = MessagePrinter(Tracker(store).track, limit_bytes, encoding and charset(encoding), body_dir)
+    bytes_max = store.config.max_message_size
+    printer = MessagePrinter(Tracker(store).track, bytes_max, encoding and charset(encoding), body_dir)
     write_found(printer, found, as_json=as_json, with_offset_id=with_offset_id)
 
 
@@ -232,7 +232,7 @@ def write_found(
 def write_keys(found: Sequence[StoredMessage], *, as_json: bool) -> None:
     """Print the places of messages that have a key."""
     if as_json:
-        write_json([message_json(message, None) for message in found])
+        write_json([message_json(shown(message), None) for message in found])
         return
     write_line(_KEY_LINE, "#Message ID", "#QID", "#Offset")
     for message in found:

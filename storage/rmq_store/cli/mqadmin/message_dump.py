@@ -16,7 +16,7 @@ import click
 
 from rmq_store.cli.mqadmin.common import mqadmin_options
 from rmq_store.cli.mqadmin.message import no_message
-from rmq_store.cli.mqadmin.message_print import PREVIEW_CHARACTERS, body_of, java_message, message_json
+from rmq_store.cli.mqadmin.message_print import PREVIEW_CHARACTERS, java_message, message_json, shown
 from rmq_store.cli.mqadmin_print.lines import date_text, write_line
 from rmq_store.cli.shared.completion import TOPIC
 from rmq_store.cli.shared.name_lookup import require_topic
@@ -132,12 +132,12 @@ def _dump_all(path: Path, as_json: bool) -> None:
             if check.kind != "message":
                 _require_end(path, view, at, check.kind)
                 break
-            message = decode_frame(view, at, len(view))
+            message = shown(decode_frame(view, at, len(view)))
             at += message.total_size
             if as_json:
                 write_json(message_json(message, None), one_line=True)
             else:
-                click.echo(printable(java_message(message, "null", message.body)))
+                click.echo(printable(java_message(message, "null")))
 
 
 def _require_end(path: Path, view: memoryview, at: int, kind: str) -> None:
@@ -247,14 +247,14 @@ def _write_view(view: dict[str, Any]) -> None:
     )  # fmt: skip
 
 
-def trace_views(message: StoredMessage, msg_id: str, limit_bytes: int) -> Iterator[dict[str, Any]]:
+def trace_views(message: StoredMessage, msg_id: str, max_message_bytes: int = 0) -> Iterator[dict[str, Any]]:
     """The entries of one trace message that speak of `msg_id`; entries of other kinds are passed over.
 
     Pub       timestamp region group topic msgId tags keys storeHost bodyLength costTime msgType [offsetMsgId] success
     SubAfter  requestId msgId costTime success keys [code timestamp group]
     """
     host = str(message.born_host).rpartition(":")[0]
-    text = body_of(message, limit_bytes).decode("utf-8", "replace")
+    text = shown(message, max_message_bytes).body.decode("utf-8", "replace")
     for entry in text.split(_ENTRY_SEPARATOR):
         line = entry.split(_FIELD_SEPARATOR)
         if line[0] == "Pub" and len(line) >= 13 and line[5] == msg_id:

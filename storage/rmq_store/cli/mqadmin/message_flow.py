@@ -16,7 +16,7 @@ import click
 
 from rmq_store.cli.mqadmin.common import mqadmin_options
 from rmq_store.cli.mqadmin.message import require_broker
-from rmq_store.cli.mqadmin.message_print import body_of, charset, java_message, message_json
+from rmq_store.cli.mqadmin.message_print import charset, java_message, message_json, shown
 from rmq_store.cli.mqadmin_print.lines import write_line
 from rmq_store.cli.shared.completion import GROUP, TOPIC
 from rmq_store.cli.shared.name_lookup import require_topic
@@ -250,15 +250,15 @@ class MessageLines:
         self._with_body = with_body
         self._as_json = as_json
 
-    def write(self, message: StoredMessage, broker_name: str, limit_bytes: int) -> None:
-        """Print one message; its body is decompressed up to the limit."""
-        body = body_of(message, limit_bytes)
-        text = body.decode(self._encoding, "backslashreplace") if self._with_body else None
+    def write(self, message: StoredMessage, broker_name: str, max_message_bytes: int = 0) -> None:
+        """Print one message as it is `shown`."""
+        message = shown(message, max_message_bytes)
+        text = message.body.decode(self._encoding, "backslashreplace") if self._with_body else None
         if self._as_json:
             write_json(message_json(message, text), one_line=True)
             return
-        shown = "NOT PRINT BODY" if text is None else text
-        line = f"MSGID: {message.msg_id} {java_message(message, broker_name, body)} BODY: {shown}"
+        body = "NOT PRINT BODY" if text is None else text
+        line = f"MSGID: {message.msg_id} {java_message(message, broker_name)} BODY: {body}"
         click.echo(printable(line))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,21 +42,18 @@ def charset(name: str) -> str:
         raise UsageError(f"unknown character set {name!r}: UTF-8, GBK, ...") from None
 
 
-def body_of(message: StoredMessage, limit_bytes: int) -> bytes:
-    """The body as it was sent; as stored if it cannot be decompressed, or is larger than both the limit and itself as
-    it is stored.
+def shown(message: StoredMessage, max_message_bytes: int = 0) -> StoredMessage:
+    """The message as a client of 5.x shows it: its body inflated (`compression.inflate`), its sysFlag without the
+    compressed bit. As it is stored if the body cannot be inflated. `max_message_bytes`: maxMessageSize, 0 if it is
+    not known.
     """
-    from rmq_store.format.frames.compression import DecompressionError, decompress
+    from rmq_store.format.frames.compression import DecompressionError, inflate, plain_bytes_max
 
     try:
-        return decompress(message.body, message.sys_flag, max(limit_bytes, len(message.body)))
+        body = inflate(message.body, message.sys_flag, plain_bytes_max(max_message_bytes))
     except DecompressionError:
-        return message.body
-
-
-def shown_sys_flag(message: StoredMessage) -> int:
-    """The sysFlag as a client of 5.x shows it, which clears the compressed bit together with the compression type."""
-    return message.sys_flag & ~_COMPRESSED
+        return message
+    return replace(message, body=body, sys_flag=message.sys_flag & ~_COMPRESSED)
 
 
 def java_map(properties: dict[str, str]) -> str:
@@ -64,24 +62,24 @@ def java_map(properties: dict[str, str]) -> str:
 
 
 class MessagePrinter:
-    """Prints messages; `track` finds their groups, and bodies are decompressed up to `limit_bytes`."""
+    """Prints messages as they are `shown`; `track` finds their groups. `max_message_bytes`: as `shown`."""
 
     def __init__(
         self,
         track: Callable[[StoredMessage], Sequence[MessageTrack]],
-        limit_bytes: int,
+        max_message_bytes: int,
         encoding: str | None,
         body_dir: Path | None,
     ) -> None:
         self._track = track
-        self._limit_bytes = limit_bytes
+        self._max_message_bytes = max_message_bytes
         self._encoding = encoding
         self._body_dir = body_dir
 
     def write(self, message: StoredMessage, *, with_offset_id: bool) -> None:
         """All lines of one message, and one for each group of its topic."""
-        body = body_of(message, self._limit_bytes)
-        path = self._body_path(message, body)
+        message = shown(message, self._max_message_bytes)
+        path = self._body_path(message)
         rows: list[tuple[str, object]] = [("OffsetID:", message.offset_msg_id)] if with_offset_id else []
         rows += [
             ("Topic:", message.topic),
@@ -95,12 +93,12 @@ class MessagePrinter:
             ("Store Timestamp:", date_text(message.store_timestamp_ms, millis=True)),
             ("Born Host:", message.born_host),
             ("Store Host:", message.store_host),
-            ("System Flag:", shown_sys_flag(message)),
+            ("System Flag:", message.sys_flag),
             ("Properties:", java_map(message.properties)),
             ("Message Body Path:", path or "-"),
         ]
         if path is None or self._encoding is not None:
-            rows.append(("Message Body:", self._body_text(body)))
+            rows.append(("Message Body:", self._body_text(message.body)))
         for label, value in rows:
             click.echo(f"{label:<20} {printable(str(value))}")
         tracks = self._track(message)
@@ -112,13 +110,13 @@ class MessagePrinter:
 
     def as_json(self, message: StoredMessage) -> dict[str, Any]:
         """The message for `write_json`."""
-        body = body_of(message, self._limit_bytes)
-        found = message_json(message, body.decode(self._encoding or "utf-8", "backslashreplace"))
-        if (path := self._body_path(message, body)) is not None:
+        message = shown(message, self._max_message_bytes)
+        found = message_json(message, message.body.decode(self._encoding or "utf-8", "backslashreplace"))
+        if (path := self._body_path(message)) is not None:
             found["bodyPath"] = str(path)
         return {**found, "messageTracks": [_track_json(track) for track in self._track(message)]}
 
-    def _body_path(self, message: StoredMessage, body: bytes) -> Path | None:
+    def _body_path(self, message: StoredMessage) -> Path | None:
         if self._body_dir is None:
             return None
         from rmq_store.files import durable
@@ -126,7 +124,7 @@ class MessagePrinter:
         is_name = _FILE_NAME.fullmatch(message.msg_id)
         path = self._body_dir / (message.msg_id if is_name else message.offset_msg_id)
         durable.make_directory(self._body_dir)
-        durable.write_atomically(path, body)
+        durable.write_atomically(path, message.body)
         return path
 
     def _body_text(self, body: bytes) -> str:
@@ -137,12 +135,12 @@ class MessagePrinter:
 
 
 def message_json(message: StoredMessage, body: str | None) -> dict[str, Any]:
-    """The fields of a message under RocketMQ's names."""
+    """The fields of a message that is `shown`, under RocketMQ's names."""
     found: dict[str, Any] = {
         "topic": message.topic, "queueId": message.queue_id, "queueOffset": message.queue_offset,
         "msgId": message.msg_id, "offsetMsgId": message.offset_msg_id, "tags": message.tags, "keys": message.keys,
         "commitLogOffset": message.commit_log_offset, "storeSize": message.total_size,
-        "reconsumeTimes": message.reconsume_times, "flag": message.flag, "sysFlag": shown_sys_flag(message),
+        "reconsumeTimes": message.reconsume_times, "flag": message.flag, "sysFlag": message.sys_flag,
         "bornTimestamp": time_text(message.born_timestamp_ms * 1000), "bornHost": str(message.born_host),
         "storeTimestamp": time_text(message.store_timestamp_ms * 1000), "storeHost": str(message.store_host),
         "bodyCRC": message.body_crc, "preparedTransactionOffset": message.prepared_transaction_offset,
@@ -151,19 +149,21 @@ def message_json(message: StoredMessage, body: str | None) -> dict[str, Any]:
     return found if body is None else {**found, "body": body}
 
 
-def java_message(message: StoredMessage, broker_name: str, body: bytes) -> str:
-    """MessageExt#toString, but with the number of the body's bytes: mqadmin prints every byte as a number."""
+def java_message(message: StoredMessage, broker_name: str) -> str:
+    """MessageExt#toString of a message that is `shown`, but with the number of the body's bytes: mqadmin prints every
+    byte as a number.
+    """
     transaction_id = message.properties.get("__transactionId__")
     return (
         f"MessageExt [brokerName={broker_name}, queueId={message.queue_id}, storeSize={message.total_size}, "
-        f"queueOffset={message.queue_offset}, sysFlag={shown_sys_flag(message)}, "
+        f"queueOffset={message.queue_offset}, sysFlag={message.sys_flag}, "
         f"bornTimestamp={message.born_timestamp_ms}, bornHost=/{message.born_host}, "
         f"storeTimestamp={message.store_timestamp_ms}, storeHost=/{message.store_host}, "
         f"msgId={message.offset_msg_id}, commitLogOffset={message.commit_log_offset}, bodyCRC={message.body_crc}, "
         f"reconsumeTimes={message.reconsume_times}, "
         f"preparedTransactionOffset={message.prepared_transaction_offset}, "
         f"toString()=Message{{topic='{message.topic}', flag={message.flag}, "
-        f"properties={java_map(message.properties)}, body=[{len(body)} bytes], "
+        f"properties={java_map(message.properties)}, body=[{len(message.body)} bytes], "
         f"transactionId='{_or_null(transaction_id)}'}}]"
     )
 

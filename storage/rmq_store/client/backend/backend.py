@@ -134,10 +134,16 @@ class Broker(Protocol):
         """
 
     def send_to_retry(
-        self, group: str, message: Message, reconsume_times: int, max_reconsume_times: int | None
+        self,
+        group: str,
+        message: Message,
+        reconsume_times: int,
+        max_reconsume_times: int | None,
+        *,
+        sys_flag: int = 0,
     ) -> None:
         """SEND_MESSAGE to the group's retry topic, for a message that cannot be sent back. It becomes a dead letter if
-        its retries are used up. `message.topic` is the original topic.
+        its retries are used up. `message.topic` is the original topic, `sys_flag` says how the body is compressed.
         """
 
     def set_max_reconsume_times(self, group: str, times: int) -> None:

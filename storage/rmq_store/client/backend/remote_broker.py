@@ -231,7 +231,13 @@ class RemoteBroker:
             self.send_message_back(group, message, delay_level, max_reconsume_times, timeout_ms)
 
     def send_to_retry(
-        self, group: str, message: Message, reconsume_times: int, max_reconsume_times: int | None
+        self,
+        group: str,
+        message: Message,
+        reconsume_times: int,
+        max_reconsume_times: int | None,
+        *,
+        sys_flag: int = 0,
     ) -> None:
         """See `Broker.send_to_retry`."""
         topic = retry_topic(group)
@@ -239,7 +245,7 @@ class RemoteBroker:
         queues = None if route is None else route.queues.get(self.name)
         command = send_request(
             self._cluster, self.name, message, random.randrange(queues.write_queue_nums) if queues else 0,
-            INNER_PRODUCER, now_ms=_now_ms(), topic=topic, queue_nums=RETRY_QUEUE_NUMS,
+            INNER_PRODUCER, now_ms=_now_ms(), sys_flag=sys_flag, topic=topic, queue_nums=RETRY_QUEUE_NUMS,
             reconsume_times=reconsume_times, max_reconsume_times=max_reconsume_times,
         )  # fmt: skip
         self._cluster.call_broker(self.name, command, RETRY_TIMEOUT_MS, ok=STORED)

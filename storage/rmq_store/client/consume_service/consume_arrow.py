@@ -15,9 +15,11 @@ from rmq_store.client.consume_service.consume_concurrently import EXPIRED_DELAY_
 from rmq_store.client.consume_service.process_queue import Batch, ProcessQueue
 from rmq_store.client.consume_service.row_batch import RowBatch
 from rmq_store.client.consume_service.send_back import reset_retry_topics
+from rmq_store.client.consume_service.undecoded import parts
 from rmq_store.client.group.rebalance import Assignment
 from rmq_store.late.arrow_compute import pc
 from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.stored_messages import undecoded_rows
 
 
 class ConsumeArrowService(ConsumeConcurrentlyService[pa.RecordBatch]):
@@ -28,8 +30,9 @@ class ConsumeArrowService(ConsumeConcurrentlyService[pa.RecordBatch]):
         size = self._config.consume_message_batch_max_size
         for pulled in messages:
             rows = reset_retry_topics(pulled, assignment.queue.topic, self._group)
-            for start in range(0, rows.num_rows, size):
-                self._add(assignment, RowBatch(rows.slice(start, size)))
+            for part in parts(0, rows.num_rows, size, undecoded_rows(rows)):
+                cut = rows.slice(part.first, part.behind - part.first)
+                self._add(assignment, RowBatch(cut, is_undecoded=part.is_undecoded))
 
     def _failed(self, shown: pa.RecordBatch, done: int, batch: Batch[pa.RecordBatch]) -> pa.RecordBatch:
         failed, left = shown.slice(done), batch.left()

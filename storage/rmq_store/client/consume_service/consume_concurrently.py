@@ -2,6 +2,7 @@
 
     CONSUME_SUCCESS                               messages up to the context's ackIndex are done, the others failed
     RECONSUME_LATER, None, an exception, else     all failed
+    not called: the body cannot be inflated       it failed, and becomes a dead letter (`undecoded`)
 
 The service sends failed messages back to the broker (CLUSTERING) or drops them (BROADCASTING). If no broker takes a
 message, the service counts one more retry in memory. It passes the message to the listener again after five seconds;
@@ -25,6 +26,7 @@ from rmq_store.client.consume_service.executor import Executor
 from rmq_store.client.consume_service.listener import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
 from rmq_store.client.consume_service.process_queue import Batch, Left, Messages, ProcessQueue
 from rmq_store.client.consume_service.send_back import MessageSender
+from rmq_store.client.consume_service.undecoded import DEAD_LETTER_LEVEL, log_failure
 from rmq_store.client.group.consumer_config import MessageModel, PushConsumerConfig
 from rmq_store.client.group.offset_store import OffsetStore
 from rmq_store.client.group.rebalance import Assignment
@@ -144,9 +146,13 @@ class ConsumeConcurrentlyService(ABC, Generic[Left]):
             return not gave_up
 
         context = ConsumeConcurrentlyContext(queue, extend=extend)
-        # A list of its own: what a listener does to it changes nothing here.
-        call = partial(self._listener.consume_message, shown[:], context)
-        done = done_count(call, context, len(shown), self._group, partial(self._name, shown, queue))
+        if batch.is_undecoded:
+            log_failure(self._group, self._name(shown, queue))
+            context.delay_level_when_next_consume, done = DEAD_LETTER_LEVEL, 0
+        else:
+            # A list of its own: what a listener does to it changes nothing here.
+            call = partial(self._listener.consume_message, shown[:], context)
+            done = done_count(call, context, len(shown), self._group, partial(self._name, shown, queue))
         if gave_up:
             return
         with process_queue.settle_lock:

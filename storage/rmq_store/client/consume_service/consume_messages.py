@@ -8,6 +8,7 @@ from dataclasses import replace
 from rmq_store.client.consume_service.consume_concurrently import EXPIRED_DELAY_LEVEL, ConsumeConcurrentlyService
 from rmq_store.client.consume_service.message_batch import MessageBatch
 from rmq_store.client.consume_service.process_queue import Batch, ProcessQueue
+from rmq_store.client.consume_service.undecoded import parts
 from rmq_store.client.group.rebalance import Assignment
 from rmq_store.protocol.messages import MessageExt, MessageQueue
 from rmq_store.protocol.stored_messages import MessageRows
@@ -24,8 +25,9 @@ class ConsumeMessagesService(ConsumeConcurrentlyService[Sequence[MessageExt]]):
         for rows in messages:
             for first in range(0, len(rows), pull_size):
                 behind = min(first + pull_size, len(rows))
-                for start in range(first, behind, size):
-                    self._add(assignment, MessageBatch(rows, start, min(start + size, behind)))
+                for part in parts(first, behind, size, rows.undecoded):
+                    batch = MessageBatch(rows, part.first, part.behind, is_undecoded=part.is_undecoded)
+                    self._add(assignment, batch)
 
     def _failed(
         self, shown: Sequence[MessageExt], done: int, batch: Batch[Sequence[MessageExt]]

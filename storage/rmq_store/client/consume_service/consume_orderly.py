@@ -7,6 +7,8 @@ ConsumeMessageOrderlyService.java.
     ROLLBACK                          the offset moves       all taken so far comes again, after a pause
     SUSPEND_CURRENT_QUEUE_A_MOMENT    the batch comes again after a pause, and no later message before it
     None, exception                   as SUSPEND_CURRENT_QUEUE_A_MOMENT
+    not called: the body cannot be    the message becomes a dead letter, and the offset moves unless something that
+    inflated (`undecoded`)            is taken waits for a COMMIT
 
 After too many deliveries the service sends a message to the group's retry topic, and the queue continues. The broker of
 that topic makes it a dead letter. The number of deliveries is in memory only: another member starts to count from zero.
@@ -28,6 +30,7 @@ from rmq_store.client.consume_service.listener import (
 )
 from rmq_store.client.consume_service.ordered_process_queue import NOTHING, OrderedProcessQueue
 from rmq_store.client.consume_service.send_back import MessageSender, reset_retry_topic
+from rmq_store.client.consume_service.undecoded import DEAD_LETTER_LEVEL, log_failure
 from rmq_store.client.group.consumer_config import MessageModel, PushConsumerConfig
 from rmq_store.client.group.offset_store import OffsetStore
 from rmq_store.client.group.rebalance import Assignment
@@ -93,7 +96,8 @@ class ConsumeOrderlyService:
             with process_queue.consume_lock:
                 if process_queue.dropped:
                     return
-                pause_ms = self._consume(queue, process_queue, messages)
+                consume = self._give_up if messages[0].is_compressed else self._consume
+                pause_ms = consume(queue, process_queue, messages)
             if pause_ms is not None:
                 self._again(queue, process_queue, pause_ms)
                 return
@@ -133,10 +137,31 @@ class ConsumeOrderlyService:
         if context.auto_commit or status is ConsumeOrderlyStatus.COMMIT:
             if context.auto_commit and status in (ConsumeOrderlyStatus.COMMIT, ConsumeOrderlyStatus.ROLLBACK):
                 _log.warning("group %s: %s has a meaning with auto_commit False only", self._group, status)
-            offset = process_queue.commit()
-            if offset != NOTHING and not process_queue.dropped:
-                self._offsets.update(queue, offset, increase_only=False)
+            self._commit(queue, process_queue)
         return None
+
+    def _give_up(
+        self, queue: MessageQueue, process_queue: OrderedProcessQueue, messages: Sequence[MessageExt]
+    ) -> int | None:
+        """Make a dead letter of a message that no listener gets; the pause in ms before it is tried again, if no broker
+        took it.
+        """
+        (message,) = messages
+        name = f"{message.msg_id} ({message.topic} {message.queue_id}:{message.queue_offset})"
+        log_failure(self._group, name)
+        if not self._is_clustering:
+            _log.warning("group %s: broadcasting, so %s is dropped", self._group, message.msg_id)
+        elif not self._sender.send_back(reset_retry_topic(message, self._group, {}), DEAD_LETTER_LEVEL):
+            process_queue.consume_again(messages)
+            return self._config.suspend_ms(-1)
+        if process_queue.is_taken_alone(message):
+            self._commit(queue, process_queue)
+        return None
+
+    def _commit(self, queue: MessageQueue, process_queue: OrderedProcessQueue) -> None:
+        offset = process_queue.commit()
+        if offset != NOTHING and not process_queue.dropped:
+            self._offsets.update(queue, offset, increase_only=False)
 
     def _call(self, messages: Sequence[MessageExt], context: ConsumeOrderlyContext) -> ConsumeOrderlyStatus:
         suspended = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT

@@ -105,7 +105,7 @@ class MessageListenerArrow(_Listener):
         topic          string     of a message that comes again: the topic that it was sent to
         queueId, queueOffset      int32, int64: where it lies; of one that comes again, in the group's retry topic
         msgId          string     UNIQ_KEY, else the offset id
-        body           binary     decompressed
+        body           binary     decompressed; no listener gets a body that cannot be inflated
         tags, keys     string     null without
         properties     map<string, string>, as stored: MIN_OFFSET, MAX_OFFSET and CONSUME_START_TIME, which a client
                                   adds for other listeners, are not among them

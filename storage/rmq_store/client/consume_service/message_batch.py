@@ -18,9 +18,10 @@ class MessageBatch(Batch[Sequence[MessageExt]]):
 
     __slots__ = ("_behind", "_first", "_lock", "_messages", "_rows")
 
-    def __init__(self, rows: MessageRows, first: int, behind: int) -> None:
+    def __init__(self, rows: MessageRows, first: int, behind: int, *, is_undecoded: bool = False) -> None:
         begin, end = rows.queue_offset(first), rows.queue_offset(behind - 1) + 1
-        super().__init__(begin, end, behind - first, rows.body_bytes(first, behind))
+        size_bytes = rows.body_bytes(first, behind)
+        super().__init__(begin, end, behind - first, size_bytes, is_undecoded=is_undecoded)
         self._rows: MessageRows | None = rows
         self._first, self._behind = first, behind
         self._messages: Sequence[MessageExt] = ()

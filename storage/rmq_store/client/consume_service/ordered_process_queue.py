@@ -48,9 +48,15 @@ class OrderedProcessQueue(HeldQueue):
             return self._waiting[-1].queue_offset - self._waiting[0].queue_offset if self._waiting else 0
 
     def take(self, count: int) -> list[MessageExt]:
-        """Take the next messages in order. If there are none, consumption ends, and the next `put` returns True."""
+        """Take the next messages in order; one whose body could not be inflated is taken alone. If there are none,
+        consumption ends, and the next `put` returns True.
+        """
         with self._lock.entered():
-            taken = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
+            taken: list[MessageExt] = []
+            while self._waiting and len(taken) < count and not (taken and self._waiting[0].is_compressed):
+                taken.append(self._waiting.popleft())
+                if taken[0].is_compressed:
+                    break
             self._taken.update((message.queue_offset, message) for message in taken)
             self._consuming = bool(taken)
             return taken
@@ -64,6 +70,11 @@ class OrderedProcessQueue(HeldQueue):
             self._size_bytes -= sum(len(message.body) for message in self._taken.values())
             self._taken.clear()
             return offset
+
+    def is_taken_alone(self, message: MessageExt) -> bool:
+        """True if no other message is taken and not committed."""
+        with self._lock.entered():
+            return list(self._taken) == [message.queue_offset]
 
     def consume_again(self, messages: Iterable[MessageExt] | None = None) -> None:
         """Put taken messages (None: all of them) back to the front, as given."""

@@ -28,16 +28,18 @@ Left = TypeVar("Left", bound=Messages)
 
 
 class Batch(ABC, Generic[Left]):
-    """Messages for one call of a listener, some of them unfinished: a `Left`, objects or rows.
+    """Messages for one call of a listener, some of them unfinished: a `Left`, objects or rows. `is_undecoded`: for none
+    (`undecoded`).
 
     `count` unfinished messages, with bodies of `size_bytes`, have queue offsets in [begin, end). `started_ms`: the time
     at which a listener got them.
     """
 
-    __slots__ = ("begin", "count", "end", "size_bytes", "started_ms")
+    __slots__ = ("begin", "count", "end", "is_undecoded", "size_bytes", "started_ms")
 
-    def __init__(self, begin: int, end: int, count: int, size_bytes: int) -> None:
+    def __init__(self, begin: int, end: int, count: int, size_bytes: int, *, is_undecoded: bool = False) -> None:
         self.begin, self.end, self.count, self.size_bytes = begin, end, count, size_bytes
+        self.is_undecoded = is_undecoded
         self.started_ms: int | None = None
 
     @abstractmethod

@@ -13,8 +13,8 @@ class RowBatch(Batch[pa.RecordBatch]):
 
     __slots__ = ("_rows",)
 
-    def __init__(self, rows: pa.RecordBatch) -> None:
-        super().__init__(*_extent(rows))
+    def __init__(self, rows: pa.RecordBatch, *, is_undecoded: bool = False) -> None:
+        super().__init__(*_extent(rows), is_undecoded=is_undecoded)
         self._rows = rows
 
     def left(self, shown_ms: int | None = None) -> pa.RecordBatch:

@@ -18,6 +18,7 @@ from typing import Final
 import pyarrow as pa
 
 from rmq_store.client.backend.backend import Backend, Broker
+from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS
 from rmq_store.format.frames.message import Message
 from rmq_store.format.properties import property_string as names
 from rmq_store.format.text.names import retry_topic
@@ -74,9 +75,11 @@ class MessageSender:
         """Send a copy to the group's retry topic, after the last retry to its dead letters; False: no broker took it.
         """
         copy = self._copy(message)
+        # A body that lies here as it is stored is sent with the bits that say how it is compressed.
+        kept = {"sys_flag": message.sys_flag & COMPRESSION_FLAGS} if message.is_compressed else {}
         for broker in self._brokers_from(message.broker_name)[:_NORMAL_TRIES_MAX]:
             try:
-                broker.send_to_retry(self._group, copy, message.reconsume_times + 1, self._max_reconsume_times)
+                broker.send_to_retry(self._group, copy, message.reconsume_times + 1, self._max_reconsume_times, **kept)
                 return True
             except ClientError as error:
                 _log.warning("group %s: %s does not take %s: %s", self._group, broker.name, message.msg_id, error)

@@ -35,7 +35,7 @@ class MessageView:
 
     @property
     def body(self) -> bytes:
-        """The body, decompressed."""
+        """The body, decompressed; as it is stored if `message.is_compressed`."""
         return self.message.body
 
     @property

@@ -16,6 +16,7 @@ import pyarrow as pa
 from rmq_store.errors import CorruptRecordError
 from rmq_store.format.batches.frame_decoder import BatchTooLargeError, NotOwnedError, Owner, decode_frames
 from rmq_store.format.bytes.gather import repeated
+from rmq_store.format.frames.compression import PLAIN_BYTES_MAX
 from rmq_store.format.frames.frame_walk import WalkedFrames
 from rmq_store.format.tables.schema import message_schema
 from rmq_store.late.dataclasses import dataclass
@@ -24,8 +25,6 @@ from rmq_store.memory import BatchMemory
 BATCH_ROWS: Final = 32_768
 BATCH_BYTES: Final = 2 << 20
 """Larger batches cost more for each row: between the steps their bytes leave the cache of the processor."""
-# MessageStoreConfig.maxMessageSize is 4 MiB; more than four times that after decompression is a bomb.
-BODY_BYTES_MAX: Final = 16 << 20
 
 # Of MessageDecoder.java: int32 queue id at 12, int64 queue offset at 20, int64 commit-log offset at 28.
 _QUEUE_OFFSET_AT = 20
@@ -38,7 +37,8 @@ Int64 = npt.NDArray[np.int64]
 class AnswerRequest:
     """Messages of one queue of a broker, and the form in which they are wanted.
 
-    `columns` are names of READABLE_SCHEMA, in the order of the result. Bodies are decompressed unless `raw_body`.
+    `columns` are names of READABLE_SCHEMA, in the order of the result. Bodies are decompressed unless `raw_body`; one
+    that `compression.inflate` refuses stays as it lies.
     `topic` is the name in the frames, `shown_topic` the one of the column: they differ with a namespace. `keep_tags`
     answers for the tags (n,) of messages which of them are wanted, bool (n,); None: all.
     """
@@ -50,7 +50,7 @@ class AnswerRequest:
     raw_body: bool = False
     shown_topic: str | None = None
     keep_tags: Callable[[pa.Array], pa.Array] | None = None
-    body_limit_bytes: int = BODY_BYTES_MAX
+    body_limit_bytes: int = PLAIN_BYTES_MAX
 
 
 def answer_batches(

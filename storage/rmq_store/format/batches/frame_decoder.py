@@ -18,8 +18,9 @@ from rmq_store.errors import CorruptRecordError, UsageError
 from rmq_store.format.batches.native_decoder import decode_ordinary
 from rmq_store.format.bytes import native
 from rmq_store.format.bytes.gather import SLICES_BYTES_MAX, all_are, repeated
-from rmq_store.format.frames.compression import DecompressionError, decompress
+from rmq_store.format.frames.compression import DecompressionError, inflate
 from rmq_store.format.frames.frame_check import SysFlag
+from rmq_store.format.frames.frame_crcs import damage_of
 from rmq_store.format.frames.frame_dispatch import DispatchColumns, dispatch_columns
 from rmq_store.format.frames.frame_fields import FrameHeaders, frame_columns
 from rmq_store.format.properties import property_string as names
@@ -89,13 +90,16 @@ def decode_frames(
 
     `columns` are names of READABLE_SCHEMA and the columns of the result, in that order. `base_offset` is the commit-log
     offset of the buffer's first byte; None: the frames come from anywhere in a log, as in an answer to a pull, and
-    errors name the position. Unless `raw_body`, compressed bodies are decompressed, and the COMPRESSED bit of
-    their `sysFlag` is cleared as 5.x clients do. Timestamps outside the years 1..9999 become the nearest inside. The
-    batch owns its memory: the segment may be unmapped. The memory comes from `memory`, if given.
+    errors name the position. Timestamps outside the years 1..9999 become the nearest inside. The batch owns its memory:
+    the segment may be unmapped. The memory comes from `memory`, if given.
+
+    Unless `raw_body`, compressed bodies are decompressed, and the COMPRESSED bit of their `sysFlag` is cleared as 5.x
+    clients do. A body that `inflate` refuses, given `body_limit_bytes`, stays as it lies, with the bit set: it is what
+    its producer sent, if its frame has the right CRC.
 
     Raises:
         CorruptRecordError: a frame is not what its entry says, is not at its physicalOffset, or its body cannot be
-            decompressed within `body_limit_bytes`; `.offset` is the frame's in the log, `.path` is empty.
+            inflated and its CRC is wrong; `.offset` is the frame's in the log, `.path` is empty.
         UsageError: an unknown column, or more than 2 GiB in one column: ask for fewer frames.
         NotOwnedError: a frame is not `owner`'s, if one is given.
         BatchTooLargeError: more than DECOMPRESSED_BYTES_MAX after decompression, from more than one frame.
@@ -149,31 +153,46 @@ class _Decoding:
         return self.headers.properties()
 
     def sys_flags(self) -> pa.Array:
-        flags = self.headers.sys_flag
-        return pa.array(flags if self._body_limit_bytes is None else flags & ~np.int32(SysFlag.COMPRESSED))
+        flags = self.headers.sys_flag.copy()
+        flags[self._inflated[0]] &= ~np.int32(SysFlag.COMPRESSED)
+        return pa.array(flags)
 
     def bodies(self) -> pa.BinaryArray:
         stored = self.headers.bodies()
-        limit_bytes = self._body_limit_bytes
-        compressed = np.flatnonzero(self.headers.flagged(SysFlag.COMPRESSED))
-        if limit_bytes is None or len(compressed) == 0:
+        rows, plain = self._inflated
+        if len(rows) == 0:
             return stored
-        plain: list[bytes] = []
-        total_bytes: int = stored.nbytes
-        for row in compressed.tolist():
-            plain.append(self._decompress(stored[row].as_py(), row, limit_bytes))
-            total_bytes += len(plain[-1])
-            if total_bytes > DECOMPRESSED_BYTES_MAX and len(stored) > 1:
-                raise BatchTooLargeError(f"{len(stored)} rows do not fit one batch when decompressed: ask for fewer")
         choice = np.arange(len(stored))
-        choice[compressed] = len(stored) + np.arange(len(compressed))
+        choice[rows] = len(stored) + np.arange(len(rows))
         return pa.concat_arrays([stored, pa.array(plain, pa.binary())]).take(pa.array(choice))
 
-    def _decompress(self, body: bytes, row: int, limit_bytes: int) -> bytes:
-        try:
-            return decompress(body, int(self.headers.sys_flag[row]), limit_bytes)
-        except DecompressionError as error:
-            raise CorruptRecordError("", int(self.headers.physical_offset[row]), str(error)) from error
+    @cached_property
+    def _inflated(self) -> tuple[npt.NDArray[np.intp], list[bytes]]:
+        """The rows whose bodies are decompressed, (n,) ascending, and these bodies."""
+        headers, limit_bytes = self.headers, self._body_limit_bytes
+        rows: list[int] = []
+        plain: list[bytes] = []
+        compressed = [] if limit_bytes is None else np.flatnonzero(headers.flagged(SysFlag.COMPRESSED)).tolist()
+        total_bytes = int((headers.body_end - headers.body_start).sum())
+        for row in compressed:
+            body = headers.data[headers.body_start[row] : headers.body_end[row]].tobytes()
+            try:
+                plain.append(inflate(body, int(headers.sys_flag[row]), limit_bytes or 0))
+            except DecompressionError:
+                self._check_crc(row)
+                continue
+            rows.append(row)
+            total_bytes += len(plain[-1])
+            if total_bytes > DECOMPRESSED_BYTES_MAX and len(headers.positions) > 1:
+                count = len(headers.positions)
+                raise BatchTooLargeError(f"{count} rows do not fit one batch when decompressed: ask for fewer")
+        return np.array(rows, np.intp), plain
+
+    def _check_crc(self, row: int) -> None:
+        """Raise CorruptRecordError if the frame of `row` is not the one that was stored."""
+        damage = damage_of(self.headers, row, None)
+        if damage:
+            raise CorruptRecordError("", int(self.headers.physical_offset[row]), damage)
 
     def message_ids(self) -> pa.StringArray:
         return self._ids(self.properties.column(names.UNIQUE_KEY))

@@ -6,7 +6,7 @@ Source: CompressionType.java, Compressor implementations of the client; the stor
 from __future__ import annotations
 
 import zlib
-from typing import Literal
+from typing import Final, Literal
 
 import pyarrow as pa
 
@@ -21,11 +21,34 @@ _FLAG_OF_KIND: dict[CompressionKind, SysFlag] = {
 }
 _CODEC_OF_FLAG = {int(SysFlag.COMPRESSION_LZ4): "lz4", int(SysFlag.COMPRESSION_ZSTD): "zstd"}
 _CHUNK_BYTES = 64 * 1024
+
+PLAIN_BYTES_MAX: Final = 16 << 20
+"""Readers and servers inflate a body to so many bytes, or more by `plain_bytes_max`; a larger one is a bomb."""
+_TIMES_MAX_MESSAGE, _TIMES_STORED = 4, 16
 _ZLIB_FLAGS = (0, int(SysFlag.COMPRESSION_ZLIB))  # 0: clients before 5.0
 
 
 class DecompressionError(ValueError):
     """The body contradicts its sysFlag, or is larger than the caller allows."""
+
+
+def plain_bytes_max(max_message_bytes: int) -> int:
+    """The PLAIN_BYTES_MAX of a store with this maxMessageSize: four times that, if it is more."""
+    return max(PLAIN_BYTES_MAX, _TIMES_MAX_MESSAGE * max_message_bytes)
+
+
+def inflate(body: bytes, sys_flag: int, limit_bytes: int = PLAIN_BYTES_MAX) -> bytes:
+    """The decompressed body, if it has at most `limit_bytes` or 16 times the bytes of `body`; `body` itself if sysFlag
+    has no COMPRESSED bit.
+
+    This decides which bodies can be inflated, for every reader and for a server at the send. A reader leaves a body for
+    which it raises as it lies, with the COMPRESSED bit set. The second bound is for honest bodies of a broker with a
+    large maxMessageSize, which a reader over the network does not know.
+
+    Raises:
+        DecompressionError: as `decompress`.
+    """
+    return decompress(body, sys_flag, max(limit_bytes, _TIMES_STORED * len(body)))
 
 
 def decompress(body: bytes, sys_flag: int, limit_bytes: int) -> bytes:

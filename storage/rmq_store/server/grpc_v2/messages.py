@@ -34,6 +34,8 @@ _SYSTEM_PROPERTIES: Final = frozenset(
     for name, value in vars(names).items()
     if name.isupper() and isinstance(value, str) and not name.endswith("SEPARATOR")
 ) | {"__BORNHOST", "BORN_HOST"} | _OF_CLIENTS
+# GrpcConverter.java, buildSystemProperties: another encoding is no compression there.
+_ENCODINGS: Final = frozenset(int(one) for one in Encoding)
 _DELAYS: Final = (names.DELAY_TIME_LEVEL, names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS)
 _NOT_STORED: Final = {
     MessageType.LITE: "lite topics",
@@ -57,6 +59,8 @@ def message_to_store(message: Any, topic: str, body_bytes_max: int) -> Message:
         raise Refusal(Code.MESSAGE_BODY_TOO_LARGE, text)
     _check_lengths(message)
     _check_type(system)
+    if system.body_encoding not in _ENCODINGS:
+        raise Refusal(Code.BAD_REQUEST, f"body encoding {system.body_encoding} is not known here: IDENTITY or GZIP")
     if not system.message_id.strip() or _has_control(system.message_id):
         raise Refusal(Code.ILLEGAL_MESSAGE_ID, "message id cannot be empty, and holds no control character")
     properties = _checked_properties(message)
@@ -109,7 +113,8 @@ def shown_message(message: MessageExt) -> Any:
     system.message_id = message.msg_id
     system.body_digest.type = DigestType.MD5
     system.body_digest.checksum = hashlib.md5(message.body, usedforsecurity=False).hexdigest().upper()
-    system.body_encoding = Encoding.IDENTITY
+    # A body that could not be inflated is shown as it lies: its consumer cannot inflate it either, and says so.
+    system.body_encoding = Encoding.GZIP if message.is_compressed else Encoding.IDENTITY
     system.message_type = _stored_type(message)
     _set_time(system.born_timestamp, message.born_timestamp_ms)
     system.born_host, system.store_host = message.born_host, message.store_host

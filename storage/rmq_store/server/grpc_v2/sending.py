@@ -127,7 +127,7 @@ class Sending:
         if len(messages) == 1:
             sent = store.send(
                 messages[0],
-                sys_flag=_COMPRESSED if is_compressed else 0,
+                sys_flag=self._sys_flag(messages[0], is_compressed),
                 lock_timeout_ms=wait_ms,
                 flush_timeout_ms=self._timeout_ms,
                 born_host=born_host,
@@ -146,10 +146,16 @@ class Sending:
             self._next_queue(message.topic),
             self._timeout_ms,
             message.topic,
-            sys_flag=_COMPRESSED if is_compressed else 0,
+            sys_flag=self._sys_flag(message, is_compressed),
             born_host=born_host,
         )
         return [sent]
+
+    def _sys_flag(self, message: Message, is_compressed: bool) -> int:
+        """What the store is told of the body. MQBrokerError 13: as `ServedStore.check_body`."""
+        sys_flag = _COMPRESSED if is_compressed else 0
+        self._served.check_body(message.body, sys_flag)
+        return sys_flag
 
     def _next_queue(self, name: str) -> int:
         """The queue id of a topic, which exists from now on: its queues take turns."""

@@ -12,9 +12,11 @@ from typing import Final, TypeAlias
 from rmq_store.broker.metadata.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
 from rmq_store.broker.processor.local_broker import PAGE_CACHE_BUSY_MS
 from rmq_store.broker.rules.delay import delay_level_of
+from rmq_store.broker.rules.failure import DEAD_LETTER
 from rmq_store.errors import StoreError, UsageError
-from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS, TRANSACTION_MASK
+from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS, TRANSACTION_MASK, SysFlag
 from rmq_store.format.frames.message import Message, Origin
+from rmq_store.format.frames.message_batch import read_batch
 from rmq_store.format.properties.property_string import (
     CLUSTER,
     DELAY_TIME_LEVEL,
@@ -49,6 +51,7 @@ _host: Final = lru_cache(1024)(Host.parse)
 OnStored: TypeAlias = Callable[[str, int], None]
 
 _SENDERS_FLAGS: Final = COMPRESSION_FLAGS | TRANSACTION_MASK
+_COMPRESSED: Final = int(SysFlag.COMPRESSED)
 _REGION: Final = "DefaultRegion"
 # The version from which on a client reports the number of the failure, not of the retries so far (V5_1_1).
 _N_PLUS_ONE_VERSION: Final = 435
@@ -85,17 +88,22 @@ class SendProcessor:
         queue_id, born, is_half = self._queue_id(header, topic), _host(request.peer.address), False
         if is_batch:
             self._check_batch(header)
+            if header.sys_flag & _COMPRESSED:
+                for message in read_batch(request.command.body, header.topic, queue_id, None):
+                    self._served.check_body(message.body, header.sys_flag)
             result = self._served.broker.send_batch_body(
                 header.topic,
                 request.command.body,
                 queue_id,
                 self._timeout_ms,
+                sys_flag=header.sys_flag & COMPRESSION_FLAGS,
                 born_timestamp_ms=header.born_timestamp,
                 born_host=born,
                 settings=topic,
             )
         else:
             properties = self._properties(header)
+            self._check_body(header, request.command.body, properties)
             is_half = properties.get(TRANSACTION_PREPARED, "").lower() == "true"
             result = self._served.broker.send(
                 _message(header, request.command.body, properties, header.flag, queue_id=queue_id),
@@ -114,7 +122,7 @@ class SendProcessor:
     def send_together(self, requests: Sequence[Request], *, may_wait: bool) -> list[RemotingCommand] | None:
         """`send` of several messages, which are stored by one append. None: nothing was done, because one of them needs
         more than that or cannot be stored; or, without `may_wait`, because it would wait for another writer, for a
-        flush, or for the first file of a queue.
+        flush, for the first file of a queue, or to inflate a body.
 
         Raises:
             MQBrokerError: for all of them. 1, it is unknown whether they are stored; 2, another writer has the log.
@@ -124,7 +132,7 @@ class SendProcessor:
             return None
         try:
             topics = store.topics()
-            plain = [self._plain(request, topics) for request in requests]
+            plain = [self._plain(request, topics, may_wait=may_wait) for request in requests]
         except (RemotingCommandError, StoreError):
             return None
         messages = [message for message, _ in plain if message is not None]
@@ -151,11 +159,17 @@ class SendProcessor:
             self._on_stored(topic, queue_id)
         return [self._answer(request, result) for request, result in zip(requests, results, strict=True)]
 
-    def _plain(self, request: Request, topics: Mapping[str, TopicConfig]) -> tuple[Message | None, Origin]:
-        """The message of a send that only stores one message of its own topic; None: another request."""
+    def _plain(
+        self, request: Request, topics: Mapping[str, TopicConfig], *, may_wait: bool
+    ) -> tuple[Message | None, Origin]:
+        """The message of a send that only stores one message of its own topic; None: another request. MQBrokerError 13:
+        as `ServedStore.check_body`.
+        """
         header = self._header(request)
         origin = Origin(_host(request.peer.address), header.sys_flag & _SENDERS_FLAGS)
         topic = None
+        if not may_wait and header.sys_flag & _COMPRESSED:
+            return None, origin
         if not (header.batch or header.topic.startswith(RETRY_PREFIX) or header.sys_flag & TRANSACTION_MASK):
             _check_topic(header.topic)
             topic = topics.get(header.topic)
@@ -166,6 +180,7 @@ class SendProcessor:
             self._is_sync and properties.get(WAIT_STORE_MSG_OK, "true").lower() != "true"
         ):
             return None, origin
+        self._check_body(header, request.command.body, properties)
         queue_id = self._queue_id(header, topic)
         return _message(header, request.command.body, properties, header.flag, queue_id=queue_id), origin
 
@@ -214,6 +229,11 @@ class SendProcessor:
         return request.answer(header=place_of(
             stored.offset_msg_id, stored.queue_id, stored.queue_offset, properties.get(UNIQUE_KEY)
         ))  # fmt: skip
+
+    def _check_body(self, header: SendMessageRequestHeader, body: bytes, properties: Mapping[str, str]) -> None:
+        """As `ServedStore.check_body`. A dead letter that is sent on keeps its body, as a retry does."""
+        if header.sys_flag & _COMPRESSED and DEAD_LETTER not in properties:
+            self._served.check_body(body, header.sys_flag)
 
     def _header(self, request: Request) -> SendMessageRequestHeader:
         is_v1 = request.command.code == RequestCode.SEND_MESSAGE

@@ -8,6 +8,7 @@ from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.broker.metadata.topics import TopicConfig
 from rmq_store.broker.processor.local_broker import LocalBroker
 from rmq_store.broker.store.store import Store
+from rmq_store.format.frames.compression import DecompressionError, inflate, plain_bytes_max
 from rmq_store.format.text.names import SYSTEM_GROUPS, is_system_group, retry_topic, validate_group
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.errors import ResponseCode
@@ -84,6 +85,16 @@ class ServedStore:
         if not self.store.config.auto_create_subscription_group:
             raise refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{name}] does not exist")
         return self.store.create_group(SubscriptionGroup(name), exist_ok=True)
+
+    def check_body(self, body: bytes, sys_flag: int) -> None:
+        """MQBrokerError 13: `sys_flag` says that the body is compressed, and no reader could inflate it. A broker
+        stores it. It takes as long as to inflate the body: not for the thread of the connections.
+        """
+        try:
+            inflate(body, sys_flag, plain_bytes_max(self.store.config.max_message_size))
+        except DecompressionError as error:
+            remark = f"the body cannot be inflated, but sysFlag {sys_flag:#x} says that it is compressed: {error}"
+            raise refusal(ResponseCode.MESSAGE_ILLEGAL, remark) from error
 
     def make_retry_topic(self, group: SubscriptionGroup) -> None:
         """Make `%RETRY%group` if it is missing and the group wants retry queues (ClientManageProcessor)."""

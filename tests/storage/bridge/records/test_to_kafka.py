@@ -20,7 +20,7 @@ from helpers.mirrored import (
     stored_of,
     through_store,
 )
-from rmq_store import MESSAGE_SCHEMA, Store, UsageError
+from rmq_store import MESSAGE_SCHEMA, Message, Store, UsageError
 from rmq_store.bridge.record_batches.schema import RECORDS_SCHEMA
 from rmq_store.bridge.records.letter import letters_to_kafka, read_letters, too_large_letter
 from rmq_store.bridge.records.route import Route
@@ -196,3 +196,16 @@ def test_rows_that_are_part_of_a_larger_batch_are_mapped_as_they_are(store: Stor
     both = pa.Table.from_batches([sent(store, {"keys": "k"}), own]).combine_chunks().to_batches()[0]
     whole = produced_of(both, ROUTE)
     assert produced_of(both.slice(2, 5), ROUTE).to_pylist() == whole.slice(2, 5).to_pylist()
+
+
+def test_a_body_that_cannot_be_inflated_is_a_dead_letter_with_its_reason(store: Store) -> None:
+    """A reader of Kafka would take its bytes for the message."""
+    for body, flags in ((b"one", 0), (b"not zlib", 0x301), (zlib.compress(b"two"), 1)):
+        store.send(Message("T", body, queue_id=3), sys_flag=flags)
+    end = store.queue_range("T", 3).max_offset
+    (rows,) = store.read("T", 3, end - 3, end)
+    made = to_kafka(rows, ROUTE, KAFKA_RULES)
+    assert made.rows.column("value").to_pylist() == [b"one", b"two"]
+    reason = b"its body cannot be inflated, but its sysFlag 0x301 says that it is compressed"
+    assert [headers[b"MIRROR_REASON"] for headers in headers_of(made.letters)] == [reason]
+    assert made.letters.column("value").to_pylist() == [b"not zlib"]

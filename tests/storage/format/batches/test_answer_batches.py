@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from helpers.undecodable import KINDS, undecodable
 from rmq_store.errors import CorruptRecordError, UsageError
 from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batches
 from rmq_store.format.frames.compression import compress
@@ -83,8 +84,23 @@ def test_bodies_are_decompressed_unless_they_are_wanted_raw() -> None:
     answer = frame(0, body=packed, sys_flag=flags)
     assert rows([answer], ["body"]).column("body").to_pylist() == [b"x" * 1000]
     assert rows([answer], ["body"], raw_body=True).column("body").to_pylist() == [packed]
-    with pytest.raises(CorruptRecordError, match=r"broker broker-a: at byte 10000: queue 3 of Orders: message 0: "):
-        rows([answer], ["body"], body_limit_bytes=10)
+    limited = rows([answer], ["body", "sysFlag"], body_limit_bytes=10)
+    assert limited.to_pylist() == [{"body": packed, "sysFlag": flags}]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_body_that_cannot_be_inflated_keeps_nothing_beside_it(kind: str) -> None:
+    body, flags = undecodable()[kind]
+    answer = frame(0) + frame(1, body=body, sys_flag=flags) + frame(2)
+    got = rows([answer], ["queueOffset", "body", "sysFlag"]).to_pydict()
+    assert got["queueOffset"] == [0, 1, 2] and got["body"][1] == body and got["sysFlag"] == [0, flags, 0]
+
+
+def test_a_body_with_a_wrong_crc_is_damaged() -> None:
+    answer = bytearray(frame(0, body=b"not zlib", sys_flag=1))
+    answer[answer.index(b"zlib")] ^= 1
+    with pytest.raises(CorruptRecordError, match=r"broker broker-a: .*does not have the CRC that the header gives"):
+        rows([bytes(answer)], ["body"])
 
 
 def test_bodies_that_are_too_large_together_come_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:

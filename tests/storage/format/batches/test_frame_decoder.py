@@ -14,9 +14,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from helpers.undecodable import undecodable
 from rmq_store.errors import CorruptRecordError, UsageError
 from rmq_store.format.batches.frame_decoder import BatchTooLargeError, decode_frames, dispatch_columns, frame_columns
-from rmq_store.format.frames.compression import CompressionKind, compress, decompress
+from rmq_store.format.frames.compression import PLAIN_BYTES_MAX, CompressionKind, compress, decompress
 from rmq_store.format.frames.frame_check import SysFlag, check_frame
 from rmq_store.format.frames.stored_message import StoredMessage, decode_frame, encode_frame
 from rmq_store.format.tables.schema import MESSAGE_SCHEMA
@@ -205,21 +206,42 @@ def test_timestamps_that_no_datetime_can_show_become_the_nearest_one(ms: int, ye
     assert (row["bornTimestamp"].year, row["storeTimestamp"].year) == (year, year)
 
 
-def test_body_over_the_limit_is_refused_with_the_place_of_its_frame() -> None:
+def test_body_over_the_limit_stays_as_it_lies() -> None:
     body, flag = compress(bytes(5000), "zlib")
     segment = Segment([{}, {"body": body, "sys_flag": flag}])
     assert segment.decode(["body"], body_limit_bytes=5000).num_rows == 2
-    with pytest.raises(CorruptRecordError, match="4999") as caught:
-        segment.decode(["body"], body_limit_bytes=4999)
+    for raw_body in (False, True):
+        rows = segment.decode(["body", "sysFlag"], body_limit_bytes=4999, raw_body=raw_body).to_pylist()
+        assert rows[1] == {"body": body, "sysFlag": flag}
+
+
+@pytest.mark.parametrize("columns", [["body"], ["sysFlag"], ["sysFlag", "body"], ["topic"], MESSAGE_SCHEMA.names])
+def test_bodies_that_cannot_be_inflated_stay_as_they_lie(columns: list[str]) -> None:
+    """With the COMPRESSED bit, whatever other columns are asked for; the bodies beside them are inflated."""
+    good, good_flags = compress(b"tea", "zlib")
+    bad = undecodable()
+    fields = [{"body": body, "sys_flag": flags} for body, flags in bad.values()]
+    segment = Segment([{}, {"body": good, "sys_flag": good_flags}, *fields, {"body": good, "sys_flag": good_flags}])
+    got = segment.decode(columns, body_limit_bytes=PLAIN_BYTES_MAX).to_pydict()
+    if "body" in columns:
+        assert got["body"][1:] == [b"tea", *(body for body, _ in bad.values()), b"tea"]
+    if "sysFlag" in columns:
+        cleared = good_flags & ~int(SysFlag.COMPRESSED)
+        assert got["sysFlag"] == [0, cleared, *(flags for _, flags in bad.values()), cleared]
+
+
+@pytest.mark.parametrize("crc_property", [False, True])
+@pytest.mark.parametrize("column", ["body", "sysFlag"])
+def test_a_body_that_cannot_be_inflated_is_damaged_if_its_crc_is_wrong(column: str, crc_property: bool) -> None:
+    fields = {"body": b"no zlib stream", "sys_flag": int(SysFlag.COMPRESSED), "crc_property": crc_property}
+    segment = Segment([{}, fields])
+    assert segment.decode([column]).num_rows == 2
+    at = segment.data.index(b"no zlib")
+    segment.data = segment.data[:at] + b"N" + segment.data[at + 1 :]
+    with pytest.raises(CorruptRecordError, match="the body does not have the CRC") as caught:
+        segment.decode([column])
     assert caught.value.offset == BASE + segment.positions[1]
-    assert segment.decode(["body"], body_limit_bytes=4999, raw_body=True).num_rows == 2
-
-
-def test_unreadable_compressed_body_is_refused() -> None:
-    segment = Segment([{"body": b"no zlib stream", "sys_flag": int(SysFlag.COMPRESSED)}])
-    with pytest.raises(CorruptRecordError, match="zlib"):
-        segment.decode(["body"])
-    assert segment.decode(["topic"]).num_rows == 1
+    assert segment.decode(["topic"]).num_rows == 2
 
 
 # -- hostile bytes ------------------------------------------------------------------------------------------------

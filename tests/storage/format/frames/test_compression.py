@@ -12,7 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_store.format.frames.compression import DecompressionError, compress, decompress
+from helpers.undecodable import KINDS as UNDECODABLE
+from helpers.undecodable import honest, undecodable
+from rmq_store.format.frames.compression import (
+    PLAIN_BYTES_MAX,
+    DecompressionError,
+    compress,
+    decompress,
+    inflate,
+    plain_bytes_max,
+)
 from rmq_store.format.frames.frame_check import SysFlag
 from rmq_store.format.frames.stored_message import decode_frame
 
@@ -73,6 +82,31 @@ def test_a_bomb_is_refused_without_unpacking_it(kind: str) -> None:
         tracemalloc.stop()
     assert peak < 8 * MIB
     assert arrow.max_memory() <= arrow_before
+
+
+@pytest.mark.parametrize("kind", UNDECODABLE)
+def test_what_cannot_be_inflated_is_refused(kind: str) -> None:
+    with pytest.raises(DecompressionError):
+        inflate(*undecodable()[kind])
+
+
+@pytest.mark.parametrize("kind", honest())
+def test_what_is_honest_is_inflated(kind: str) -> None:
+    body, flags, plain = honest()[kind]
+    assert inflate(body, flags) == plain
+
+
+def test_the_bound_grows_with_max_message_size_and_with_what_the_body_takes() -> None:
+    """16 MiB, four times maxMessageSize, or sixteen times the compressed body: the most of them."""
+    assert PLAIN_BYTES_MAX == plain_bytes_max(1) == plain_bytes_max(4 * MIB) == 16 * MIB
+    assert plain_bytes_max(8 * MIB) == 32 * MIB
+    packed, flag = compress(bytes(17 * MIB), "zlib")
+    assert len(inflate(packed, flag, plain_bytes_max(8 * MIB))) == 17 * MIB
+    dense, flag = compress(bytes(range(256)), "zstd")
+    assert inflate(dense, flag, 0) == bytes(range(256))  # below 16 times its bytes
+    bomb, flag = compress(bytes(16 * 100), "zlib")
+    with pytest.raises(DecompressionError, match=f"more than {16 * len(bomb)} bytes"):
+        inflate(bomb, flag, 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
