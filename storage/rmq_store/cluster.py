@@ -20,7 +20,7 @@ from rmq_store.memory import BatchMemory
 from rmq_store.protocol.bodies.clients import ConsumerData, HeartbeatData
 from rmq_store.protocol.bodies.groups import SubscriptionData
 from rmq_store.protocol.bodies.topics import TopicStatsTable
-from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode, SlaveBehindError
+from rmq_store.protocol.errors import BrokerAwayError, MQBrokerError, RemotingError, ResponseCode, SlaveBehindError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.admin_headers import GetTopicStatsInfoRequestHeader
@@ -40,6 +40,7 @@ from rmq_store.remoting.cluster.pull_request import SQL92, PullFilter, evaluates
 from rmq_store.remoting.cluster.pull_source import PullSource
 from rmq_store.remoting.cluster.pulling import walk_range
 from rmq_store.remoting.cluster.queries import Found, query_by_key, query_by_unique_key, view_message
+from rmq_store.remoting.cluster.required_brokers import parse_broker_names, require_brokers
 from rmq_store.remoting.cluster.routes import TopicRoute
 from rmq_store.remoting.cluster.topics import refuse_to_read_topic
 from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings
@@ -50,6 +51,7 @@ __all__ = [
     "SQL92",
     "AnswerRequest",
     "BatchMemory",
+    "BrokerAwayError",
     "Cluster",
     "ClusterDeadLetters",
     "ClusterSettings",
@@ -94,6 +96,7 @@ __all__ = [
     "lacks_rights",
     "live_members",
     "locks",
+    "parse_broker_names",
     "pull",
     "query_by_key",
     "query_by_unique_key",
@@ -101,6 +104,7 @@ __all__ = [
     "queue_ranges",
     "refuse_to_read_topic",
     "request",
+    "require_brokers",
     "search_offsets",
     "try_update_consumer_offsets",
     "unregister",
