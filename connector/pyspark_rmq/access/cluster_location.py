@@ -88,8 +88,7 @@ class ClusterLocation:
 
     def offsets_by_time(self, store: StoreReader, times_ms: Mapping[Queue, int]) -> dict[Queue, int]:
         """As `StoreLocation.offsets_by_time`."""
-        offsets = _reader(store).offsets_by_time(times_ms)
-        return {queue: offsets[queue] for queue in times_ms}
+        return _reader(store).offsets_by_time(times_ms)
 
     def require_brokers(self, store: StoreReader, topics: Collection[str]) -> None:
         """As `StoreLocation.require_brokers`."""

@@ -23,6 +23,7 @@ from pyspark_rmq.cluster_read.frames import RangeReader, queue_of
 from pyspark_rmq.cluster_read.known_ends import KnownEnds
 from pyspark_rmq.cluster_read.places import Places
 from pyspark_rmq.cluster_read.topic_list import TopicList
+from pyspark_rmq.position.position import Queue
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store.cluster import Cluster, PullFilter, QueueRange, search_offsets
 from rmq_store.errors import OffsetOutOfRangeError, UsageError
@@ -186,13 +187,9 @@ class ClusterReader:
         """
         return self._places.offset_by_time(queue_of(topic, queue_id), timestamp_ms, self._ends.queues)
 
-    def offsets_by_time(
-        self, times_ms: Mapping[tuple[str, BrokerQueueId], int]
-    ) -> dict[tuple[str, BrokerQueueId], int]:
-        """As `offset_by_time`, of queues (topic, queue id) with a time each. Those of one time are asked for together,
-        and no others.
-        """
-        found: dict[tuple[str, BrokerQueueId], int] = {}
+    def offsets_by_time(self, times_ms: Mapping[Queue, int]) -> dict[Queue, int]:
+        """As `offset_by_time`, of queues with a time each. Those of one time are asked for together, and no others."""
+        found: dict[Queue, int] = {}
         for time_ms in sorted(set(times_ms.values())):
             asked = {queue_of(*queue): queue for queue in times_ms if times_ms[queue] == time_ms}
             offsets = search_offsets(self._cluster, sorted(asked), time_ms)

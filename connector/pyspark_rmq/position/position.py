@@ -125,7 +125,8 @@ class StreamPosition:
         where = "the stream's checkpoint"
         if not isinstance(value, dict) or "version" not in value:
             refuse(f"{where} holds a position that is not of this data source: {_shorten(value)}")
-        if value["version"] not in (_VERSION, _VERSION_WITH_CLOSED, _VERSION_WITH_SINCE):
+        has_since = value["version"] == _VERSION_WITH_SINCE and bool(value.get("since"))
+        if value["version"] not in (_VERSION, _VERSION_WITH_CLOSED) and not has_since:
             refuse(f"{where} was written by a newer version of this data source (position version {value['version']})")
         store = value.get("store")
         if not isinstance(store, str):
@@ -133,8 +134,8 @@ class StreamPosition:
         stored = _flat(value.get("stored", {}), where, _INT64_MIN, INT64_MAX)
         after = _flat(value.get("after", {}), where, 0, INT64_MAX)
         since = _times(value.get("since", {}), f"{where}: `since`")
-        if bool(since) != (value["version"] == _VERSION_WITH_SINCE):
-            refuse(f"{where}: a position has `since` if its version is {_VERSION_WITH_SINCE}: {_shorten(value)}")
+        if since and not has_since:
+            refuse(f"{where}: only version {_VERSION_WITH_SINCE} of a position has `since`: {_shorten(value)}")
         return cls(
             store,
             _flat(value.get("topics"), where, 0, INT64_MAX),

@@ -65,9 +65,7 @@ def stream(clock: Clock) -> Iterator[Make]:
     made: list[RmqStreamReader] = []
 
     def make(**options: str) -> RmqStreamReader:
-        what = {} if "subscribePattern" in options else {"subscribe": "T"}
-        given = {"nameServer": "ns:9876"} | what | options
-        made.append(RmqStreamReader(source_options(given, "stream read", 1_000_000), SOURCE_SCHEMA))
+        made.append(RmqStreamReader(source_options(_all_of(options), "stream read", 1_000_000), SOURCE_SCHEMA))
         return made[-1]
 
     yield make
@@ -87,9 +85,13 @@ def more(clock: Clock) -> Make:
     return more
 
 
+def _all_of(options: dict[str, str]) -> dict[str, str]:
+    topics = {} if {"subscribePattern", "assign"} & options.keys() else {"subscribe": "T"}
+    return {"nameServer": "ns:9876"} | topics | options
+
+
 def batch(**options: str) -> RmqReader:
-    given = {"nameServer": "ns:9876", "subscribe": "T"}
-    return RmqReader(source_options(given | options, "batch read", 1_000_000), SOURCE_SCHEMA)
+    return RmqReader(source_options(_all_of(options), "batch read", 1_000_000), SOURCE_SCHEMA)
 
 
 def rows(reader: Any, partitions: Any) -> list[dict[str, Any]]:

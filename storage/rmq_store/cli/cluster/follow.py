@@ -118,6 +118,8 @@ class ClusterFollower:
         answers = Answers(self._cluster)
         topic = self._queues[0].topic if self._queues else ""
         found = topic_ends(self._cluster, answers, [topic] if topic else [])
+        answers.miss_those_that_left({queue.broker_name for queue in self._queues})
+        self._target.require_answers(answers.missing)
         for broker in sorted(answers.missing.keys() - self._silent):
             self._tell(f"without broker {broker}: {answers.missing[broker]}")
         for broker in sorted(self._silent - answers.missing.keys()):

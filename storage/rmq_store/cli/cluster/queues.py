@@ -101,7 +101,7 @@ def _ends_of(cluster: Cluster, answers: Answers, routes: Sequence[TopicRoute]) -
             answers.miss(broker, answer)
             silent.add(broker)
         elif answer.code == ResponseCode.SUCCESS:
-            answers.hear()
+            answers.hear(broker)
             for queue, one in TopicStatsTable.decode(answer.body).offset_table.items():
                 start = max(one.min_offset, 0)
                 found[MessageQueue(topic, broker, queue.queue_id)] = QueueRange(start, max(one.max_offset, start))
@@ -110,7 +110,7 @@ def _ends_of(cluster: Cluster, answers: Answers, routes: Sequence[TopicRoute]) -
     for broker in sorted({queue.broker_name for queue in missing} - silent):
         try:
             found |= queue_ranges(cluster, [queue for queue in missing if queue.broker_name == broker])
-            answers.hear()
+            answers.hear(broker)
         except (RemotingError, MQBrokerError) as error:
             answers.miss(broker, error)
     return found

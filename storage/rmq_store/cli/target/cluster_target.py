@@ -7,13 +7,13 @@ references, as there: `env:NAME` or `file:PATH`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from rmq_store.cli.shared.numbers import FiniteRange
-from rmq_store.errors import UsageError
+from rmq_store.errors import StoreError, UsageError
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings, parse_address_map
 
@@ -45,24 +45,27 @@ class ClusterTarget:
         """Connect at the first call; a context manager.
 
         Raises:
-            BrokerAwayError: a required broker is away, see `require`.
+            BrokerAwayError: a required broker is away, see `require_brokers`.
         """
         from rmq_store.remoting.cluster.cluster import Cluster  # imports numpy: too slow for --help
+        from rmq_store.remoting.cluster.required_brokers import require_brokers
 
         cluster = Cluster(self.settings)
         try:
-            self.require(cluster)
+            if self.required_brokers:
+                require_brokers(cluster, self.required_brokers)
         except BaseException:
             cluster.close()
             raise
         return cluster
 
-    def require(self, cluster: Cluster) -> None:
-        """Look for the required brokers, as each poll of a command that runs on does. Raises as `require_brokers`."""
-        if self.required_brokers:
-            from rmq_store.remoting.cluster.required_brokers import require_brokers
+    def require_answers(self, missing: Mapping[str, StoreError]) -> None:
+        """Raise BrokerAwayError if a required broker is among those that have not answered, with the error of each."""
+        away = {name: str(missing[name]) for name in self.required_brokers if name in missing}
+        if away:
+            from rmq_store.remoting.cluster.required_brokers import brokers_away
 
-            require_brokers(cluster, self.required_brokers)
+            raise brokers_away(away)
 
     def filter(self, subscription: str = "*", expression_type: str = "TAG") -> PullFilter:
         """The filter of a pull, under the group of the command."""

@@ -7,7 +7,7 @@ onChannelDestroy). So nothing that a new process can ask tells that a broker is 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from rmq_store.errors import UsageError
 from rmq_store.protocol.errors import BrokerAwayError, MQBrokerError, RemotingError
@@ -59,8 +59,13 @@ def require_brokers(cluster: Cluster, names: Sequence[str], topics: Collection[s
         if why:
             away[name] = why
     if away:
-        reasons = "; ".join(f"{name}: {why}" for name, why in away.items())
-        raise BrokerAwayError(f"required brokers are away, so nothing is read: {reasons}", tuple(away))
+        raise brokers_away(away)
+
+
+def brokers_away(reasons: Mapping[str, str]) -> BrokerAwayError:
+    """The error for required brokers that are away, each with what is known of it."""
+    told = "; ".join(f"{name}: {why}" for name, why in reasons.items())
+    return BrokerAwayError(f"required brokers are away, so nothing is read: {told}", tuple(reasons))
 
 
 def _is_known(cluster: Cluster, routes: Sequence[TopicRoute], name: str) -> bool:
