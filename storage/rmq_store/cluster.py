@@ -26,6 +26,7 @@ from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.admin_headers import GetTopicStatsInfoRequestHeader
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
+from rmq_store.remoting.admin.required_brokers import parse_broker_names, require_brokers
 from rmq_store.remoting.cluster import locks
 from rmq_store.remoting.cluster.cluster import Cluster, checked, lacks_rights
 from rmq_store.remoting.cluster.groups import consume_stats, group_configs, heartbeat, live_members, unregister
@@ -40,7 +41,6 @@ from rmq_store.remoting.cluster.pull_request import SQL92, PullFilter, evaluates
 from rmq_store.remoting.cluster.pull_source import PullSource
 from rmq_store.remoting.cluster.pulling import walk_range
 from rmq_store.remoting.cluster.queries import Found, query_by_key, query_by_unique_key, view_message
-from rmq_store.remoting.cluster.required_brokers import parse_broker_names, require_brokers
 from rmq_store.remoting.cluster.routes import TopicRoute
 from rmq_store.remoting.cluster.topics import refuse_to_read_topic
 from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings

@@ -1,7 +1,7 @@
 """Brokers that should be there: those that an option requires, and those that had queues before. Control plane.
 
-A name server forgets a broker that is away. What is left is the memory of this process, and of an ordered topic the
-list of its queues, which name servers keep (orderTopicConf).
+A name server forgets a broker that is away. There is only the memory of this process, and of an ordered topic the list
+of its queues, which name servers keep (orderTopicConf).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class KnownBrokers:
 
     @classmethod
     def of(cls, cluster: Cluster) -> KnownBrokers:
-        """What is known of the cluster; it outlives the connections."""
+        """The brokers of the cluster that this one belongs to; they outlive its connections."""
         settings = cluster.settings
         return cls._of_process.setdefault((settings.name_servers, settings.namespace), cls())
 

@@ -16,7 +16,7 @@ that a broker made, or that cannot be written). `spark.read.format("rmq").option
     batchId       BIGINT
 
 A batch that is repeated adds nothing. Over a cluster there are only the lines, also of messages that are older than a
-stream (`late_queues`), with the reason "before the start".
+stream (`away_brokers`), with the reason "before the start".
 """
 
 from __future__ import annotations

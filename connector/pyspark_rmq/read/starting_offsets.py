@@ -21,7 +21,7 @@ from pyspark_rmq.position.planning import Range
 from pyspark_rmq.position.position import EARLIEST, LATEST, Position, Queue, StreamPosition, describe, refuse
 from pyspark_rmq.position.queue_ids import QueueId, named_in_full, quoted
 from pyspark_rmq.read import loss_report
-from pyspark_rmq.read.late_queues import late_queue_start
+from pyspark_rmq.read.away_brokers import late_queue_start
 from pyspark_rmq.read.loss_detection import report_loss
 
 _log = logging.getLogger(__name__)
@@ -30,6 +30,13 @@ _log = logging.getLogger(__name__)
 _NAMED = 3
 
 Ranges = Mapping[Queue, Range]
+
+
+def require_brokers(store: StoreReader, options: SourceOptions) -> None:
+    """Raise `BrokerAwayError` if a broker of requiredBrokers is away."""
+    if options.required_brokers:
+        topics = subscribed_topics(store.topics(), options.subscription)
+        location_of(options).require_brokers(store, topics)
 
 
 def subscribed(store: StoreReader, subscription: Subscription) -> dict[Queue, Range]:
@@ -193,7 +200,7 @@ def new_queue_start(
     store: StoreReader, options: SourceOptions, begin: StreamPosition, ranges: Ranges
 ) -> dict[Queue, int]:
     """Return the start of queues that appeared behind `begin`, while the query ran: no message of them may be missed
-    that is not older than the query (`late_queues`).
+    that is not older than the query (`away_brokers`).
 
     Raises:
         DataLossError: the group has committed an offset after the end of a queue, and failOnDataLoss is on. Otherwise

@@ -40,10 +40,9 @@ from pyspark_rmq.position.planning import QueueSlice, Range
 from pyspark_rmq.position.position import Queue, QueueOffsets, StreamPosition
 from pyspark_rmq.position.stream_plan import StreamPlan, batch_slices, moved, with_opened_again
 from pyspark_rmq.query.ending import stop_when_terminated
-from pyspark_rmq.read import absent_brokers, loss_detection, starting_offsets
+from pyspark_rmq.read import away_brokers, loss_detection, starting_offsets
 from pyspark_rmq.read.group import GroupMember, describe_owner
 from pyspark_rmq.read.idle_poll import IdlePoll
-from pyspark_rmq.read.late_queues import since_start
 from pyspark_rmq.read.reader import SlicePartition, read_partition
 from pyspark_rmq.schema.schema import source_columns
 
@@ -102,7 +101,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             from rmq_store.errors import UsageError
 
             # Before the brokers are asked: what comes in between is not older than the query.
-            since = since_start(self._options)
+            since = away_brokers.since_start(self._options)
             store, ranges = self._poll()
             start: QueueOffsets = {}
             try:
@@ -159,7 +158,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise self._refused
         if not self._warned:
             self._warn_if_overruled()
-            absent_brokers.warn(store, self._options, ranges, begin)
+            away_brokers.warn(store, self._options, ranges, begin)
             self._warned = True
         closed = self._closed(store, begin, ranges)
         back = self._check(store, with_opened_again(begin, ranges), ranges)
@@ -261,7 +260,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         The same dict as long as neither the log nor the table of topics changed.
         """
         store.refresh()
-        absent_brokers.require(store, self._options)
+        starting_offsets.require_brokers(store, self._options)
         # In this order: what is written in between is seen at the next look.
         topics, log = store.topics(), store.log_range()
         member = self._member

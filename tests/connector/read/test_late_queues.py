@@ -13,7 +13,7 @@ from pyspark_rmq.access.cluster_location import ClusterLocation
 from pyspark_rmq.options.options import source_options
 from pyspark_rmq.position.position import StreamPosition
 from pyspark_rmq.position.queue_ids import BrokerQueueId
-from pyspark_rmq.read.late_queues import since_start
+from pyspark_rmq.read.away_brokers import since_start
 
 from ...storage.remoting.cluster.fake_cluster import FakeBroker, FakeNet
 from ..planned_batches import first_batch, planned, through_spark

@@ -22,8 +22,8 @@ from rmq_store.cli.target.table import COMMANDS
 from rmq_store.errors import UsageError
 from rmq_store.protocol.errors import BrokerAwayError
 from rmq_store.protocol.wire.request_codes import RequestCode
+from rmq_store.remoting.admin.required_brokers import parse_broker_names
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.required_brokers import parse_broker_names
 from rmq_store.remoting.transport.settings import ClusterSettings
 
 Ask = Callable[..., Result]

@@ -47,8 +47,8 @@ class ClusterTarget:
         Raises:
             BrokerAwayError: a required broker is away, see `require_brokers`.
         """
+        from rmq_store.remoting.admin.required_brokers import require_brokers
         from rmq_store.remoting.cluster.cluster import Cluster  # imports numpy: too slow for --help
-        from rmq_store.remoting.cluster.required_brokers import require_brokers
 
         cluster = Cluster(self.settings)
         try:
@@ -63,7 +63,7 @@ class ClusterTarget:
         """Raise BrokerAwayError if a required broker is among those that have not answered, with the error of each."""
         away = {name: str(missing[name]) for name in self.required_brokers if name in missing}
         if away:
-            from rmq_store.remoting.cluster.required_brokers import brokers_away
+            from rmq_store.remoting.admin.required_brokers import brokers_away
 
             raise brokers_away(away)
 
@@ -197,7 +197,7 @@ def _target_of(given: dict[str, Any]) -> ClusterTarget:
 def _broker_names(text: str) -> tuple[str, ...]:
     if not text:
         return ()
-    from rmq_store.remoting.cluster.required_brokers import parse_broker_names
+    from rmq_store.remoting.admin.required_brokers import parse_broker_names
 
     try:
         return parse_broker_names(text)

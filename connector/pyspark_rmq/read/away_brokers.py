@@ -1,9 +1,13 @@
-"""Queues of a cluster that a stream did not see at its start, and sees later. Control plane.
+"""Brokers of a cluster that are away when a read is planned, and their queues when they are back. Control plane.
 
-A queue turns up because it is new, or because its broker was away when the query began. What is new has no message that
-is older than the query. Of the other kind the query must not read what was there before it began. So the start of the
-query is kept in its position (`StreamPosition.since`), and each such queue begins at the first message that its broker
-has stored then or later (29):
+A read of a cluster reads the brokers that its name servers know. They forget a broker that is away, so a new process
+cannot know that rows are missing, unless the option requiredBrokers names it. If a process or a checkpoint knows more,
+it is told (`warn`).
+
+In a stream a queue turns up later because it is new, or because its broker was away when the query began. A new queue
+has no message that is older than the query. Of the other kind the query must not read what was there before it began.
+So the start of the query is kept in its position (`StreamPosition.since`), and each such queue begins at the first
+message that its broker has stored then or later (29):
 
     start of the query              kept for queues that turn up
     latest, or -1 for all queues    the time of this host when the query began, taken before the brokers were asked
@@ -19,7 +23,7 @@ Retry topics of the query's group are always read from their first message: what
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from pyspark_rmq.access.store_location import location_of
 from pyspark_rmq.access.store_reader import StoreReader
@@ -27,15 +31,33 @@ from pyspark_rmq.options.option_values import FROM_LAST, FROM_TIMESTAMP
 from pyspark_rmq.options.options import RETRY_PREFIX, SourceOptions
 from pyspark_rmq.position.planning import Range
 from pyspark_rmq.position.position import ANY_TOPIC, LATEST, Position, Queue, StreamPosition, describe
+from pyspark_rmq.position.queue_ids import broker_of
 from pyspark_rmq.read import loss_report
 
 _log = logging.getLogger(__name__)
 
 
-def since_start(options: SourceOptions) -> dict[str, int]:
-    """What a query that begins now keeps as `StreamPosition.since`; nothing for a store, whose queues never turn up
-    late.
+def warn(
+    store: StoreReader, options: SourceOptions, queues: Collection[Queue], position: StreamPosition | None = None
+) -> None:
+    """Warn of brokers that had queues of the topics that are read, and that are away: as this process has seen, or as
+    the `position` of a stream says. `queues`: those that are read now.
     """
+    known: dict[str, set[str]] = {queue.topic: set() for queue in queues}
+    for queue in () if position is None else (*position.next, *position.closed):
+        broker = broker_of(queue.queue_id)
+        if broker is not None and queue.topic in known:
+            known[queue.topic].add(broker)
+    what = "the batch lacks their rows" if position is None else "the stream reads their rows when they are back"
+    for topic, brokers in location_of(options).missing_brokers(store, known).items():
+        _log.warning(
+            "brokers that had queues of %s are away, %s: no name server of %s knows them now. %s; the option "
+            "requiredBrokers makes such a read fail", topic, ", ".join(sorted(brokers)), options.place, what,
+        )  # fmt: skip
+
+
+def since_start(options: SourceOptions) -> dict[str, int]:
+    """`StreamPosition.since` of a query that begins now; nothing for a store, whose queues never turn up late."""
     if options.cluster is None:
         return {}
     started_ms = location_of(options).clock()()
