@@ -19,9 +19,9 @@ sorted):
               after they were closed; and those that went back, because the store was rolled back
     closed    {topic: {queue: queue offset}}: queues that are not read, because readQueueNums was lowered or `assign`
               leaves them out of their topic, and where they go on when they are read again
-    since     {topic: ms since the epoch}, "*" for all topics; only of a cluster. The start of the query: in a queue
-              that turns up later, because its broker was away, messages stored before are not this query's. Left out
-              if the query began at the first messages
+    since     {topic: ms since the epoch}, "*" for all topics of a pattern; only of a cluster. The start of the query:
+              in a queue that turns up later, because its broker was away, messages stored before are not this query's.
+              Left out if the query began at the first messages
 
 `began` is there because Spark does not write the initial position down: after a restart it asks for it again, and
 "latest" is another place by then. The batch that was planned with the first answer must be repeated with it.

@@ -57,19 +57,25 @@ def warn(
 
 
 def since_start(options: SourceOptions) -> dict[str, int]:
-    """`StreamPosition.since` of a query that begins now; nothing for a store, whose queues never turn up late."""
-    if options.cluster is None:
+    """`StreamPosition.since` of a query that begins now: of the topics that it subscribes to, or of all with a pattern.
+    A topic that the user adds to `subscribe` later is read from its first message. Nothing for a store, whose queues
+    never turn up late, and with `assign`, whose queues are all there at the start.
+    """
+    subscription = options.subscription
+    if options.cluster is None or subscription.assign is not None:
         return {}
+    topics = subscription.topics if subscription.pattern is None else (ANY_TOPIC,)
     started_ms = location_of(options).clock()()
     starting = _explicit(options)
     if starting is None:
         if options.group is None or options.consume_from_where == FROM_LAST:
-            return {ANY_TOPIC: started_ms}
-        return {ANY_TOPIC: options.consume_timestamp_ms} if options.consume_from_where == FROM_TIMESTAMP else {}
+            return dict.fromkeys(topics, started_ms)
+        is_time = options.consume_from_where == FROM_TIMESTAMP
+        return dict.fromkeys(topics, options.consume_timestamp_ms) if is_time else {}
     if starting.kind == "latest":
-        return {ANY_TOPIC: started_ms}
+        return dict.fromkeys(topics, started_ms)
     if starting.kind == "timestamp":
-        return {ANY_TOPIC: starting.timestamp_ms}
+        return dict.fromkeys(topics, starting.timestamp_ms)
     by_topic: dict[str, set[int]] = {}
     for queue, value in starting.values.items():
         by_topic.setdefault(queue.topic, set()).add(value)
@@ -94,7 +100,8 @@ def late_queue_start(
     asked = {queue: time_ms for queue, time_ms in since.items() if time_ms is not None}
     if options.cluster is None:
         return first
-    _warn_of_old_checkpoint(options, {queue: ranges[queue] for queue in since.keys() - asked.keys()})
+    if not begin.since:
+        _warn_of_old_checkpoint(options, {queue: ranges[queue] for queue in since.keys() - asked.keys()})
     location = location_of(options)
     if options.group is not None and _explicit(options) is None:
         asked = {

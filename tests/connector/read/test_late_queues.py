@@ -57,7 +57,7 @@ def test_a_latest_stream_leaves_out_what_is_older_than_its_start(
     reader = stream()
     start, end = first_batch(reader)
     assert planned(reader, start, end) == []
-    assert (end["version"], end["since"]) == (3, {"*": EPOCH_MS + 7})
+    assert (end["version"], end["since"]) == (3, {"T": EPOCH_MS + 7})
     back(net, away)
     with caplog.at_level(logging.WARNING):
         later = more(reader, end, 31_000)
@@ -134,10 +134,33 @@ def test_a_topic_of_a_pattern_that_turns_up_at_a_broker_that_was_away(
     begins_at(6)
     reader = stream(subscribePattern="T.*")
     _, end = first_batch(reader)
+    assert end["since"] == {"*": EPOCH_MS + 6}
     away.put("T2", 0, 8)
     back(net, away)
     later = more(reader, end, 31_000)
     assert planned(reader, end, later) == [("T", B0, 6, 10), ("T2", B0, 6, 8)]
+
+
+def test_a_topic_that_the_user_adds_is_read_from_its_first_message(
+    net: FakeNet, stream: Make, more: Make, begins_at: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    begins_at(7)
+    net.brokers["broker-b"].put("U", 0, 9)
+    _, end = first_batch(stream())
+    reader = stream(subscribe="T,U")
+    later = more(reader, end, 31_000)
+    assert planned(reader, end, later) == [("U", B0, 0, 9)]
+    assert "start of the query" not in caplog.text
+
+
+def test_with_assign_no_queue_turns_up(net: FakeNet, stream: Make, more: Make, begins_at: Make) -> None:
+    """A queue that is not there is an error. One that the user adds is read from its first message."""
+    begins_at(7)
+    _, end = first_batch(stream(assign='{"T":["broker-a:0"]}'))
+    assert "since" not in end and end["version"] == 1
+    reader = stream(assign='{"T":["broker-a:0","broker-b:0"]}')
+    later = more(reader, end)
+    assert planned(reader, end, later) == [("T", B0, 0, 10)]
 
 
 @pytest.mark.parametrize(
