@@ -211,12 +211,13 @@ def test_a_group_without_an_offset_begins_in_a_late_queue_as_it_says(
     assert planned(reader, end, later)[-1] == ("T", B0, first, 10)
 
 
+@pytest.mark.parametrize("topics", [{}, {"subscribePattern": "T.*"}])
 def test_what_failed_in_a_group_is_not_skipped(
-    net: FakeNet, away: FakeBroker, stream: Make, more: Make, begins_at: Make
+    net: FakeNet, away: FakeBroker, stream: Make, more: Make, begins_at: Make, topics: dict[str, str]
 ) -> None:
     begins_at(7)
     away.put("%RETRY%g", 0, 2)
-    reader = stream(group="g", startingOffsets="latest")
+    reader = stream(group="g", startingOffsets="latest", **topics)
     _, end = first_batch(reader)
     back(net, away)
     later = more(reader, end, 31_000)
