@@ -10,7 +10,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from rmq_store.cluster import Cluster, MQBrokerError, require_brokers
+from rmq_store.cluster import Cluster, MQBrokerError, RemotingError, require_brokers
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +84,6 @@ def _listed(cluster: Cluster, topic: str) -> set[str]:
 def _registered(cluster: Cluster) -> set[str]:
     try:
         return set(cluster.routes.clusters(refresh=True).broker_addr_table)
-    except MQBrokerError as error:  # a proxy does not tell (106)
+    except (MQBrokerError, RemotingError) as error:  # a proxy does not tell (106)
         _log.info("the brokers of the cluster are not known: %s", error)
         return set()

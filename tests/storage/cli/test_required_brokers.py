@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from helpers.cluster.simulated import SimulatedCluster
-from helpers.cluster.simulated.queues import START_MS
+from helpers.cluster.simulated.queues import START_MS, SentMessage
 from rmq_store.cli import commands
 from rmq_store.cli.cluster.follow import ClusterFollower
 from rmq_store.cli.target.cluster_target import ClusterTarget
@@ -151,6 +151,26 @@ def test_a_broker_that_has_left_the_routes_is_named_by_whoever_watches(cluster: 
         cluster.come_back("broker-001")
         clock.now_ms += 31_000
         assert list(followers[0].take()) == [] and told[-1] == "broker broker-001 answers again"
+
+
+def test_whoever_follows_a_topic_gets_the_new_messages_of_a_broker_that_was_away(cluster: SimulatedCluster) -> None:
+    """And nothing of its history, which is older than the command."""
+    clock = SimpleNamespace(now_ms=0.0)
+    settings = ClusterSettings.of_text(cluster.name_server, timeout_ms=20_000)
+    cluster.leave("broker-001")
+    with Cluster(settings, timer=lambda: clock.now_ms) as opened:
+        follower = ClusterFollower(
+            opened, ClusterTarget(settings), opened.known_route("Orders").read_queues(), columns=["body"],
+            tell=lambda line: None, takes_new_queues=True,
+        )  # fmt: skip
+        follower.start_last(0)
+        assert list(follower.take()) == []
+        now_ms = time.time_ns() // 1_000_000
+        late = cluster.brokers["broker-001"].queues.topics["Orders"][1]
+        late.append(SentMessage(b"new", store_ms=now_ms + 1))
+        cluster.come_back("broker-001")
+        clock.now_ms += 31_000
+        assert [(row["brokerName"], row["queueOffset"]) for row in follower.take()] == [("broker-001", 100)]
 
 
 @pytest.mark.parametrize("command", ["lag", "top"])

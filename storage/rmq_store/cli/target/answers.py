@@ -51,7 +51,13 @@ class Answers:
     def miss_those_that_left(self, known: Collection[str]) -> None:
         """Of these brokers, which have answered before or had queues, those that no name server knows any more."""
         silent = set(known) - self.heard - self.missing.keys()
-        for broker in sorted(silent.difference(self._cluster.broker_names())) if silent else ():
+        if not silent:
+            return
+        try:
+            registered = self._cluster.broker_names()
+        except MQBrokerError:  # a proxy does not tell (106)
+            registered = []
+        for broker in sorted(silent.difference(registered)):
             self.miss(broker, RemotingConnectError("no name server knows it any more"))
 
     def require_any(self) -> None:
