@@ -19,9 +19,10 @@ from rmq_store.format.frames.frame_walk import WalkedFrames, frames_of_answer
 from rmq_store.memory import BatchMemory
 from rmq_store.protocol.bodies.clients import ConsumerData, HeartbeatData
 from rmq_store.protocol.bodies.groups import SubscriptionData
-from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode, SlaveBehindError
+from rmq_store.protocol.errors import BrokerAwayError, MQBrokerError, RemotingError, ResponseCode, SlaveBehindError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
+from rmq_store.remoting.admin.required_brokers import parse_broker_names, require_brokers
 from rmq_store.remoting.cluster import locks
 from rmq_store.remoting.cluster.cluster import Cluster, lacks_rights
 from rmq_store.remoting.cluster.groups import consume_stats, group_configs, heartbeat, live_members, unregister
@@ -53,6 +54,7 @@ __all__ = [
     "SQL92",
     "AnswerRequest",
     "BatchMemory",
+    "BrokerAwayError",
     "BrokerEnds",
     "Cluster",
     "ClusterDeadLetters",
@@ -99,12 +101,14 @@ __all__ = [
     "live_members",
     "locks",
     "log_figures",
+    "parse_broker_names",
     "pull",
     "query_by_key",
     "query_by_unique_key",
     "query_consumer_offsets",
     "queue_ranges",
     "refuse_to_read_topic",
+    "require_brokers",
     "search_offsets",
     "try_update_consumer_offsets",
     "unregister",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -40,11 +40,12 @@ class SameCluster:
 @dataclass(frozen=True, slots=True)
 class ClusterLocation:
     """The cluster that options name. All tasks of a process share its connections. `sql92` is a condition that brokers
-    may evaluate.
+    may evaluate. `required_brokers` are names.
     """
 
     options: ClusterOptions
     sql92: str | None = None
+    required_brokers: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"the cluster of {self.options.name_server}"
@@ -83,10 +84,20 @@ class ClusterLocation:
 
     def is_young(self, store: StoreReader, group: str, queue: Queue, max_offset: int) -> bool:
         """As `StoreLocation.is_young`: the broker says so."""
-        from pyspark_rmq.access.cluster_reader import ClusterReader
+        return _reader(store).begins_at_first(group, *queue)
 
-        assert isinstance(store, ClusterReader)
-        return store.begins_at_first(group, *queue)
+    def offsets_by_time(self, store: StoreReader, times_ms: Mapping[Queue, int]) -> dict[Queue, int]:
+        """As `StoreLocation.offsets_by_time`."""
+        return _reader(store).offsets_by_time(times_ms)
+
+    def require_brokers(self, store: StoreReader, topics: Collection[str]) -> None:
+        """As `StoreLocation.require_brokers`."""
+        if self.required_brokers:
+            _reader(store).require_brokers(self.required_brokers, topics)
+
+    def missing_brokers(self, store: StoreReader, known: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
+        """As `StoreLocation.missing_brokers`."""
+        return _reader(store).missing_brokers(known)
 
     def broker_backlog(self) -> Iterator[pa.RecordBatch]:
         """Raises UsageError: brokers do not hand out what waits in them."""
@@ -134,3 +145,10 @@ class ClusterLocation:
 
         with self.open_to_read() as reader:
             return bool(live_members(reader.cluster, group))
+
+
+def _reader(store: StoreReader) -> ClusterReader:
+    from pyspark_rmq.access.cluster_reader import ClusterReader
+
+    assert isinstance(store, ClusterReader)
+    return store

@@ -8,7 +8,7 @@ from what is known. A `refresh` right after one that found news asks nobody: Spa
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -17,13 +17,15 @@ import numpy as np
 from pyspark_rmq.access.cluster_group import ClusterGroup
 from pyspark_rmq.access.cluster_lookup import ClusterQuery, group_names, redriven_letters
 from pyspark_rmq.cluster_read.absent import NoPin, NoSchedule
+from pyspark_rmq.cluster_read.awaited_brokers import KnownBrokers, RequiredBrokers
 from pyspark_rmq.cluster_read.ends import BrokerRange
 from pyspark_rmq.cluster_read.frames import RangeReader, queue_of
 from pyspark_rmq.cluster_read.known_ends import LOOK_MS_MAX, KnownEnds
 from pyspark_rmq.cluster_read.places import Places
 from pyspark_rmq.cluster_read.topic_list import TopicList
+from pyspark_rmq.position.position import Queue
 from pyspark_rmq.position.queue_ids import BrokerQueueId
-from rmq_store.cluster import Cluster, PullFilter
+from rmq_store.cluster import Cluster, PullFilter, search_offsets
 from rmq_store.errors import OffsetOutOfRangeError, UsageError
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ class ClusterReader:
         self._polled_ms = -LOOK_MS_MAX
         self._found_news = False
         self._topics = TopicList(cluster)
+        self._required = RequiredBrokers(cluster)
         self._group: ClusterGroup | None = None
 
     @property
@@ -142,6 +145,21 @@ class ClusterReader:
         """True as long as the next `refresh` would ask nobody."""
         return end == self.log_range()[1] and self._timer_ms() - self._polled_ms < self._ends.interval_ms()
 
+    # -- brokers ------------------------------------------------------------------------------------------------------
+
+    def require_brokers(self, names: Sequence[str], topics: Collection[str]) -> None:
+        """Return if these brokers are there. Those whose masters told ends at the last look are not asked again.
+
+        Raises:
+            BrokerAwayError: it names those that are away.
+        """
+        self._required.check(names, topics, self._ends.masters(), self._timer_ms())
+
+    def missing_brokers(self, known: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
+        """See `StoreLocation.missing_brokers`."""
+        now = {topic: {queue_id.broker_name for queue_id in self._ends.of(topic).all} for topic in known}
+        return KnownBrokers.of(self._cluster).missing(self._cluster, now, known)
+
     # -- queues -------------------------------------------------------------------------------------------------------
 
     def queue_ranges(self, topic: str) -> Mapping[BrokerQueueId, BrokerRange]:
@@ -162,6 +180,15 @@ class ClusterReader:
         until the next look at the brokers.
         """
         return self._places.offset_by_time(queue_of(topic, queue_id), timestamp_ms, self._ends.queues)
+
+    def offsets_by_time(self, times_ms: Mapping[Queue, int]) -> dict[Queue, int]:
+        """As `offset_by_time`, of queues with a time each. Those of one time are asked for together, and no others."""
+        found: dict[Queue, int] = {}
+        for time_ms in sorted(set(times_ms.values())):
+            asked = {queue_of(*queue): queue for queue in times_ms if times_ms[queue] == time_ms}
+            offsets = search_offsets(self._cluster, sorted(asked), time_ms)
+            found |= {asked[queue]: offset for queue, offset in offsets.items()}
+        return found
 
     def commit_log_offset_before(self, topic: str, queue_id: BrokerQueueId, queue_offset: int) -> int:
         """Commit-log offset, at its broker, of the message before `queue_offset`; -1 if that is not there, or not at a

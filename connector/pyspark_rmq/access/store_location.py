@@ -8,7 +8,7 @@ behind name servers. `location_of` chooses by the options of the read, so no oth
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +72,21 @@ class StoreLocation(Protocol):
     def is_young(self, store: StoreReader, group: str, queue: Queue, max_offset: int) -> bool:
         """Whether a group without an offset begins at the first message of the queue (`rmq_store.is_hot`). `store` is
         open here. Ask only for a queue whose first message is still there.
+        """
+
+    def offsets_by_time(self, store: StoreReader, times_ms: Mapping[Queue, int]) -> dict[Queue, int]:
+        """Of each queue the first offset that was stored at its time (ms since the epoch) or later, or its end. `store`
+        is open here. No other queue is asked for.
+        """
+
+    def require_brokers(self, store: StoreReader, topics: Collection[str]) -> None:
+        """Raise `BrokerAwayError` if a broker of the option requiredBrokers is away. `topics` are read from `store`,
+        which is open here.
+        """
+
+    def missing_brokers(self, store: StoreReader, known: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
+        """By topic the brokers that are away: that had queues of it, as `known`, this process or a name server say, and
+        that no name server has among its brokers now. The topics of `known` were read from `store`, which is open here.
         """
 
     def broker_backlog(self) -> Iterator[pa.RecordBatch]:
@@ -162,6 +177,17 @@ class StoreDirectory:
 
         return is_hot(store, *queue, max_offset)
 
+    def offsets_by_time(self, store: StoreReader, times_ms: Mapping[Queue, int]) -> dict[Queue, int]:
+        """As `StoreLocation.offsets_by_time`."""
+        return {queue: store.offset_by_time(*queue, time_ms) for queue, time_ms in times_ms.items()}
+
+    def require_brokers(self, store: StoreReader, topics: Collection[str]) -> None:
+        """A store has no brokers."""
+
+    def missing_brokers(self, store: StoreReader, known: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
+        """A store has no brokers."""
+        return {}
+
     def broker_backlog(self) -> Iterator[pa.RecordBatch]:
         """As `StoreLocation.broker_backlog`."""
         from rmq_store import Store
@@ -207,5 +233,5 @@ class StoreDirectory:
 def location_of(options: SourceOptions) -> StoreLocation:
     """The location that the options of a read name."""
     if options.cluster is not None:
-        return ClusterLocation(options.cluster, options.sql92)
+        return ClusterLocation(options.cluster, options.sql92, options.required_brokers)
     return StoreDirectory(options.path, options.broker_name, options.commit_log_paths, options.enable_lmq)

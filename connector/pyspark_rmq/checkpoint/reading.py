@@ -158,7 +158,7 @@ class Checkpoint:
             # Queues that this batch saw first, all those of a first batch, or went back in: `began` in
             # pyspark_rmq.position.position.
             known = before.position(source.key) if before is not None else None
-            begin = known or StreamPosition(source.position.store, {})
+            begin = known or StreamPosition(source.position.store, {}, since=source.position.since)
             began = source.position.began
             after = {queue: fingerprint for queue, fingerprint in begin.after.items() if queue not in began}
             closed = {queue: offset for queue, offset in begin.closed.items() if queue not in began}

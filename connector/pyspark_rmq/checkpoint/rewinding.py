@@ -216,6 +216,7 @@ def _only(position: StreamPosition, queues: Collection[Queue]) -> StreamPosition
         {queue: offset for queue, offset in position.next.items() if queue in queues},
         {queue: fingerprint for queue, fingerprint in position.after.items() if queue in queues},
         closed={queue: offset for queue, offset in position.closed.items() if queue in queues},
+        since=position.since,
     )
 
 
@@ -238,7 +239,9 @@ def _position(
         before = fingerprint_before(store, queue, change.then)
         if before is not None:
             after[queue] = before
-    return StreamPosition(stays.store, following, after, closed={**stays.closed, **closed.closed})
+    return StreamPosition(
+        stays.store, following, after, closed={**stays.closed, **closed.closed}, since=stays.since
+    )
 
 
 def _files(rewind: Rewind, query_id: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -10,6 +11,7 @@ from pyspark_rmq.checkpoint.comparing import QueueState
 from pyspark_rmq.checkpoint.reading import Batch, Checkpoint, span
 from pyspark_rmq.checkpoint.rewinding import Move, Rewind
 from pyspark_rmq.position.fingerprint import Fingerprint
+from pyspark_rmq.position.position import ANY_TOPIC
 from rmq_store.cli.plugin import printable, time_text, write_table
 
 _OTHER_SHOWN = 60
@@ -50,7 +52,15 @@ def _facts(found: Checkpoint, planned: Batch | None) -> list[tuple[str, str]]:
             else:
                 what = f"other source: {source.text[:_OTHER_SHOWN]}{'...' * (len(source.text) > _OTHER_SHOWN)}"
             facts.append((f"source {source.number}", name + what))
+            if source.position is not None and source.position.since:
+                facts.append(("", f"queues that turn up later are read {_since_text(source.position.since)}"))
     return facts
+
+
+def _since_text(since: Mapping[str, int]) -> str:
+    """`since` of a position: from when on which topics."""
+    names = {topic: "from" if topic == ANY_TOPIC else f"in {topic} from" for topic in since}
+    return ", ".join(f"{names[topic]} {time_text(time_ms * 1000)} on" for topic, time_ms in sorted(since.items()))
 
 
 def _time(batch: Batch) -> str:
@@ -90,7 +100,8 @@ def checkpoint_json(found: Checkpoint, planned: Batch | None, done: Batch | None
              "began": position.began.get(queue), **_fingerprint_json(position.after.get(queue))}
             for queue, end in sorted(position.next.items())
         ]  # fmt: skip
-        sources.append(about | {"store": position.store, "queues": queues})
+        since = {"since": dict(position.since)} if position.since else {}
+        sources.append(about | {"store": position.store, **since, "queues": queues})
     return shown | {"batch": planned.number, "time": _time(planned), "sources": sources}
 
 

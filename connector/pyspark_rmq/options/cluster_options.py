@@ -170,6 +170,17 @@ def address_map(text: str, name: str) -> tuple[tuple[str, str], ...]:
     return tuple(result.items())
 
 
+def broker_names(text: str, name: str) -> tuple[str, ...]:
+    """Names of brokers, separated by "," or ";"."""
+    from rmq_store.cluster import parse_broker_names
+    from rmq_store.errors import UsageError
+
+    try:
+        return parse_broker_names(text)
+    except UsageError as error:
+        refuse(f"option {name}: {error}")
+
+
 def reference(text: str, name: str) -> str:
     """A reference of a secret: `env:NAME` or `file:PATH`. No error repeats the text: it may be the secret."""
     value = text.strip()

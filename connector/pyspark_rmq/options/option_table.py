@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pyspark_rmq.options import option_values as values
-from pyspark_rmq.options.cluster_options import NAME_SERVER, address_map, name_servers, one_of, reference
+from pyspark_rmq.options.cluster_options import (
+    NAME_SERVER,
+    address_map,
+    broker_names,
+    name_servers,
+    one_of,
+    reference,
+)
 from pyspark_rmq.position.position import (
     parse_assign,
     parse_timestamps,
@@ -21,6 +28,9 @@ from pyspark_rmq.position.position import (
 from pyspark_rmq.position.queue_ids import INT32_MAX
 
 Use = Literal["batch read", "stream read", "batch write", "stream write"]
+
+SKIP_OLDER = "skip"
+READ_ALL = "read"
 
 READ: frozenset[Use] = frozenset({"batch read", "stream read"})
 WRITE: frozenset[Use] = frozenset({"batch write", "stream write"})
@@ -291,6 +301,30 @@ _CLUSTER = (
         "`TOOLS_CONSUMER`",
         "The group under which messages are pulled, where an ACL gives rights to groups. Never the `group` of the "
         "query, and none that has members: each pull ends a reset of offsets that is pending for its group.",
+        "only",
+    ),
+    Option(
+        "requiredBrokers",
+        READ,
+        broker_names,
+        "names of brokers, separated by `,`",
+        "none",
+        "Brokers that must be known to the name servers and answer, or the read fails and names them, before any row "
+        "comes; a stream also while it runs. A broker need not have the topics; its slave may answer for it. Without "
+        "this option the rows of a broker that is away are missing, and a new process cannot know it "
+        "([cluster.md](cluster.md#a-broker-that-is-away)).",
+        "only",
+    ),
+    Option(
+        "onLateQueue",
+        STREAM_READ,
+        one_of(SKIP_OLDER, READ_ALL),
+        f"`{SKIP_OLDER}` or `{READ_ALL}`",
+        f"`{SKIP_OLDER}`",
+        "Of a queue that the query did not see at its start, because its broker was away: skip the messages that are "
+        "older than the start (`latest`, or the time of a starting option), with a warning that has their ranges, or "
+        "read them. A queue without older messages is read from its first one in any case. The start is kept in the "
+        "checkpoint, and compared with the brokers' times of storage.",
         "only",
     ),
 )

@@ -17,7 +17,7 @@ from pyspark_rmq.options.cluster_options import (
     cluster_options,
     cluster_sink_options,
 )
-from pyspark_rmq.options.option_table import OPTIONS, WRITE, Use
+from pyspark_rmq.options.option_table import OPTIONS, SKIP_OLDER, WRITE, Use
 from pyspark_rmq.options.option_values import FROM_LAST, FROM_TIMESTAMP, SKIP
 from pyspark_rmq.position.planning import Limits
 from pyspark_rmq.position.position import LATEST, Position, refuse
@@ -118,6 +118,9 @@ class SourceOptions:
     min_partitions: int | None = None
     limits: Limits = field(default_factory=Limits)
     cluster: ClusterOptions | None = None
+    required_brokers: tuple[str, ...] = ()
+    skip_older: bool = True
+    """Of queues that a stream of a cluster did not see at its start: onLateQueue."""
 
     @property
     def place(self) -> str:
@@ -248,6 +251,8 @@ def source_options(options: Mapping[str, str], use: Use, now_ms: int) -> SourceO
         skip_corruption=values.get("onCorruption") == SKIP,
         min_partitions=values.get("minPartitions"),
         limits=_limits(values),
+        required_brokers=values.get("requiredBrokers", ()),
+        skip_older=values.get("onLateQueue", SKIP_OLDER) == SKIP_OLDER,
     )
 
 

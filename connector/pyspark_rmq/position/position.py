@@ -7,7 +7,7 @@ their broker in front: `{"OrderTopic":{"broker-a:0":23}}`.
 A stream's own position is this JSON object (Spark keeps it in the checkpoint and compares it as text, so keys are
 sorted):
 
-    version   1, or 2 if there is `closed`; greater ones are refused
+    version   1, 2 if there is `closed`, 3 if there is `since`; greater ones are refused
     store     identity of the store, "" for a store that a broker wrote; "cluster:<names>" with the clusters, with
               commas, whose brokers have the topics
     topics    {topic: {queue: next queue offset}}: the first one that was not yet read
@@ -19,6 +19,9 @@ sorted):
               after they were closed; and those that went back, because the store was rolled back
     closed    {topic: {queue: queue offset}}: queues that are not read, because readQueueNums was lowered or `assign`
               leaves them out of their topic, and where they go on when they are read again
+    since     {topic: ms since the epoch}, "*" for all topics of a pattern; only of a cluster. The start of the query:
+              in a queue that turns up later, because its broker was away, messages stored before are not this query's.
+              Left out if the query began at the first messages
 
 `began` is there because Spark does not write the initial position down: after a restart it asks for it again, and
 "latest" is another place by then. The batch that was planned with the first answer must be repeated with it.
@@ -37,6 +40,10 @@ from pyspark_rmq.position.queue_ids import INT32_MAX, QueueId, parse_queue_id
 _CLUSTER = "cluster:"
 _VERSION = 1
 _VERSION_WITH_CLOSED = 2
+_VERSION_WITH_SINCE = 3
+
+ANY_TOPIC = "*"
+"""In `since`: all topics that are not named. No topic has this name."""
 
 EARLIEST = -2
 LATEST = -1
@@ -87,10 +94,17 @@ class StreamPosition:
     after: Mapping[Queue, Fingerprint] = field(default_factory=dict)
     began: QueueOffsets = field(default_factory=dict)
     closed: QueueOffsets = field(default_factory=dict)
+    since: Mapping[str, int] = field(default_factory=dict)
+
+    def since_ms(self, topic: str) -> int | None:
+        """Messages of queues that turn up later in the topic are read if they were stored at this time (ms since the
+        epoch) or later; None: all of them.
+        """
+        return self.since.get(topic, self.since.get(ANY_TOPIC))
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object. Empty fields are left out, except `topics`."""
-        version = _VERSION_WITH_CLOSED if self.closed else _VERSION
+        version = _VERSION_WITH_SINCE if self.since else _VERSION_WITH_CLOSED if self.closed else _VERSION
         value: dict[str, Any] = {"version": version, "store": self.store, "topics": _nested(self.next)}
         more = {
             "after": {queue: fingerprint.commit_log_offset for queue, fingerprint in self.after.items()},
@@ -102,7 +116,8 @@ class StreamPosition:
             "began": self.began,
             "closed": self.closed,
         }
-        return value | {name: _nested(values) for name, values in more.items() if values}
+        value |= {name: _nested(values) for name, values in more.items() if values}
+        return value | ({"since": dict(sorted(self.since.items()))} if self.since else {})
 
     @classmethod
     def from_json(cls, value: object) -> StreamPosition:
@@ -110,19 +125,24 @@ class StreamPosition:
         where = "the stream's checkpoint"
         if not isinstance(value, dict) or "version" not in value:
             refuse(f"{where} holds a position that is not of this data source: {_shorten(value)}")
-        if value["version"] not in (_VERSION, _VERSION_WITH_CLOSED):
+        has_since = value["version"] == _VERSION_WITH_SINCE and bool(value.get("since"))
+        if value["version"] not in (_VERSION, _VERSION_WITH_CLOSED) and not has_since:
             refuse(f"{where} was written by a newer version of this data source (position version {value['version']})")
         store = value.get("store")
         if not isinstance(store, str):
             refuse(f"{where}: `store` is not a string: {_shorten(value)}")
         stored = _flat(value.get("stored", {}), where, _INT64_MIN, INT64_MAX)
         after = _flat(value.get("after", {}), where, 0, INT64_MAX)
+        since = _times(value.get("since", {}), f"{where}: `since`")
+        if since and not has_since:
+            refuse(f"{where}: only version {_VERSION_WITH_SINCE} of a position has `since`: {_shorten(value)}")
         return cls(
             store,
             _flat(value.get("topics"), where, 0, INT64_MAX),
             {queue: Fingerprint(log_offset, stored.get(queue)) for queue, log_offset in after.items()},
             _flat(value.get("began", {}), where, 0, INT64_MAX),
             _flat(value.get("closed", {}), where, 0, INT64_MAX),
+            since,
         )
 
 
@@ -226,6 +246,12 @@ def _flat(value: object, where: str, lowest: int, highest: int) -> dict[Queue, i
                 refuse(f"{where}: {_shorten(key)} is not a queue id of topic {_shorten(topic)}")
             flat[Queue(topic, queue_id)] = _integer(number, f"{where}: queue {topic}-{key}", lowest, highest)
     return flat
+
+
+def _times(value: object, where: str) -> dict[str, int]:
+    if not isinstance(value, dict):
+        refuse(f"{where} is no object from topic to time: {_shorten(value)}")
+    return {topic: _integer(time_ms, f"{where}: topic {topic}", 0, INT64_MAX) for topic, time_ms in value.items()}
 
 
 def _assigned(value: object, where: str) -> QueueId:

@@ -118,7 +118,7 @@ class StreamPlan:
         them.
         """
         began = {**self.begin.began, **self.began} if self.is_first else self.began
-        return StreamPosition(store or self.begin.store, end, after, began, closed)
+        return StreamPosition(store or self.begin.store, end, after, began, closed, self.begin.since)
 
 
 def with_opened_again(position: StreamPosition, ranges: Mapping[Queue, Range]) -> StreamPosition:

@@ -15,7 +15,8 @@ that a broker made, or that cannot be written). `spark.read.format("rmq").option
     queryId       STRING     known where a task noticed it; Spark does not tell the process that plans
     batchId       BIGINT
 
-A batch that is repeated adds nothing.
+A batch that is repeated adds nothing. Over a cluster there are only the lines, also of messages that are older than a
+stream (`away_brokers`), with the reason "before the start".
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ ROLLED_BACK = "rolled back"
 DELETED_TOPIC = "deleted topic"
 CLOSED_QUEUE = "closed queue"
 CORRUPTION = "corruption"
+BEFORE_START = "before the start"
 
 LOSS_SCHEMA = StructType(
     [

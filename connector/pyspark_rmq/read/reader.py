@@ -22,7 +22,7 @@ from pyspark_rmq.access.store_location import location_of
 from pyspark_rmq.access.store_reader import StoreReader
 from pyspark_rmq.options.options import DLQ_PREFIX, SourceOptions
 from pyspark_rmq.position.planning import QueueSlice, split
-from pyspark_rmq.read import starting_offsets
+from pyspark_rmq.read import away_brokers, starting_offsets
 from pyspark_rmq.read.loss_detection import existing_or_fail
 from pyspark_rmq.read.slice_reader import read_slice
 from pyspark_rmq.schema.schema import source_columns
@@ -71,8 +71,10 @@ class RmqReader(DataSourceReader):
 
     def _planned(self, store: StoreReader) -> list[QueueSlice]:
         options = self._options
+        starting_offsets.require_brokers(store, options)
         starting_offsets.warn_of_unlisted(store, options.subscription)
         ranges = starting_offsets.subscribed(store, options.subscription)
+        away_brokers.warn(store, options, ranges)
         start = starting_offsets.batch_start(store, options, ranges)
         end = starting_offsets.batch_end(store, options, ranges)
         wanted = [QueueSlice(*queue, start[queue], end[queue]) for queue in ranges]

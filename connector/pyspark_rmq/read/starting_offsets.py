@@ -18,9 +18,10 @@ from pyspark_rmq.access.store_reader import StoreReader
 from pyspark_rmq.options.option_values import FROM_LAST, FROM_TIMESTAMP
 from pyspark_rmq.options.options import RETRY_PREFIX, SourceOptions, Subscription
 from pyspark_rmq.position.planning import Range
-from pyspark_rmq.position.position import EARLIEST, LATEST, Position, Queue, describe, refuse
+from pyspark_rmq.position.position import EARLIEST, LATEST, Position, Queue, StreamPosition, describe, refuse
 from pyspark_rmq.position.queue_ids import QueueId, named_in_full, quoted
 from pyspark_rmq.read import loss_report
+from pyspark_rmq.read.away_brokers import late_queue_start
 from pyspark_rmq.read.loss_detection import report_loss
 
 _log = logging.getLogger(__name__)
@@ -29,6 +30,13 @@ _log = logging.getLogger(__name__)
 _NAMED = 3
 
 Ranges = Mapping[Queue, Range]
+
+
+def require_brokers(store: StoreReader, options: SourceOptions) -> None:
+    """Raise `BrokerAwayError` if a broker of requiredBrokers is away."""
+    if options.required_brokers:
+        topics = subscribed_topics(store.topics(), options.subscription)
+        location_of(options).require_brokers(store, topics)
 
 
 def subscribed(store: StoreReader, subscription: Subscription) -> dict[Queue, Range]:
@@ -188,8 +196,11 @@ def _refuse_future(position: Position, now_ms: int) -> None:
         refuse(f"option {option}: {last_ms} is still to come, now it is {now_ms}; a stream cannot wait for a time")
 
 
-def new_queue_start(store: StoreReader, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
-    """Return the start of queues that appeared while the query ran: no message of them may be missed.
+def new_queue_start(
+    store: StoreReader, options: SourceOptions, begin: StreamPosition, ranges: Ranges
+) -> dict[Queue, int]:
+    """Return the start of queues that appeared behind `begin`, while the query ran: no message of them may be missed
+    that is not older than the query (`away_brokers`).
 
     Raises:
         DataLossError: the group has committed an offset after the end of a queue, and failOnDataLoss is on. Otherwise
@@ -197,10 +208,9 @@ def new_queue_start(store: StoreReader, options: SourceOptions, ranges: Ranges) 
     """
     committed = _committed(store, options, ranges) if options.group is not None else {}
     ahead = _ahead(options, ranges, committed)
-    return {
-        queue: limits.min_offset if queue in ahead else committed.get(queue, limits.min_offset)
-        for queue, limits in ranges.items()
-    }
+    start = {queue: ranges[queue].min_offset if queue in ahead else offset for queue, offset in committed.items()}
+    rest = {queue: limits for queue, limits in ranges.items() if queue not in start}
+    return start | late_queue_start(store, options, begin, rest)
 
 
 def resolve(store: StoreReader, position: Position, ranges: Ranges, option: str) -> dict[Queue, int]:

@@ -40,7 +40,7 @@ from pyspark_rmq.position.planning import QueueSlice, Range
 from pyspark_rmq.position.position import Queue, QueueOffsets, StreamPosition
 from pyspark_rmq.position.stream_plan import StreamPlan, batch_slices, moved, with_opened_again
 from pyspark_rmq.query.ending import stop_when_terminated
-from pyspark_rmq.read import loss_detection, starting_offsets
+from pyspark_rmq.read import away_brokers, loss_detection, starting_offsets
 from pyspark_rmq.read.group import GroupMember, describe_owner
 from pyspark_rmq.read.idle_poll import IdlePoll
 from pyspark_rmq.read.reader import SlicePartition, read_partition
@@ -100,6 +100,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._initial is None:
             from rmq_store.errors import UsageError
 
+            # Before the brokers are asked: what comes in between is not older than the query.
+            since = away_brokers.since_start(self._options)
             store, ranges = self._poll()
             start: QueueOffsets = {}
             try:
@@ -109,7 +111,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 # goes on although, say, the option does not name a queue that was added since.
                 self._refused = error
             # A first batch that was planned but not completed is repeated from here: see `began` in offsets.py.
-            self._initial = StreamPosition(store.identity, start, began=start)
+            self._initial = StreamPosition(store.identity, start, began=start, since=since)
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -154,13 +156,16 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first = begin == self._initial
         if first and self._refused is not None:
             raise self._refused
-        self._warn_if_overruled()
+        if not self._warned:
+            self._warn_if_overruled()
+            away_brokers.warn(store, self._options, ranges, begin)
+            self._warned = True
         closed = self._closed(store, begin, ranges)
         back = self._check(store, with_opened_again(begin, ranges), ranges)
         plan = StreamPlan.of(begin, ranges, back, self._target, is_first=first)
         self._complete(plan.begin, ranges)
         if plan.new_queues:
-            plan = plan.starting(starting_offsets.new_queue_start(store, self._options, plan.new_queues))
+            plan = plan.starting(starting_offsets.new_queue_start(store, self._options, begin, plan.new_queues))
         end = self._end(store, plan, isinstance(limit, ReadAllAvailable))
         if not plan.is_new(end):
             if end == plan.available:
@@ -255,6 +260,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         The same dict as long as neither the log nor the table of topics changed.
         """
         store.refresh()
+        starting_offsets.require_brokers(store, self._options)
         # In this order: what is written in between is seen at the next look.
         topics, log = store.topics(), store.log_range()
         member = self._member
@@ -345,9 +351,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _warn_if_overruled(self) -> None:
         # A new query has asked for its initial position before. This one comes from a checkpoint.
-        if self._initial is None and self._options.starting is not None and not self._warned:
+        if self._initial is None and self._options.starting is not None:
             _log.warning("the query goes on from its checkpoint: the starting option is not used")
-        self._warned = True
 
     def _check(self, store: StoreReader, position: StreamPosition, ranges: Mapping[Queue, Range]) -> dict[Queue, int]:
         """The offsets at which rolled-back queues continue; reports these queues."""

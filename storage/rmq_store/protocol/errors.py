@@ -10,6 +10,7 @@
         ├── QueueHoleError                     a queue lacks messages in the middle   .queue .start .end
         ├── SlaveBehindError                   a slave does not have messages yet, and its master does not answer
         │                                      .queue .start .end
+        ├── BrokerAwayError                    brokers that the caller requires are away          .broker_names
         ├── MQBrokerError                      the broker's answer: `response_code`, `remark`, `broker_name`
         │                                      (also ResponseError)
         ├── SendInDoubtError                   whether rows are stored is unknown, and their queue cannot be read
@@ -175,6 +176,18 @@ class SlaveBehindError(ClientError):
         self.queue = queue
         self.start = start
         self.end = end
+
+
+class BrokerAwayError(ClientError):
+    """Brokers that the caller requires (requiredBrokers) are known to no name server, or do not answer. Nothing was
+    read. `broker_names` has them.
+    """
+
+    retryable = True
+
+    def __init__(self, message: str, broker_names: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.broker_names = broker_names
 
 
 class MQClientError(ClientError):

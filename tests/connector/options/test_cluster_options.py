@@ -99,6 +99,28 @@ def test_a_secret_in_an_option_is_refused_and_not_repeated(name: str, secret: st
     assert "s3cr3t" not in str(caught.value)
 
 
+def test_required_brokers_are_names() -> None:
+    given = BASE | {"requiredBrokers": " broker-b;broker-a, broker-b "}
+    for use in sorted(READ):
+        assert source_options(given, use, NOW_MS).required_brokers == ("broker-b", "broker-a")
+    for text, why in [("", "no broker is named"), (" , ", "no broker is named"), ("a:10911", "'a:10911' is an address"),
+                      ("broker-a:0", "or a queue"), ("broker a", "'broker a' is no name"), ("a\x00", "is no name")]:
+        with pytest.raises(UsageError, match=f"option requiredBrokers: .*{why}"):
+            source_options(BASE | {"requiredBrokers": text}, "batch read", NOW_MS)
+    with pytest.raises(UsageError, match="requiredBrokers is not possible for a stream write"):
+        sink_options({"nameServer": "ns1:9876", "topic": "T", "requiredBrokers": "a"}, "stream write")
+    assert source_options(BASE, "stream read", NOW_MS).required_brokers == ()
+
+
+def test_older_messages_of_late_queues_are_skipped_or_read() -> None:
+    assert source_options(BASE, "stream read", NOW_MS).skip_older
+    assert not source_options(BASE | {"onLateQueue": "Read"}, "stream read", NOW_MS).skip_older
+    with pytest.raises(UsageError, match="option onLateQueue: 'all' is none of skip, read"):
+        source_options(BASE | {"onLateQueue": "all"}, "stream read", NOW_MS)
+    with pytest.raises(UsageError, match="onLateQueue is not possible for a batch read"):
+        source_options(BASE | {"onLateQueue": "read"}, "batch read", NOW_MS)
+
+
 @pytest.mark.parametrize("option", [option for option in OPTIONS if option.cluster == "only"])
 def test_an_option_of_clusters_needs_one(option) -> None:  # type: ignore[no-untyped-def]
     if option.name == "nameServer":
@@ -106,11 +128,14 @@ def test_an_option_of_clusters_needs_one(option) -> None:  # type: ignore[no-unt
     value = {
         "addressMap": "a:1=b:1", "tls": "true", "tlsVerify": "true", "replayCheck": "true", "createTopic": "true",
         "onUnknownOutcome": "check", "onStoreStatus": "log", "settleTime": "1s", "sendTimeout": "1s",
+        "onLateQueue": "read",
     }.get(option.name, "/x")  # fmt: skip
     value = "env:X" if "env:" in option.kind else "g" if option.name == "pullGroup" else value
     with pytest.raises(UsageError, match=f"option {option.name} needs the option nameServer"):
         if "batch read" in option.uses:
             source_options({"path": "/s", "subscribe": "T", option.name: value}, "batch read", NOW_MS)
+        elif "stream read" in option.uses:
+            source_options({"path": "/s", "subscribe": "T", option.name: value}, "stream read", NOW_MS)
         else:
             sink_options({"path": "/s", option.name: value}, "stream write")
 

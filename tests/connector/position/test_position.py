@@ -19,6 +19,7 @@ from pyspark_rmq.position.position import (
     parse_offsets,
     parse_timestamps,
 )
+from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store.errors import UsageError
 
 WORDS = ("earliest", "latest", "group")
@@ -29,9 +30,12 @@ OFFSETS = st.dictionaries(QUEUES, st.integers(0, 2**63 - 1), max_size=4)
 MARKS = st.builds(Fingerprint, st.integers(0, 2**63 - 1), st.none() | st.integers(-(2**63), 2**63 - 1))
 
 
-@given(st.text(max_size=8), OFFSETS, st.dictionaries(QUEUES, MARKS, max_size=4), OFFSETS, OFFSETS)
-def test_a_stream_position_survives_the_checkpoint(store: str, following, after, began, closed) -> None:  # type: ignore[no-untyped-def]
-    position = StreamPosition(store, following, after, began, closed)
+@given(
+    st.text(max_size=8), OFFSETS, st.dictionaries(QUEUES, MARKS, max_size=4), OFFSETS, OFFSETS,
+    st.dictionaries(st.text(min_size=1, max_size=5), st.integers(0, 2**63 - 1), max_size=2),
+)  # fmt: skip
+def test_a_stream_position_survives_the_checkpoint(store: str, following, after, began, closed, since) -> None:  # type: ignore[no-untyped-def]
+    position = StreamPosition(store, following, after, began, closed, since)
     assert StreamPosition.from_json(json.loads(json.dumps(position.to_json()))) == position
 
 
@@ -44,6 +48,10 @@ def test_positions_of_the_checkpoints_of_today_stay_readable() -> None:
             {queues[0]: Fingerprint(2044, 1700000000000), queues[1]: Fingerprint(2500, 1700000000001)}, {queues[0]: 0},
         ),
         StreamPosition("", {queues[0]: 5}, {queues[0]: Fingerprint(2044)}, {}, {queues[2]: 9}),
+        StreamPosition(
+            "cluster:c", {Queue("Orders", BrokerQueueId("broker-a", 0)): 5},
+            since={"*": 1_795_945_790_949, "Bills": 1_700_000_000_000},
+        ),
     ]  # fmt: skip
     assert [StreamPosition.from_json(value).to_json() for value in kept] == kept
 
@@ -77,6 +85,12 @@ def test_equal_positions_give_equal_text_because_spark_compares_text(offsets: di
         {"version": 1, "store": "", "topics": {}, "stored": []},
         {"version": 1, "store": "", "topics": {}, "stored": {"T": {"0": "1"}}},
         {"version": 1, "store": "", "topics": {}, "stored": {"T": {"0": 2**63}}},
+        {"version": 4, "store": "", "topics": {}, "since": {"*": 5}},
+        {"version": 3, "store": "", "topics": {}, "since": {}},
+        {"version": 2, "store": "", "topics": {}, "since": {"*": 5}},
+        {"version": 3, "store": "", "topics": {}, "since": [5]},
+        {"version": 3, "store": "", "topics": {}, "since": {"T": -1}},
+        {"version": 3, "store": "", "topics": {}, "since": {"T": "5"}},
     ],
 )
 def test_a_checkpoint_that_is_not_ours_is_refused(value: object) -> None:
@@ -91,8 +105,11 @@ def test_a_position_need_not_say_when_messages_were_stored() -> None:
     assert position.to_json() == old
 
 
-def test_only_a_position_with_closed_queues_has_version_2() -> None:
+def test_a_position_has_the_version_that_says_what_an_older_release_would_not_understand() -> None:
     queues = {Queue("T", 0): 5}
+    assert StreamPosition("s", queues, closed=queues, since={"*": 1, "A": 2}).to_json() == {
+        "version": 3, "store": "s", "topics": {"T": {"0": 5}}, "closed": {"T": {"0": 5}}, "since": {"*": 1, "A": 2},
+    }  # fmt: skip
     assert StreamPosition("s", queues, began=queues).to_json()["version"] == 1
     assert StreamPosition("s", queues, closed={Queue("T", 1): 3}).to_json()["version"] == 2
 

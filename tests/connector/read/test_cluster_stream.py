@@ -6,100 +6,27 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
-from pyspark_rmq.access import cluster_group, cluster_lease_taking, cluster_location
+from pyspark_rmq.access import cluster_group, cluster_lease_taking
 from pyspark_rmq.options.options import source_options
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from pyspark_rmq.read.reader import RmqReader
-from pyspark_rmq.read.stream_reader import RmqStreamReader
 from pyspark_rmq.schema.schema import READABLE, SOURCE_SCHEMA
 from rmq_store.errors import DataLossError, LeaseHeldError, UsageError
 
 from ...storage.remoting.cluster.fake_cluster import FakeNet
 from ..planned_batches import LIMIT, first_batch, planned, through_spark
+from .conftest import Clock, batch, rows
 
 Make = Callable[..., Any]
 A0, A1, B0 = BrokerQueueId("broker-a", 0), BrokerQueueId("broker-a", 1), BrokerQueueId("broker-b", 0)
-
-
-@pytest.fixture
-def net() -> FakeNet:
-    made = FakeNet()
-    for name, queues in (("broker-a", 2), ("broker-b", 1)):
-        made.add_broker(name, slaves=1)
-        for queue_id in range(queues):
-            made.brokers[name].put("T", queue_id, 10)
-    return made
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_ms = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now_ms
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture(autouse=True)
-def _in_memory(net: FakeNet, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pyspark_rmq.access import cluster_reader
-
-    monkeypatch.setattr(cluster_location, "take", lambda options: net.cluster(options.namespace, timer=clock))
-    monkeypatch.setattr(cluster_location, "give_back", lambda options: None)
-    monkeypatch.setattr(cluster_group, "RENEW_EVERY_S", 3600.0)
-    make = cluster_reader.ClusterReader.__init__
-
-    def with_clock(self: Any, *given: Any, **named: Any) -> None:
-        make(self, *given, timer_ms=clock, **named)
-
-    monkeypatch.setattr(cluster_reader.ClusterReader, "__init__", with_clock)
-
-
-@pytest.fixture
-def stream(clock: Clock) -> Iterator[Make]:
-    """Make a stream reader, as a new planning process would: `stream(group="g")`."""
-    made: list[RmqStreamReader] = []
-
-    def make(**options: str) -> RmqStreamReader:
-        given = {"nameServer": "ns:9876", "subscribe": "T"} | options
-        made.append(RmqStreamReader(source_options(given, "stream read", 1_000_000), SOURCE_SCHEMA))
-        return made[-1]
-
-    yield make
-    for reader in made:
-        reader.stop()
-
-
-@pytest.fixture
-def more(clock: Clock) -> Make:
-    """The next position of a stream, some time later."""
-
-    def more(reader: RmqStreamReader, start: dict[str, Any], by_ms: float = 5_000) -> dict[str, Any]:
-        clock.now_ms += by_ms
-        reader._idle = None
-        return through_spark(reader.latestOffset(start, LIMIT))
-
-    return more
-
-
-def batch(**options: str) -> RmqReader:
-    given = {"nameServer": "ns:9876", "subscribe": "T"}
-    return RmqReader(source_options(given | options, "batch read", 1_000_000), SOURCE_SCHEMA)
-
-
-def rows(reader: Any, partitions: Any) -> list[dict[str, Any]]:
-    return [row for part in partitions for rows in reader.read(part) for row in rows.to_pylist()]
+pytestmark = pytest.mark.usefixtures("in_memory")
 
 
 def test_a_batch_reads_all_queues_of_all_brokers(net: FakeNet) -> None:
@@ -301,20 +228,6 @@ def test_the_retry_topic_of_every_broker_is_read_also_when_it_appears_later(
     net.brokers["broker-a"].put("%RETRY%g", 0, 3)
     last = more(reader, later, 31_000)
     assert planned(reader, later, last) == [("%RETRY%g", A0, 0, 3)]
-
-
-def test_a_queue_and_a_broker_that_come_are_read_from_their_first_message(
-    net: FakeNet, stream: Make, more: Make
-) -> None:
-    reader = stream()
-    _, end = first_batch(reader)
-    net.brokers["broker-a"].create_topic("T", 3)
-    net.brokers["broker-a"].put("T", 2, 2)
-    net.add_broker("broker-c").put("T", 0, 3)
-    later = more(reader, end, 31_000)
-    assert planned(reader, end, later) == [
-        ("T", BrokerQueueId("broker-a", 2), 0, 2), ("T", BrokerQueueId("broker-c", 0), 0, 3),
-    ]  # fmt: skip
 
 
 def test_retention_between_the_plan_and_the_read_is_loss_by_range(

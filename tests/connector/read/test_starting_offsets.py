@@ -12,7 +12,7 @@ import pytest
 
 from pyspark_rmq.access.store_location import StoreDirectory
 from pyspark_rmq.options.options import SourceOptions, source_options
-from pyspark_rmq.position.position import Queue
+from pyspark_rmq.position.position import Queue, StreamPosition
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from pyspark_rmq.read import starting_offsets
 from rmq_store import Message, Store
@@ -21,6 +21,7 @@ from rmq_store.errors import DataLossError, UnknownTopicError, UsageError
 
 Make = Callable[..., Any]
 T0, T1, RETRY = Queue("T", 0), Queue("T", 1), Queue("%RETRY%g", 0)
+BEGIN = StreamPosition("", {})
 MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 WHERE = ("CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP")
 
@@ -151,8 +152,8 @@ def test_a_batch_looks_at_the_group_only_if_asked(fake_store: Make) -> None:
 def test_a_queue_that_appears_while_the_query_runs_is_not_skipped(fake_store: Make) -> None:
     home = fake_store({T0: (2, 10), T1: (3, 10)}, committed={T1: 7})
     ranges = starting_offsets.subscribed(home, options().subscription)
-    assert starting_offsets.new_queue_start(home, options(), ranges) == {T0: 2, T1: 3}
-    assert starting_offsets.new_queue_start(home, options(group="g"), ranges) == {T0: 2, T1: 7}
+    assert starting_offsets.new_queue_start(home, options(), BEGIN, ranges) == {T0: 2, T1: 3}
+    assert starting_offsets.new_queue_start(home, options(group="g"), BEGIN, ranges) == {T0: 2, T1: 7}
 
 
 def test_a_new_queue_with_a_stale_committed_offset_is_loss_or_read_from_its_beginning(
@@ -162,9 +163,10 @@ def test_a_new_queue_with_a_stale_committed_offset_is_loss_or_read_from_its_begi
     home = fake_store({T0: (2, 10)}, committed={T0: 15})
     ranges = starting_offsets.subscribed(home, options().subscription)
     with pytest.raises(DataLossError, match=r"T-0 \[10, 15\) do not exist") as raised:
-        starting_offsets.new_queue_start(home, options(group="g"), ranges)
+        starting_offsets.new_queue_start(home, options(group="g"), BEGIN, ranges)
     assert raised.value.ranges == [("T", 0, 10, 15)]
-    assert starting_offsets.new_queue_start(home, options(group="g", failOnDataLoss="false"), ranges) == {T0: 2}
+    tolerant = options(group="g", failOnDataLoss="false")
+    assert starting_offsets.new_queue_start(home, tolerant, BEGIN, ranges) == {T0: 2}
     assert "T-0 [10, 15)" in caplog.text
 
 
@@ -173,7 +175,7 @@ def test_a_negative_committed_offset_is_none(fake_store: Make) -> None:
     ranges = starting_offsets.subscribed(home, options().subscription)
     asked = options(group="g", startingOffsets="latest")
     assert start(home, asked) == {T0: 10, T1: 4}
-    assert starting_offsets.new_queue_start(home, asked, ranges) == {T0: 0, T1: 4}
+    assert starting_offsets.new_queue_start(home, asked, BEGIN, ranges) == {T0: 0, T1: 4}
     assert starting_offsets.batch_start(home, options("batch read", group="g", startingOffsets="group"), ranges) == {
         T0: 0,
         T1: 4,

@@ -151,6 +151,39 @@ def test_a_batch_that_is_to_run_again_and_the_sources_of_others_are_shown(root: 
     assert "source 1  other source: -\n" in text
 
 
+def test_the_start_of_a_query_over_a_cluster_is_shown_and_goes_along(root: Path) -> None:
+    """What it is for: queues that turn up later (`since`, version 3)."""
+    since = {"*": NOW_MS, "Bills": NOW_MS + 1000}
+    one = {"version": 3, "store": "cluster:c", "topics": {"Orders": {"broker-a:0": 5}}, "since": since}
+    checkpoint = make(root.parent / "checkpoint", one)
+    shown = command(root, "checkpoint", "show", str(checkpoint))
+    assert re.search(r"queues that turn up later are read from \S+Z on, in Bills from \S+Z on\n", shown.stdout)
+    (source,) = json.loads(command(root, "checkpoint", "show", str(checkpoint), "--json").stdout)["sources"]
+    assert source["since"] == since
+    later = make(root.parent / "later", position(root, {"0": 2}) | {"version": 3, "since": since})
+    assert command(root, "checkpoint", "diff", str(later)).exit_code == 0
+    assert "since" not in json.loads(command(root, "checkpoint", "show", str(later), "--json").stdout)
+    again = root.parent / "again"
+    words = ["checkpoint", "rewind", str(later), str(again), "--to-offset", "1", "--yes"]
+    assert command(root, *words).exit_code == 0
+    assert (rewound(again, 0)["since"], rewound(again, 0)["version"]) == (since, 3)
+
+
+def test_a_first_batch_that_runs_again_has_the_start_of_its_query(root: Path) -> None:
+    from pyspark_rmq.checkpoint.reading import open_checkpoint
+
+    one = position(root, {"0": 2}, began={"T": {"0": 0}}) | {"version": 3, "since": {"*": 5}}
+    (standing,) = open_checkpoint(str(make(root.parent / "checkpoint", one, committed=0))).standings()
+    assert standing.begin.since == {"*": 5}
+
+
+def test_a_position_of_a_later_version_is_named(root: Path) -> None:
+    checkpoint = make(root.parent / "checkpoint", position(root, {"0": 2}) | {"version": 4})
+    result = command(root, "checkpoint", "show", str(checkpoint))
+    assert result.exit_code != 0
+    assert "written by a newer version of this data source (position version 4)" in result.stderr
+
+
 def test_names_of_sources_and_sinks_are_shown_where_spark_kept_them(root: Path) -> None:
     """OffsetSeqLog v2, CommitLog v3."""
     path = make(root.parent / "c", f"bills:{json.dumps(position(root, {'0': 1}))}", version="v2")

@@ -7,6 +7,7 @@ costs one request for each broker. Memory is bounded by some hundred messages fo
 from __future__ import annotations
 
 import heapq
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -27,7 +28,8 @@ _ROWS_TOGETHER: Final = 1 << 15
 
 
 class ClusterFollower:
-    """Reads queues of one topic. `tell` gets a line for every range that is gone, and for brokers that do not answer.
+    """Reads queues of one topic; with `takes_new_queues` also those that turn up later. `tell` gets a line for every
+    range that is gone, and for brokers that do not answer.
 
     Raises (when constructed):
         UsageError: an invalid expression.
@@ -43,11 +45,13 @@ class ClusterFollower:
         sql: str | None = None,
         columns: Sequence[str],
         tell: Callable[[str], None],
+        takes_new_queues: bool = False,
     ) -> None:
         TagFilter.parse(tags)  # a mistake is told at once, not at the first message
         self._cluster = cluster
         self._target = target
         self._queues = queues
+        self._takes_new_queues = takes_new_queues
         self._tags = tags
         self._selector: Selector | None = compile_selector(sql) if sql else None
         self._columns = tuple(dict.fromkeys([*columns, "queueId", "queueOffset", "storeTimestamp", "brokerName"]))
@@ -71,9 +75,11 @@ class ClusterFollower:
 
     def start_last(self, count: int) -> None:
         """Begin so that `take` yields the last `count` wanted messages of the brokers that answer now; with 0, only
-        new ones. Of a broker that answers later, only messages that are stored after its first answer are yielded.
+        new ones. Of a queue that is seen later only messages are yielded that its broker has stored since this call, by
+        the clock of this host.
         """
-        self._beginnings = _ends
+        now_ms = time.time_ns() // 1_000_000
+        self._beginnings = lambda unseen: search_offsets(self._cluster, unseen, now_ms)
         found: list[tuple[int, MessageQueue, int]] = []
         for queue, present in self.ranges().items():
             self._next[queue] = stop = present.max_offset
@@ -116,8 +122,13 @@ class ClusterFollower:
     def ranges(self) -> dict[MessageQueue, QueueRange]:
         """The ranges of the queues, without those of brokers that do not answer now."""
         answers = Answers(self._cluster)
+        if self._takes_new_queues and self._queues:
+            route = self._cluster.route(self._queues[0].topic)
+            self._queues = sorted({*self._queues, *(() if route is None else route.read_queues())})
         topic = self._queues[0].topic if self._queues else ""
         found = topic_ends(self._cluster, answers, [topic] if topic else [])
+        answers.miss_those_that_left({queue.broker_name for queue in self._queues})
+        self._target.require_answers(answers.missing)
         for broker in sorted(answers.missing.keys() - self._silent):
             self._tell(f"without broker {broker}: {answers.missing[broker]}")
         for broker in sorted(self._silent - answers.missing.keys()):
@@ -166,7 +177,3 @@ class ClusterFollower:
 
 def _first_offsets(ranges: Mapping[MessageQueue, QueueRange]) -> Mapping[MessageQueue, int]:
     return {queue: one.min_offset for queue, one in ranges.items()}
-
-
-def _ends(ranges: Mapping[MessageQueue, QueueRange]) -> Mapping[MessageQueue, int]:
-    return {queue: one.max_offset for queue, one in ranges.items()}

@@ -45,7 +45,7 @@ def lag(target: ClusterTarget, as_json: bool, names: tuple[str, ...], per_queue:
 
     gauge = LagGauge()
     with target.open() as cluster:
-        polls = Polls(cluster)
+        polls = Polls(cluster, target)
 
         def poll() -> list[LagLine]:
             lines = _lines(cluster, target, polls.begin(), names, per_queue or bool(names), gauge)

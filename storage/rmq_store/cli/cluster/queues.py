@@ -97,7 +97,7 @@ def _open_ranges(cluster: Cluster, answers: Answers, ends: BrokerEnds) -> dict[M
     except (RemotingError, MQBrokerError) as error:
         answers.miss(broker_name, error)
         return {}
-    answers.hear()
+    answers.hear(broker_name)
     return {queue: ranges[queue] for queue in queues}
 
 

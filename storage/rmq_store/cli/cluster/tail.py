@@ -68,7 +68,7 @@ def tail(
     with target.open() as cluster:
         follower = ClusterFollower(
             cluster, target, named_queues(require_topic(cluster, topic), queue), tags=tags, sql=sql,
-            columns=columns_of(as_json=as_json, body=body, of_cluster=True), tell=tell,
+            columns=columns_of(as_json=as_json, body=body, of_cluster=True), tell=tell, takes_new_queues=queue is None,
         )  # fmt: skip
         if start == "latest":
             follower.start_last(0)

@@ -33,7 +33,7 @@ def top(target: ClusterTarget, as_json: bool, every_s: float, limit: int) -> Non
     from rmq_store.cli.target.answers import Polls
 
     with target.open() as cluster:
-        polls = Polls(cluster)
+        polls = Polls(cluster, target)
         show_top(_Sampler(cluster, target, polls, limit).take, as_json=as_json, every_s=every_s)
     polls.end()
 

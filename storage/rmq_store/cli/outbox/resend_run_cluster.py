@@ -34,6 +34,6 @@ def run(target: ClusterTarget, **given: Any) -> None:
     def open_brokers(stack: contextlib.ExitStack) -> Backend:
         from rmq_store.client import RemoteBackend
 
-        return stack.enter_context(RemoteBackend(target.settings))
+        return stack.enter_context(RemoteBackend(stack.enter_context(target.open())))
 
     relay_with(open_brokers, **given)

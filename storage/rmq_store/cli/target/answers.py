@@ -9,19 +9,22 @@ from collections.abc import Collection, Sequence
 import click
 
 from rmq_store.cli.shared.output import printable
+from rmq_store.cli.target.cluster_target import ClusterTarget
 from rmq_store.errors import StoreError
-from rmq_store.protocol.errors import MQBrokerError, RemotingError
+from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import SUCCESS, Cluster, checked
 
 
 class Answers:
-    """The answers of brokers to the questions of one command. `missing`: broker -> the first error."""
+    """The answers of brokers to the questions of one command. `heard`: those that have answered; `missing`: broker ->
+    the first error.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self.heard: set[str] = set()
         self.missing: dict[str, StoreError] = {}
-        self._has_answer = False
 
     def ask(
         self, commands: Sequence[tuple[str, RemotingCommand]], ok: Collection[int] = SUCCESS
@@ -31,23 +34,35 @@ class Answers:
         for (broker, _), given in zip(commands, self._cluster.read_all(commands), strict=True):
             try:
                 found.append(checked(given, broker, ok))
-                self.hear()
+                self.hear(broker)
             except (RemotingError, MQBrokerError) as error:
                 self.miss(broker, error)
                 found.append(None)
         return found
 
-    def hear(self) -> None:
+    def hear(self, broker: str) -> None:
         """A broker has answered a question that was asked elsewhere."""
-        self._has_answer = True
+        self.heard.add(broker)
 
     def miss(self, broker: str, error: StoreError) -> None:
         """A broker has not answered, or has refused; its first error counts."""
         self.missing.setdefault(broker, error)
 
+    def miss_those_that_left(self, known: Collection[str]) -> None:
+        """Of these brokers, which have answered before or had queues, those that no name server knows any more."""
+        silent = set(known) - self.heard - self.missing.keys()
+        if not silent:
+            return
+        try:
+            registered = self._cluster.broker_names()
+        except MQBrokerError:  # a proxy does not tell (106)
+            registered = []
+        for broker in sorted(silent.difference(registered)):
+            self.miss(broker, RemotingConnectError("no name server knows it any more"))
+
     def require_any(self) -> None:
         """Raise the first error (RemotingError, MQBrokerError) if brokers were asked, and none has answered."""
-        if self.missing and not self._has_answer:
+        if self.missing and not self.heard:
             raise next(iter(self.missing.values()))
 
     def tell(self) -> None:
@@ -64,9 +79,11 @@ class Polls:
     it answers again.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, target: ClusterTarget) -> None:
         self._cluster = cluster
+        self._target = target
         self._answers = Answers(cluster)
+        self._known: set[str] = set()
         self._silent: set[str] = set()
 
     def begin(self) -> Answers:
@@ -77,10 +94,14 @@ class Polls:
     def finish(self) -> None:
         """Write to stderr for which brokers this poll differs from the one before.
 
-        Raises (RemotingError, MQBrokerError): brokers were asked, and none has answered.
+        Raises (RemotingError, MQBrokerError): brokers were asked, and none has answered; BrokerAwayError: a required
+        one has not.
         """
-        self._answers.require_any()
+        self._answers.miss_those_that_left(self._known)
+        self._known |= self._answers.heard
         missing = self._answers.missing
+        self._target.require_answers(missing)
+        self._answers.require_any()
         for broker in sorted(missing.keys() - self._silent):
             click.echo(f"rmq: without broker {printable(broker)}: {printable(str(missing[broker]))}", err=True)
         for broker in sorted(self._silent - missing.keys()):

@@ -7,12 +7,13 @@ references, as there: `env:NAME` or `file:PATH`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from rmq_store.cli.shared.numbers import FiniteRange
+from rmq_store.errors import StoreError, UsageError
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings, parse_address_map
 
@@ -34,16 +35,37 @@ _TIMEOUT_S_MAX: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class ClusterTarget:
-    """A cluster, and the group under which a command pulls messages."""
+    """A cluster, the group under which a command pulls messages, and the brokers without which it does nothing."""
 
     settings: ClusterSettings
     pull_group: str = TOOLS_CONSUMER
+    required_brokers: tuple[str, ...] = ()
 
     def open(self) -> Cluster:
-        """Connect at the first call; a context manager."""
+        """Connect at the first call; a context manager.
+
+        Raises:
+            BrokerAwayError: a required broker is away, see `require_brokers`.
+        """
+        from rmq_store.remoting.admin.required_brokers import require_brokers
         from rmq_store.remoting.cluster.cluster import Cluster  # imports numpy: too slow for --help
 
-        return Cluster(self.settings)
+        cluster = Cluster(self.settings)
+        try:
+            if self.required_brokers:
+                require_brokers(cluster, self.required_brokers)
+        except BaseException:
+            cluster.close()
+            raise
+        return cluster
+
+    def require_answers(self, missing: Mapping[str, StoreError]) -> None:
+        """Raise BrokerAwayError if a required broker is among those that have not answered, with the error of each."""
+        away = {name: str(missing[name]) for name in self.required_brokers if name in missing}
+        if away:
+            from rmq_store.remoting.admin.required_brokers import brokers_away
+
+            raise brokers_away(away)
 
     def filter(self, subscription: str = "*", expression_type: str = "TAG") -> PullFilter:
         """The filter of a pull, under the group of the command."""
@@ -107,6 +129,9 @@ _OPTIONS: Final = (
     _option("--pull-group", metavar="GROUP", default=TOOLS_CONSUMER,
             help="The group under which messages are read, where an ACL gives rights to groups; TOOLS_CONSUMER by "
                  "default. Never one that has members."),
+    _option("--required-brokers", metavar="NAMES", default="",
+            help="Brokers, broker-a,broker-b, that must be there and answer; else nothing is read or changed. Without "
+                 "this option the rows of a broker that is away are missing, and nobody can tell."),
     _option("--timeout", "timeout_s", metavar="SECONDS", type=FiniteRange(0.01, _TIMEOUT_S_MAX), default=3.0,
             help="How long each request waits for its answer; 3 by default."),
 )  # fmt: skip
@@ -166,4 +191,15 @@ def _target_of(given: dict[str, Any]) -> ClusterTarget:
         tls=tls if has_tls else None,
         timeout_ms=max(int(given.pop("timeout_s") * 1000), 1),
     )
-    return ClusterTarget(settings, given.pop("pull_group"))
+    return ClusterTarget(settings, given.pop("pull_group"), _broker_names(given.pop("required_brokers")))
+
+
+def _broker_names(text: str) -> tuple[str, ...]:
+    if not text:
+        return ()
+    from rmq_store.remoting.admin.required_brokers import parse_broker_names
+
+    try:
+        return parse_broker_names(text)
+    except UsageError as error:
+        raise UsageError(f"--required-brokers: {error}") from error

@@ -37,6 +37,7 @@ class SimulatedCluster(CountingServer):
         super().__init__(self.loop)
         names = [f"broker-{number:03}" for number in range(brokers)]
         self.brokers = {name: SimulatedBroker(name, self.loop) for name in names}
+        self._away: set[str] = set()
         self._answerers = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
             RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
@@ -73,6 +74,16 @@ class SimulatedCluster(CountingServer):
         for broker in self.brokers.values():
             broker.queues.set_counts(topic, read, write)
 
+    def leave(self, name: str) -> None:
+        """The broker dies, and the name server forgets it and its queues at once."""
+        self.brokers[name].stop()
+        self._away.add(name)
+
+    def come_back(self, name: str) -> None:
+        """It is back, with its messages."""
+        self.brokers[name].start()
+        self._away.discard(name)
+
     def forget_calls(self) -> None:
         """Count from zero."""
         for one in self._all():
@@ -96,12 +107,16 @@ class SimulatedCluster(CountingServer):
     def _all(self) -> list[CountingServer]:
         return [self, *self.brokers.values()]
 
+    @property
+    def _registered(self) -> list[SimulatedBroker]:
+        return [broker for name, broker in self.brokers.items() if name not in self._away]
+
     def _data_of(self, broker: SimulatedBroker) -> BrokerData:
         return BrokerData(cluster=CLUSTER_NAME, broker_name=broker.name, broker_addrs={0: broker.address})
 
     def _route(self, request: RemotingCommand) -> Reply:
         topic = request.ext_fields["topic"]
-        holders = [broker for broker in self.brokers.values() if topic in broker.queues.topics]
+        holders = [broker for broker in self._registered if topic in broker.queues.topics]
         if not holders:
             return TOPIC_NOT_EXIST, {}, b""
         counts = [(broker.name, *broker.queues.counts(topic)) for broker in holders]
@@ -115,10 +130,10 @@ class SimulatedCluster(CountingServer):
         return SUCCESS, {}, route.encode(quoted_keys=True)
 
     def _cluster_info(self, _: RemotingCommand) -> Reply:
-        table = {name: self._data_of(broker) for name, broker in self.brokers.items()}
-        info = ClusterInfo(broker_addr_table=table, cluster_addr_table={CLUSTER_NAME: tuple(self.brokers)})
+        table = {broker.name: self._data_of(broker) for broker in self._registered}
+        info = ClusterInfo(broker_addr_table=table, cluster_addr_table={CLUSTER_NAME: tuple(table)})
         return SUCCESS, {}, info.encode()
 
     def _topics(self, _: RemotingCommand) -> Reply:
-        names = set(itertools.chain.from_iterable(broker.queues.topics for broker in self.brokers.values()))
+        names = set(itertools.chain.from_iterable(broker.queues.topics for broker in self._registered))
         return SUCCESS, {}, TopicList(topic_list=tuple(sorted(names))).encode()
