@@ -50,6 +50,7 @@ EXTRAS = {
         "aiomysql>=0.2",
         "aiosqlite>=0.20",
         "build>=1.2",
+        "freezegun>=1.5",
         "greenlet>=3.1",
         "hypothesis>=6.100",
         "mypy>=2",
@@ -65,6 +66,7 @@ EXTRAS = {
         "rocketmq-python-client>=5.1.2",
         "ruff>=0.17",
         "setuptools>=77",
+        "time-machine>=2.16",
         "wheel>=0.45",
     ],
 }

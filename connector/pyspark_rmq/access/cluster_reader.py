@@ -25,6 +25,7 @@ from pyspark_rmq.cluster_read.topic_list import TopicList
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store.cluster import Cluster, PullFilter, QueueRange
 from rmq_store.errors import OffsetOutOfRangeError, UsageError
+from rmq_store.real_time import monotonic
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +55,7 @@ class ClusterReader:
         pull_group: str = "",
         sql92: str | None = None,
         on_close: Callable[[], None] = lambda: None,
-        timer_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
+        timer_ms: Callable[[], float] = lambda: monotonic() * 1000,
     ) -> None:
         self._cluster = cluster
         self._pull_group = pull_group

@@ -29,6 +29,7 @@ from rmq_store.broker.store.writing import Writing
 from rmq_store.files import durable
 from rmq_store.log.core.commit_log import Clock, leaves_no_lock
 from rmq_store.log.recovery import opening
+from rmq_store.real_time import load_under_real_time
 
 
 @checked_methods()
@@ -81,6 +82,7 @@ class Store(Reading, Writing):
             UsageError: `config` contradicts the store, or no permission.
             CorruptionError: files that contradict each other, or store.json is damaged or lost; nothing was changed.
         """
+        load_under_real_time()
         request = OpenRequest(
             path, read_only, create, config, clock, broker_name, on_corruption, rebuild_views, commit_log_paths
         )

@@ -33,6 +33,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Literal, NamedTuple
 
+from rmq_store import real_time
 from rmq_store.errors import StoreLockedError, UsageError
 from rmq_store.files.durable import open_nofollow, translate
 from rmq_store.files.locks.futex import Futex
@@ -147,7 +148,7 @@ class OfdLock:
         """
         if self._try("exclusive", own):
             return True
-        deadline_s = time.monotonic() + timeout_ms / 1000
+        deadline_s = real_time.monotonic() + timeout_ms / 1000
         pace = Pace() if self.futex is not None else Pace(FIRST_S)
         is_due = True
         while True:
@@ -156,7 +157,7 @@ class OfdLock:
                 futex.announce()
             if unless is not None and unless():
                 return False
-            left_s = deadline_s - time.monotonic()
+            left_s = deadline_s - real_time.monotonic()
             if (is_due or left_s <= 0) and self._try("exclusive", own):
                 return True
             if left_s <= 0:
@@ -252,12 +253,12 @@ class OfdLock:
             self.release()  # a signal handler has a frame of its own
         self.refuse_reentry()
         own: _Holder = threading.get_ident(), sys._getframe()
-        deadline_s = time.monotonic() + timeout_ms / 1000
+        deadline_s = real_time.monotonic() + timeout_ms / 1000
         try:
             while (holder := self._claim.take(own)) is not own:
                 if holder[1] is None:
                     self.release()
-                elif time.monotonic() >= deadline_s:
+                elif real_time.monotonic() >= deadline_s:
                     raise self._timed_out(timeout_ms)
                 else:
                     time.sleep(_THREAD_WAIT_S)

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from pathlib import Path
 
+from rmq_store import real_time
 from rmq_store.errors import StoreFailedError, StoreFullError, StoreLockedError
 from rmq_store.files import durable
 from rmq_store.files.locks.lock import process_text
@@ -49,10 +49,10 @@ def open_for_writing(
 
 def _open(log: CommitLog, timeout_ms: int, options: RecoveryOptions) -> RecoveryReport | None:
     durable.make_directory(log.own)
-    deadline_s = time.monotonic() + timeout_ms / 1000
+    deadline_s = real_time.monotonic() + timeout_ms / 1000
     futex, pace, is_due = None, Pace(), True
     while True:
-        left_s = deadline_s - time.monotonic()
+        left_s = deadline_s - real_time.monotonic()
         if is_due or left_s <= 0:
             if log.store_lock.try_exclusive():
                 return _open_first(log, options)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 import sqlalchemy as sa
 
+from rmq_store import real_time
 from rmq_store.reliable.database.transact import is_transient, transact
 
 T = TypeVar("T")
@@ -60,11 +60,11 @@ class Patience:
 
     def turns(self, wait_ms: int | None) -> Iterator[None]:
         """Yield once immediately, and again until `wait_ms` is over (None: no limit), or the consumer ends."""
-        deadline_s = None if wait_ms is None else time.monotonic() + wait_ms / 1000
+        deadline_s = None if wait_ms is None else real_time.monotonic() + wait_ms / 1000
         pause_s = BUSY_PAUSE_FIRST_S
         while True:
             yield
-            left_s = pause_s if deadline_s is None else deadline_s - time.monotonic()
+            left_s = pause_s if deadline_s is None else deadline_s - real_time.monotonic()
             if left_s <= 0 or self._ending.wait(min(pause_s, left_s)):
                 return
             pause_s = min(pause_s * 2, BUSY_PAUSE_S_MAX)
