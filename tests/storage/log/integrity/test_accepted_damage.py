@@ -401,7 +401,7 @@ def test_an_end_that_the_lost_bytes_cannot_explain_is_not_believed(lab: Lab, end
 @pytest.mark.timeout(60)
 def test_an_end_and_a_range_that_no_disk_can_hold_take_no_memory(lab: Lab) -> None:
     """A list with a right checksum: [n, 2^60) can have held any number of messages."""
-    path, content = _list_of(lab)
+    path, _ = _list_of(lab)
     known = AcceptedDamage.load(path.parent)
     endless = (*known.ranges[:-1], known.ranges[-1]._replace(end=1 << 60))
     replace(known, ranges=endless, queues={("Alpha", 0): 1 << 50}).save(path.parent)
