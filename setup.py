@@ -52,6 +52,7 @@ EXTRAS = {
         # Drivers that the kit supports beside psycopg.
         "asyncpg>=0.30",
         "build>=1.2",
+        "freezegun>=1.5",
         "greenlet>=3.1",
         "hypothesis>=6.100",
         "mypy>=2",
@@ -68,6 +69,7 @@ EXTRAS = {
         "rocketmq-python-client>=5.1.2",
         "ruff>=0.17",
         "setuptools>=77",
+        "time-machine>=2.16",
         "wheel>=0.45",
     ],
 }

@@ -3,7 +3,7 @@
     python examples/reliable/orders.py                      SQLite and a store in a temporary directory, no server
     python examples/reliable/orders.py --database env:ORDERS_DB --redis env:REDIS_URL --store /data/rocketmq/store
 
-Needs: pip install 'pyspark-rmq[reliable]', and the driver of the database (psycopg, PyMySQL).
+Needs: pip install '.[reliable]', and the driver of the database (psycopg, PyMySQL).
 """
 
 from __future__ import annotations

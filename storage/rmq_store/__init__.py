@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -240,6 +241,11 @@ __all__ = [
     "validate_topic",
     "write_openmetrics",
 ]
+
+if "freezegun" in sys.modules:
+    from rmq_store.real_time import load_if_time_is_frozen
+
+    load_if_time_is_frozen()
 
 
 def __getattr__(name: str) -> Any:

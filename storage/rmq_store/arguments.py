@@ -16,8 +16,10 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 import reprlib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import CodeType
 from typing import Any, ParamSpec, TypeVar
 
@@ -27,6 +29,33 @@ from rmq_store.errors import UsageError
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C")
+
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
+_ADDRESSES = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{3,5}(?:[;,].*)?")
+_FILE_URI = re.compile(r"file:(?://)?(/(?!/).*)", re.IGNORECASE | re.DOTALL)
+
+
+def local_path(location: str) -> Path:
+    """The path that a text names: it may be a file: URI, as Hadoop reads it (three slashes or one, nothing is decoded).
+
+    Raises:
+        UsageError: a URI of another file system, a file: URI without an absolute path, or the address of a broker.
+    """
+    if _ADDRESSES.fullmatch(location):
+        raise UsageError(
+            f"{location!r} is an address, and no directory: clients and `rmq` take rmq://{location}, and Spark the "
+            "option nameServer"
+        )
+    scheme = _SCHEME.match(location)
+    if scheme is None:
+        return Path(location)
+    if (local := _FILE_URI.fullmatch(location)) is not None:
+        return Path(local[1])
+    cure = "a store cannot be on {0}" if location[scheme.end() :].startswith("/") else "a relative path begins with ./"
+    if scheme[1].lower() == "file":
+        cure = "write file:///data/store, or the path alone"
+    raise UsageError(f"{location!r} is not a local directory; {cure.format(scheme[1])}")
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:

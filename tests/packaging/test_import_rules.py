@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import graphlib
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -281,6 +282,19 @@ def test_formats_and_protocols_do_no_io_and_see_no_clock() -> None:
     assert [place for place in used if not place[1].startswith(("AF_", "inet_"))] == []
 
 
+def test_no_wait_is_measured_by_a_clock_that_a_test_freezes() -> None:
+    """freezegun replaces `time.monotonic`; what waits uses `rmq_store.real_time`."""
+    frozen = re.compile(r"(?<![\w`])time\.monotonic|from time import .*monotonic")
+    found = [
+        f"{path}:{number}"
+        for root in ROOTS.values()
+        for path in sorted(root.rglob("*.py"))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if frozen.search(line) and path.name != "real_time.py"
+    ]
+    assert found == []
+
+
 def test_only_the_file_layer_takes_locks() -> None:
     """One flock or POSIX lock taken elsewhere would be lost, silently, when any descriptor of its file is closed.
 
@@ -295,8 +309,8 @@ def test_only_the_file_layer_takes_locks() -> None:
 
 
 def test_the_connector_uses_only_public_names_of_the_engine() -> None:
-    """`from rmq_store import Store` is public; of its modules, `errors` is, and `arguments` is as good. So are the
-    names in `__all__` of `rmq_store.reliable` and `rmq_store.cluster`, and for commands those of
+    """`from rmq_store import Store` is public; of its modules, `errors` is, and `arguments` and `real_time` are as
+    good. So are the names in `__all__` of `rmq_store.reliable` and `rmq_store.cluster`, and for commands those of
     `rmq_store.cli.plugin`.
     """
     public = {f"{module.__name__}.{name}" for module in (reliable, plugin, cluster) for name in module.__all__}
@@ -305,7 +319,7 @@ def test_the_connector_uses_only_public_names_of_the_engine() -> None:
         pieces = target.split(".")
         if pieces[0] != "rmq_store" or target in public:
             continue
-        if len(pieces) > 1 and pieces[1] in {*LAYERS, *FREE} and pieces[1] not in ("errors", "arguments"):
+        if len(pieces) > 1 and pieces[1] in {*LAYERS, *FREE} and pieces[1] not in ("errors", "arguments", "real_time"):
             refused.append(f"{path}:{line} imports {target}, which is inside the engine")
     assert refused == []
 

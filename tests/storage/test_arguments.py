@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,9 +13,12 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
-from rmq_store import UsageError
-from rmq_store.arguments import check_fields, checked, checked_methods
+from rmq_store import Store, UsageError
+from rmq_store.arguments import check_fields, checked, checked_methods, local_path
+from rmq_store.cli import commands
+from rmq_store.client import Producer
 
 
 class Colour(StrEnum):
@@ -156,3 +160,43 @@ def test_arguments_beyond_the_declared_ones_are_passed_on() -> None:
     assert joined(np.int64(1), 2, "three", four=4) == (1, (2, "three"), {"four": 4})
     with pytest.raises(UsageError, match="first='1': an integer is expected"):
         joined("1", 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("location", "path"),
+    [
+        ("/data/store", "/data/store"), ("store", "store"), ("./a:b", "./a:b"), ("/data/a:b", "/data/a:b"),
+        ("file:/data/store", "/data/store"), ("file:///data/store", "/data/store"), ("FILE:/data/%20", "/data/%20"),
+        ("1:2/x", "1:2/x"), ("x:y", "x:y"), ("2026-11-29T10:00", "2026-11-29T10:00"),
+    ],
+)  # fmt: skip
+def test_a_text_names_a_local_path_by_itself_or_as_a_uri(location: str, path: str) -> None:
+    assert local_path(location) == Path(path)
+
+
+@pytest.mark.parametrize(
+    ("location", "words"),
+    [
+        ("file:rel", "write file:///data/store"), ("file:", "write file:///data/store"), ("File:rel", "write file:"),
+        ("file://host/s", "write file:"), ("hdfs://host/s", "a store cannot be on hdfs"), ("s3a:x", "begins with ./"),
+        ("rmq://ns1:9876", "a store cannot be on rmq"), ("dbfs:/x", "a store cannot be on dbfs"),
+        ("127.0.0.1:9876", "take rmq://127.0.0.1:9876"), ("ns1:9876;ns2:9876", "take rmq://ns1:9876;ns2:9876"),
+        ("[::1]:9876", r"option nameServer"), ("localhost:10911", "is an address"),
+    ],
+)  # fmt: skip
+def test_a_text_that_names_none_is_refused_before_a_directory_of_its_name_is_made(
+    location: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=re.escape(words)):
+        local_path(location)
+    with pytest.raises(UsageError, match=re.escape(words)):
+        Store.open(location, create=True)
+    if not location.startswith("rmq:"):
+        with pytest.raises(UsageError, match=re.escape(words)), Producer("pg", location):
+            pass
+    for command in (["init", location], ["topics", "--store", location], ["backup", location, str(tmp_path / "copy")]):
+        if not location.startswith("rmq:"):
+            result = CliRunner().invoke(commands, command, prog_name="rmq", env={"RMQ_STORE": None})
+            assert (result.exit_code, " ".join(words.split()) in " ".join(result.stderr.split())) == (2, True), command
+    assert list(tmp_path.iterdir()) == []

@@ -35,6 +35,7 @@ from pyspark_rmq.access.cluster_offsets import GroupOffsets
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store.cluster import Cluster, MessageQueue, MQBrokerError, RemotingError
 from rmq_store.errors import LeaseHeldError, StoreError
+from rmq_store.real_time import monotonic
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class ClusterGroup:
         name: str,
         *,
         sleep: Callable[[float], None] = time.sleep,
-        timer_s: Callable[[], float] = time.monotonic,
+        timer_s: Callable[[], float] = monotonic,
     ) -> None:
         self.name = name
         self._cluster = cluster

@@ -30,6 +30,7 @@ from rmq_store.cluster import (
     try_update_consumer_offsets,
 )
 from rmq_store.errors import LeaseHeldError
+from rmq_store.real_time import monotonic
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class GroupOffsets:
         hold_at: Callable[[Collection[str]], Collection[str]],
         *,
         sleep: Callable[[float], None] = time.sleep,
-        timer_s: Callable[[], float] = time.monotonic,
+        timer_s: Callable[[], float] = monotonic,
     ) -> None:
         self._cluster = cluster
         self._group = group

@@ -27,6 +27,7 @@ from pyspark_rmq.position.position import Queue
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store.cluster import Cluster, PullFilter, search_offsets
 from rmq_store.errors import OffsetOutOfRangeError, UsageError
+from rmq_store.real_time import monotonic
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +54,7 @@ class ClusterReader:
         pull_group: str = "",
         sql92: str | None = None,
         on_close: Callable[[], None] = lambda: None,
-        timer_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
+        timer_ms: Callable[[], float] = lambda: monotonic() * 1000,
     ) -> None:
         self._cluster = cluster
         self._pull_group = pull_group

@@ -81,8 +81,8 @@ def prepare_to_write(options: SinkOptions) -> None:
     if is_new:
         _refuse_to_create(options)
     with _open_to_write(options.path, create=True) as store:
-        # Of several tasks that see nothing, the one that opens the store first has made it.
-        if is_new and store.recovery is not None:
+        # Of several tasks that see nothing, the one that opens the store first has made it: until then it is not ours.
+        if is_new and store.recovery is not None and store.recovery.case == "foreign":
             _log.warning("made a new store at %s: nothing was there", root)
 
 

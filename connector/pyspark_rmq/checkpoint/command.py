@@ -151,11 +151,11 @@ def rewind(
     or stream of the group runs whose %RETRY% topic the query reads. A query without such a topic cannot be recognised
     as running.
     """
-    from pyspark_rmq.checkpoint.reading import local_path, open_checkpoint
+    from pyspark_rmq.checkpoint.reading import local_directory, open_checkpoint
     from pyspark_rmq.checkpoint.rewinding import check_target, write_rewind
     from pyspark_rmq.checkpoint.showing import move_json, notes, write_plan
 
-    found, path = open_checkpoint(location), local_path(new)
+    found, path = open_checkpoint(location), local_directory(new)
     check_target(found, path)
     with open_store(root) as store:
         plan = _plan(store, found, topics, queue, drop_state, asked)

@@ -25,6 +25,7 @@ from typing import Any
 from pyspark_rmq.checkpoint.log_file import read_lines, read_text
 from pyspark_rmq.position.position import StreamPosition
 from rmq_store import validate_topic
+from rmq_store.arguments import local_path
 from rmq_store.cli.plugin import durable
 from rmq_store.errors import CorruptConfigError, UsageError
 
@@ -178,22 +179,19 @@ class Checkpoint:
         return Commit(version, _object(path, lines[0]))
 
 
-def local_path(location: str) -> Path:
+def local_directory(location: str) -> Path:
     """The local directory that a location names; the location may be a file: URI.
 
     Raises:
         UsageError: the location is on another file system.
     """
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", location)
-    if scheme is None:
-        return Path(location)
-    # As Hadoop reads it: three slashes or one, and nothing is decoded.
-    local = re.fullmatch(r"file:(?://)?(/(?!/).*)", location, re.IGNORECASE | re.DOTALL)
-    if local is None:
+    try:
+        return local_path(location)
+    except UsageError as error:
+        system = location.partition(":")[0]
         raise UsageError(
-            f"{location!r} is no local directory: copy the checkpoint from {scheme[1]} to one, and the new one back"
-        )
-    return Path(local[1])
+            f"{location!r} is no local directory: copy the checkpoint from {system} to one, and the new one back"
+        ) from error
 
 
 def open_checkpoint(location: str) -> Checkpoint:
@@ -204,7 +202,7 @@ def open_checkpoint(location: str) -> Checkpoint:
         CorruptConfigError: it has no query id.
         NotAStoreError: it contains a symbolic link.
     """
-    path = local_path(location)
+    path = local_directory(location)
     if not path.is_dir():
         raise UsageError(f"{location!r} is no directory")
     offsets, commits, state = (path / name for name in ("offsets", "commits", "state"))

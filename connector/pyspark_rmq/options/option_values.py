@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from pyspark_rmq.position.position import (
     INT64_MAX,
@@ -77,15 +76,13 @@ def topic_name(text: str, name: str) -> str:
 def local_path(text: str, name: str) -> str:
     """Parse an absolute path. The driver parses options, and a task on another host has another working directory."""
     value = plain_text(text, name)
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", value)
-    if scheme is not None:
-        # As Hadoop reads it: three slashes or one, and nothing is decoded.
-        local = re.fullmatch(r"file:(?://)?(/(?!/).*)", value, re.IGNORECASE | re.DOTALL)
-        if local is None:
-            refuse(f"option {name}: {value!r} is not a local directory; a store cannot be on {scheme[1]}")
-        value = local[1]
+    from rmq_store.arguments import local_path as path_of
+    from rmq_store.errors import UsageError
+
     try:
-        return str(Path(value).expanduser().absolute())
+        return str(path_of(value).expanduser().absolute())
+    except UsageError as error:
+        refuse(f"option {name}: {error}")
     except RuntimeError as error:
         refuse(f"option {name}: {value!r}: {error}")
 

@@ -13,10 +13,11 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Final
+
+from rmq_store.real_time import monotonic
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class _Ending:
         """Stop the reader if the signal came between two calls; otherwise check again in a moment."""
         if self._stopping:
             return
-        now_s = time.monotonic()
+        now_s = monotonic()
         if self._terminated_s is None:
             self._terminated_s = now_s
             signal.signal(signal.SIGALRM, self)

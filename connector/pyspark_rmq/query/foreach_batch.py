@@ -41,7 +41,7 @@ def check_pandas(function: str) -> None:
         found = f"this is {version}" if version else "it is not installed"
         refuse(
             f"{function} needs pandas 2.2 or newer, and {found}: PySpark's mapInArrow asks for it, whatever the mode. "
-            "pip install 'pandas>=2.2', or 'pyspark-rmq[spark]'"
+            "pip install 'pandas>=2.2'"
         )
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from pyspark_rmq.access.store_reader import Lease, StoreReader
 from pyspark_rmq.options.options import RETRY_PREFIX
 from pyspark_rmq.position.position import Queue, QueueOffsets
+from rmq_store.real_time import monotonic
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class GroupMember:
         self._group = group
         self._owner = owner
         self._sleep = sleep
-        self._heartbeat_s = time.monotonic()
+        self._heartbeat_s = monotonic()
         self._leases: dict[str, Lease] = {}
         self._completed: dict[Queue, int] = {}
 
@@ -128,7 +129,7 @@ class GroupMember:
 
     def heartbeat(self) -> None:
         """Write in the leases that this consumer still works. Costs nothing most of the time."""
-        now_s = time.monotonic()
+        now_s = monotonic()
         if now_s - self._heartbeat_s < _HEARTBEAT_INTERVAL_S:
             return
         self._heartbeat_s = now_s

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,6 +44,7 @@ from pyspark_rmq.read.group import GroupMember, describe_owner
 from pyspark_rmq.read.idle_poll import IdlePoll
 from pyspark_rmq.read.reader import SlicePartition, read_partition
 from pyspark_rmq.schema.schema import source_columns
+from rmq_store.real_time import monotonic
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -138,7 +138,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         The sink has completed everything before `start`, so this commits `start` to the group. Spark calls it up to 95
         times a second while it is idle. It also delivers delayed messages that are due.
         """
-        now_s = time.monotonic()
+        now_s = monotonic()
         if self._store is not None and self._idle is not None and self._idle.holds(self._store.reader, start, now_s):
             return start
         store = self._opened()
@@ -172,7 +172,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._idle = idle
             return start
         if plan.has_messages(end):
-            self._last_batch_s = time.monotonic()
+            self._last_batch_s = monotonic()
         after = fingerprints_before(store, end | closed, plan.begin)
         store.unpin()
         position = plan.position(store.identity, end, after, closed)
@@ -370,7 +370,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return plan.end(
             self._options.limits,
             everything=everything,
-            waited_ms=None if self._last_batch_s is None else (time.monotonic() - self._last_batch_s) * 1000,
+            waited_ms=None if self._last_batch_s is None else (monotonic() - self._last_batch_s) * 1000,
             bytes_between=lambda queue, first, last: store.bytes_between(*queue, first, last),
             offset_after_bytes=lambda queue, first, last, size: store.offset_after_bytes(*queue, first, last, size),
         )

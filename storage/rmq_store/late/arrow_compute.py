@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rmq_store.real_time import real_datetime
+
 __all__ = ["pc"]
 
 
 class _LateCompute:
     def __getattr__(self, name: str) -> Any:
-        import pyarrow.compute
+        with real_datetime():
+            import pyarrow.compute
 
         found = getattr(pyarrow.compute, name)
         setattr(self, name, found)  # from now on as quick as the module itself

@@ -261,7 +261,7 @@ class BrokerServer:
         try:
             from rmq_store.server.grpc_v2.grpc_server import GrpcServer
         except ImportError as error:
-            raise UsageError("gRPC needs grpcio and protobuf: pip install 'pyspark-rmq[grpc]'") from error
+            raise UsageError("gRPC needs grpcio and protobuf: pip install '.[grpc]' in a clone") from error
         server = GrpcServer(
             self._served, self._members.connected, self._transactions, MethodCheck(self._users), host, ports,
             advertised_host=Host.parse(self.address).ip,

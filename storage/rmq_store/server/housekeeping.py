@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from rmq_store import real_time
 from rmq_store.errors import StoreError
 
 _log: Final = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Housekeeping:
         due_s = [0.0] * len(self._steps)
         while not self._stop.wait(_ROUND_S):
             for number, step in enumerate(self._steps):
-                now_s = time.monotonic()
+                now_s = real_time.monotonic()
                 if now_s < due_s[number]:
                     continue
                 due_s[number] = now_s + step.every_s

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Final
 
+from rmq_store import real_time
 from rmq_store.clock import system_clock
 from rmq_store.errors import StoreError, UsageError
 from rmq_store.protocol.bodies.routes import MASTER_ID, BrokerData, ClusterInfo, RegisterBrokerBody
@@ -89,9 +89,9 @@ class Registration:
             table = TopicConfigTable(topic_config_table=topics, data_version=version)
             self._body = RegisterBrokerBody(topic_config_serialize_wrapper=table).encode()
             self._known = topics
-        elif time.monotonic() < self._due_s:
+        elif real_time.monotonic() < self._due_s:
             return
-        self._due_s = time.monotonic() + _PERIOD_S
+        self._due_s = real_time.monotonic() + _PERIOD_S
         # Each time: a name server may have been away until now, and RocketMQ's takes whoever registers last.
         problems: dict[str, str] = {}
         free, taken = self._ask_for_name(problems)

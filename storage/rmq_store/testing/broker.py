@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Self
 
+from rmq_store import real_time
 from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.store.store import Store
 from rmq_store.clock import ClockFile
@@ -67,9 +68,9 @@ def wait_until(
     Raises:
         TimeoutError: it does not after `timeout_s` of real time; the text begins with that of `problem`.
     """
-    end_s = time.monotonic() + timeout_s
+    end_s = real_time.monotonic() + timeout_s
     while not condition():
-        if time.monotonic() > end_s:
+        if real_time.monotonic() > end_s:
             raise TimeoutError(f"{problem()} after {timeout_s} s")
         time.sleep(_LOOK_S)
 

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Literal
 
+from rmq_store import real_time
+
 from .known import is_ours, log_end
 
 LockUse = Literal["free", "shared", "exclusive"]
@@ -49,10 +51,10 @@ def settled_end(root: Path) -> int | None:
     """`log_end`, after a wait of at most 5 s until the store has settled. A store of this engine has settled when
     nobody holds it exclusively, and an open writer has published the log's end. A broker's store is not waited for.
     """
-    deadline = time.monotonic() + SETTLE_S
+    deadline = real_time.monotonic() + SETTLE_S
     while True:
         end, use = log_end(root), lock_use(root)
         is_settled = use == "free" or (use == "shared" and end is not None) or not is_ours(root)
-        if is_settled or time.monotonic() > deadline:
+        if is_settled or real_time.monotonic() > deadline:
             return end
         time.sleep(LOOK_AGAIN_S)

@@ -103,6 +103,19 @@ def test_a_new_store_is_logged_once_with_its_absolute_path(
     ]
 
 
+def test_of_two_tasks_that_see_nothing_one_says_that_it_made_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The second one opens the store after the first one has closed it, and looked before."""
+    options = sink_options({"path": str(tmp_path / "new")}, "batch write")
+    store_writer.prepare_to_write(options)
+    exists, earlier_looks = Path.exists, iter([False])
+    monkeypatch.setattr(Path, "exists", lambda path: next(earlier_looks, exists(path)))
+    monkeypatch.setattr(store_writer, "_is_nothing", lambda root: True)
+    store_writer.prepare_to_write(options)
+    assert len(caplog.records) == 1
+
+
 @pytest.mark.parametrize("is_mount_point", [False, True])
 def test_without_create_store_a_write_makes_none(tmp_path: Path, is_mount_point: bool) -> None:
     path = tmp_path / "mistyped"

@@ -198,7 +198,7 @@ def test_available_now_never_goes_back_behind_a_later_start(fake_store: Make, st
 
 def test_limits_combine(fake_store: Make, stream_reader: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr(stream_reader_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(stream_reader_module, "monotonic", lambda: clock[0])
     home = fake_store({T0: (0, 100)})
     reader = stream_reader(
         home,
@@ -319,7 +319,7 @@ def test_a_batch_without_rows_does_not_start_the_delay_again(
     fake_store: Make, stream_reader: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [100.0]
-    monkeypatch.setattr(stream_reader_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(stream_reader_module, "monotonic", lambda: clock[0])
     home = fake_store({T0: (0, 10)})
     options = {"minOffsetsPerTrigger": "5", "maxTriggerDelay": "10s", "startingOffsets": "earliest"}
     reader = stream_reader(home, subscribePattern="T.*", **options)

@@ -182,7 +182,7 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         now[0] += 4
         return now[0]
 
-    monkeypatch.setattr(broker.time, "monotonic", monotonic)
+    monkeypatch.setattr(broker.real_time, "monotonic", monotonic)
     yield
 
 

@@ -103,8 +103,8 @@ def test_groups_and_lag_are_those_of_all_brokers(ask: Ask) -> None:
         "cg_bills  Orders  broker-001:0         91  100    9\n"
         "cg_bills  Orders  broker-001:1          -  100  100\n"
         "\n"
-        "GROUP     TOPICS  LAG  RETRIES  WAITING  DEAD\n"
-        "cg_bills       1  219        0        -     0\n"
+        "GROUP     TOPICS  LAG  RETRIES  WAITING  DEAD  LEFT\n"
+        "cg_bills       1  219        0        -     0     0\n"
     )
     (line,) = json.loads(_plain(ask("lag", "--json")))
     assert (line["group"], line["queue"], line["lag"], line["waiting"]) == (GROUP, "all 4", 219, None)

@@ -167,6 +167,8 @@ def test_letters_are_moved_once_and_shown_as_moved(
     assert [[one.body for one in at.messages(RETRY)] for at in retries] == [[b"bill 2"], [b"bill 2"]]
     (entry,) = json.loads(_plain(ask("list", "--json")))
     assert (entry["deadLetters"], entry["redriven"]) == (6, 2)
+    (group,) = json.loads(ask("groups", entry["group"], "--json").stdout)
+    assert (group["dead"], group["deadLeft"]) == (6, 4)
     shown = [json.loads(line) for line in _plain(ask("show", GROUP, "--json")).splitlines()]
     assert {row["queueOffset"] for row in shown if row["redriven"]} == {2}
 

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -13,6 +14,7 @@ from click.testing import CliRunner, Result
 from rmq_store import Message
 from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.cli import commands
+from rmq_store.remoting.cluster import queries
 from rmq_store.server.broker_server import BrokerServer
 
 Run = Callable[..., Result]
@@ -72,6 +74,26 @@ def test_every_copy_leads_to_the_same_life(ask: Run, server: BrokerServer) -> No
     assert [(one["group"], one["state"]) for one in life["groups"]] == [("cg", "DEAD")]
     for step in life["steps"]:
         assert json.loads(ask("--msg-id", step["offsetMsgId"], "--json").stdout) == [life]
+
+
+def test_a_key_finds_the_dead_letter_of_an_original_that_is_gone(
+    ask: Run, server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = server.store
+    store.create_topic("Bills", 1)
+    store.create_group(SubscriptionGroup("cg"))
+    sent = store.send(Message("Bills", b"x", keys="B-1", queue_id=0))
+    store.commit_offsets("cg", {("Bills", 0): 1})
+    store.retry.send_back("cg", sent.commit_log_offset, delay_level=-1)
+    ask_brokers = queries.copies_by_key
+
+    def without_the_original(cluster: Any, topics: Any, brokers: Any, key: str, **options: Any) -> Any:
+        return ask_brokers(cluster, [one for one in topics if one != "Bills"], brokers, key, **options)
+
+    monkeypatch.setattr(queries, "copies_by_key", without_the_original)
+    (life,) = json.loads(ask("-t", "Bills", "-k", "B-1", "--json").stdout)
+    assert (life["msgId"], [step["event"] for step in life["steps"]]) == (sent.msg_id, ["GONE", "DEAD"])
+    assert ask("-t", "OrderTopic", "-k", "B-1").exit_code == 1
 
 
 @pytest.mark.parametrize(

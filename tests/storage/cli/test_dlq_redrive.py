@@ -82,6 +82,11 @@ def test_list_knows_what_was_redriven_and_archived(run: Run, root: Path, scratch
         store.retry.send_back("cg_a", store.commit_log_offset_before("Orders", 0, 1), delay_level=-1)
     (group,) = json.loads(run("dlq", "list", "cg_a", "--json", store=root).stdout)
     assert (group["deadLetters"], group["redriven"], group["archived"]) == (7, 2, 6)
+    (group,) = json.loads(run("groups", "cg_a", "--json", store=root).stdout)
+    assert (group["dead"], group["deadLeft"]) == (7, 5)
+    run("dlq", "redrive", "cg_a", "--yes", store=root)
+    (group,) = json.loads(run("groups", "cg_a", "--json", store=root).stdout)
+    assert (group["dead"], group["deadLeft"]) == (7, 0)
 
 
 def test_show_has_the_newest_first_with_origin_tries_and_reason(run: Run, root: Path) -> None:

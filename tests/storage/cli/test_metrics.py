@@ -310,7 +310,7 @@ def test_a_request_that_is_too_large_is_refused(server: Server) -> None:
 
 def test_a_request_that_drips_has_an_end_however_often_a_byte_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 100.0
-    monkeypatch.setattr(http_limits, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(http_limits, "real_time", SimpleNamespace(monotonic=lambda: now_s))
     ours, theirs = socket.socketpair()
     with ours, theirs:
         reader = LimitedReader(ours, patience_s=30)

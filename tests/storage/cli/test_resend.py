@@ -444,7 +444,7 @@ def test_without_the_extra_one_line_says_what_to_install() -> None:
         "sys.argv = ['rmq', 'resend', 'list', '--database', 'env:X']\nmain()"
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "rmq: rmq resend needs SQLAlchemy: pip install 'pyspark-rmq[reliable]'\n"
+    assert done.stderr == "rmq: rmq resend needs SQLAlchemy: pip install '.[reliable]' in a clone\n"
 
 
 def test_help_loads_no_database_package() -> None:

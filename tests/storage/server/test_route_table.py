@@ -78,8 +78,8 @@ def test_a_broker_is_gone_with_its_connection_or_when_it_is_silent(monkeypatch: 
     table.register(broker("broker-b"), 0, "h:2", TOPICS, expires_ms=30_000)
     table.disconnected(peer)
     assert addresses(table) == {"broker-b": {0: "h:2"}}
-    now_s = route_table.time.monotonic() + 31
-    monkeypatch.setattr(route_table.time, "monotonic", lambda: now_s)
+    now_s = route_table.real_time.monotonic() + 31
+    monkeypatch.setattr(route_table.real_time, "monotonic", lambda: now_s)
     assert addresses(table) == {}
 
 
@@ -88,8 +88,8 @@ def test_a_broker_is_never_kept_for_longer_than_two_minutes(monkeypatch: pytest.
     table.register(broker(), 0, "h:1", TOPICS, expires_ms=1 << 60)
     table.register(broker("broker-b"), 0, "h:2", TOPICS, expires_ms=-(1 << 60))
     assert addresses(table) == {"broker-a": {0: "h:1"}, "broker-b": {0: "h:2"}}
-    now_s = route_table.time.monotonic() + 121
-    monkeypatch.setattr(route_table.time, "monotonic", lambda: now_s)
+    now_s = route_table.real_time.monotonic() + 121
+    monkeypatch.setattr(route_table.real_time, "monotonic", lambda: now_s)
     assert addresses(table) == {}
 
 
@@ -120,8 +120,8 @@ def test_registrations_have_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     table.register(broker(), 1, "h:3", {})
     assert "broker broker-a has 2 addresses already" in refused("broker-a", {}, 2, "h:4")
     assert len(table.topics()) == 3
-    now_s = route_table.time.monotonic() + 121
-    monkeypatch.setattr(route_table.time, "monotonic", lambda: now_s)
+    now_s = route_table.real_time.monotonic() + 121
+    monkeypatch.setattr(route_table.real_time, "monotonic", lambda: now_s)
     table.register(broker("broker-c"), 0, "h:5", topics(3))  # brokers that are gone make room
 
 

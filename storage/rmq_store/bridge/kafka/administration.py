@@ -11,6 +11,7 @@ from kafka import KafkaAdminClient, TopicPartition, errors
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.structs import OffsetAndMetadata
 
+from rmq_store import real_time
 from rmq_store.bridge.kafka.client import KafkaTopic, Partition
 from rmq_store.bridge.kafka.connection import KafkaConnection
 from rmq_store.bridge.kafka.failures import closed_unless_made, connecting, translated
@@ -111,9 +112,9 @@ class KafkaPythonAdministration:
         if self._partition_count(name) < partition_count:
             with translated(f"giving topic {name!r} {partition_count} partitions"):
                 self._client.create_partitions({name: partition_count})
-        end_s = time.monotonic() + _WAIT_S
+        end_s = real_time.monotonic() + _WAIT_S
         while self._partition_count(name) < partition_count:
-            if time.monotonic() > end_s:
+            if real_time.monotonic() > end_s:
                 raise KafkaUnavailableError(f"Kafka: topic {name!r} still does not have {partition_count} partitions")
             time.sleep(_POLL_S)
         with translated(f"waiting for topic {name!r}"):
@@ -198,12 +199,12 @@ class KafkaPythonAdministration:
 
 def _patiently(what: str, ask: Callable[[], Answer]) -> Answer:
     """What a coordinator answers, who may still be loading, or be made with the first group of a cluster."""
-    end_s = time.monotonic() + _WAIT_S
+    end_s = real_time.monotonic() + _WAIT_S
     while True:
         try:
             with translated(what):
                 return ask()
         except KafkaUnavailableError:
-            if time.monotonic() > end_s:
+            if real_time.monotonic() > end_s:
                 raise
             time.sleep(_POLL_S)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ from kafka.net.selector import NetworkSelector
 from kafka.protocol.consumer import ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
+from rmq_store import real_time
 from rmq_store.bridge.kafka.client import Partition
 from rmq_store.errors import KafkaRefusedError, KafkaUnavailableError, StoreError
 
@@ -83,15 +83,15 @@ class BrokerLink:
         """Repeat `ask` until a broker answers. Only for requests that may be repeated. After an error, `forget` drops
         the broker that was asked.
         """
-        deadline_s = time.monotonic() + self.patience_ms / 1000
-        unknown_s = time.monotonic() + _NEW_TOPIC_S
+        deadline_s = real_time.monotonic() + self.patience_ms / 1000
+        unknown_s = real_time.monotonic() + _NEW_TOPIC_S
         pause_s = _LEAST_PAUSE_S
         while True:
             try:
                 return await ask()
             except errors.KafkaError as error:
                 end_s = unknown_s if isinstance(error, errors.UnknownTopicOrPartitionError) else deadline_s
-                if not passes(error) or time.monotonic() + pause_s > end_s or self._is_stopping():
+                if not passes(error) or real_time.monotonic() + pause_s > end_s or self._is_stopping():
                     raise ours(error, what) from error
                 forget(error)
             await self.loop.sleep(pause_s)

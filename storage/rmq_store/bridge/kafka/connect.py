@@ -57,4 +57,4 @@ def extra_needed() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "kafka":
             raise
-        raise UsageError("the Kafka bridge needs kafka-python: pip install 'pyspark-rmq[kafka]'") from error
+        raise UsageError("the Kafka bridge needs kafka-python: pip install '.[kafka]' in a clone") from error

@@ -9,6 +9,7 @@ from typing import Any, Final
 from kafka import KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
+from rmq_store import real_time
 from rmq_store.bridge.kafka import raw_fetch
 from rmq_store.bridge.kafka.client import Partition, Position
 from rmq_store.bridge.kafka.connection import KafkaConnection
@@ -128,14 +129,14 @@ class KafkaPythonReader:
         at first, and asks for; its own answer to that is a KeyError.
         """
         places = [TopicPartition(*partition) for partition in partitions]
-        end_s = time.monotonic() + self._timeout_ms / 1000
+        end_s = real_time.monotonic() + self._timeout_ms / 1000
         while True:
             try:
                 with translated(what):
                     found = ask(places, timeout_ms=self._timeout_ms)
                 return {Partition(*place): int(offset) for place, offset in found.items()}
             except KeyError as error:
-                if time.monotonic() > end_s:
+                if real_time.monotonic() > end_s:
                     raise KafkaUnavailableError(f"Kafka, {what}: no answer about {error}") from error
             time.sleep(_POLL_S)
 

@@ -13,7 +13,6 @@ still under way can never become part of a later transaction (KIP-890).
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
@@ -23,6 +22,7 @@ from kafka.future import Future
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest, ProduceRequest
 
+from rmq_store import real_time
 from rmq_store.bridge.kafka.broker_link import BrokerLink, ours
 from rmq_store.bridge.kafka.client import Partition
 from rmq_store.errors import (
@@ -255,13 +255,13 @@ class TransactionLink:
         )
         response = await self._send(request, leader)
         ends, again = {}, []
-        until_s = time.monotonic() + _NEW_LEADER_S if until_s is None else until_s
+        until_s = real_time.monotonic() + _NEW_LEADER_S if until_s is None else until_s
         for topic_answer in response.responses:
             for answer in topic_answer.partition_responses:
                 place = Partition(topic_answer.name, answer.index)
                 if not answer.error_code:
                     ends[place] = answer.base_offset + len(batches[place].rows)
-                elif errors.for_code(answer.error_code) in _NOT_WRITTEN and time.monotonic() < until_s:
+                elif errors.for_code(answer.error_code) in _NOT_WRITTEN and real_time.monotonic() < until_s:
                     again.append(place)
                 else:
                     raise _of_batch(batches[place], answer)

@@ -7,12 +7,12 @@ messages is written only at the end: after a crash the next run reads past marke
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
 
+from rmq_store import real_time
 from rmq_store.bridge.kafka.client import (
     KafkaAdministration,
     KafkaReader,
@@ -137,14 +137,14 @@ class Intake:
         `on_poll(count)` is called after each poll. Raises as `refresh_topics` and `poll`.
         """
         self.refresh_topics()
-        refreshed_s = time.monotonic()
+        refreshed_s = real_time.monotonic()
         ends = self._reader.stable_ends(self.partitions()) if until_caught_up else None
         while not wait(0):
             if ends is not None and all(self.next_offset(partition) >= end for partition, end in ends.items()):
                 break
             try:
-                if ends is None and time.monotonic() - refreshed_s >= _REFRESH_S:
-                    refreshed_s = time.monotonic()
+                if ends is None and real_time.monotonic() - refreshed_s >= _REFRESH_S:
+                    refreshed_s = real_time.monotonic()
                     self.refresh_topics()
                 count = self.poll(_POLL_MS)
             except KafkaUnavailableError:

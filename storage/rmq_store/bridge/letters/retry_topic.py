@@ -12,12 +12,12 @@ point this process dies, and whichever process delivers the due messages of the 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import pyarrow as pa
 
+from rmq_store import real_time
 from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader, KafkaWriter, Partition
 from rmq_store.bridge.letters.intake import Intake
 from rmq_store.bridge.letters.retry_return import RetryReturn
@@ -96,12 +96,12 @@ class KafkaRetry:
         all present records are read, and the due ones are returned. Raises as `Intake.run` and `RetryReturn.step`.
         """
         self._begin()
-        refreshed_s = time.monotonic()
+        refreshed_s = real_time.monotonic()
         ends = self._reader.stable_ends(self.intake.partitions()) if until_caught_up else None
         while not wait(0):
             try:
-                if ends is None and time.monotonic() - refreshed_s >= _REFRESH_S:
-                    refreshed_s = time.monotonic()
+                if ends is None and real_time.monotonic() - refreshed_s >= _REFRESH_S:
+                    refreshed_s = real_time.monotonic()
                     self.intake.refresh_topics()
                 self.intake.poll(_POLL_MS)
                 self._store.schedule.deliver_due()

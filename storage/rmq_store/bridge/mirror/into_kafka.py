@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from rmq_store import real_time
 from rmq_store.bridge.mirror.kafka_side import CopyRules, KafkaSide
 from rmq_store.bridge.mirror.kafka_targets import TargetRules
 from rmq_store.bridge.mirror.pace import Pace, Window, closed_s
@@ -104,7 +105,7 @@ class IntoKafka:
 
     def _refresh_topics(self) -> None:
         self._store.refresh()
-        now_s = time.monotonic()
+        now_s = real_time.monotonic()
         if self._refreshed_s is not None and now_s - self._refreshed_s < REFRESH_S:
             return
         is_new = self._refreshed_s is not None
@@ -119,7 +120,7 @@ class IntoKafka:
 
     def _copy(self, topic: _Topic) -> int:
         """Copy one window, unless the topic has ended or waits. Returns the number of its messages."""
-        if topic.failure is not None or time.monotonic() < topic.again_s:
+        if topic.failure is not None or real_time.monotonic() < topic.again_s:
             return 0
         self.report.last_poll_ms = time.time_ns() // 1_000_000
         try:
@@ -144,7 +145,7 @@ class IntoKafka:
         return moved
 
     def _put_off(self, topic: _Topic, error: KafkaUnavailableError | RemotingError) -> None:
-        now_s = time.monotonic()
+        now_s = real_time.monotonic()
         topic.waits_since_s = topic.waits_since_s or now_s
         if self._patience_s is not None and now_s - topic.waits_since_s > self._patience_s:
             raise error

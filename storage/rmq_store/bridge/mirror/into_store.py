@@ -16,6 +16,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from rmq_store import real_time
 from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader, KafkaTopic, Partition
 from rmq_store.bridge.mirror.options import IntoStoreOptions
 from rmq_store.bridge.mirror.pace import REPORT_S, RETRY_S, Pace, Stopped, Waits
@@ -118,17 +119,17 @@ class IntoStore:
         active = self._topics.active
         self._goal = dict(self._waits.answered(lambda: self._reader.stable_ends(list(active))))
         is_beyond = any(active[place].read_offset > end for place, end in self._goal.items())
-        self._ask_until_s = time.monotonic() + (_BEYOND_S if is_beyond else 0.0)
+        self._ask_until_s = real_time.monotonic() + (_BEYOND_S if is_beyond else 0.0)
 
     def _is_done(self) -> bool:
-        if self._goal is None or not self.report.last_poll_ms or time.monotonic() < self._ask_until_s:
+        if self._goal is None or not self.report.last_poll_ms or real_time.monotonic() < self._ask_until_s:
             return False
         active = self._topics.active
         return all(place not in active or active[place].read_offset >= end for place, end in self._goal.items())
 
     def _run_round(self) -> None:
         self._waits.until_allowed()
-        now_s = time.monotonic()
+        now_s = real_time.monotonic()
         if now_s - self._refreshed_s >= REFRESH_S:
             self._waits.answered(self._refresh_topics)
         fetched = self._polled()
@@ -146,7 +147,7 @@ class IntoStore:
     def _refresh_topics(self) -> None:
         if self._topics.refresh():
             self._assign()
-        self._refreshed_s = time.monotonic()
+        self._refreshed_s = real_time.monotonic()
 
     def _assign(self) -> None:
         self._reader.assign({place: one.next for place, one in self._topics.active.items()})
@@ -270,7 +271,7 @@ class IntoStore:
                     topic.positions, one.place.partition, one.position, batches,
                     next_offset=next_offset, leader_epoch=epoch, lost=lost,
                 )  # fmt: skip
-                one.written_s = time.monotonic()
+                one.written_s = real_time.monotonic()
                 return
             except (StoreFullError, StoreLockedError) as error:  # nothing was written
                 state = f"waiting for the store: {error}"
@@ -278,7 +279,7 @@ class IntoStore:
 
     def _settle(self, *, everything: bool = False) -> None:
         """Write positions that moved without records: now and then, and all of them at the end."""
-        now_s = time.monotonic()
+        now_s = real_time.monotonic()
         for one in self._topics.active.values():
             is_due = everything or now_s - one.written_s >= EMPTY_UNIT_S
             if is_due and one.read_offset > one.position.next_offset:
@@ -303,7 +304,7 @@ class IntoStore:
         )
 
     def _measure_lag(self) -> None:
-        self._lag_s = time.monotonic()
+        self._lag_s = real_time.monotonic()
         try:
             ends = self._reader.stable_ends(list(self._topics.active))
         except KafkaUnavailableError as error:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from rmq_store import real_time
 from rmq_store.bridge.mirror.report import MirrorReport
 from rmq_store.errors import KafkaUnavailableError, UsageError
 from rmq_store.late.dataclasses import dataclass
@@ -58,7 +59,7 @@ class Window:
 class Pace:
     """Limits the average number of records per second; None: no limit."""
 
-    def __init__(self, records_per_s: float | None, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, records_per_s: float | None, clock_s: Callable[[], float] = real_time.monotonic) -> None:
         self._rate = records_per_s
         self._clock_s = clock_s
         self._free_s = 0.0
@@ -125,12 +126,12 @@ class Waits:
         Raises:
             KafkaUnavailableError: for longer than `patience_s`.
         """
-        since_s = time.monotonic()
+        since_s = real_time.monotonic()
         while True:
             try:
                 return ask()
             except KafkaUnavailableError as error:
-                if self._patience_s is not None and time.monotonic() - since_s > self._patience_s:
+                if self._patience_s is not None and real_time.monotonic() - since_s > self._patience_s:
                     raise
                 state = f"waiting for Kafka: {error}"
             self.retry(state)

@@ -6,12 +6,12 @@ marker can be caught up. Offsets without records (markers, compacted records) co
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Final
 
+from rmq_store import real_time
 from rmq_store.bridge.kafka.client import Partition
 from rmq_store.format.text.openmetrics import Metric, MetricFamily
 from rmq_store.late.dataclasses import dataclass
@@ -88,7 +88,7 @@ class MirrorReport:
     state: str = STARTING
     last_poll_ms: int = 0
     partitions: dict[Partition, PartitionReport] = field(default_factory=dict)
-    clock_s: Callable[[], float] = time.monotonic
+    clock_s: Callable[[], float] = real_time.monotonic
     _marks: deque[tuple[float, int]] = field(default_factory=deque)
 
     def add(self, copied: int, dropped_loops: int, letters: int) -> None:

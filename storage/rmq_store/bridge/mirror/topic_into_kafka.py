@@ -9,6 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from rmq_store import real_time
 from rmq_store.bridge.kafka.client import KafkaWriter, Partition
 from rmq_store.bridge.mirror.kafka_side import CopyRules, KafkaSide
 from rmq_store.bridge.mirror.kafka_targets import (
@@ -132,8 +133,8 @@ class TopicIntoKafka:
             self._writer.reset()
         except MirrorConflictError:
             # Another mirror, or only a transaction that took too long for a broker that cannot tell.
-            stop_s = time.monotonic() + _CLAIM_WAIT_S
-            while time.monotonic() < stop_s:
+            stop_s = real_time.monotonic() + _CLAIM_WAIT_S
+            while real_time.monotonic() < stop_s:
                 time.sleep(_CLAIM_POLL_S)
                 self._refuse_other_owner()
             self._writer.reset(takes_over=True)
@@ -208,14 +209,14 @@ class TopicIntoKafka:
             self._writer.close()
 
     def _record_rules(self) -> KafkaRules:
-        if time.monotonic() >= self._settings_until_s:
+        if real_time.monotonic() >= self._settings_until_s:
             administration = self._side.administration
             now = administration.topics([self.target]).get(self.target)
             if now is None or str(now.topic_id) != self._target_id:
                 raise MirrorTargetError(f"Topic {self.target!r} of Kafka was deleted while it was mirrored to.")
             letters = letter_topic(self._side.mirror)
             self._settings = administration.topic_settings(self.target), administration.topic_settings(letters)
-            self._settings_until_s = time.monotonic() + _SETTINGS_AGE_S
+            self._settings_until_s = real_time.monotonic() + _SETTINGS_AGE_S
         return record_rules(self.target, *self._settings, self._targets)
 
     def _grow(self) -> None:

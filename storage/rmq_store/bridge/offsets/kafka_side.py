@@ -9,6 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from rmq_store import real_time
 from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader, KafkaTopic, Partition, Position
 from rmq_store.bridge.kafka.user_topics import is_compacted
 from rmq_store.bridge.offsets.origins import record_origins
@@ -67,10 +68,10 @@ class KafkaSide:
 
     def wait_for_end(self, queue: Queue, end: int) -> None:
         """As `Side.wait_for_end`. Partitions of a transaction show their records at different times."""
-        deadline_s = time.monotonic() + self._patience_s
+        deadline_s = real_time.monotonic() + self._patience_s
         partition = Partition(*queue)
         while self.reader.stable_ends([partition])[partition] < end:
-            if time.monotonic() > deadline_s:
+            if real_time.monotonic() > deadline_s:
                 raise KafkaUnavailableError(
                     f"partition {queue.queue_id} of topic {queue.topic!r} still does not show committed records up to "
                     f"{end}: a transaction is open there. Try again when it has ended"
@@ -120,18 +121,18 @@ def read_rows(
         return
     reader.assign({})
     reader.assign({partition: Position(first)})
-    deadline_s = time.monotonic() + patience_s
+    deadline_s = real_time.monotonic() + patience_s
     position = first
     while position < end:
         fetched = reader.poll(_POLL_MS).get(partition)
         if fetched is None:
-            if time.monotonic() > deadline_s:
+            if real_time.monotonic() > deadline_s:
                 raise KafkaUnavailableError(
                     f"partition {partition.partition} of topic {partition.topic!r}: nothing comes from {position} on, "
                     f"and it ends at {end}"
                 )
             continue
-        deadline_s = time.monotonic() + patience_s
+        deadline_s = real_time.monotonic() + patience_s
         position = fetched.next_offset
         below = int(fetched.rows.column("offset").to_numpy().searchsorted(end))
         if below:

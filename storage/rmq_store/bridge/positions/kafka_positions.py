@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from rmq_store import real_time
 from rmq_store.bridge.kafka.client import (
     KafkaAdministration,
     KafkaReader,
@@ -164,10 +165,10 @@ class KafkaPositions:
         seconds at most: older versions of kafka-python report an end beyond open transactions.
         """
         end = self._reader.stable_ends([self.partition])[self.partition]
-        self._read_on(end, time.monotonic() + _GLANCE_S)
+        self._read_on(end, real_time.monotonic() + _GLANCE_S)
 
     def _read_to(self, end: int, timeout_ms: int) -> None:
-        if self._read_on(end, time.monotonic() + timeout_ms / 1000) < end:
+        if self._read_on(end, real_time.monotonic() + timeout_ms / 1000) < end:
             raise KafkaUnavailableError(
                 f"Positions in topic {self.partition.topic!r} of Kafka cannot be read to its end at {end}: a "
                 "transaction of a mirror is still open there. Kafka ends it after its transaction timeout."
@@ -179,7 +180,7 @@ class KafkaPositions:
             self._next = self._reader.starts([self.partition])[self.partition]
         self._reader.assign({self.partition: Position(self._next)})
         while (position := self._reader.position(self.partition)) < end:
-            if time.monotonic() > deadline_s or self._is_stopping():
+            if real_time.monotonic() > deadline_s or self._is_stopping():
                 break
             for fetched in self._reader.poll(_POLL_MS).values():
                 self._take(fetched.rows)
@@ -191,8 +192,8 @@ class KafkaPositions:
         start, end = self._reader.starts([partition])[partition], self._reader.stable_ends([partition])[partition]
         self._reader.assign({partition: Position(max(start, end - _LAST_OFFSETS))})
         found: list[pa.RecordBatch] = []
-        deadline_s = time.monotonic() + _LAST_TIMEOUT_S
-        while self._reader.position(partition) < end and time.monotonic() < deadline_s and not self._is_stopping():
+        deadline_s = real_time.monotonic() + _LAST_TIMEOUT_S
+        while self._reader.position(partition) < end and real_time.monotonic() < deadline_s and not self._is_stopping():
             found += [fetched.rows for fetched in self._reader.poll(_POLL_MS).values()]
         return pa.concat_batches(found) if found else pa.RecordBatch.from_pylist([], schema=RECORDS_SCHEMA)
 

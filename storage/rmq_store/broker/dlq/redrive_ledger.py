@@ -79,6 +79,11 @@ class OffsetRanges:
         contained: npt.NDArray[np.bool_] = (before >= 0) & (offsets < self.ends[before])
         return contained
 
+    def count_in(self, first: int, last: int) -> int:
+        """How many offsets of [first, last) lie in a range."""
+        lengths = np.minimum(self.ends, last) - np.maximum(self.starts, first)
+        return int(lengths[lengths > 0].sum())
+
     def pairs(self) -> list[tuple[int, int]]:
         """The ranges as plain values."""
         return list(zip(self.starts.tolist(), self.ends.tolist(), strict=True))

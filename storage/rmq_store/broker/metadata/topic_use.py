@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from rmq_store import real_time
 from rmq_store.broker.metadata.leases import Lease, LeaseInfo, file_stem, group_directory, live_sharers
 from rmq_store.clock import system_clock
 from rmq_store.errors import LeaseHeldError
@@ -89,10 +90,10 @@ class TopicUse:
 
     def _wait_for(self, take: Callable[[], bool], look: Callable[[], list[LeaseInfo]]) -> list[LeaseInfo] | None:
         """Try until the lock is taken (None), or until its holders are known."""
-        deadline_s = time.monotonic() + _UNNAMED_S
+        deadline_s = real_time.monotonic() + _UNNAMED_S
         while not take():
             holders = look()
-            if holders or time.monotonic() >= deadline_s:
+            if holders or real_time.monotonic() >= deadline_s:
                 self._lock.close()
                 return holders
             time.sleep(_LOOK_S)

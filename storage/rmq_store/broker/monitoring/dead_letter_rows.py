@@ -80,12 +80,10 @@ class DeadLetterRows:
         """The number of present dead letters that were redriven. CorruptionError: a record of the redrive ledger is
         damaged.
         """
-        found = 0
-        for queue_id, (first, last) in self._ranges.items():
-            ranges = self._redriven().get(queue_id, OffsetRanges.none())
-            lengths = np.minimum(ranges.ends, last) - np.maximum(ranges.starts, first)
-            found += int(lengths[lengths > 0].sum())
-        return found
+        redriven = self._redriven()
+        return sum(
+            redriven.get(queue_id, OffsetRanges.none()).count_in(*limits) for queue_id, limits in self._ranges.items()
+        )
 
     def places(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield (queue ids int32, queue offsets int64) of the selected dead letters, in the order of the queues."""

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 import pyarrow as pa
 
 from rmq_store.broker.delay.recalled import offset_in
-from rmq_store.broker.dlq.archive_files import ArchiveFiles, read
+from rmq_store.broker.dlq.archive_files import ArchiveFile, ArchiveFiles, read
 from rmq_store.broker.dlq.archive_schema import ARCHIVE_SCHEMA
 from rmq_store.broker.monitoring.message_track import Tracker, TrackType
 from rmq_store.broker.monitoring.trace_life import SEEN, Event, Step, steps_of, with_archived
-from rmq_store.broker.monitoring.trace_records import DELAY_TOPICS, Copies
+from rmq_store.broker.monitoring.trace_records import Copies
 from rmq_store.errors import CorruptIndexError, OffsetOutOfRangeError, UsageError
 from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.format.properties import property_string as keys
@@ -150,16 +150,18 @@ class Trace:
         return lives[0] if lives else self._life(unique_key, copies, complete)
 
     def by_key(self, topic: str, key: str) -> list[Life]:
-        """The lives of the newest 64 messages of the topic with this key, and of delayed and half messages for the
-        topic. Raises as `Query.by_key`.
+        """The lives of the newest 64 messages of the topic with this key, of delayed and half messages for it, and of
+        messages of which only retries, dead letters or archived ones are left. Raises as `Query.by_key`.
         """
-        found = self._store.query.by_key(topic, key)
-        for parking in DELAY_TOPICS:
-            waiting = self._store.query.by_key(parking, key)
-            found += [record for record in waiting if record.properties.get(keys.REAL_TOPIC) == topic]
+        found = self._copies.by_key(topic, key)
         with_id = [record.properties[keys.UNIQUE_KEY] for record in found if keys.UNIQUE_KEY in record.properties]
+        with_id += self._archived_keys(topic, key)
         lives = self.by_unique_keys(with_id, topic) if with_id else []
-        without = [record.offset_msg_id for record in found if keys.UNIQUE_KEY not in record.properties]
+        without = dict.fromkeys(
+            record.properties.get(keys.ORIGIN_MESSAGE_ID, record.offset_msg_id)
+            for record in found
+            if keys.UNIQUE_KEY not in record.properties
+        )
         return [*lives, *(life for msg_id in without if (life := self.by_offset_id(msg_id)) is not None)]
 
     # -- lives ------------------------------------------------------------------------------------------------------
@@ -176,14 +178,26 @@ class Trace:
             steps.append(ended)
         return Life(msg_id, tuple(steps), tuple(standings_of(steps, self._tracker)), complete)
 
-    def _archived(self, msg_id: str) -> list[Step]:
-        """The dead letters of the message in the archive."""
+    def _archive_files(self) -> list[ArchiveFile]:
         if self._archive is None:
             return []
-        files = [file for group in self._archive.groups() for file in self._archive.of(group)]
+        return [file for group in self._archive.groups() for file in self._archive.of(group)]
+
+    def _archived_keys(self, topic: str, key: str) -> list[str]:
+        """The unique keys of archived dead letters of the topic with a key."""
+        found = []
+        for file in self._archive_files():
+            for batch in read(file, ARCHIVE_SCHEMA, ["msgId", "keys", "originTopic"]):
+                may_have_it = pc.match_substring(pc.coalesce(batch.column("keys"), ""), key)
+                rows = batch.filter(pc.and_(may_have_it, pc.equal(batch.column("originTopic"), topic)))
+                found += [row["msgId"] for row in rows.to_pylist() if key in row["keys"].split(" ")]
+        return found
+
+    def _archived(self, msg_id: str) -> list[Step]:
+        """The dead letters of the message in the archive."""
         columns = ["queueOffset", "msgId", "storeTimestamp", "reconsumeTimes"]
         found = []
-        for file in files:
+        for file in self._archive_files():
             for batch in read(file, ARCHIVE_SCHEMA, columns):
                 rows = batch.filter(pc.equal(batch.column("msgId"), msg_id))
                 times = rows.column("storeTimestamp").cast(pa.int64()).to_pylist()

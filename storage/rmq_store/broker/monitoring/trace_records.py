@@ -8,7 +8,7 @@ to a message.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -37,6 +37,18 @@ class Copies:
         self._store = store
         self._scan_max = scan_max
         self._topics = sorted({*store.topics(), *DELAY_TOPICS})
+        self._retries = [name for name in self._topics if name.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX))]
+
+    def by_key(self, topic: str, key: str) -> list[StoredMessage]:
+        """The newest 64 records with a key of each topic that may have a copy of a message of `topic`; of the other
+        topics only the copies. Raises as `Query.by_key`.
+        """
+        found = self._store.query.by_key(topic, key)
+        for name in (*DELAY_TOPICS, *self._retries):
+            if name != topic:
+                with_key = self._store.query.by_key(name, key)
+                found += [one for one in with_key if topic in original_topics(one.properties)]
+        return found
 
     def by_index(self, unique_keys: Sequence[str]) -> tuple[list[StoredMessage], bool]:
         """The records with these UNIQ_KEYs. UsageError, CorruptIndexError: the index cannot answer; see `scan`."""
@@ -54,10 +66,9 @@ class Copies:
         self, unique_keys: Sequence[str], origins: Sequence[str], topic: str | None, begin_ms: int
     ) -> tuple[list[StoredMessage], bool]:
         """The copies in delay, retry and dead-letter topics (and in `topic`), and the originals that they name."""
-        copying = [name for name in self._topics if name.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX))]
         found: set[int] = set()
         left = self._scan_max
-        for name in dict.fromkeys([*([topic] if topic else []), *copying, *DELAY_TOPICS]):
+        for name in dict.fromkeys([*([topic] if topic else []), *self._retries, *DELAY_TOPICS]):
             for queue_id in self._queue_ids(name):
                 first, last = self._store.queue_range(name, queue_id)
                 start = self._store.offset_by_time(name, queue_id, begin_ms) if first < last and begin_ms else first
@@ -85,6 +96,12 @@ class Copies:
             return self._store.query.by_offset_id(origin)
         except UsageError:
             return None
+
+
+def original_topics(properties: Mapping[str, str]) -> set[str]:
+    """The topics that the properties of a copy name: of the message that waits, and of the one that failed."""
+    named = (keys.REAL_TOPIC, keys.RETRY_TOPIC, keys.DLQ_ORIGIN_TOPIC)
+    return {properties[one] for one in named if one in properties}
 
 
 def _own(batch: pa.RecordBatch, unique_keys: Sequence[str], origins: Sequence[str]) -> list[int]:

@@ -14,6 +14,7 @@ from rmq_store.broker.delay.broker_backlog import BrokerBacklog
 from rmq_store.broker.delay.recalls import Recalls
 from rmq_store.broker.delay.scheduler import Schedule
 from rmq_store.broker.dlq.redrive import DeadLetters
+from rmq_store.broker.dlq.redrive_ledger import RedriveLedger
 from rmq_store.broker.metadata.group_topics import GroupTopics
 from rmq_store.broker.metadata.groups import GroupTable
 from rmq_store.broker.metadata.offsets import OffsetTable, flush_below
@@ -65,6 +66,8 @@ class StoreParts:
         if self._flusher is not None:
             self._writer = Writer(log, file.config, self._topics, self._flusher, broker_name)
         self._schedule = Schedule(log, self._writer, self._queues) if self._writer else None
+        # Made by the first one who asks: it reads its records once, for all groups.
+        self._redrive_ledger: RedriveLedger | None = None
         self._recalls = None
         self._retry = None
         self._dead_letters = None

@@ -36,7 +36,9 @@ class Reading(TopicsAndGroups):
         CorruptionError: a record of the redrive ledger is damaged.
         """
         self._reading()
-        return RedriveLedger(self._log, lambda: self.log_range()[1]).moved(group)
+        if self._redrive_ledger is None:
+            self._redrive_ledger = RedriveLedger(self._log, lambda: self.log_range()[1])
+        return self._redrive_ledger.moved(group)
 
     def queue_range(self, topic: str, queue_id: int) -> QueueRange:
         """The queue offsets [min, max) that can be read; (0, 0) for a queue that was never used. TopicKindError: the

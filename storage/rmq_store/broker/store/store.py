@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from rmq_store.arguments import checked_methods
+from rmq_store.arguments import checked_methods, local_path
 from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.store.administration import Administration
 from rmq_store.broker.store.open_store import OpenRequest, open_store
@@ -29,6 +29,7 @@ from rmq_store.broker.store.writing import Writing
 from rmq_store.files import durable
 from rmq_store.log.core.commit_log import Clock, leaves_no_lock
 from rmq_store.log.recovery import opening
+from rmq_store.real_time import load_under_real_time
 
 
 @checked_methods()
@@ -52,7 +53,8 @@ class Store(Reading, Writing):
         rebuild_views: bool | Callable[[int, int, int], None] = False,
         commit_log_paths: str = "",
     ) -> Store:
-        """Open the store at `path`; with `create`, make one if the directory is missing or empty.
+        """Open the store at `path`; with `create`, make one if the directory is missing or empty. A text may be a
+        file: URI.
 
         `config` gives the settings of a new store, or of a store that a broker made. For a store that this engine made,
         it must not contradict the store's settings; fields with their default value are not compared. Settings that may
@@ -78,11 +80,13 @@ class Store(Reading, Writing):
             NotAStoreError: no store at `path`, or one of a newer version.
             StoreKindError: a store of a kind that cannot be read, or not be written (docs/stores.md).
             StoreLockedError: a RocketMQ broker runs on it (for writing).
-            UsageError: `config` contradicts the store, or no permission.
+            UsageError: `config` contradicts the store, no permission, or a URI of another file system.
             CorruptionError: files that contradict each other, or store.json is damaged or lost; nothing was changed.
         """
+        load_under_real_time()
+        place = local_path(path) if isinstance(path, str) else path
         request = OpenRequest(
-            path, read_only, create, config, clock, broker_name, on_corruption, rebuild_views, commit_log_paths
+            place, read_only, create, config, clock, broker_name, on_corruption, rebuild_views, commit_log_paths
         )
         return open_store(request, cls)
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
+from rmq_store import real_time
 from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.metadata.store_file import StoreFile
 from rmq_store.errors import StoreFullError
@@ -64,7 +64,7 @@ class DiskSpace:
         Raises:
             StoreFullError: the disk is fuller than diskSpaceWarningLevelRatio. The next call measures again at once.
         """
-        now_s = time.monotonic()
+        now_s = real_time.monotonic()
         if now_s < self._next_look_s:
             return
         percent = usage_percent(self._root)

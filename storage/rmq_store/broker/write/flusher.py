@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable
 
+from rmq_store import real_time
 from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.errors import StoreLockedError, StoreReplacedError
 from rmq_store.files.locks.background import Background
@@ -29,7 +29,7 @@ _LATE_INTERVALS = 2
 
 def monotonic_ms() -> int:
     """Milliseconds of a clock that never goes back."""
-    return time.monotonic_ns() // 1_000_000
+    return real_time.monotonic_ns() // 1_000_000
 
 
 class Flusher:

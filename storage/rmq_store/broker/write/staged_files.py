@@ -14,7 +14,6 @@ import contextlib
 import mmap
 import os
 import re
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from rmq_store import real_time
 from rmq_store.arguments import checked
 from rmq_store.broker.write.page_release import PageRelease
 from rmq_store.errors import NotAStoreError, StagingError, UsageError
@@ -180,7 +180,7 @@ def sweep(
         return 0
     except OSError as error:
         raise durable.translate(error, staging) from error
-    now_s = time.time()
+    now_s = real_time.file_time_ns() / 1e9
     for directory in directories:
         over = directory.name in write_ids or (is_over is not None and is_over(directory.name))
         try:

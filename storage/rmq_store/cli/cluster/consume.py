@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from rmq_store import real_time
 from rmq_store.cli.messages.consume import POLL_S, Handler, Stop, begin, consume_options, consumer_config, show_row
 from rmq_store.cli.shared.message_text import columns_of, tell
 from rmq_store.cli.shared.output import wide_option
@@ -79,12 +80,12 @@ def _run(
         consumer = PushConsumer(group, backend, consumer_config(start, backend.clock()))
         with consumer:
             begin(consumer, handler, topic, tags)
-            progressed = time.monotonic()
+            progressed = real_time.monotonic()
             try:
                 while not handler.is_full:
                     if consumer.run_once():
-                        progressed = time.monotonic()
-                    elif until_empty and consumer.queues() and time.monotonic() - progressed > _EMPTY_S:
+                        progressed = real_time.monotonic()
+                    elif until_empty and consumer.queues() and real_time.monotonic() - progressed > _EMPTY_S:
                         return
                     else:
                         time.sleep(POLL_S)

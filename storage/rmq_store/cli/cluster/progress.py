@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from rmq_store.cli.cluster.queues import nearest, topic_ends
@@ -15,6 +16,7 @@ from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.bodies.groups import ConsumeStats, SubscriptionGroupTable
 from rmq_store.protocol.errors import RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.admin_headers import GetAllSubscriptionGroupRequestHeader, GetConsumeStatsRequestHeader
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import QueryConsumerOffsetRequestHeader
@@ -51,11 +53,16 @@ class QueueProgress:
 
 
 class GroupProgress(NamedTuple):
-    """A group and its queues, by topic, broker and number. `dead`: messages in %DLQ%group."""
+    """A group and its queues, by topic, broker and number. `dead_letters`: the range of each queue of %DLQ%group."""
 
     group: str
     queues: tuple[QueueProgress, ...]
-    dead: int = 0
+    dead_letters: Mapping[MessageQueue, QueueRange] = MappingProxyType({})
+
+    @property
+    def dead(self) -> int:
+        """Messages in %DLQ%group."""
+        return sum(limits.max_offset - limits.min_offset for limits in self.dead_letters.values())
 
     @property
     def retries(self) -> int:
@@ -112,9 +119,8 @@ def progress_of(
         dead = topic_ends(cluster, answers, [dlq_topic(group) for group in part]) if with_dead else {}
         for group in part:
             of_group = tuple(sorted(_without_zeros(cluster, group, queues[group]), key=lambda one: one.queue))
-            count = sum(ends.max_offset - ends.min_offset for queue, ends in dead.items()
-                        if queue.topic == dlq_topic(group))  # fmt: skip
-            yield GroupProgress(group, of_group, count)
+            letters = {queue: ends for queue, ends in dead.items() if queue.topic == dlq_topic(group)}
+            yield GroupProgress(group, of_group, letters)
 
 
 def _without_zeros(cluster: Cluster, group: str, queues: Sequence[QueueProgress]) -> list[QueueProgress]:

@@ -95,28 +95,36 @@ class _History:
         return lives or [self._life(msg_id, broker_name, [message], is_complete=unique_key is not None)]
 
     def keys_of(self, topic: str, key: str) -> list[str]:
-        """The unique keys of the messages of a topic with a key, and of those that wait for it; the newest first."""
-        found = self._copies((topic, *_waiting_topics()), self._holders(topic), key, is_unique_key=False)[0]
+        """The unique keys of the messages of a topic with a key, and of those of which a copy waits, is retried or is
+        dead; the newest first.
+        """
+        from rmq_store.broker.monitoring.trace_records import original_topics
+
+        holders = self._holders(topic)
+        found = self._copies(self._topics_of_copies(topic, holders), holders, key, is_unique_key=False)[0]
         mine = [
             one.properties[keys.UNIQUE_KEY]
             for _, one in sorted(found, key=lambda located: located[1].store_timestamp_ms, reverse=True)
             if keys.UNIQUE_KEY in one.properties
             and key in (one.keys or "").split(" ")
-            and topic in (one.topic, self._cluster.plain_name(one.properties.get(keys.REAL_TOPIC, "")))
+            and topic in (one.topic, *map(self._cluster.plain_name, original_topics(one.properties)))
         ]
         return list(dict.fromkeys(mine))
 
     def by_unique_key(self, unique_key: str, topic: str) -> list[Life]:
         """The lives of the message, one for each broker that has copies."""
         holders = self._holders(topic)
-        groups = {group for name in holders for group in self._tracker.groups(topic, name)}
-        copies = [make(group) for group in sorted(groups) for make in (names.retry_topic, names.dlq_topic)]
-        found, is_complete = self._copies((topic, *_waiting_topics(), *copies), holders, unique_key)
+        found, is_complete = self._copies(self._topics_of_copies(topic, holders), holders, unique_key)
         by_broker: dict[str, list[StoredMessage]] = {}
         for name, one in found:
             if one.properties.get(keys.UNIQUE_KEY) == unique_key:
                 by_broker.setdefault(name, []).append(one)
         return [self._life(unique_key, name, records, is_complete) for name, records in sorted(by_broker.items())]
+
+    def _topics_of_copies(self, topic: str, holders: Sequence[str]) -> list[str]:
+        groups = {group for name in holders for group in self._tracker.groups(topic, name)}
+        copies = [make(group) for group in sorted(groups) for make in (names.retry_topic, names.dlq_topic)]
+        return [topic, *_waiting_topics(), *copies]
 
     def _holders(self, topic: str) -> list[str]:
         return sorted(self._cluster.known_route(topic).queues)

@@ -9,7 +9,6 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from rmq_store.broker.dlq.archive_schema import DEAD_LETTER_SCHEMA
@@ -77,12 +76,11 @@ class ClusterLetterRows:
     def redriven_count(self) -> int | None:
         """The number of present dead letters that were redriven; None: a broker does not tell its records."""
         found = 0
-        for queue, (first, last) in self._ranges.items():
+        for queue, limits in self._ranges.items():
             ranges = self._redriven(queue)
             if ranges is None:
                 return None
-            lengths = np.minimum(ranges.ends, last) - np.maximum(ranges.starts, first)
-            found += int(lengths[lengths > 0].sum())
+            found += ranges.count_in(*limits)
         return found
 
     def batches(self, columns: Sequence[str] = tuple(DEAD_LETTER_SCHEMA.names)) -> Iterator[pa.RecordBatch]:

@@ -20,9 +20,10 @@ from rmq_store.cli.shared.output import (
     write_table,
 )
 from rmq_store.errors import UsageError
-from rmq_store.format.text.names import retry_topic
+from rmq_store.format.text.names import dlq_topic, retry_topic
 
 if TYPE_CHECKING:
+    from rmq_store import Store
     from rmq_store.broker.monitoring.lag import GroupLag
 
 
@@ -42,8 +43,9 @@ def groups(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, s
     LAG is the Diff of mqadmin's consumerProgress: the messages between the committed offset and the end, over all
     queues of the topics on which the group has committed, including its %RETRY% topic. A queue without a committed
     offset counts from 0. RETRIES is the part of LAG in the %RETRY% topics. WAITING counts failed messages whose retry
-    delay has not passed; they are not in LAG. DEAD counts the messages in %DLQ%GROUP. If you name groups, their queues
-    are shown. Filters are those that consumers registered at a broker (consumerFilter.json).
+    delay has not passed; they are not in LAG. DEAD counts the messages in %DLQ%GROUP, LEFT those of them that were not
+    redriven. If you name groups, their queues are shown. Filters are those that consumers registered at a broker
+    (consumerFilter.json).
     """
     from rmq_store.broker.metadata.groups import FilterTable
     from rmq_store.broker.monitoring.lag import group_lag
@@ -59,7 +61,8 @@ def groups(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, s
         waiting = store.backlog_by_topic()
         failed = {name for name in known if retry_topic(name) in waiting}
         shown = sorted(names or (known if show_all else {*committed, *failed}))
-        found = [_json(group_lag(store, name), waiting.get(retry_topic(name), 0)) for name in shown]
+        lags = [group_lag(store, name) for name in shown]
+        found = [_json(lag, waiting.get(retry_topic(lag.group), 0), _left(store, lag)) for lag in lags]
     filters = [entry for entry in FilterTable(root).all() if entry.group in shown]
     for group in found:
         group["filters"] = [
@@ -84,23 +87,42 @@ def write_groups(found: Sequence[Mapping[str, Any]], *, as_json: bool, per_queue
         write_table(("GROUP", "TOPIC", "QUEUE", "COMMITTED", "MAX", "LAG"), rows, flexible=("GROUP", "TOPIC"))
         click.echo()
     sums = [
-        (g["group"], len({q["topic"] for q in g["queues"]}), g["lag"], g["retries"], _or_dash(g["waiting"]), g["dead"])
+        (
+            g["group"],
+            len({q["topic"] for q in g["queues"]}),
+            g["lag"],
+            g["retries"],
+            _or_dash(g["waiting"]),
+            g["dead"],
+            _or_dash(g["deadLeft"]),
+        )
         for g in found
     ]
-    write_table(("GROUP", "TOPICS", "LAG", "RETRIES", "WAITING", "DEAD"), sums, flexible=("GROUP",))
+    write_table(("GROUP", "TOPICS", "LAG", "RETRIES", "WAITING", "DEAD", "LEFT"), sums, flexible=("GROUP",))
     asked = [(g["group"], one["topic"], one["type"], one["expression"]) for g in found for one in g["filters"]]
     if asked:
         click.echo()
         write_table(("GROUP", "TOPIC", "TYPE", "FILTER"), asked, flexible=("GROUP", "TOPIC", "FILTER"))
 
 
-def _json(lag: GroupLag, waiting: int) -> dict[str, Any]:
+def _left(store: Store, lag: GroupLag) -> int:
+    """The dead letters of the group that nobody has redriven. CorruptionError: a record of the ledger is damaged."""
+    if not lag.dead:
+        return 0
+    redriven, ranges = store.redriven(lag.group), store.queue_ranges(dlq_topic(lag.group))
+    return lag.dead - sum(
+        redriven[queue_id].count_in(*ranges[queue_id]) for queue_id in redriven.keys() & ranges.keys()
+    )
+
+
+def _json(lag: GroupLag, waiting: int, left: int) -> dict[str, Any]:
     return {
         "group": lag.group,
         "lag": lag.diff_total,
         "retries": lag.retry_diff,
         "waiting": waiting,
         "dead": lag.dead,
+        "deadLeft": left,
         "queues": [
             {
                 "topic": queue.topic,

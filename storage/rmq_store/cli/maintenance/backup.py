@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from rmq_store.cli.shared.output import StorePath, printable, write_json
+from rmq_store.cli.shared.output import LocalPath, StorePath, printable, write_json
 from rmq_store.cli.shared.progress import progress_bar
 
 
@@ -16,7 +16,7 @@ from rmq_store.cli.shared.progress import progress_bar
     short_help="Copy a store while it is in use.",
     epilog="\b\nExample:\n  rmq backup /data/rocketmq/store /backup/store-2026-11-21",
 )
-@click.argument("places", metavar="[STORE] TARGET", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("places", metavar="[STORE] TARGET", nargs=-1, required=True, type=LocalPath(path_type=Path))
 @click.option("--store", "root", metavar="PATH", envvar="RMQ_STORE", show_envvar=True, help="Instead of STORE.",
               type=StorePath())  # fmt: skip
 @click.option("--with-credentials", is_flag=True,

@@ -7,12 +7,12 @@ from __future__ import annotations
 import ipaddress
 import resource
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from rmq_store import real_time
 from rmq_store.cli.maintenance.access_options import Access, access_options
 from rmq_store.cli.maintenance.broker_clock import clock
 from rmq_store.cli.maintenance.broker_options import stopped, store_or_ephemeral, suite_options, written_address
@@ -181,12 +181,12 @@ def raise_file_limit() -> None:
 
 def _run(store: Store, stop: StopSignal, *, cleans: bool) -> None:
     schedule, status = store.schedule, _Status(str(store.path))
-    saved_s = time.monotonic()
+    saved_s = real_time.monotonic()
     cleaner = _Cleaner(store, saved_s + FIRST_CLEANING_S) if cleans else None
     wait_s = 0.0
     while not stop.wait(wait_s):
         wait_s = POLL_S
-        now_s = time.monotonic()
+        now_s = real_time.monotonic()
         try:
             delivery = schedule.deliver_due()
             status.show(delivery.delivered, delivery.next_due_ms)
@@ -252,7 +252,7 @@ class _Status:
             return
         is_first = self._delivered is None
         self._delivered = (self._delivered or 0) + delivered
-        if is_first or (self._delivered and time.monotonic() - self._shown_s >= REPORT_S):
+        if is_first or (self._delivered and real_time.monotonic() - self._shown_s >= REPORT_S):
             next_due = "nothing waits" if next_due_ms is None else f"next due {time_text(next_due_ms * 1000)}"
             click.echo(f"{printable(self._path)}: {self._delivered} delivered, {next_due}")
-            self._delivered, self._shown_s = 0, time.monotonic()
+            self._delivered, self._shown_s = 0, real_time.monotonic()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.shared.output import printable, write_json
+from rmq_store.cli.shared.output import LocalPath, printable, write_json
 
 if TYPE_CHECKING:
     from rmq_store.cli.checks import Finding
@@ -21,8 +21,8 @@ _COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "red"}
     short_help="Check Python, Java, PySpark, limits and a store; propose fixes.",
     epilog="\b\nExample:\n  rmq doctor /data/rocketmq/store",
 )
-@click.argument("root", metavar="[PATH]", required=False, envvar="RMQ_STORE", type=click.Path(path_type=Path))
-@click.option("--store", "also_root", metavar="PATH", type=click.Path(path_type=Path), help="The same as PATH.")
+@click.argument("root", metavar="[PATH]", required=False, envvar="RMQ_STORE", type=LocalPath(path_type=Path))
+@click.option("--store", "also_root", metavar="PATH", type=LocalPath(path_type=Path), help="The same as PATH.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.option("--no-spark", is_flag=True, help="Do not check Java and PySpark, whose checks start processes.")
 def doctor(root: Path | None, also_root: Path | None, as_json: bool, no_spark: bool) -> None:

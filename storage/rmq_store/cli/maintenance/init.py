@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rmq_store.cli.shared.output import printable, write_json
+from rmq_store.cli.shared.output import LocalPath, printable, write_json
 from rmq_store.errors import UsageError
 
 
@@ -16,7 +16,7 @@ from rmq_store.errors import UsageError
     short_help="Make an empty store.",
     epilog="\b\nExample:\n  rmq init /data/rocketmq/store --flush-disk-type SYNC_FLUSH",
 )
-@click.argument("path", metavar="PATH", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("path", metavar="PATH", type=LocalPath(file_okay=False, path_type=Path))
 @click.option(
     "--config",
     "conf",

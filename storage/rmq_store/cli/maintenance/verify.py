@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from rmq_store import real_time
 from rmq_store.cli.shared.output import common_options, printable, write_json
 from rmq_store.cli.shared.progress import progress_bar
 from rmq_store.errors import StoreError
@@ -39,14 +39,14 @@ def verify(root: Path, as_json: bool) -> None:
     """
     from rmq_store.verify import verify_store
 
-    began = time.monotonic()
+    began = real_time.monotonic()
     try:
         with progress_bar("verify") as progress:
             report = verify_store(root, progress)
     except StoreError as error:  # 1 says that the store is damaged
         click.echo(f"rmq: {printable(str(error))}", err=True)
         sys.exit(EXIT_UNREADABLE)
-    seconds = time.monotonic() - began
+    seconds = real_time.monotonic() - began
     speed = (report.log_end - report.log_start) / 1e6 / max(seconds, 1e-9)
     if as_json:
         write_json({**report.to_dict(), "seconds": round(seconds, 3), "mb_per_second": round(speed, 1)})

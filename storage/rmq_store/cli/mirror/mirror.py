@@ -11,7 +11,7 @@ from rmq_store.cli.mirror import mirror_letters, mirror_offsets, mirror_retry, m
 def mirror() -> None:
     """Copy records of Kafka topics to RocketMQ topics of a store, or back, each once and in order. A mirror has a name,
     and stores its position together with the copies: a restarted mirror continues there. Needs the extra: pip install
-    'pyspark-rmq[kafka]'
+    '.[kafka]' in a clone
     """
 
 

@@ -6,13 +6,13 @@ import contextlib
 import functools
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store import real_time
 from rmq_store.cli.shared.numbers import FiniteRange
 from rmq_store.cli.shared.output import printable, write_json
 from rmq_store.errors import MirrorConflictError, UsageError
@@ -180,7 +180,7 @@ class Display:
 
     def show(self, report: MirrorReport) -> None:
         """Show a report; the mirror calls this whenever it may have changed."""
-        now_s = time.monotonic()
+        now_s = real_time.monotonic()
         for place, reason in report.failures.items():
             if place not in self._failures:
                 self._failures.add(place)

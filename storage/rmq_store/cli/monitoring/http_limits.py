@@ -11,9 +11,9 @@ import io
 import ipaddress
 import re
 import socket
-import time
 from collections.abc import Collection
 
+from rmq_store import real_time
 from rmq_store.errors import UsageError
 
 CONNECTIONS_MOST = 32
@@ -42,7 +42,7 @@ class LimitedReader(io.RawIOBase):
 
     def __init__(self, connection: socket.socket, patience_s: float = REQUEST_S) -> None:
         self._connection = connection
-        self._end_s = time.monotonic() + patience_s
+        self._end_s = real_time.monotonic() + patience_s
         self._left = REQUEST_BYTES_MOST
 
     def readable(self) -> bool:
@@ -51,7 +51,7 @@ class LimitedReader(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         """As RawIOBase.readinto."""
-        left_s = self._end_s - time.monotonic()
+        left_s = self._end_s - real_time.monotonic()
         if left_s <= 0:
             raise TimeoutError("the request takes too long")
         self._connection.settimeout(left_s)

@@ -10,7 +10,7 @@ from rmq_store.cli.outbox import resend_change, resend_list, resend_run, resend_
 @click.group(short_help="Outbox: send and resend its messages; the manual list.")
 def resend() -> None:
     """The outbox of a database: send messages that no broker has, send messages again that no consumer confirms, and
-    manage the manual list. Needs the extra: pip install 'pyspark-rmq[reliable]'
+    manage the manual list. Needs the extra: pip install '.[reliable]' in a clone
     """
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-EXTRA = "rmq resend needs SQLAlchemy: pip install 'pyspark-rmq[reliable]'"
+EXTRA = "rmq resend needs SQLAlchemy: pip install '.[reliable]' in a clone"
 
 _OF_GROUP = re.compile(r"([%|a-zA-Z0-9_-]+)=(.+)")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from rmq_store import real_time
 from rmq_store.cli.outbox.resend_databases import database_options, open_databases
 from rmq_store.cli.shared.numbers import FiniteRange
 from rmq_store.cli.shared.output import common_options, printable, write_json
@@ -276,7 +276,7 @@ class _Status:
             write_json(_json(report), one_line=True)
         self._counts += counts
         self._is_new = self._is_new or any(counts.values())
-        if self._is_shown and self._is_new and time.monotonic() - self._shown_s >= REPORT_S:
+        if self._is_shown and self._is_new and real_time.monotonic() - self._shown_s >= REPORT_S:
             self._say()
 
     def end(self) -> None:
@@ -286,4 +286,4 @@ class _Status:
 
     def _say(self) -> None:
         click.echo(_text(self._counts))
-        self._is_new, self._shown_s = False, time.monotonic()
+        self._is_new, self._shown_s = False, real_time.monotonic()

@@ -41,7 +41,21 @@ _WITH_TIME = "%(asctime)s %(levelname)s %(message)s"
 _LOG_PATHS_VARIABLE = "RMQ_STORE_PATH_COMMIT_LOG"
 
 
-class StorePath(click.Path):
+class LocalPath(click.Path):
+    """A path, or a file: URI, as the options of the data source take it."""
+
+    def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Raise click.BadParameter as `click.Path`, and for URIs of other file systems."""
+        from rmq_store.arguments import local_path  # with `inspect`: too slow for --help
+
+        try:
+            value = local_path(value) if isinstance(value, str) else value
+        except UsageError as error:
+            raise click.BadParameter(str(error), ctx, param) from error
+        return super().convert(value, param, ctx)
+
+
+class StorePath(LocalPath):
     """The directory of a store, which must exist; the error says how to create one."""
 
     def __init__(self) -> None:

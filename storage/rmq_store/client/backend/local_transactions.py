@@ -7,12 +7,12 @@ of other processes are asked there: a store needs no server for its transactions
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Final
 
+from rmq_store import real_time
 from rmq_store.broker.processor.local_broker import LocalBroker
 from rmq_store.broker.transactions.checks import TransactionChecks
 from rmq_store.broker.transactions.half_queue import PendingHalf
@@ -104,7 +104,7 @@ class LocalTransactions:
         due_s = dict.fromkeys(self._checks, 0.0)
         while not _is_stopped(stop):
             for name, checks in self._checks.items():
-                now_s = time.monotonic()
+                now_s = real_time.monotonic()
                 if now_s >= due_s[name] and self._members:
                     try:
                         checks.round()

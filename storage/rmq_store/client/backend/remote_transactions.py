@@ -10,11 +10,11 @@ message goes to a broker that does not know a member. Sources: ProducerManager.j
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import field, replace
 from queue import Empty, SimpleQueue
 from typing import Final
 
+from rmq_store import real_time
 from rmq_store.client.backend.transactions import OnCheck
 from rmq_store.errors import StoreError, UsageError
 from rmq_store.files.locks.background import Background
@@ -152,9 +152,9 @@ class RemoteTransactions:
         return HeartbeatData(client_id=member.client_id, producer_data_set=(data,))
 
     def _beat(self) -> None:
-        due_s, seen = time.monotonic() + HEARTBEAT_EVERY_S, self._connections()
+        due_s, seen = real_time.monotonic() + HEARTBEAT_EVERY_S, self._connections()
         while not self._is_stopped():
-            now_s = time.monotonic()
+            now_s = real_time.monotonic()
             if now_s >= due_s or self._connections() != seen:
                 try:
                     for group, member in list(self._members.items()):

@@ -28,6 +28,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from rmq_store import real_time
 from rmq_store.client.cluster_sink.chunks import Chunk, Lane
 from rmq_store.client.cluster_sink.outcomes import Outcome, Verdict, verdict_of
 from rmq_store.client.cluster_sink.queue_choice import QueueChoice
@@ -116,7 +117,7 @@ class Pipeline:
         settings: PipelineSettings,
         verifier: Verifier | None,
         *,
-        timer: Callable[[], float] = lambda: time.monotonic() * 1000,
+        timer: Callable[[], float] = lambda: real_time.monotonic() * 1000,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         sleep: Callable[[float], None] = lambda ms: time.sleep(ms / 1000),
         random_start: Callable[[], int] | None = None,

@@ -10,10 +10,10 @@ import heapq
 import itertools
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 
+from rmq_store import real_time
 from rmq_store.client.group.timers import SteadyClock
 from rmq_store.files.locks.background import Background
 from rmq_store.files.locks.guard import Condition
@@ -86,11 +86,11 @@ class Executor:
         with self._condition:
             self._stopped = True
             self._condition.notify_all()
-        deadline = time.monotonic() + wait_ms / 1000
+        deadline = real_time.monotonic() + wait_ms / 1000
         # A listener may end its own consumer.
         others = [thread for thread in self._threads if not thread.is_current()]
         for thread in others:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            thread.join(max(0.0, deadline - real_time.monotonic()))
         return not any(thread.is_alive() for thread in others)
 
     def _wake_one(self) -> None:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
 
+from rmq_store import real_time
 from rmq_store.arguments import checked_methods
 from rmq_store.broker.filter.subscription import MessageSelector, Subscription
 from rmq_store.client.backend.backend import Backend, broker_of
@@ -237,7 +238,7 @@ class LitePullConsumer:
             The error that ended the thread of `start`.
         """
         wait_ms = self.config.poll_timeout_millis if timeout_millis is None else timeout_millis
-        deadline = time.monotonic() + wait_ms / 1000
+        deadline = real_time.monotonic() + wait_ms / 1000
         with self._guard.entered():
             self._check_running()
             self._polled.begin_poll()
@@ -247,7 +248,7 @@ class LitePullConsumer:
                 self._maybe_auto_commit()
                 self._membership.run_due()
                 messages = self._pulls.next_messages(self._assignments(), self._subscriptions, self._paused)
-            left_s = deadline - time.monotonic()
+            left_s = deadline - real_time.monotonic()
             if messages or left_s <= 0:
                 return messages
             time.sleep(min(left_s, _WAIT_S))

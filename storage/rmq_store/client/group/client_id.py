@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-import time
+
+from rmq_store import real_time
 
 # TEST-NET-1: connecting a datagram socket sends nothing, but chooses the address we would send from.
 _ANYWHERE = ("192.0.2.1", 9)
@@ -14,7 +15,7 @@ def make_client_id(instance_name: str | None, *, is_broadcasting: bool = False, 
     """The id. `instance_name` None: generated from the process and the time, or DEFAULT for a broadcasting consumer,
     which must find its offsets again.
     """
-    made_up = "DEFAULT" if is_broadcasting else f"{os.getpid()}#{time.monotonic_ns()}"
+    made_up = "DEFAULT" if is_broadcasting else f"{os.getpid()}#{real_time.monotonic_ns()}"
     return f"{_local_ip()}@{instance_name or made_up}{suffix}"
 
 

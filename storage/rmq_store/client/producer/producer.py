@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from rmq_store import real_time
 from rmq_store.arguments import checked_methods, integer
 from rmq_store.client.backend.backend import Backend, Broker
 from rmq_store.client.backend.local import StorePlaces, backend_of
@@ -58,7 +59,7 @@ class Producer:
         backend: Backend | StorePlaces,
         config: ProducerConfig | None = None,
         *,
-        timer: Callable[[], float] = lambda: time.monotonic() * 1000,
+        timer: Callable[[], float] = lambda: real_time.monotonic() * 1000,
         sleep: Callable[[float], None] = lambda duration_ms: time.sleep(duration_ms / 1000),
         rng: random.Random | None = None,
     ) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from rmq_store import real_time
 from rmq_store.client.producer.async_sending import Limit
 from rmq_store.files.locks.background import Background
 
@@ -39,8 +39,8 @@ class CheckExecutor:
         self._is_over = True
         for _ in self._threads:
             self._calls.put(None)
-        until_s = time.monotonic() + timeout_ms / 1000
-        have_ended = [thread.join(max(0.0, until_s - time.monotonic())) for thread in self._threads]
+        until_s = real_time.monotonic() + timeout_ms / 1000
+        have_ended = [thread.join(max(0.0, until_s - real_time.monotonic())) for thread in self._threads]
         return all(have_ended)
 
     def _work(self) -> None:

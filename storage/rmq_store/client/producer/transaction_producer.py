@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, Final
 
+from rmq_store import real_time
 from rmq_store.arguments import checked_methods
 from rmq_store.client.backend.backend import Backend
 from rmq_store.client.backend.local import StorePlaces
@@ -70,7 +71,7 @@ class TransactionProducer(Producer):
         listener: TransactionListener,
         check_thread_pool_max_size: int = 1,
         check_request_hold_max: int = 2000,
-        timer: Callable[[], float] = lambda: time.monotonic() * 1000,
+        timer: Callable[[], float] = lambda: real_time.monotonic() * 1000,
         sleep: Callable[[float], None] = lambda duration_ms: time.sleep(duration_ms / 1000),
         rng: random.Random | None = None,
     ) -> None:
@@ -148,12 +149,12 @@ class TransactionProducer(Producer):
     def _on_check(self, check: TransactionCheck) -> None:
         """Take a question. Of questions for one transaction that come close together only the newest is answered."""
         transaction_id = check.half.transaction_id
-        due_s = time.monotonic() + GATHER_S
+        due_s = real_time.monotonic() + GATHER_S
         if not self._open.ask(check, lambda: self._checks.submit(lambda: self._answer_newest(transaction_id, due_s))):
             _log.warning("transaction %s: not checked, too many checks wait", transaction_id)
 
     def _answer_newest(self, transaction_id: str, due_s: float) -> None:
-        time.sleep(max(0.0, due_s - time.monotonic()))
+        time.sleep(max(0.0, due_s - real_time.monotonic()))
         taken = self._open.take(transaction_id)
         if taken is not None:
             self._answer(*taken)

@@ -27,6 +27,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
+from rmq_store import real_time
 from rmq_store.files.locks.guard import Condition
 from rmq_store.threads import Claim, processor_count
 
@@ -68,17 +69,17 @@ class Background:
         """
         if os.getpid() != self._pid or (not self._is_started and self._claim.take(None) is None):
             return True
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline_s = None if timeout_s is None else real_time.monotonic() + timeout_s
         while not self._is_ended:
-            left_s = _POLL_S if deadline_s is None else min(_POLL_S, deadline_s - time.monotonic())
+            left_s = _POLL_S if deadline_s is None else min(_POLL_S, deadline_s - real_time.monotonic())
             if left_s <= 0:
                 return False
             with contextlib.suppress(Empty):
                 self._ended.get(timeout=left_s)
         # Its last instructions: who counts threads behind this must not find it. The system is asked, because
         # sys._current_frames may collect garbage under a lock of the interpreter, and wait for ever (gh-106883).
-        leave_s = time.monotonic() + _LEAVE_S
-        while not self.is_current() and os.path.exists(self._task) and time.monotonic() < leave_s:  # noqa: PTH110
+        leave_s = real_time.monotonic() + _LEAVE_S
+        while not self.is_current() and os.path.exists(self._task) and real_time.monotonic() < leave_s:  # noqa: PTH110
             time.sleep(_LEAVE_POLL_S)
         return True
 

@@ -6,7 +6,7 @@ call's number is unknown for the machine, they only do that.
 
     word 0    1: at least one process waits, so the holder must wake it on release
     word 1    pid of the holder; 0: nobody, or a holder without a futex
-    word 2    time of a waiter's last own try (`time.monotonic_ns`); 0: never
+    word 2    time of a waiter's last own try (`real_time.monotonic_ns`); 0: never
 
 A waiter announces itself, tries the lock once more, and only then sleeps. A holder checks word 0 after it has released
 the lock. A waiter that was woken announces itself before it tries, and so wakes the next one when it releases.

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
+from rmq_store import real_time
 from rmq_store.errors import UsageError
 
 
@@ -86,9 +86,9 @@ class Condition(_Lock):  # type: ignore[misc]
 
     def wait_for(self, predicate: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Wait until `predicate` is true, at most for so long. Returns the predicate's last value."""
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline_s = None if timeout_s is None else real_time.monotonic() + timeout_s
         while not (found := predicate()):
-            left_s = None if deadline_s is None else deadline_s - time.monotonic()
+            left_s = None if deadline_s is None else deadline_s - real_time.monotonic()
             if left_s is not None and left_s <= 0:
                 break
             self.wait(left_s)

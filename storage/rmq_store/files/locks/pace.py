@@ -9,8 +9,9 @@ too soon after another one doubles its sleep; one that comes late halves it.
 from __future__ import annotations
 
 import random
-import time
 from typing import Protocol
+
+from rmq_store import real_time
 
 # One look in so many nanoseconds is enough for all; if none came for four times as long, there are too few.
 ENOUGH_NS = 1_000_000
@@ -31,7 +32,7 @@ class Shared(Protocol):
     """The word that all waiters of a lock share."""
 
     looked_ns: int
-    """Time of the last poll by any waiter (`time.monotonic_ns`)."""
+    """Time of the last poll by any waiter (`real_time.monotonic_ns`)."""
 
 
 class Pace:
@@ -49,7 +50,7 @@ class Pace:
         if self._sleep_s < SHORT_S:
             self._sleep_s = min(2 * self._sleep_s, SHORT_S)
             return True
-        now_ns = time.monotonic_ns()
+        now_ns = real_time.monotonic_ns()
         # Not less than 0, either: another container may have a clock of its own.
         since_ns = abs(now_ns - shared.looked_ns)
         if since_ns < ENOUGH_NS:
@@ -67,12 +68,12 @@ class Deadline:
     """
 
     def __init__(self, timeout_ms: int) -> None:
-        self._seen_s = time.monotonic()
+        self._seen_s = real_time.monotonic()
         self._end_s = self._seen_s + timeout_ms / 1000
 
     def left_s(self, slept_s: float = 0.0) -> float:
         """The seconds that are left; `slept_s`: the sleep that was asked for since the last call."""
-        now_s = time.monotonic()
+        now_s = real_time.monotonic()
         stopped_s = now_s - self._seen_s - slept_s
         if stopped_s > STOPPED_S:
             self._end_s += stopped_s

@@ -46,6 +46,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rmq_store import real_time
 from rmq_store.files import durable
 from rmq_store.files.locks.futex import Futex
 from rmq_store.files.mapping import map_file
@@ -166,7 +167,7 @@ class StatePage:
         than the kernel.
         """
         other = bool((self._words[1:3] != self._boot).any())
-        is_older = self._written_s < time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        is_older = self._written_s < real_time.file_time_ns() / 1e9 - time.clock_gettime(time.CLOCK_BOOTTIME)
         return other and is_older and self.belongs_here() and not (self.poison or self.flushing)
 
     @property

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import functools
 import os
-import time
 from collections.abc import Callable, Sequence
 
+from rmq_store import real_time
 from rmq_store.files.rooted import Root
 
 # A directory may change twice within one tick of its file system's clock (2 s on FAT): until so much later its time
@@ -29,7 +29,8 @@ class Listing:
         listdir(3).
         """
         directory = self._directory if root is None else root.reach(self._directory)
-        now_ns = time.time_ns()  # first: what changes from here on has a later time than the one that is compared
+        # First: changes after this have a later time than the one that is compared.
+        now_ns = real_time.file_time_ns()
         status = os.stat(directory)  # noqa: PTH116 - polled: no Path object each time
         # Two times: the second one nobody can set, as those do who put a directory back as it was (rsync, tar).
         stamp = status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns

@@ -6,11 +6,11 @@ import ctypes
 import errno
 import mmap
 import os
-import time
 from pathlib import Path
 
 import pyarrow as pa
 
+from rmq_store import real_time
 from rmq_store.errors import CorruptionError
 from rmq_store.files import durable
 from rmq_store.files.locks.lock import lock_shared_quietly, unlock_quietly
@@ -153,7 +153,7 @@ class OpenFiles:
 
     def _let_go(self) -> None:
         """Now and then: what retention unlinked keeps its space on the disk as long as somebody has it open."""
-        now_s = time.monotonic()
+        now_s = real_time.monotonic()
         if now_s >= self._next_search_s:
             self._next_search_s = now_s + _SEARCH_INTERVAL_S
             for gone in [name for name, known in list(self._files.items()) if not known.exists()]:

@@ -11,12 +11,12 @@ CommitLog.GroupCommitService, where one thread flushes for all.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import deque
 from dataclasses import field
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
+from rmq_store import real_time
 from rmq_store.errors import StoreError, StoreFailedError, StoreLockedError
 from rmq_store.files import durable
 from rmq_store.late.dataclasses import dataclass
@@ -83,13 +83,13 @@ class GroupAppend:
         is stored already, or never will be.
         """
         own = _Waiting(record)
-        begin_s = time.monotonic()
+        begin_s = real_time.monotonic()
         patience_s = min(PATIENCE_S, lock_timeout_ms / 1000)
         left_ms = lock_timeout_ms
         try:
             self.waiting.append(own)
             while not own.settled:
-                waited_s = time.monotonic() - begin_s
+                waited_s = real_time.monotonic() - begin_s
                 left_ms = max(0, lock_timeout_ms - int(1000 * waited_s))
                 if self._leads(own):
                     self._lead(own, left_ms, flush_timeout_ms)

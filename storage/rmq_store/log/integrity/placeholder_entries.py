@@ -31,6 +31,8 @@ _PLACEHOLDER_SIZE = 1
 # The most messages that an error names, and files that are read for it.
 _NAMED_MAX = 5
 _FILES_MAX = 1000
+# Of one queue: 6 GB of messages, and 1.3 GB of memory for a reader of a store that no writer has opened since.
+_PLACEHOLDERS_MAX = 1 << 26
 
 
 def placeholder_entries(bad: BadRange, count: int) -> np.ndarray:
@@ -88,8 +90,10 @@ def messages_in(log: CommitLog, bad: BadRange) -> str:
 
 
 def lost_messages_max(accepted: AcceptedDamage) -> int:
-    """The most messages that the accepted damage can have held; no queue can have lost more."""
-    return sum(bad.end - bad.start for bad in accepted.ranges) // FRAME_BYTES_MIN
+    """The most messages that a queue can have lost in the accepted damage. A range that a damaged kept.json makes
+    endless does not count as such.
+    """
+    return min(sum(bad.end - bad.start for bad in accepted.ranges) // FRAME_BYTES_MIN, _PLACEHOLDERS_MAX)
 
 
 def _known_end(log: CommitLog, key: QueueKey) -> int:
@@ -208,7 +212,7 @@ def close_ends(log: CommitLog) -> None:
     for key, end in log.accepted_damage.queues.items():
         queue = log.views.queue(*key)
         bases = queue.run.bases()
-        if end > 0 and not bases and log.start() > 0:
+        if end > 0 and not bases and log.start() > 0 and end <= _messages_max(log):
             queue.put(end - 1, placeholder_entries(log.accepted_damage.ranges[-1], 1))
         elif end > 0 and end - (_whole_end(log, queue, end)[0] if bases else 0) <= lost_messages_max(
             log.accepted_damage
@@ -216,6 +220,12 @@ def close_ends(log: CommitLog) -> None:
             close_gap(log, key, end)
         elif end > 0:
             _LOG.error("%s: the kept damage cannot have held messages of %s-%d up to %d", log.root, *key, end)
+
+
+def _messages_max(log: CommitLog) -> int:
+    """The most messages that the log has ever had, those that retention removed included."""
+    newest = max(log.segments.bases(), default=0)
+    return max(newest + log.segments.size_bytes, log.accepted_damage.ranges[-1].end) // FRAME_BYTES_MIN
 
 
 def restore_ends(log: CommitLog) -> None:

@@ -42,22 +42,21 @@ def infer_delays(log: CommitLog, assumed_ms: tuple[int, ...]) -> None:
 
 
 def warn_of_assumed(log: CommitLog, assumed_ms: tuple[int, ...]) -> None:
-    """Log once for each process that the broker's table differs from `assumed_ms`, and that part of it is unknown."""
+    """Log once for each store and process that the broker's table differs from `assumed_ms`, and that part of it is
+    unknown. `rmq doctor` names the levels.
+    """
     table = log.delays
     known = {level: table.delays_ms[level - 1] for level in sorted(table.inferred or ())}
     differs = any(level > len(assumed_ms) or delay_ms != assumed_ms[level - 1] for level, delay_ms in known.items())
-    assumed = [str(level) for level in range(1, len(table.delays_ms) + 1) if table.is_assumed(level)]
-    if differs and assumed:
-        known_text = ", ".join(f"level {level} {delay_ms // 1000} s" for level, delay_ms in known.items())
-        _warn(str(log.root), known_text, ", ".join(assumed))
+    if differs and any(table.is_assumed(level) for level in range(1, len(table.delays_ms) + 1)):
+        _warn(str(log.root))
 
 
 @functools.lru_cache(maxsize=64)
-def _warn(root: str, known: str, assumed: str) -> None:
+def _warn(root: str) -> None:
     _LOG.warning(
-        "%s: the messageDelayLevel of its broker is not RocketMQ's own: messages tell %s. Nothing tells the delays of "
-        "levels %s: what is sent or sent back there waits as in RocketMQ, until somebody tells them: "
-        "rmq updateBrokerConfig -k messageDelayLevel", root, known, assumed,
+        "%s: some levels of its broker's messageDelayLevel are unknown, RocketMQ's delays are used for them; "
+        "`rmq doctor` has the levels, `rmq updateBrokerConfig -k messageDelayLevel` sets them", root,
     )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
+from rmq_store import real_time
 from rmq_store.reliable.database.engine import ONLY_READS
 from rmq_store.reliable.database.trouble import Trouble, trouble_of
 
@@ -54,7 +55,7 @@ def transact(
         sqlalchemy.exc.SQLAlchemyError: an error that a retry cannot help, or the error of the last attempt.
         An exception of `work` rolls back.
     """
-    begin_s = time.monotonic()
+    begin_s = real_time.monotonic()
     for attempt in range(1, tries + 1):
         try:
             with begin(engine) as connection:
@@ -62,7 +63,7 @@ def transact(
         except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
             trouble = trouble_of(error)
             drop_stale(engine, trouble)
-            is_late = trouble is not Trouble.CONFLICT and time.monotonic() - begin_s > AWAY_S_MAX
+            is_late = trouble is not Trouble.CONFLICT and real_time.monotonic() - begin_s > AWAY_S_MAX
             if attempt == tries or trouble is None or is_late:
                 raise
         sleep(pause_s(attempt))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -19,6 +18,7 @@ from typing import Final
 import pyarrow as pa
 import sqlalchemy as sa
 
+from rmq_store import real_time
 from rmq_store.client import (
     ClientError,
     ConsumeConcurrentlyContext,
@@ -205,7 +205,7 @@ class Handling:
 
         def extend() -> bool:
             nonlocal asked_s, left
-            now_s = time.monotonic()
+            now_s = real_time.monotonic()
             if now_s - asked_s < every_s:
                 return True
             asked_s = now_s

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 import sqlalchemy as sa
 
+from rmq_store import real_time
 from rmq_store.reliable.database.leases import new_token
 from rmq_store.reliable.database.outage import Outage
 from rmq_store.reliable.database.tables import Tables
@@ -103,11 +103,11 @@ class Patience:
 
     def turns(self, wait_ms: int | None) -> Iterator[None]:
         """Yield once immediately, and again until `wait_ms` is over (None: no limit), or the consumer ends."""
-        deadline_s = None if wait_ms is None else time.monotonic() + wait_ms / 1000
+        deadline_s = None if wait_ms is None else real_time.monotonic() + wait_ms / 1000
         pause_s = BUSY_PAUSE_FIRST_S
         while True:
             yield
-            left_s = pause_s if deadline_s is None else deadline_s - time.monotonic()
+            left_s = pause_s if deadline_s is None else deadline_s - real_time.monotonic()
             if left_s <= 0 or not self._pause(min(pause_s, left_s)):
                 return
             pause_s = min(pause_s * 2, BUSY_PAUSE_S_MAX)
@@ -159,11 +159,11 @@ class Patience:
     def _pause(self, seconds: float) -> bool:
         """Wait, and ask for more time meanwhile; False at once when the consumer ends."""
         extend: Callable[[], bool] | None = getattr(self._of_thread, "extend", None)
-        deadline_s = time.monotonic() + seconds
+        deadline_s = real_time.monotonic() + seconds
         while True:
             if extend is not None and not extend():
                 return False
-            left_s = deadline_s - time.monotonic()
+            left_s = deadline_s - real_time.monotonic()
             if self._ending.wait(max(0.0, min(left_s, EXTEND_EVERY_S))):
                 return False
             if left_s <= EXTEND_EVERY_S:

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from rmq_store import real_time
 from rmq_store.reliable.database.engine import resolve_reference
 from rmq_store.reliable.database.inserted_ids import chunks
 from rmq_store.reliable.database.leases import HORIZON_FACTOR
@@ -64,7 +64,7 @@ class RedisFilter:
         lease_ms: int,
         done_ttl_ms: int,
         on_outage: Callable[[], None] = lambda: None,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = real_time.monotonic,
     ) -> None:
         import redis
 

@@ -10,7 +10,6 @@ import logging
 import re
 import smtplib
 import ssl
-import time
 from collections.abc import Callable, Sequence
 from email.message import EmailMessage
 from email.policy import SMTP
@@ -18,6 +17,7 @@ from typing import Final, Literal, Protocol
 
 import sqlalchemy as sa
 
+from rmq_store import real_time
 from rmq_store.errors import UsageError
 from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.engine import resolve_reference
@@ -168,7 +168,7 @@ class Notifications:
         notifier: Notifier,
         *,
         pause_s: float = PAUSE_AFTER_FAILURE_S,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = real_time.monotonic,
     ) -> None:
         self._engine, self._tables, self._notifier = engine, tables, notifier
         self._pause_s, self._monotonic = pause_s, monotonic

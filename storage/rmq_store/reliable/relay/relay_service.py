@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import field
 from typing import Final
 
 import sqlalchemy as sa
 
+from rmq_store import real_time
 from rmq_store.client import Backend, ClientError
 from rmq_store.errors import StoreError
 from rmq_store.late.dataclasses import dataclass
@@ -57,7 +57,7 @@ class RelayService:
         *,
         notifier: Notifier | None = None,
         collect_every_s: float = COLLECT_EVERY_S,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = real_time.monotonic,
     ) -> None:
         self._relay, self._inboxes, self._tables = relay, inboxes, tables
         self._collectors = {

@@ -20,6 +20,7 @@ from rmq_store.protocol.errors import (
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.name_server_headers import GetAllTopicListFromNamesrvRequestHeader
+from rmq_store.real_time import load_under_real_time
 from rmq_store.remoting.cluster import names
 from rmq_store.remoting.cluster.name_servers import NameServers, timer_ms
 from rmq_store.remoting.cluster.routes import MASTER_ID, BrokerAddresses, RouteTable, TopicRoute
@@ -46,6 +47,7 @@ class Cluster:
         client: RemotingClient | None = None,
         timer: Callable[[], float] = timer_ms,
     ) -> None:
+        load_under_real_time()
         self.settings = settings
         self.timer = timer
         self.client = RemotingClient(settings) if client is None else client

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from rmq_store import real_time
 from rmq_store.errors import UsageError
 from rmq_store.protocol.errors import RemotingConnectError, RemotingError
 from rmq_store.protocol.wire.command import RemotingCommand
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 def timer_ms() -> float:
     """A time in ms that never goes back."""
-    return time.monotonic() * 1000
+    return real_time.monotonic() * 1000
 
 
 class NameServers:

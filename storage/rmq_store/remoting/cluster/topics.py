@@ -20,7 +20,7 @@ from itertools import chain, islice
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from rmq_store import kinds
+from rmq_store import kinds, real_time
 from rmq_store.errors import TopicKindError
 from rmq_store.format.text.names import LMQ_PREFIX
 from rmq_store.kinds.table import STATIC_TOPICS, Kind
@@ -300,12 +300,12 @@ def create_topic(
     )
     for name in names:
         cluster.call_broker(name, request(header))
-    until = time.monotonic() + ROUTE_WAIT_MS / 1000
+    until = real_time.monotonic() + ROUTE_WAIT_MS / 1000
     while True:
         route = cluster.refresh_route(topic)
         if route is not None and set(names) <= set(route.queues):
             return route
-        if time.monotonic() >= until:
+        if real_time.monotonic() >= until:
             raise MQBrokerError(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"the brokers {', '.join(names)} have the topic {topic!r}, but the name server shows no route to all "

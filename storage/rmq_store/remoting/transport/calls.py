@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Final
 
+from rmq_store import real_time
 from rmq_store.protocol.errors import (
     RemotingConnectError,
     RemotingError,
@@ -28,9 +28,9 @@ Request = RemotingCommand | TemplateRequest
 class Call:
     """A request on its way. `started`: a byte of it may have left this process, so that its outcome is unknown.
 
-    `address` is how errors name the server. `deadline` is on the clock of `time.monotonic`. A oneway call is complete
-    when its last byte was given to the operating system. `outcome` is None until the call has ended; then `done` gets
-    the call, once, mostly in the thread that reads from all connections: it must not wait.
+    `address` is how errors name the server. `deadline` is on the clock of `real_time.monotonic`. A oneway call is
+    complete when its last byte was given to the operating system. `outcome` is None until the call has ended; then
+    `done` gets the call, once, mostly in the thread that reads from all connections: it must not wait.
     """
 
     __slots__ = (
@@ -54,7 +54,7 @@ class Call:
     @classmethod
     def failed(cls, request: Request, error: RemotingError, done: Callable[[Call], object]) -> Call:
         """Return a call that has ended with an error before there was an address for it."""
-        call = cls("", request, 0, time.monotonic(), done)
+        call = cls("", request, 0, real_time.monotonic(), done)
         call.end(error)
         return call
 
@@ -121,7 +121,7 @@ class Arrivals:
         while call.outcome is None:
             self._arrived.clear()
             # Only what ends from here on sets it again.
-            if call.outcome is None and not self._arrived.wait(call.deadline + SLACK_S - time.monotonic()):
+            if call.outcome is None and not self._arrived.wait(call.deadline + SLACK_S - real_time.monotonic()):
                 call.end(
                     RemotingTimeoutError(
                         f"{call.address}: no answer to {call.name} within {call.timeout_ms} ms, nor an end of the call"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -12,6 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
+from rmq_store import real_time
 from rmq_store.errors import StoreError, UsageError
 from rmq_store.protocol.errors import RemotingConnectError, RemotingTimeoutError
 from rmq_store.protocol.wire.command import ONEWAY_FLAG, RemotingCommand
@@ -85,7 +85,7 @@ class RemotingClient:
         `done` gets each call when it has ended, where callbacks of futures run, or here.
         """
         timeout_ms = self.settings.timeout_ms if timeout_ms is None else timeout_ms
-        now = time.monotonic()
+        now = real_time.monotonic()
         calls = [Call(address, request, timeout_ms, now, done) for request in requests]
         try:
             loop = self._loop()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ from enum import Enum
 from itertools import islice
 from typing import Final, NamedTuple
 
+from rmq_store import real_time
 from rmq_store.protocol.errors import RemotingCommandError, RemotingError, RemotingTooMuchRequestError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.frames import FrameDecoder
@@ -74,7 +74,7 @@ class Connection:
         self.socket: socket.socket | None = None
         self.answered = False
         self.failure = ""
-        now = time.monotonic()
+        now = real_time.monotonic()
         self.used_at = now
         self.read_at = now
         self.next_deadline = float("inf")
@@ -108,7 +108,7 @@ class Connection:
                 failed.append((call, error))
         left: list[Call] = []
         with self._lock:
-            now = self.used_at = time.monotonic()
+            now = self.used_at = real_time.monotonic()
             earliest = self.next_deadline
             for number, (call, frame) in enumerate(frames):
                 try:
@@ -145,7 +145,7 @@ class Connection:
                 raise RemotingTooMuchRequestError(f"{self.name}: {PENDING_MAX} calls wait for an answer")
             if not self._frames or self._waiting_bytes + size <= WRITE_BUFFER_BYTES_MAX:
                 return True
-            left = call.deadline - time.monotonic()
+            left = call.deadline - real_time.monotonic()
             if not wait or left <= 0:
                 raise RemotingTooMuchRequestError(
                     f"{self.name}: {call.name} was not sent within {call.timeout_ms if wait else 0} ms: "
@@ -161,7 +161,7 @@ class Connection:
                 return False
             self._frames.append(_Frame(data, None))
             self._waiting_bytes += len(data)
-            self.used_at = time.monotonic()
+            self.used_at = real_time.monotonic()
             self._flush()
             needed = bool(self._frames) or bool(self.failure)
         if needed:
@@ -213,7 +213,7 @@ class Connection:
             if self.state is not State.CONNECTING:
                 return False
             self.socket, self.state = connected, State.OPEN
-            self.used_at = self.read_at = time.monotonic()
+            self.used_at = self.read_at = real_time.monotonic()
             self._flush()
         return True
 
@@ -248,7 +248,7 @@ class Connection:
             self._flush()
         if not size:
             return Received([], "the server closed it")
-        self.used_at = self.read_at = time.monotonic()
+        self.used_at = self.read_at = real_time.monotonic()
         try:
             commands = decode(buffer[:size])
         except RemotingError as error:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-import time
 
+from rmq_store import real_time
 from rmq_store.protocol.errors import RemotingConnectError
 from rmq_store.remoting.transport.settings import Address, ClusterSettings, parse_address
 
@@ -26,7 +26,7 @@ class Connector:
         Raises:
             RemotingConnectError: no connection within `connect_timeout_ms`; the message has the reason.
         """
-        deadline = time.monotonic() + self.settings.connect_timeout_ms / 1000
+        deadline = real_time.monotonic() + self.settings.connect_timeout_ms / 1000
         target = self.settings.target_of(self.address)
         try:
             plain = self._tcp(target, deadline)
@@ -53,7 +53,7 @@ class Connector:
             made = socket.socket(family, kind, protocol)
             self.opened.append(made)
             try:
-                made.settimeout(max(deadline - time.monotonic(), 0.001))
+                made.settimeout(max(deadline - real_time.monotonic(), 0.001))
                 made.connect(place)
             except OSError as error:
                 made.close()
@@ -68,7 +68,7 @@ class Connector:
         wrapped = context.wrap_socket(plain, server_hostname=name, do_handshake_on_connect=False)
         self.opened.append(wrapped)
         try:
-            wrapped.settimeout(max(deadline - time.monotonic(), 0.001))
+            wrapped.settimeout(max(deadline - real_time.monotonic(), 0.001))
             wrapped.do_handshake()
         except ssl.SSLCertVerificationError as error:
             wrapped.close()

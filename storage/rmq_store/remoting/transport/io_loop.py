@@ -7,12 +7,12 @@ import selectors
 import socket
 import ssl
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from rmq_store import real_time
 from rmq_store.errors import StoreError, UsageError
 from rmq_store.protocol.errors import (
     RemotingCommandError,
@@ -102,7 +102,7 @@ class IoLoop:
             except UsageError as error:
                 raise RemotingConnectError(f"no connection: {error}") from error
             back_off = self._back_offs.setdefault(address, BackOff())
-            pause = back_off.until - time.monotonic()
+            pause = back_off.until - real_time.monotonic()
             if pause > 0:
                 raise RemotingConnectError(
                     f"{back_off.reason}. The next attempt to connect is due in {round(pause * 1000)} ms"
@@ -197,7 +197,7 @@ class IoLoop:
             self._wakened.close()
 
     def _turn(self) -> None:
-        now = time.monotonic()
+        now = real_time.monotonic()
         unread = [connection for connection in list(self._all) if connection.has_unread()]
         # A caller that comes while this is computed wakes the loop.
         self._wakes_at = float("inf")
@@ -304,10 +304,10 @@ class IoLoop:
             if self._connections.get(connection.address) is connection:
                 del self._connections[connection.address]
             if failure:
-                self._back_offs.setdefault(connection.address, BackOff()).failed(time.monotonic(), failure)
+                self._back_offs.setdefault(connection.address, BackOff()).failed(real_time.monotonic(), failure)
 
     def _watch_time(self) -> None:
-        now = time.monotonic()
+        now = real_time.monotonic()
         for connection in list(self._all):
             late, silent = connection.expire(now)
             for call in late:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Final
 
+from rmq_store import real_time
 from rmq_store.protocol.errors import MQBrokerError, ResponseCode
 
 _log: Final = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class RefusalLog:
     the last `INTERVAL_S`. `clock`: monotonic seconds. Safe for threads.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = real_time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         # When each line was written, the oldest first.

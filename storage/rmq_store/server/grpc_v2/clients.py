@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import field
 from typing import Any, Final
 
+from rmq_store import real_time
 from rmq_store.errors import StoreError
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.wire.command import LanguageCode
@@ -52,7 +52,7 @@ _POLLING_MS: Final = 20_000
 class _Member:
     user: str
     topics: frozenset[str] = frozenset()
-    seen_s: float = field(default_factory=time.monotonic)
+    seen_s: float = field(default_factory=real_time.monotonic)
 
 
 class Clients:
@@ -155,7 +155,7 @@ class Clients:
         """
         while not self._stopping.is_set():
             await asyncio.wait((asyncio.ensure_future(self._stopping.wait()),), timeout=_LOOK_S)
-            before_s = time.monotonic() - _EXPIRY_S
+            before_s = real_time.monotonic() - _EXPIRY_S
             for key in [key for key, member in self._members.items() if member.seen_s < before_s]:
                 try:
                     await self._leave(*key)
@@ -214,7 +214,7 @@ class Clients:
             self._peer_slots.take(caller.user)
             if before is not None:
                 self._peer_slots.give_back(before.user)
-        peer.seen_s = time.monotonic()
+        peer.seen_s = real_time.monotonic()
         return peer
 
     async def _see(self, group: str, caller: Caller, topics: frozenset[str], *, is_beat: bool = False) -> None:
@@ -224,7 +224,7 @@ class Clients:
         if member is None:
             _check_room(self._member_slots, caller.user)
             member = _Member(caller.user)
-        member.seen_s = time.monotonic()
+        member.seen_s = real_time.monotonic()
         wanted = member.topics | topics
         _check_count(len(wanted))
         if is_beat or wanted != member.topics:

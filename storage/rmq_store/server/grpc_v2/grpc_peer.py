@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from rmq_store import real_time
 from rmq_store.errors import StoreError
 from rmq_store.protocol.stored_messages import messages_in
 from rmq_store.protocol.wire.command import RemotingCommand
@@ -84,7 +84,7 @@ class GrpcPeer:
         self.streams: list[CommandStream] = []
         self.groups: set[str] = set()
         self.topics: set[str] = set()
-        self.seen_s = time.monotonic()
+        self.seen_s = real_time.monotonic()
         self._broker_name = broker_name
         self._loop = asyncio.get_running_loop()
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import grpc
 
+from rmq_store import real_time
 from rmq_store.errors import UsageError
 from rmq_store.server.access.method_check import MethodCheck
 from rmq_store.server.grpc_definitions.backoff import wait_ms
@@ -77,7 +78,7 @@ class GrpcServer:
         self._advertised_host = advertised_host
         self._problem: Exception | None = None
         self._is_ready = threading.Event()
-        self._loop = asyncio.new_event_loop()
+        self._loop = real_time.new_event_loop()
         self._closing = asyncio.Event()
         self._sends, self._calls = Workers("rmq-grpc-send", 1), Workers("rmq-grpc", 2)
         self._thread = threading.Thread(target=self._run, name="rmq-grpc-loop", daemon=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
+from rmq_store import real_time
 from rmq_store.server.grpc_definitions.enums import Code
 from rmq_store.server.grpc_v2.statuses import Refusal
 from rmq_store.server.requests.worker_pool import Work, WorkerPool
@@ -60,7 +60,7 @@ class Workers:
         def give_up() -> None:
             tell(fail, _busy(f"waited too long for a {self._pool.name} thread"))
 
-        if not self._pool.submit(Work(time.monotonic(), work, give_up)):
+        if not self._pool.submit(Work(real_time.monotonic(), work, give_up)):
             raise _busy(f"too many requests wait for a {self._pool.name} thread")
         return await future
 

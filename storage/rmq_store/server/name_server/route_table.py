@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from typing import Final
 
+from rmq_store import real_time
 from rmq_store.format.text.names import RETRY_TOPIC_LENGTH_MAX
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.bodies.compressed_registration import TOPICS_MAX
@@ -91,7 +91,7 @@ class RouteTable:
             MQBrokerError: 1, a name is too long, or there would be too many topics, brokers, or names of them.
         """
         expires_ms = max(EXPIRES_MS_MIN, min(expires_ms, EXPIRES_MS))
-        until_s = time.monotonic() + expires_ms / 1000
+        until_s = real_time.monotonic() + expires_ms / 1000
         _check_names(broker, address, ha_address, topics)
         kept = {name: _routed(name, config) for name, config in topics.items()}
         with self._turn:
@@ -129,7 +129,7 @@ class RouteTable:
             if known is None or there is None or there.address != address:
                 return None
             if there.version == version:
-                until_s = time.monotonic() + there.expires_ms / 1000
+                until_s = real_time.monotonic() + there.expires_ms / 1000
                 known.addresses[broker_id] = replace(there, until_s=until_s)
             return there.version
 
@@ -233,7 +233,7 @@ class RouteTable:
             raise refusal(ResponseCode.SYSTEM_ERROR, remark)
 
     def _forget_silent(self) -> None:
-        now_s = time.monotonic()
+        now_s = real_time.monotonic()
         for name, broker in list(self._brokers.items()):
             for broker_id in [one for one, there in broker.addresses.items() if there.until_s < now_s]:
                 self._forget(name, broker_id)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from rmq_store import real_time
 from rmq_store.protocol.bodies.clients import LockBatchRequestBody, LockBatchResponseBody
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.messages import MessageQueue
@@ -33,7 +33,7 @@ _Holder: TypeAlias = tuple[str, str]
 class QueueLocks:
     """The locks of network clients, by group and client id. Safe for threads."""
 
-    def __init__(self, served: ServedStore, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, served: ServedStore, clock: Callable[[], float] = real_time.monotonic) -> None:
         self._served = served
         self._clock = clock
         self._turn = threading.Lock()

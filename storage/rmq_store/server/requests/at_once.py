@@ -7,10 +7,10 @@ and gives the rest to the pools.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Final
 
+from rmq_store import real_time
 from rmq_store.server.requests.worker_pool import WorkerPool
 
 # For the requests that one client has sent together.
@@ -25,7 +25,7 @@ class AtOnce:
     _TURN_S in a turn; and not for _PAUSE_S after one that took longer than _SLOW_S.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = real_time.monotonic) -> None:
         self._clock = clock
         self._not_before_s = 0.0
 

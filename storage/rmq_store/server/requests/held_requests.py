@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeAlias, TypeVar
 
+from rmq_store import real_time
 from rmq_store.broker.store.store import Store
 from rmq_store.server.requests.request import Peer, Request
 
@@ -110,7 +111,7 @@ class HeldRequests(ABC, Generic[K, H]):
         so that no look is due.
         """
         with self._turn:
-            if self._stopping or self.is_full or time.monotonic() >= held.until_s:
+            if self._stopping or self.is_full or real_time.monotonic() >= held.until_s:
                 return False
             self._held.setdefault(held.key, deque()).append(held)
             self._count += 1
@@ -170,7 +171,7 @@ class HeldRequests(ABC, Generic[K, H]):
                     self._woken(one, is_last=True)
                 return
             try:
-                now_s = time.monotonic()
+                now_s = real_time.monotonic()
                 if now_s >= overdue_look_s:
                     overdue_look_s = now_s + _OVERDUE_LOOK_S
                     self._end_overdue(now_s)

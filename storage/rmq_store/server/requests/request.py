@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import field
 from enum import Enum
 from typing import Final, Protocol, TypeVar
 
+from rmq_store import real_time
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.errors import MQBrokerError, ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
@@ -48,7 +48,7 @@ class Request:
 
     command: RemotingCommand
     peer: Peer
-    arrived_s: float = field(default_factory=time.monotonic)
+    arrived_s: float = field(default_factory=real_time.monotonic)
     done: Callable[[], None] = _nothing
 
     def header(self, kind: type[H]) -> H:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
+
+from rmq_store import real_time
 
 T = TypeVar("T")
 
@@ -82,9 +83,9 @@ class WorkerPool:
             self._is_closing = True
             while self._idle:
                 self._idle.pop().release()
-        deadline_s = time.monotonic() + _STOP_S
+        deadline_s = real_time.monotonic() + _STOP_S
         for thread in self._threads:
-            thread.join(max(0.0, deadline_s - time.monotonic()))
+            thread.join(max(0.0, deadline_s - real_time.monotonic()))
 
     def _next(self, wake: threading.Lock) -> list[Work]:
         """The work that has waited for longest, and what is done together with it; none: there will be no more."""
@@ -119,7 +120,7 @@ class WorkerPool:
 
     def _is_timely(self, work: Work) -> bool:
         """Whether it has not waited for too long; otherwise it is given up."""
-        if time.monotonic() - work.arrived_s <= self._wait_s:
+        if real_time.monotonic() - work.arrived_s <= self._wait_s:
             return True
         self._call(work.give_up)
         return False

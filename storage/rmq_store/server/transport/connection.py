@@ -6,12 +6,12 @@ import asyncio
 import logging
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Literal, Protocol, TypeAlias, cast
 
+from rmq_store import real_time
 from rmq_store.protocol.errors import RemotingCommandError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.frames import FrameDecoder, encode_command
@@ -77,7 +77,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pauses: set[_Pause] = set()
         self._calls = ClientCalls()
         self.address = ""
-        self.heard_s = time.monotonic()
+        self.heard_s = real_time.monotonic()
         self.on_closed: list[Callable[[Connection], None]] = []
         """Called in the thread of the loop when the connection has ended; must not wait."""
 
@@ -117,7 +117,7 @@ class Connection(asyncio.BufferedProtocol):
         self._incoming_bytes += len(data)
         if commands:
             size, self._incoming_bytes = self._incoming_bytes // len(commands), 0
-            self.heard_s = time.monotonic()
+            self.heard_s = real_time.monotonic()
             requests = []
             for command in commands:
                 if command.is_response:

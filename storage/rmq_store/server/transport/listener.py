@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
+from rmq_store import real_time
 from rmq_store.errors import UsageError
 from rmq_store.server.requests.request import Request
 from rmq_store.server.transport.connection import Connection
@@ -55,7 +55,7 @@ class Listener:
         self.connections: set[Connection] = set()
         self._handshakes: set[TlsHandshake] = set()
         self._tls = tls
-        self._loop = asyncio.new_event_loop()
+        self._loop = real_time.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rmq-listener", daemon=True)
         self._thread.start()
         try:
@@ -155,7 +155,7 @@ class Listener:
     async def _close_idle(self) -> None:
         while True:
             await asyncio.sleep(_IDLE_LOOK_S)
-            oldest_s = time.monotonic() - self.limits.idle_ms / 1000
+            oldest_s = real_time.monotonic() - self.limits.idle_ms / 1000
             for connection in [one for one in self.connections if one.heard_s < oldest_s]:
                 connection.abort()
 

@@ -353,6 +353,22 @@ def test_a_key_leads_to_what_waits_for_its_topic_and_not_for_others(parking: Any
         assert [life.msg_id for life in Trace(store).by_key("T", "K1")] == [sent[0].msg_id, sent[1].msg_id]
 
 
+def test_a_key_leads_to_retries_and_dead_letters_of_originals_that_are_gone(parking: Any) -> None:
+    """As after accepted damage: index and properties of the copies are left, the original's index entry is not."""
+    with parking.open() as store:
+        sent = store.send(Message("T", b"tea", keys="K1", queue_id=0))
+        fail(store, "T", 0, 0, delay_level=3)
+        by_key = store.query.by_key
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store.query, "by_key", lambda topic, key: [] if topic == "T" else by_key(topic, key))
+            (waiting,) = Trace(store).by_key("T", "K1")
+            parking.now_ms += 3_600_000
+            store.schedule.deliver_due()
+            (retried,) = Trace(store).by_key("T", "K1")
+        assert waiting.msg_id == retried.msg_id == sent.msg_id
+        assert events(retried)[-1] == "RETRY"
+
+
 def test_a_send_that_its_producer_repeated_is_told_as_such(parking: Any) -> None:
     with parking.open() as store:
         for _ in range(2):
@@ -364,7 +380,7 @@ def test_a_send_that_its_producer_repeated_is_told_as_such(parking: Any) -> None
 
 def test_what_retention_took_is_named_and_the_archive_has_the_rest(shop: Any, scratch: Path) -> None:
     with shop.open() as store:
-        sent = store.send(Message("T", b"tea", queue_id=0))
+        sent = store.send(Message("T", b"tea", keys="ORD-1 TEA", queue_id=0))
         origin = store.query.by_queue_offset("T", 0, 0).offset_msg_id
         shop.fill(store, 2)
         fail(store, "T", 0, 0, max_reconsume_times=0)
@@ -377,6 +393,10 @@ def test_what_retention_took_is_named_and_the_archive_has_the_rest(shop: Any, sc
         by_origin = Trace(store).by_offset_id(origin)
         assert by_origin is not None
         assert by_origin.steps == (gone, dead)
+        for key in ("ORD-1", "TEA"):
+            assert [one.steps for one in Trace(store).by_key("T", key)] == [(gone, dead)]
+        assert Trace(store).by_key("T", "ORD") == []
+        assert Trace(store).by_key("Other", "ORD-1") == []
         archive = scratch / "archive"
         store.archive(archive).archive_up_to(store.log_range()[1])
         shop.age(100)
@@ -384,6 +404,8 @@ def test_what_retention_took_is_named_and_the_archive_has_the_rest(shop: Any, sc
         assert Trace(store).by_unique_keys([sent.msg_id]) == []
         (life,) = Trace(store, archive=archive).by_unique_keys([sent.msg_id])
         assert events(life) == ["ARCHIVED"]
+        assert Trace(store, archive=archive).by_key("T", "ORD-1") == [life]
+        assert Trace(store, archive=archive).by_key("T", "ORD") == []
         assert (life.steps[0].time_ms, life.steps[0].group) == (dead.time_ms, GROUP)
         assert standing(life, GROUP) == Standing(GROUP, State.DEAD, DLQ, 1)
         assert Path(life.steps[0].note).is_file()

@@ -123,7 +123,7 @@ def test_an_unknown_usage_refuses_nothing(shop: Any) -> None:
 
 def test_the_disk_is_looked_at_once_a_second(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     now, looks = [1000.0], []
-    monkeypatch.setattr(disk_space.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(disk_space.real_time, "monotonic", lambda: now[0])
     monkeypatch.setattr(disk_space, "usage_percent", lambda root: looks.append(now[0]) or 10)
     with shop.open() as store:
         for _ in range(30):

@@ -44,7 +44,7 @@ class Simulated:
 def simulate(monkeypatch: pytest.MonkeyPatch, waiters: int, seconds: int, stopped_from: int | None = None) -> Simulated:
     """`stopped_from`: waiters of this number and above do nothing more after the third second."""
     now_ns = [10**12]
-    monkeypatch.setattr("rmq_store.files.locks.pace.time.monotonic_ns", lambda: now_ns[0])
+    monkeypatch.setattr("rmq_store.files.locks.pace.real_time.monotonic_ns", lambda: now_ns[0])
     monkeypatch.setattr("rmq_store.files.locks.pace.random.uniform", random.Random(waiters).uniform)
     start_ns, shared = now_ns[0], Seen()
     paces = [Pace() for _ in range(waiters)]

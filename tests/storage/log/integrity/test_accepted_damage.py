@@ -398,6 +398,31 @@ def test_an_end_that_the_lost_bytes_cannot_explain_is_not_believed(lab: Lab, end
         assert store.send(Message("Alpha", b"%08d" % 40)).queue_offset == 40
 
 
+@pytest.mark.timeout(60)
+def test_an_end_and_a_range_that_no_disk_can_hold_take_no_memory(lab: Lab) -> None:
+    """A list with a right checksum: [n, 2^60) can have held any number of messages."""
+    path, _ = _list_of(lab)
+    known = AcceptedDamage.load(path.parent)
+    endless = (*known.ranges[:-1], known.ranges[-1]._replace(end=1 << 60))
+    replace(known, ranges=endless, queues={("Alpha", 0): 1 << 50}).save(path.parent)
+    shutil.rmtree(lab.root / "index")  # so that the whole log is walked
+    with lab.open(read_only=True) as reader:
+        assert reader.queue_range("Alpha", 0).max_offset <= 40
+
+
+@pytest.mark.timeout(60)
+def test_a_queue_without_files_does_not_begin_behind_all_that_the_log_has_ever_held(lab: Lab) -> None:
+    """In a log whose first messages retention removed, an empty queue goes on at the end that the list names."""
+    path, _ = _list_of(lab)
+    bases = sorted((lab.root / "commitlog").iterdir())
+    bases[0].unlink()
+    replace(AcceptedDamage.load(path.parent), queues={("Alpha", 0): 40, ("Beta", 0): 1 << 50}).save(path.parent)
+    with lab.open(rebuild_views=True) as store:
+        store.create_topic("Beta", 1)
+        assert store.send(Message("Beta", b"first")).queue_offset == 0
+        assert store.send(Message("Alpha", b"%08d" % 40)).queue_offset == 40
+
+
 def test_lost_messages_before_a_file_of_the_queue_that_is_there_are_not_passed_over(lab: Lab) -> None:
     starts, _ = damaged(lab)
     lab.overwrite(starts[0] + 1, b"\xff" * (starts[6] - starts[0] - 5))

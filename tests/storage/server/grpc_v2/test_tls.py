@@ -245,7 +245,7 @@ def test_without_the_extra_the_error_names_it(root: Path) -> None:
         "except Exception as error:\n    print(type(error).__name__, error)\n"
     )
     done = subprocess.run([sys.executable, "-c", program, str(root)], capture_output=True, text=True, check=True)
-    assert done.stdout == "UsageError gRPC needs grpcio and protobuf: pip install 'pyspark-rmq[grpc]'\n"
+    assert done.stdout == "UsageError gRPC needs grpcio and protobuf: pip install '.[grpc]' in a clone\n"
 
 
 def test_no_port_takes_whom_the_port_beside_it_refuses(root: Path, scratch: Path, certificate: Certificate) -> None:
