@@ -6,8 +6,8 @@ docs/reliable.md is the guide, docs/reliable-design.md has the data flow and eac
 `[reliable]`: SQLAlchemy 2, and redis for those who want a filter before the database.
 """
 
-from rmq_store.reliable.database.bulk_rows import insert_rows
 from rmq_store.reliable.database.engine import open_engine, set_up_sqlite, shared_engine
+from rmq_store.reliable.database.inserting import insert_rows
 from rmq_store.reliable.database.manual_list import ManualEntry
 from rmq_store.reliable.database.message_id import OUTBOX_ID, UNIQUE_KEY, message_id_of
 from rmq_store.reliable.database.outage import holding_metrics

@@ -17,7 +17,7 @@ from helpers.consuming import KINDS, Worker, is_waiting, new_engine
 from rmq_store.client import Message
 from rmq_store.errors import HandlerTransactionError
 from rmq_store.reliable import Tables
-from rmq_store.reliable.database.bulk_rows import insert_rows
+from rmq_store.reliable.database.inserting import insert_rows
 from rmq_store.reliable.database.tables import CONFIRMED, UNCONFIRMED
 from rmq_store.reliable.inbox import inbox, receipts
 from rmq_store.reliable.inbox.batches import BATCHES_KEPT, Batch, BatchResult, BatchWriter, Chunk

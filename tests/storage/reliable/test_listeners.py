@@ -27,7 +27,7 @@ from rmq_store.client import (
 )
 from rmq_store.errors import UsageError
 from rmq_store.reliable import ConsumeCounts, Outbox, ReceiveCounts, Tables
-from rmq_store.reliable.database.bulk_rows import insert_rows
+from rmq_store.reliable.database.inserting import insert_rows
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 

@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from rmq_store.errors import SchemaMismatchError
 from rmq_store.reliable.database import tables as of_tables
 from rmq_store.reliable.database.drivers import require_engine
+from rmq_store.reliable.database.inserting import insert_new
 from rmq_store.reliable.database.leases import now_ms
-from rmq_store.reliable.database.new_rows import insert_new
 from rmq_store.reliable.database.schema_columns import column_differences
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.transact import read, transact

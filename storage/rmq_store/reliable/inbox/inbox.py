@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 import sqlalchemy as sa
 
-from rmq_store.reliable.database.inserted_ids import CHUNK_ROWS, chunks, inserted_ids
+from rmq_store.reliable.database.inserting import CHUNK_ROWS, chunks, inserted_ids
 from rmq_store.reliable.database.leases import new_token
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.transact import transact

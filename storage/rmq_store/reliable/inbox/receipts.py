@@ -21,7 +21,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database import manual_list
-from rmq_store.reliable.database.inserted_ids import chunks, inserted_ids
+from rmq_store.reliable.database.inserting import chunks, inserted_ids
 from rmq_store.reliable.database.leases import horizon_ms
 from rmq_store.reliable.database.tables import VOID, Tables
 from rmq_store.reliable.inbox import inbox

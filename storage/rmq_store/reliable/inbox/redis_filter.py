@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rmq_store import real_time
 from rmq_store.reliable.database.engine import resolve_reference
-from rmq_store.reliable.database.inserted_ids import chunks
+from rmq_store.reliable.database.inserting import chunks
 from rmq_store.reliable.database.leases import HORIZON_FACTOR
 
 if TYPE_CHECKING:

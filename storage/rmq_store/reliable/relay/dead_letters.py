@@ -23,9 +23,9 @@ from rmq_store.errors import UsageError
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.drivers import require_engine
+from rmq_store.reliable.database.inserting import insert_new
 from rmq_store.reliable.database.leases import now_ms
 from rmq_store.reliable.database.manual_list import DEAD_LETTER, NO_ID, ManualEntry
-from rmq_store.reliable.database.new_rows import insert_new
 from rmq_store.reliable.database.tables import VOID, Tables
 from rmq_store.reliable.database.transact import read, transact
 from rmq_store.reliable.outbox.stub import confirm_all, status_of
