@@ -59,7 +59,8 @@ def strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
             store.create_topic(topic, 1)
         store.create_group(SubscriptionGroup("g", attributes={TEXT: TEXT}))
         properties = {f"p{TEXT}": TEXT, "UNIQ_KEY": f"{ID}{TEXT}"}
-        sent = [store.send(Message("T", TEXT.encode(), tags=TEXT, keys=TEXT, properties=properties)) for _ in range(3)]
+        strange = Message("T", TEXT.encode(), tags=TEXT, keys=TEXT, properties=properties)
+        sent = [store.send(strange, as_given=True) for _ in range(3)]
         store.send(Message("T", b"\x00\xff\x9b" + TEXT.encode("utf-16"), keys=ID))
         reasons = failure.failure_properties(ValueError(TEXT), now_ms=1_795_220_515_854)
         reasons |= dict.fromkeys((failure.ERROR_CLASS, failure.ERROR_MESSAGE, failure.ORIGIN_TOPIC), TEXT)
