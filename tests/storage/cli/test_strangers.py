@@ -348,8 +348,9 @@ def test_an_export_is_for_its_owner_and_no_cell_of_it_is_a_formula(run: Run, scr
     with Store.open(scratch / "store", create=True) as store:
         store.create_topic("%DLQ%g", 1)
         for text in texts:
-            store.send(Message("%DLQ%g", text.encode(), tags=text.strip() or None, keys=text, queue_id=0,
-                               properties={failure.ERROR_MESSAGE: text}))  # fmt: skip
+            letter = Message("%DLQ%g", text.encode(), tags=text.strip() or None, keys=text, queue_id=0,
+                             properties={failure.ERROR_MESSAGE: text})  # fmt: skip
+            store.send(letter, as_given=True)
     before = os.umask(0)
     try:
         for name, options in (("d.csv", []), ("raw.csv", ["--raw"]), ("d.jsonl", []), ("d.parquet", [])):
