@@ -278,7 +278,7 @@ def test_what_version_1_has_done_is_not_done_again(cg: Consumer) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_version_1_may_have_done_under_a_copied_id_is_listed(cg: Consumer, way: Way) -> None:
-    """It did one of the bills, under the OUTBOX_ID of the order; nobody knows which one. None is done twice, and none is
+    """It did one of the bills, under the OUTBOX_ID of the order; nobody knows which. None is done twice, and none is
     acknowledged unseen.
     """
     done_by_version_1(cg, "X", "tea")

@@ -1,4 +1,4 @@
-"""The properties that a new message does not take over from the message that it was made of; docs/columns.md lists them.
+"""The properties that a new message does not take over from the message that it was made of (docs/columns.md).
 
 A handler, a Spark job or a Kafka Streams application makes messages from a message, and hands its properties on. Some
 of them belong to that one message: ids by which others know it, what clients and brokers have noted on its way, and
