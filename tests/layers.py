@@ -48,7 +48,7 @@ LAYERS: Final[dict[str, set[str]]] = {
     # A served store for suites of other projects.
     "testing": {"errors", "clock", "format", "protocol", "broker", "server"},
     # A user of the clients like any other, with a database beside them.
-    "reliable": {"errors", "arguments", "client", "format"},
+    "reliable": {"errors", "arguments", "format", "client"},
     # A user of the store, with Kafka on its other side.
     "bridge": {
         "errors", "arguments", "clock", "threads", "format", "protocol", "remoting", "log", "broker", "client",

@@ -118,7 +118,7 @@ def demonstrate(
     print("3 orders placed:", pieces(engine), "pieces of tea left")
 
     message = newest(backend)
-    producer.send(Message("Orders", message.body, properties=dict(message.properties)))
+    producer.send(Message("Orders", message.body, properties=dict(message.properties)), keep_unique_key=True)
     wait_for(lambda: duplicates(warehouse) >= 1)
     print("one of them sent twice:", pieces(engine), "pieces left")
 

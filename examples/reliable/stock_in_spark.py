@@ -16,7 +16,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 import pyspark_rmq
 from rmq_store import Message, Store, StoreConfig
-from rmq_store.reliable import OUTBOX_ID, Tables, open_engine
+from rmq_store.reliable import OUTBOX_ID, UNIQUE_KEY, Tables, open_engine
 
 shop = Tables().metadata  # the kit's tables, and the shop's
 orders = sa.Table("orders", shop, sa.Column("number", sa.String(20)), sa.Column("item", sa.String(20)))
@@ -74,8 +74,8 @@ def main() -> None:
             for _ in range(2):
                 for number in range(10):
                     item = b"tea" if number % 2 else b"milk"
-                    properties = {OUTBOX_ID: f"ORD-{number}"}
-                    opened.send(Message("Orders", item, keys=f"ORD-{number}", properties=properties))
+                    ids = {OUTBOX_ID: f"ORD-{number}", UNIQUE_KEY: f"ORD-{number}"}
+                    opened.send(Message("Orders", item, keys=f"ORD-{number}", properties=ids), as_given=True)
         spark = SparkSession.builder.master("local[2]").appName("stock").getOrCreate()
         for number, query in enumerate((orders_to_a_table, orders_by_a_function, take_from_stock)):
             query(spark, store, f"{directory}/checkpoint{number}").awaitTermination()

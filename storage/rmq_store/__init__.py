@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from rmq_store.files.segments.pin import Pin
     from rmq_store.format.frames.message import Message
     from rmq_store.format.frames.stored_message import StoredMessage
+    from rmq_store.format.properties import new_message
     from rmq_store.format.tables.schema import MESSAGE_SCHEMA
     from rmq_store.format.text.names import is_system_topic, validate_group, validate_topic
     from rmq_store.format.text.openmetrics import Metric, MetricFamily, openmetrics_text
@@ -97,8 +98,8 @@ if TYPE_CHECKING:
     from rmq_store.log.recovery.recovery import RecoveryReport
     from rmq_store.protocol.results import AppendResult, CommitResult, QueueRange, SendResult, SendStatus
 
-# Module -> the public names that it has, but for the module `failure`. They are imported when they are asked for: the
-# `rmq` command, which a shell runs for every TAB, never pays for numpy and pyarrow.
+# Module -> the public names that it has, but for the modules `failure` and `new_message`. They are imported when they
+# are asked for: the `rmq` command, which a shell runs for every TAB, never pays for numpy and pyarrow.
 _HOMES = {
     "broker.store.administration": "Administration Deletion",
     "broker.dlq.archive": "ArchiveReport DeadLetterArchive",
@@ -143,8 +144,12 @@ _HOMES = {
     "log.core.accepted_damage": "BadRange",
     "log.recovery.recovery": "RecoveryReport",
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()} | {"failure":
-"broker.rules.failure"}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()} | {
+    "failure": "broker.rules.failure",
+    "new_message": "format.properties.new_message",
+}
+
+_MODULES = ("failure", "new_message")
 
 __all__ = [
     "ANSWER_SCHEMA",
@@ -231,6 +236,7 @@ __all__ = [
     "is_hot",
     "is_system_topic",
     "live_leases",
+    "new_message",
     "openmetrics_text",
     "record_losses",
     "recorded_losses",
@@ -252,7 +258,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = import_module(f"{__name__}.{_HOME_OF[name]}")
-    found = module if name == "failure" else getattr(module, name)
+    found = module if name in _MODULES else getattr(module, name)
     globals()[name] = found  # asked for once
     return found
 

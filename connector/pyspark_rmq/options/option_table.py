@@ -628,7 +628,8 @@ _SINK = (
         values.boolean,
         "boolean",
         "false",
-        "Keep the unique id in `properties` (`UNIQ_KEY`), and with it `msgId`. Otherwise each row gets a new one.",
+        "The rows are copies of messages, one to one: keep the ids in `properties` (`UNIQ_KEY`, and with it `msgId`; "
+        "`OUTBOX_ID`). Otherwise each row is a new message with an id of its own.",
         cluster="differs: it needs replayCheck=false, because the check knows rows by UNIQ_KEYs that it makes",
     ),
     Option(

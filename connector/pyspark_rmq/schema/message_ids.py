@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 if TYPE_CHECKING:
     from rmq_store.errors import NoMessageIdError
@@ -15,7 +14,7 @@ _NAMING_COLUMNS = {"storeTopic": "", "topic": "", "queueId": "queue ", "queueOff
 
 
 def message_ids(rows: pa.RecordBatch) -> list[str]:
-    """The id of each row, from its column `properties`: OUTBOX_ID, else UNIQ_KEY.
+    """The id of each row, from its column `properties`: OUTBOX_ID if it is the message's own, else UNIQ_KEY.
 
     Raises:
         NoMessageIdError: a message has neither; the error names it by those of the columns topic, queueId, queueOffset
@@ -32,17 +31,12 @@ def message_ids(rows: pa.RecordBatch) -> list[str]:
 def ids_or_errors(rows: pa.RecordBatch) -> list[str | NoMessageIdError]:
     """As `message_ids`, but a row without an id has the error as its item; nothing is raised."""
     from rmq_store.errors import NoMessageIdError
-    from rmq_store.reliable import OUTBOX_ID, UNIQUE_KEY, message_id_of
+    from rmq_store.reliable import id_properties, message_id_of
 
-    properties = rows.column("properties")
-    outbox_ids, unique_keys = (
-        pc.map_lookup(properties, pa.scalar(name), "first").to_pylist() for name in (OUTBOX_ID, UNIQUE_KEY)
-    )
     ids: list[str | NoMessageIdError] = []
-    for number, (outbox_id, unique_key) in enumerate(zip(outbox_ids, unique_keys, strict=True)):
-        known = {OUTBOX_ID: outbox_id or "", UNIQUE_KEY: unique_key or ""}
+    for number, properties in enumerate(id_properties(rows.column("properties"))):
         try:
-            ids.append(message_id_of(known, ""))
+            ids.append(message_id_of(properties, ""))
         except NoMessageIdError as error:
             ids.append(NoMessageIdError(f"{_name_of(rows, number)}{error}"))
     return ids

@@ -157,86 +157,6 @@ _SINK_TYPES: dict[str, tuple[DataType, ...]] = {
     "deliverTimestamp": (TimestampType(),),
 }
 
-# Properties that a broker, a client library or the engine sets for its own purposes (MessageConst). Rows that were
-# read from a store carry them; in a new message they would say something untrue. UNIQ_KEY has an option of its own.
-BROKER_PROPERTIES = frozenset(
-    {
-        "REAL_TOPIC",
-        "REAL_QID",
-        "RETRY_TOPIC",
-        "DELAY",
-        "MAX_RECONSUME_TIMES",
-        "RECONSUME_TIME",
-        "CONSUME_START_TIME",
-        "ORIGIN_MESSAGE_ID",
-        "TRAN_MSG",
-        "TRAN_PREPARED_QUEUE_OFFSET",
-        "PGROUP",
-        "__transactionId__",
-        "TRANSACTION_CHECK_TIMES",
-        "CHECK_IMMUNITY_TIME_IN_SECONDS",
-        "MIN_OFFSET",
-        "MAX_OFFSET",
-        "TRANSFER_FLAG",
-        "CORRECTION_FLAG",
-        "MQ2_FLAG",
-        "WAIT",
-        "CLUSTER",
-        "MSG_REGION",
-        "TRACE_ON",
-        "POP_CK",
-        "POP_CK_OFFSET",
-        "1ST_POP_TIME",
-        "PROPERTY_FORWARD_QUEUE_ID",
-        "REDIRECT",
-        "INNER_NUM",
-        "INNER_BASE",
-        "INNER_MULTI_DISPATCH",
-        "INNER_MULTI_QUEUE_OFFSET",
-        "DUP_INFO",
-        "TIMER_DELAY_SEC",
-        "TIMER_DELAY_MS",
-        "TIMER_DELIVER_MS",
-        "TIMER_OUT_MS",
-        "TIMER_ENQUEUE_MS",
-        "TIMER_DEQUEUE_MS",
-        "TIMER_ROLL_TIMES",
-        "TIMER_DEL_UNIQKEY",
-        "TIMER_DELAY_LEVEL",
-        "__CRC32#",
-        # Reasons of a failure. PYRMQ_REPLAYS and PYRMQ_DEAD_LETTER stay: they guard against loops.
-        "PYRMQ_ERROR_CLASS",
-        "PYRMQ_ERROR_MESSAGE",
-        "PYRMQ_STACK_HASH",
-        "PYRMQ_QUERY_ID",
-        "PYRMQ_BATCH_ID",
-        "PYRMQ_FIRST_FAILURE_MS",
-        "PYRMQ_LAST_FAILURE_MS",
-        "PYRMQ_ORIGIN_TOPIC",
-        "PYRMQ_ORIGIN_QUEUE_ID",
-        "PYRMQ_ORIGIN_QUEUE_OFFSET",
-        # Of a mirror's own copies: with them a mirror would take the new message for one, and leave it out.
-        "MIRROR_FROM",
-        "MIRROR_PATH",
-        "MIRROR_TO",
-        "MIRROR_TIMESTAMP",
-        "MIRROR_REASON",
-        "MIRROR_LETTER",
-        "KAFKA_RECORD",
-        "KAFKA_TOMBSTONE",
-        "KAFKA_TIMESTAMP_TYPE",
-        # And of Kafka's dead letters: what they are, and why.
-        "KAFKA_LETTER",
-        "KAFKA_GROUP",
-        "KAFKA_STAGE",
-        "KAFKA_STACK_TRACE",
-        "KAFKA_RETRY",
-        "KAFKA_RETRY_TOPIC",
-        "KAFKA_RETRY_PARTITION",
-        "KAFKA_ATTEMPTS",
-    }
-)
-
 # A column of the sink and the property in which its value is stored; the column wins, also with NULL.
 _COLUMN_PROPERTIES = {"tags": "TAGS", "keys": "KEYS", "shardingKey": "__SHARDINGKEY"}
 
@@ -249,9 +169,15 @@ class SinkColumns:
     body: str
     used: tuple[str, ...]
 
-    def dropped_properties(self) -> frozenset[str]:
-        """The properties of the input that are not passed on."""
-        return BROKER_PROPERTIES | {name for column, name in _COLUMN_PROPERTIES.items() if column in self.used}
+    def dropped_properties(self, *, keep_uniq_key: bool) -> frozenset[str]:
+        """The properties of the input that are not passed on. Rows that were read carry what belongs to their messages,
+        and requests that brokers have carried out; for new requests the sink has columns.
+        """
+        from rmq_store import new_message
+
+        of_columns = {name for column, name in _COLUMN_PROPERTIES.items() if column in self.used}
+        identities = frozenset() if keep_uniq_key else new_message.IDENTITIES
+        return new_message.ADDED_ON_THE_WAY | new_message.REQUESTS | identities | of_columns
 
     def input_of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The columns of Spark's rows that the engine takes, under its names."""

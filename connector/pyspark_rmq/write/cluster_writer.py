@@ -114,7 +114,7 @@ def sink_settings(options: SinkOptions, columns: SinkColumns) -> SinkSettings:
     return SinkSettings(
         EncoderSettings(
             options.topic, options.use_queue_id, options.keep_uniq_key, options.compress_over_bytes,
-            columns.dropped_properties(),
+            columns.dropped_properties(keep_uniq_key=options.keep_uniq_key),
         ),
         PipelineSettings(send_timeout_ms=sink.send_timeout_ms, fail_on_weak_status=sink.fail_on_weak_status),
         replay_check=sink.replay_check,

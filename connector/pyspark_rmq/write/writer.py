@@ -159,7 +159,7 @@ def _stage(
 
     context = TaskContext.get()
     assert context is not None  # Spark calls write() in tasks only
-    drop_properties = columns.dropped_properties()
+    drop_properties = columns.dropped_properties(keep_uniq_key=options.keep_uniq_key)
     with stage(options, write_id, context.partitionId(), context.taskAttemptId(), drop_properties) as area:
         for batch in batches:
             if batch.num_rows:

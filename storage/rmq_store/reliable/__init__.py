@@ -6,15 +6,17 @@ docs/reliable.md is the guide, docs/reliable-design.md has the data flow and eac
 `[reliable]`: SQLAlchemy 2, and redis for those who want a filter before the database.
 """
 
+from rmq_store.format.properties.new_message import OUTBOX_ID
 from rmq_store.reliable.database.engine import open_engine, set_up_sqlite, shared_engine
 from rmq_store.reliable.database.inserting import insert_rows
 from rmq_store.reliable.database.manual_list import ManualEntry
-from rmq_store.reliable.database.message_id import OUTBOX_ID, UNIQUE_KEY, message_id_of
+from rmq_store.reliable.database.message_id import UNIQUE_KEY, message_id_of
 from rmq_store.reliable.database.outage import holding_metrics
 from rmq_store.reliable.database.schema import create_tables, migrate, validate_schema
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.inbox.batches import Batch, BatchResult, BatchWriter
 from rmq_store.reliable.inbox.consume_counters import ConsumeCounts
+from rmq_store.reliable.inbox.deliveries import id_properties
 from rmq_store.reliable.inbox.idempotency import Idempotency, ReceiveCounts
 from rmq_store.reliable.inbox.once import RowsFailedError
 from rmq_store.reliable.outbox.backoff import ResendBackoff
@@ -56,6 +58,7 @@ __all__ = [
     "Tables",
     "create_tables",
     "holding_metrics",
+    "id_properties",
     "insert_rows",
     "message_id_of",
     "migrate",

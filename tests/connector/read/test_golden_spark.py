@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_rmq.schema.schema import BROKER_PROPERTIES
-from rmq_store import Store
+from rmq_store import Store, new_message
 
 pytestmark = [
     pytest.mark.long,
@@ -183,9 +182,10 @@ def test_the_whole_source_can_be_written_to_another_store(
     kept = ["topic", "queueId", "msgId", "body", "tags", "keys", "flag", "bornTimestamp"]
     assert copied.select(kept).exceptAll(source.select(kept)).count() == 0
     assert copied.count() == source.count() == 3007
+    dropped = new_message.ADDED_ON_THE_WAY | new_message.REQUESTS
     user = [
         {
-            row["msgId"]: {name: text for name, text in row["properties"].items() if name not in BROKER_PROPERTIES}
+            row["msgId"]: {name: text for name, text in row["properties"].items() if name not in dropped}
             for row in frame
         }
         for frame in (source.select("msgId", "properties").collect(), copied.select("msgId", "properties").collect())

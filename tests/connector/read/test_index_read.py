@@ -367,7 +367,7 @@ def test_dead_letters_are_found_by_their_keys(shop: Shop) -> None:
         send_some(store, count=9)
         store.create_topic("%DLQ%cg", 1)
         for number in (1, 2):
-            store.send(Message("%DLQ%cg", b"", keys=f"k{number}", properties={"RETRY_TOPIC": "Alpha"}))
+            store.send(Message("%DLQ%cg", b"", keys=f"k{number}", properties={"RETRY_TOPIC": "Alpha"}), as_given=True)
     (row,) = shop.read(dlq="cg", key="k2")
     assert (row["topic"], row["storeTopic"], row["queueOffset"]) == ("Alpha", "%DLQ%cg", 1)
 

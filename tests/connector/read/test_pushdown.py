@@ -53,7 +53,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 )
             )
         for topic in ("Alpha", "Beta"):
-            store.send(Message("%DLQ%cg", b"dead", keys="k1", properties={"RETRY_TOPIC": topic}))
+            store.send(Message("%DLQ%cg", b"dead", keys="k1", properties={"RETRY_TOPIC": topic}), as_given=True)
     return root
 
 

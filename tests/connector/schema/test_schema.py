@@ -19,7 +19,6 @@ from pyspark.sql.types import (
 )
 
 from pyspark_rmq.schema.schema import (
-    BROKER_PROPERTIES,
     SOURCE_SCHEMA,
     SinkColumns,
     send_back_columns,
@@ -127,17 +126,15 @@ def test_a_schema_without_columns_is_refused() -> None:
         source_columns(StructType([]))
 
 
-def test_a_new_message_does_not_say_why_and_where_another_one_failed() -> None:
-    from rmq_store import failure
+def test_a_row_is_a_new_message_unless_it_is_a_copy() -> None:
+    from rmq_store import new_message
 
-    assert BROKER_PROPERTIES.issuperset(failure.REASONS)
-    assert BROKER_PROPERTIES.isdisjoint((failure.REPLAYS, failure.DEAD_LETTER))
-
-
-def test_a_new_message_does_not_say_that_a_mirror_made_it() -> None:
-    from rmq_store.format.properties.mirror_properties import MIRROR_PROPERTIES
-
-    assert BROKER_PROPERTIES.issuperset(MIRROR_PROPERTIES)
+    given = struct(BODY, TOPIC, StructField("keys", StringType()))
+    columns = sink_columns(given, topic_given=False, use_queue_id=False)
+    dropped = columns.dropped_properties(keep_uniq_key=False)
+    never = new_message.ADDED_ON_THE_WAY | new_message.REQUESTS | {"KEYS"}
+    assert dropped == never | new_message.IDENTITIES
+    assert columns.dropped_properties(keep_uniq_key=True) == never
 
 
 def test_strings_with_a_collation_or_a_length_are_strings() -> None:

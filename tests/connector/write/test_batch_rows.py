@@ -122,12 +122,14 @@ def test_marks_say_how_far_first_deliveries_have_come() -> None:
 @pytest.mark.statement("H01")
 def test_an_id_is_the_kits_own_or_else_the_unique_key() -> None:
     properties = [
-        [("UNIQ_KEY", "U1"), ("OUTBOX_ID", "M1")],
+        [("UNIQ_KEY", "M1"), ("OUTBOX_ID", "M1")],
         [("UNIQ_KEY", "U2"), ("TAGS", "a")],
         [("OUTBOX_ID", "M3")],
+        [("UNIQ_KEY", "U4"), ("OUTBOX_ID", "M1")],
+        [("UNIQ_KEY", "U5"), ("OUTBOX_ID", "M5"), ("MIRROR_TO", "T U5 1 0"), ("MIRROR_PATH", '[["R","T"],["K","T"]]')],
     ]
     given = pa.record_batch({"properties": pa.array(properties, pa.map_(pa.string(), pa.string()))})
-    assert message_ids(given) == ["M1", "U2", "M3"]
+    assert message_ids(given) == ["M1", "U2", "M3", "U4", "M5"]
 
 
 def test_a_message_without_an_id_is_named() -> None:

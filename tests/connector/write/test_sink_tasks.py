@@ -601,3 +601,30 @@ def test_what_a_retried_message_became_did_not_fail_itself(make_store: Make, tas
         ends = store.queue_ranges("T").items()
         (row,) = [row for queue, limits in ends for part in store.read("T", queue, *limits) for row in part.to_pylist()]
     assert [name for name, _ in row["properties"]] == ["UNIQ_KEY", "own"]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_what_is_made_of_a_message_is_a_message_of_its_own_unless_it_is_a_copy(
+    make_store: Make, task: Callable[..., None], kept: bool
+) -> None:
+    """Two bills of one order (`explode`), with the order's column `properties`."""
+    path = make_store()
+    order = {"UNIQ_KEY": "X", "OUTBOX_ID": "X", "traceparent": "00-abc", "MIN_OFFSET": "0", "MIRROR_TO": "T X 0 0"}
+    order |= {"DELAY": "3", failure.REPLAYS: "1", failure.DEAD_LETTER: "0:7"}
+    text_map = pa.map_(pa.string(), pa.string())
+    bills = pa.record_batch({"body": [b"tea", b"milk"], "properties": pa.array([list(order.items())] * 2, text_map)})
+    task(0, 1)
+    schema = StructType([READABLE["body"], READABLE["properties"]])
+    given = {"path": str(path), "topic": "T", "keepUniqKey": str(kept).lower()}
+    planned = stream_writer(sink_options(given, "stream write"), schema, False)
+    planned.commit([planned.write(iter([bills]))], 0)
+    with Store.open(path, read_only=True) as store:
+        ends = store.queue_ranges("T").items()
+        rows = [row for queue, limits in ends for part in store.read("T", queue, *limits) for row in part.to_pylist()]
+    found = [dict(row["properties"]) for row in rows]
+    if kept:
+        copy = {"UNIQ_KEY": "X", "OUTBOX_ID": "X", "traceparent": "00-abc", failure.REPLAYS: "1"}
+        assert found == [copy | {failure.DEAD_LETTER: "0:7"}] * 2
+    else:
+        assert len({one.pop("UNIQ_KEY") for one in found} | {"X"}) == 3
+        assert found == [{"traceparent": "00-abc"}] * 2

@@ -15,20 +15,22 @@ from crash.protections import protection
 def _inbox_apart() -> Iterator[None]:
     from rmq_store.reliable.inbox import effect, inbox, receipts
 
-    def run(self: effect.Effect, message_ids: set[str], handle: effect.Handle, *, may_wait: bool) -> set[str]:
-        places = self._places
+    def run(
+        self: effect.Effect, fingerprints: inbox.Fingerprints, handle: effect.Handle, *, may_wait: bool
+    ) -> tuple[set[str], set[str]]:
+        places, message_ids = self._places, set(fingerprints)
         mine = effect.transact(
             places.engine,
             lambda connection: inbox.insert_set(connection, places.tables, places.group, message_ids, self._clock()),
         )
 
-        def work(connection: sa.Connection) -> set[str]:
+        def work(connection: sa.Connection) -> tuple[set[str], set[str]]:
             if mine:
                 self._handlers.run(connection, lambda: handle(connection, frozenset(mine)))
             if void := self.confirm(connection, message_ids, self._clock()) & mine:
                 raise effect.VoidStubsError(void)
             receipts.delete(connection, places.tables, places.group, message_ids)
-            return mine
+            return mine, set()
 
         return effect.transact(places.engine, work)
 
@@ -41,7 +43,7 @@ def _no_inbox() -> Iterator[None]:
     from rmq_store.reliable.inbox import inbox
 
     def insert_set(
-        connection: sa.Connection, tables: object, group: str, message_ids: Collection[str], now_ms: int
+        connection: sa.Connection, tables: object, group: str, message_ids: Collection[str], *others: object
     ) -> set[str]:
         return set(message_ids)
 

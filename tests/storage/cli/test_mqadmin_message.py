@@ -136,7 +136,7 @@ def test_bodies_are_written_where_they_are_asked_for(run: Run, manifest: Any, tm
 
 def test_an_id_that_is_no_file_name_does_not_become_one(run: Run, scratch: Path) -> None:
     with _made(scratch / "store") as store:
-        sent = store.send(Message("T", b"x", properties={"UNIQ_KEY": "../../evil"}))
+        sent = store.send(Message("T", b"x", properties={"UNIQ_KEY": "../../evil"}), as_given=True)
     place = ["-t", "T", "-i", "0", "-o", "0"]
     run("queryMsgByOffset", *place, "--body-dir", str(scratch / "out"), store=scratch / "store")
     assert [path.name for path in (scratch / "out").iterdir()] == [sent.offset_msg_id]

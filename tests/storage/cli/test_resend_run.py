@@ -60,7 +60,8 @@ class Shop:
         with Store.open(self.root) as store, LocalBackend(store) as backend:
             (broker,) = backend.brokers().values()
             start = broker.max_offset(queue)
-            broker.send(Message("Orders", b"x", properties={"OUTBOX_ID": message_id}, queue_id=0), 0, 5_000, "pg")
+            own = {"OUTBOX_ID": message_id, "UNIQ_KEY": message_id}
+            broker.send(Message("Orders", b"x", properties=own, queue_id=0), 0, 5_000, "pg")
             (message,) = broker.pull("cg", queue, start, 1).messages
             broker.send_message_back("cg", message, -1, None, 5_000)
 

@@ -59,7 +59,8 @@ def strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
             store.create_topic(topic, 1)
         store.create_group(SubscriptionGroup("g", attributes={TEXT: TEXT}))
         properties = {f"p{TEXT}": TEXT, "UNIQ_KEY": f"{ID}{TEXT}"}
-        sent = [store.send(Message("T", TEXT.encode(), tags=TEXT, keys=TEXT, properties=properties)) for _ in range(3)]
+        strange = Message("T", TEXT.encode(), tags=TEXT, keys=TEXT, properties=properties)
+        sent = [store.send(strange, as_given=True) for _ in range(3)]
         store.send(Message("T", b"\x00\xff\x9b" + TEXT.encode("utf-16"), keys=ID))
         reasons = failure.failure_properties(ValueError(TEXT), now_ms=1_795_220_515_854)
         reasons |= dict.fromkeys((failure.ERROR_CLASS, failure.ERROR_MESSAGE, failure.ORIGIN_TOPIC), TEXT)
@@ -347,8 +348,9 @@ def test_an_export_is_for_its_owner_and_no_cell_of_it_is_a_formula(run: Run, scr
     with Store.open(scratch / "store", create=True) as store:
         store.create_topic("%DLQ%g", 1)
         for text in texts:
-            store.send(Message("%DLQ%g", text.encode(), tags=text.strip() or None, keys=text, queue_id=0,
-                               properties={failure.ERROR_MESSAGE: text}))  # fmt: skip
+            letter = Message("%DLQ%g", text.encode(), tags=text.strip() or None, keys=text, queue_id=0,
+                             properties={failure.ERROR_MESSAGE: text})  # fmt: skip
+            store.send(letter, as_given=True)
     before = os.umask(0)
     try:
         for name, options in (("d.csv", []), ("raw.csv", ["--raw"]), ("d.jsonl", []), ("d.parquet", [])):

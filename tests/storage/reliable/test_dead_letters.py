@@ -51,7 +51,8 @@ def kill(backend: LocalBackend, *message_ids: str, reasons: dict[str, str] | Non
     broker = backend.brokers()[QUEUE.broker_name]
     start = broker.max_offset(QUEUE)
     for message_id in message_ids:
-        broker.send(Message("Orders", b"tea", properties={OUTBOX_ID: message_id}, queue_id=0), 0, 5_000, "pg")
+        own = {OUTBOX_ID: message_id, "UNIQ_KEY": message_id}
+        broker.send(Message("Orders", b"tea", properties=own, queue_id=0), 0, 5_000, "pg")
     for message in broker.pull("cg", QUEUE, start, len(message_ids)).messages:
         broker.send_message_back("cg", message, -1, None, 5_000, properties=reasons or {})
 

@@ -63,7 +63,8 @@ class Shop:
 
     def send(self, *bodies: str, **properties: str) -> None:
         for body in bodies:
-            self.store.send(Message("Orders", body.encode(), properties={"OUTBOX_ID": f"M{body}", **properties}))
+            own = {"OUTBOX_ID": f"M{body}", "UNIQ_KEY": f"M{body}", **properties}
+            self.store.send(Message("Orders", body.encode(), properties=own), as_given=True)
 
     def run(self, listener: Any, *, until_ms: int = 0, **config: Any) -> None:
         """Consume what is there, and what comes again within `until_ms`."""

@@ -83,7 +83,7 @@ def test_a_retry_is_a_first_send_again(engine: sa.Engine, tables: Tables) -> Non
         dead = {row.group_name: row.is_dead for row in connection.execute(sa.select(tables.log))}
     assert (row.sent_ms, row.queue_offset, row.send_count, row.resend_ms) == (None, None, 0, 1_234)
     assert (row.claim_token, row.claim_until_ms, row.is_manual) == (None, 0, False)
-    assert {entry.reason for entry in entries} == {"in_doubt", "no_id"}
+    assert {entry.reason for entry in entries} == {"in_doubt", "no_id", "same_id"}
     assert dead == {"cg": False, "other": True}, "only of the group whose dead letter was listed"
 
 
@@ -134,6 +134,6 @@ def test_a_void_stub_leaves_the_manual_list_but_doubts_stay(engine: sa.Engine, t
     report = message_report.report_of(inboxes, tables, "A1")
     assert report.stub is not None
     assert (report.stub.state, report.body, report.properties) == ("void", b"tea\xff", {"TAGS": "A"})
-    assert {entry.reason for entry in report.entries} == {"in_doubt", "no_id"}
+    assert {entry.reason for entry in report.entries} == {"in_doubt", "no_id", "same_id"}
     assert manual_work.clear(inboxes, tables, "A1") is Outcome.CHANGED
     assert manual_work.clear(inboxes, tables, "A1") is Outcome.NOT_LISTED

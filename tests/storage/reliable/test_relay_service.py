@@ -44,7 +44,8 @@ def backend(scratch: Path) -> Iterator[LocalBackend]:
 def kill(backend: LocalBackend, group: str, message_id: str) -> None:
     (broker,) = backend.brokers().values()
     start = broker.max_offset(QUEUE)
-    broker.send(Message("Orders", b"x", properties={"OUTBOX_ID": message_id}, queue_id=0), 0, 5_000, "pg")
+    own = {"OUTBOX_ID": message_id, "UNIQ_KEY": message_id}
+    broker.send(Message("Orders", b"x", properties=own, queue_id=0), 0, 5_000, "pg")
     (message,) = broker.pull(group, QUEUE, start, 1).messages
     broker.send_message_back(group, message, -1, None, 5_000)
 

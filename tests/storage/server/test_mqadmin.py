@@ -133,7 +133,7 @@ def test_messages_that_a_pop_gave_out_are_in_flight(ask: Ask, server: BrokerServ
 
 def test_a_unique_id_whose_end_is_no_offset_is_found(ask: Ask, server: BrokerServer) -> None:
     unique_id = "C0000202371F5FFDAB2767134429005D"
-    server.store.send(Message("Orders", b"high bit", properties={"UNIQ_KEY": unique_id}))
+    server.store.send(Message("Orders", b"high bit", properties={"UNIQ_KEY": unique_id}), as_given=True)
     for place in ("-n " + server.address, f"--store {server.store.path}"):
         asked = f"{place} queryMsgById" if place.startswith("-n") else f"queryMsgById {place}"
         shown = rmq(f"{asked} -i {unique_id} -t Orders")

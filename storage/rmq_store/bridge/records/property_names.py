@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from rmq_store.format.properties import property_string as names
+from rmq_store.format.properties.new_message import OUTBOX_ID
 
 HEADER_PREFIX: Final = "rmq."
 """Headers of a record that came from RocketMQ: what the message had beside body and user's properties."""
@@ -34,6 +35,7 @@ _ROCKETMQ_PREFIXES = (
     "PROPERTY_",
     "PYRMQ_",
 )
+_OUTBOX_ID = OUTBOX_ID.encode()
 _OWN_PREFIXES = (HEADER_PREFIX, "MIRROR_", "KAFKA_")
 
 SHOWN_NAMES: Final = (
@@ -60,7 +62,16 @@ def is_storable(text: str) -> bool:
 
 
 def is_plain_name(raw: bytes) -> bool:
-    """True if a header of this name can be a property of the user."""
+    """True if a header of this name can be a property of the user, whoever wrote it.
+
+    OUTBOX_ID is none: Kafka Streams copies the headers of a mirrored record to each record that it makes of it, and an
+    inbox would take all of them for one message. A copy of a message of RocketMQ gets it back (`is_restored_name`).
+    """
+    return is_restored_name(raw) and raw != _OUTBOX_ID
+
+
+def is_restored_name(raw: bytes) -> bool:
+    """True if a header of this name, of a record that a mirror has made, was a property of the user under this name."""
     try:
         name = raw.decode()
     except UnicodeDecodeError:

@@ -27,7 +27,7 @@ from rmq_store.bridge.records.property_names import (
     RECONSUME_TIMES_HEADER,
     SHOWN_NAMES,
     is_own_name,
-    is_plain_name,
+    is_restored_name,
     is_rocketmq_name,
     is_storable,
 )
@@ -108,7 +108,7 @@ def _simple_rows(headers: Entries, kept: Mask, wanted: Mask) -> Mask:
 
 
 def _is_simple_name(raw: bytes) -> bool:
-    return raw in _SIMPLE_HEADERS or is_plain_name(raw)
+    return raw in _SIMPLE_HEADERS or is_restored_name(raw)
 
 
 def _read_rows(headers: Entries, kept: Mask, rows: Int64) -> tuple[Int64, list[_Message]]:

@@ -103,6 +103,7 @@ class LocalBroker:
                 lock_timeout_ms=min(timeout_ms, PAGE_CACHE_BUSY_MS),
                 flush_timeout_ms=timeout_ms,
                 born_host=born_host,
+                as_given=True,
             )
         return self._named(result)
 
@@ -123,6 +124,7 @@ class LocalBroker:
                 lock_timeout_ms=min(timeout_ms, PAGE_CACHE_BUSY_MS),
                 flush_timeout_ms=timeout_ms,
                 origins=[Origin(born_host)] * len(messages),
+                as_given=True,
             )
         return replace(result_of_batch(results), broker_name=self.name)
 
@@ -151,11 +153,16 @@ class LocalBroker:
                         lock_timeout_ms=lock_timeout_ms,
                         flush_timeout_ms=flush_timeout_ms,
                         born_host=born_host,
+                        as_given=True,
                     )
                 ]
             else:
                 results = self.store.send_all(
-                    messages, lock_timeout_ms=lock_timeout_ms, flush_timeout_ms=flush_timeout_ms, origins=origins
+                    messages,
+                    lock_timeout_ms=lock_timeout_ms,
+                    flush_timeout_ms=flush_timeout_ms,
+                    origins=origins,
+                    as_given=True,
                 )
         return [self._named(result) for result in results]
 

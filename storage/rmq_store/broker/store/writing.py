@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -16,6 +17,7 @@ from rmq_store.broker.store.parts import StoreParts
 from rmq_store.broker.write.staged_files import StagedFile
 from rmq_store.errors import UsageError
 from rmq_store.format.frames.message import Message, Origin
+from rmq_store.format.properties.new_message import of_new_message
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.recall_handle import RecallHandle
 from rmq_store.log.core.commit_log import LOCK_TIMEOUT_MS
@@ -35,10 +37,15 @@ class Writing(StoreParts):
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
         flush_timeout_ms: int | None = None,
         born_host: Host | None = None,
+        as_given: bool = False,
     ) -> SendResult:
         """Store one message. Under SYNC_FLUSH it is on disk on return; under ASYNC_FLUSH it survives this process, not
         the machine. `sys_flag` holds the compression of a body that the caller has compressed.
         `born_host` is the sender's; None: that of the store.
+
+        It is a new message, with a new UNIQ_KEY: of the properties of a stored message, which its maker hands on, those
+        are left out that belong to that message (docs/columns.md). `as_given`: all properties stay, as a broker stores
+        what a client sends.
 
         Waits at most `lock_timeout_ms` for other writers (StoreLockedError). Under SYNC_FLUSH it waits at most
         `flush_timeout_ms` for the fsync of another writer (FLUSH_DISK_TIMEOUT; None: the setting syncFlushTimeout). Its
@@ -56,6 +63,7 @@ class Writing(StoreParts):
             lock_timeout_ms = integer("lock_timeout_ms", lock_timeout_ms)
             if flush_timeout_ms is not None:
                 flush_timeout_ms = integer("flush_timeout_ms", flush_timeout_ms)
+        message = message if as_given else _new(message)
         return self._writing().send(message, sys_flag, lock_timeout_ms, flush_timeout_ms, born_host)
 
     def send_all(
@@ -65,12 +73,15 @@ class Writing(StoreParts):
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
         flush_timeout_ms: int | None = None,
         origins: Sequence[Origin] | None = None,
+        as_given: bool = False,
     ) -> list[SendResult]:
         """Store a few messages in their order; all become visible at once. For many messages use `append`. Durable,
-        waits and raises as `send`. `origins`: one for each message that came over the network.
+        waits and raises as `send`, and `as_given` is that of `send`. `origins`: one for each message that came over the
+        network.
         """
         if origins is not None and len(origins) != len(messages):
             raise UsageError(f"{len(origins)} origins for {len(messages)} messages")
+        messages = messages if as_given else [_new(message) for message in messages]
         return self._writing().send_all(messages, lock_timeout_ms, flush_timeout_ms, origins)
 
     def send_batch(
@@ -119,7 +130,8 @@ class Writing(StoreParts):
 
     def append(self, batch: pa.RecordBatch, topic: str | None = None) -> AppendResult:
         """Store a batch of any number of messages (columns of INPUT_SCHEMA); all become visible at once. Durable and
-        raises as `send`. A UsageError names row, column and value.
+        raises as `send`. A UsageError names row, column and value. They are new messages: properties that belong to
+        other messages are left out, as `send` does, but DELAY and the like stay.
         """
         return self._writing().append(batch, topic)
 
@@ -226,3 +238,11 @@ class Writing(StoreParts):
         next call that writes raises StoreFailedError.
         """
         self._changing().flush_async()
+
+
+def _new(message: Message) -> Message:
+    """The message without properties of another one. Whatever is no message is left to its check."""
+    if not isinstance(message, Message) or not isinstance(message.properties, Mapping):
+        return message
+    own = of_new_message(message.properties)
+    return message if own is message.properties else replace(message, properties=own)

@@ -20,6 +20,7 @@ from rmq_store.errors import UsageError
 from rmq_store.format.batches.frame_encoder import EncodeOptions, encode_batch
 from rmq_store.format.batches.input_columns import as_type
 from rmq_store.format.bytes.gather import all_are
+from rmq_store.format.properties.new_message import ADDED_ON_THE_WAY, IDENTITIES
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import UniqueIdGenerator
 from rmq_store.format.text.names import validate_topic
@@ -101,7 +102,7 @@ class MessageEncoder:
             unique_ids=UniqueIdGenerator(store_host.address, os.getpid() & 0xFFFF, random.getrandbits(32)),
             max_message_bytes=config.max_message_size,
             compress_over_bytes=compress_over_bytes,
-            drop_properties=drop_properties if keep_unique_key else drop_properties | {"UNIQ_KEY"},
+            drop_properties=drop_properties if keep_unique_key else drop_properties | IDENTITIES | ADDED_ON_THE_WAY,
             in_threads=in_threads,
         )
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rmq_store.reliable.desk.stub_status import StubStatus
 
 # As in reliable.manual_list and reliable.stub_status, which need SQLAlchemy; tests compare them.
-REASONS = ("maximum", "ordered", "stuck", "illegal", "dead_letter", "in_doubt", "no_id")
+REASONS = ("maximum", "ordered", "stuck", "illegal", "dead_letter", "in_doubt", "no_id", "same_id")
 STATES = ("unsent", "waiting", "due", "manual", "void")
 _PAGE = 500
 

@@ -29,6 +29,7 @@ from rmq_store.format.batches.content_keys import (
 from rmq_store.format.batches.encode_input import EncodeInput, EncodeOptions
 from rmq_store.format.batches.frame_encoder import encode_batch
 from rmq_store.format.bytes.gather import take_slices, value_bytes
+from rmq_store.format.properties.new_message import ADDED_ON_THE_WAY, IDENTITIES
 from rmq_store.format.properties.property_encoder import refusal
 from rmq_store.format.properties.property_string import DELAY_TIME_LEVEL, TIMER_DELIVER_MS
 from rmq_store.format.text.hashing import java_hash, java_hashes
@@ -63,6 +64,7 @@ _COMPRESSION_BITS = 0x701
 class EncoderSettings:
     """The settings of all rows of a write. `default_topic` replaces the column topic. `compress_over_bytes`: as in
     `EncodeOptions`. `keep_unique_key`: rows have UNIQ_KEYs of their own, and get others only where these are missing.
+    Otherwise they are new messages, without the properties that belong to others.
     """
 
     default_topic: str | None = None
@@ -109,7 +111,7 @@ class RowEncoder:
             _NOBODY, _NOBODY, 1, crc_property=False, index_tags=False,
             unique_ids=unique_ids if kept else None,
             max_message_bytes=BODY_BYTES_MAX, compress_over_bytes=settings.compress_over_bytes,
-            drop_properties=settings.drop_properties if kept else settings.drop_properties | {"UNIQ_KEY"},
+            drop_properties=settings.drop_properties | (frozenset() if kept else IDENTITIES | ADDED_ON_THE_WAY),
         )  # fmt: skip
 
     def encode(self, batch: pa.RecordBatch, first_row: int, now_ms: int) -> Iterator[Rows]:

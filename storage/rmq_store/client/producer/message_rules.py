@@ -18,7 +18,7 @@ from rmq_store.format.frames.frame_check import SysFlag
 from rmq_store.format.frames.message import Message, check_message
 from rmq_store.format.frames.message_batch import batch_bytes
 from rmq_store.format.properties import property_string as names
-from rmq_store.format.properties.mirror_properties import MIRROR_PROPERTIES
+from rmq_store.format.properties.new_message import of_new_message
 from rmq_store.format.properties.property_string import encode_properties
 from rmq_store.format.text.ids import UniqueIdGenerator, month_start_ms
 from rmq_store.format.text.names import RETRY_PREFIX, is_system_topic, validate_group, validate_topic
@@ -38,14 +38,15 @@ class MessagePreparer:
         # A random number stands where Java has a hash of the class loader; it tells processes and hosts apart.
         self._unique_ids = UniqueIdGenerator(b"\x7f\0\0\x01", os.getpid() & 0xFFFF, random.getrandbits(32))
 
-    def prepare(self, message: Message, now_ms: int) -> tuple[Message, int]:
-        """The message for the broker, the same in each try (UNIQ_KEY set, body perhaps compressed, without the mirror
-        marks of a forwarded message), and its sysFlag.
+    def prepare(self, message: Message, now_ms: int, *, keep_unique_key: bool) -> tuple[Message, int]:
+        """The message for the broker, the same in each try (UNIQ_KEY set, body perhaps compressed, without the
+        properties of another message: see `with_unique_key`), and its sysFlag.
 
         Raises:
             MessageIllegalError: code 13 for a missing, empty or too large body, otherwise without a code.
         """
         self.check(message)
+        message = self.with_unique_key(message, now_ms, keep_unique_key=keep_unique_key)
         body, sys_flag = message.body, 0
         if len(body) >= self._config.compress_msg_body_over_howmuch:
             packed, flags = compress(body, self._config.compress_type, self._config.compress_level)
@@ -53,9 +54,9 @@ class MessagePreparer:
                 body, sys_flag = packed, flags
         if message.properties.get(names.TRANSACTION_PREPARED, "").lower() == "true":
             sys_flag |= SysFlag.TRANSACTION_PREPARED
-        return replace(self.with_unique_key(message, now_ms), body=body), sys_flag
+        return message if body is message.body else replace(message, body=body), sys_flag
 
-    def prepare_batch(self, messages: Sequence[Message], now_ms: int) -> list[Message]:
+    def prepare_batch(self, messages: Sequence[Message], now_ms: int, *, keep_unique_key: bool) -> list[Message]:
         """Check messages that are to be sent in one request, and prepare them; bodies are not compressed.
 
         Raises:
@@ -67,6 +68,8 @@ class MessagePreparer:
             raise MessageIllegalError("a batch needs a message", _NO_CODE)
         for message in messages:
             self.check(message)
+        messages = [self.with_unique_key(message, now_ms, keep_unique_key=keep_unique_key) for message in messages]
+        for message in messages:
             if any(name in message.stored_properties() for name in _DELAYS):
                 raise MessageIllegalError("a batch cannot hold delayed messages", _NO_CODE)
             if message.topic.startswith(RETRY_PREFIX):
@@ -75,16 +78,15 @@ class MessagePreparer:
             raise MessageIllegalError("the messages of a batch must have the same topic", _NO_CODE)
         if len({message.properties.get(names.WAIT_STORE_MSG_OK, "true") for message in messages}) > 1:
             raise MessageIllegalError("the messages of a batch must all wait for the store, or none of them", _NO_CODE)
-        ready = [self.with_unique_key(message, now_ms) for message in messages]
         try:
-            size = batch_bytes(ready)
+            size = batch_bytes(messages)
         except UsageError as error:
             raise MessageIllegalError(str(error)) from error
         if size > self._config.max_message_size:
             raise MessageIllegalError(
                 f"the batch has {size} bytes, more than max_message_size={self._config.max_message_size}"
             )
-        return ready
+        return messages
 
     def check(self, message: Message) -> None:
         """Check the rules that concern the message alone.
@@ -105,15 +107,21 @@ class MessagePreparer:
             )
         if not -(1 << 31) <= message.flag < 1 << 31:
             raise MessageIllegalError(f"flag={message.flag} is no 32-bit integer")
+        own = of_new_message(message.properties, keep_identities=True)
+        kept = message if own is message.properties else replace(message, properties=own)
         try:
-            encode_properties(message.stored_properties())
+            encode_properties(kept.stored_properties())
         except UsageError as error:
             raise MessageIllegalError(str(error)) from error
 
-    def with_unique_key(self, message: Message, now_ms: int) -> Message:
-        """The message with its UNIQ_KEY, a new one if it has none."""
-        message = _without_marks(message)
-        if message.properties.get(names.UNIQUE_KEY):
+    def with_unique_key(self, message: Message, now_ms: int, *, keep_unique_key: bool) -> Message:
+        """The message with a UNIQ_KEY of its own, and without the properties of the message that it was made of
+        (`rmq_store.format.properties.new_message`). `keep_unique_key`: it is a copy, and keeps the ids that it has.
+        """
+        own = of_new_message(message.properties, keep_identities=keep_unique_key)
+        if own is not message.properties:
+            message = replace(message, properties=own)
+        if own.get(names.UNIQUE_KEY):
             return message
         unique_id = self._unique_ids.next_id(now_ms, month_start_ms(now_ms))
         return replace(message, properties={names.UNIQUE_KEY: unique_id, **message.properties})
@@ -157,11 +165,3 @@ def check_topic(topic: str) -> None:
         raise MessageIllegalError(f"sending to {topic!r} is forbidden: it belongs to the broker", _NO_CODE)
 
 
-def _without_marks(message: Message) -> Message:
-    """The message without properties of a mirror, which the user has forwarded from a mirrored one: the mirror of the
-    other direction would take it for its own copy, and leave it out.
-    """
-    if MIRROR_PROPERTIES.isdisjoint(message.properties):
-        return message
-    kept = {name: value for name, value in message.properties.items() if name not in MIRROR_PROPERTIES}
-    return replace(message, properties=kept)

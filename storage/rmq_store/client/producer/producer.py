@@ -51,6 +51,10 @@ class Producer:
     The producer sends a message without a chosen queue to the queues in turn, and tries again after failures. A message
     with a `sharding_key`, a `selector` or an explicit queue is ordered: the producer sends it to that queue only, in
     one try. Retries carry the same UNIQ_KEY, so that consumers can detect duplicates.
+
+    Each send is a new message: of the properties of a received message, which its maker hands on, those are left out
+    that belong to that message (ids, retries, marks of brokers and mirrors; docs/columns.md). With `keep_unique_key` a
+    send is a copy of one message: UNIQ_KEY and OUTBOX_ID stay, and consumers take it for that message.
     """
 
     def __init__(
@@ -147,6 +151,7 @@ class Producer:
         queue: MessageQueue | None = None,
         selector: MessageQueueSelector | None = None,
         arg: Any = None,
+        keep_unique_key: bool = False,
     ) -> SendResult:
         """Send and wait for the outcome, at most `timeout` ms (default: send_msg_timeout).
 
@@ -161,13 +166,18 @@ class Producer:
             RemotingTooMuchRequestError: the time was used up before a try.
             TimerNotSupportedError: the message has a deliver time, and brokers older than 5.0 would ignore it.
         """
-        request = self._request(message, self._begin(timeout), _Wish(queue, selector, arg))
+        request = self._request(message, self._begin(timeout), _Wish(queue, selector, arg, keep_unique_key))
         if request.fixed_queue is not None:
             return self._loop.send_once(request)
         return self._loop.send(request, self.config.retry_times_when_send_failed)
 
     def send_batch(
-        self, messages: Sequence[Message], timeout: int | None = None, *, queue: MessageQueue | None = None
+        self,
+        messages: Sequence[Message],
+        timeout: int | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        keep_unique_key: bool = False,
     ) -> SendResult:
         """Send messages of one topic in one request to one queue: all of them are stored or none. Ids in the result are
         joined by commas, its offsets are those of the first. Bodies are not compressed. Raises as `send`.
@@ -176,7 +186,7 @@ class Producer:
         the order of a key by always choosing the same queue.
         """
         begin = self._begin(timeout)
-        ready = self._preparer.prepare_batch(messages, self._cluster().clock())
+        ready = self._preparer.prepare_batch(messages, self._cluster().clock(), keep_unique_key=keep_unique_key)
         if any(message.queue_id is not None for message in ready):
             raise MessageIllegalError("a batch goes to one queue: no queue ids in its messages", -1)
         if queue is None and len({message.sharding_key or None for message in ready}) > 1:
@@ -185,7 +195,7 @@ class Producer:
         def attempt(queue: MessageQueue, timeout_ms: int) -> SendResult:
             return self._broker(queue.broker_name).send_batch(ready, queue.queue_id, timeout_ms, self.group)
 
-        request = self._routed(ready[0], attempt, begin, _Wish(queue, None, None))
+        request = self._routed(ready[0], attempt, begin, _Wish(queue, None, None, keep_unique_key))
         if request.fixed_queue is not None:
             return self._loop.send_once(request)
         return self._loop.send(request, self.config.retry_times_when_send_failed)
@@ -197,6 +207,7 @@ class Producer:
         queue: MessageQueue | None = None,
         selector: MessageQueueSelector | None = None,
         arg: Any = None,
+        keep_unique_key: bool = False,
     ) -> None:
         """Send without waiting for an answer, in one try. An error that the broker answers is logged, not raised.
 
@@ -204,7 +215,7 @@ class Producer:
             MessageIllegalError, MQClientError, RemotingTooMuchRequestError: as `send`.
             RemotingError: of an ordered message.
         """
-        self._loop.send_oneway(self._request(message, self._begin(None), _Wish(queue, selector, arg)))
+        self._loop.send_oneway(self._request(message, self._begin(None), _Wish(queue, selector, arg, keep_unique_key)))
 
     def send_async(
         self,
@@ -216,6 +227,7 @@ class Producer:
         queue: MessageQueue | None = None,
         selector: MessageQueueSelector | None = None,
         arg: Any = None,
+        keep_unique_key: bool = False,
     ) -> Future[SendResult]:
         """Send in the background. Every outcome goes to the callback, then to the future; also that of a message that
         breaks a rule. The callback runs in a thread of the producer (after a refusal by back-pressure: in the
@@ -225,7 +237,7 @@ class Producer:
         assert self._async is not None
 
         def send() -> SendResult:
-            request = self._request(message, begin, _Wish(queue, selector, arg))
+            request = self._request(message, begin, _Wish(queue, selector, arg, keep_unique_key))
             if request.fixed_queue is not None:
                 return self._loop.send_once(request)
             return self._loop.send_async(request)
@@ -257,11 +269,13 @@ class Producer:
     def _with_unique_key(self, message: Message) -> Message:
         """The message with its UNIQ_KEY. Raises as `check`."""
         self._preparer.check(message)
-        return self._preparer.with_unique_key(message, self._cluster().clock())
+        return self._preparer.with_unique_key(message, self._cluster().clock(), keep_unique_key=False)
 
     def _send_half(self, message: Message, timeout: int | None) -> SendResult:
-        """Send a message with TRAN_MSG. It is tried again only if no broker can have received it. Raises as `send`."""
-        request = self._request(message, self._begin(timeout), _Wish(None, None, None))
+        """Send a message with its UNIQ_KEY and TRAN_MSG. It is tried again only if no broker can have received it.
+        Raises as `send`.
+        """
+        request = self._request(message, self._begin(timeout), _Wish(None, None, None, True))
         if request.fixed_queue is not None:
             return self._loop.send_once(request)
         return self._loop.send(request, self.config.retry_times_when_send_failed)
@@ -275,7 +289,8 @@ class Producer:
         return _Begin(self._timer(), self.config.send_msg_timeout if timeout is None else timeout)
 
     def _request(self, message: Message, begin: _Begin, wish: _Wish) -> Request:
-        ready, sys_flag = self._preparer.prepare(message, self._cluster().clock())
+        now_ms = self._cluster().clock()
+        ready, sys_flag = self._preparer.prepare(message, now_ms, keep_unique_key=wish.keep_unique_key)
 
         def attempt(queue: MessageQueue, timeout_ms: int) -> SendResult:
             broker = self._broker(queue.broker_name)
@@ -348,11 +363,12 @@ class _Begin(NamedTuple):
 
 
 class _Wish(NamedTuple):
-    """The caller's choice of a queue for the message."""
+    """The caller's choice of a queue for the message; and whether it is a copy, which keeps its ids."""
 
     queue: MessageQueue | None
     selector: MessageQueueSelector | None
     arg: Any
+    keep_unique_key: bool
 
 
 def _fixed_queue(queues: Sequence[MessageQueue], message: Message, wish: _Wish) -> MessageQueue | None:

@@ -6,6 +6,11 @@ them out. Otherwise a mirror would take the new message for its own copy.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+
+from rmq_store.format.properties.property_string import UNIQUE_KEY
+
 MIRROR_FROM = "MIRROR_FROM"
 MIRROR_PATH = "MIRROR_PATH"
 MIRROR_TO = "MIRROR_TO"
@@ -32,3 +37,18 @@ MIRROR_PROPERTIES = frozenset(
         KAFKA_ATTEMPTS,
     )
 )  # fmt: skip
+
+
+def is_brought_back(properties: Mapping[str, str]) -> bool:
+    """True for the copy, in RocketMQ, of a message that began in RocketMQ and went through Kafka: MIRROR_TO names its
+    UNIQ_KEY, and MIRROR_PATH, in which RocketMQ and Kafka alternate, begins in RocketMQ. False for a record that
+    somebody has made in Kafka, of such a copy too: a mirror starts a new path for it.
+    """
+    goal = properties.get(MIRROR_TO, "").split(" ")
+    if len(goal) != 4 or goal[1] != properties.get(UNIQUE_KEY):
+        return False
+    try:
+        path = json.loads(properties.get(MIRROR_PATH, ""))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(path, list) and len(path) > 0 and len(path) % 2 == 0

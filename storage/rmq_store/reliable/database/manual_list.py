@@ -7,6 +7,7 @@
     dead_letter   the group gave up; the message is in %DLQ%group              (consumer's database)
     in_doubt      an effect outside of the transaction may have happened       (consumer's database)
     no_id         the message has no id; its place is used as the id           (consumer's database)
+    same_id       it has the id of another message that is done, and was left  (consumer's database)
 
 H11 of docs/conformance.md asks for this list at the maximum. An entry exists once, however often it is added. Entries
 are removed when the message is done. Entries in doubt stay until a person removes them: the message was done again
@@ -35,9 +36,10 @@ STUCK: Final = "stuck"
 ILLEGAL: Final = "illegal"
 IN_DOUBT: Final = "in_doubt"
 NO_ID: Final = "no_id"
+SAME_ID: Final = "same_id"
 OF_SENDING: Final = (MAXIMUM, ORDERED, STUCK, ILLEGAL)
 """While such an entry stands, nobody sends the message."""
-REASONS: Final = (*OF_SENDING, DEAD_LETTER, IN_DOUBT, NO_ID)
+REASONS: Final = (*OF_SENDING, DEAD_LETTER, IN_DOUBT, NO_ID, SAME_ID)
 
 NO_GROUP: Final = ""
 """The group of an entry that is about sending."""

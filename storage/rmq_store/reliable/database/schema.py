@@ -25,9 +25,26 @@ from rmq_store.reliable.database.transact import read, transact
 
 Step = Callable[[sa.Connection, Tables], None]
 
-STEPS: Final[Mapping[int, Step]] = {}
+_FIRST_VERSION: Final = 1
+
+
+
+def _add_column(connection: sa.Connection, column: sa.Column[Any]) -> None:
+    """Add a column, which may be NULL, unless it is there."""
+    table = column.table
+    assert isinstance(table, sa.Table)
+    if column.name not in {there["name"] for there in sa.inspect(connection).get_columns(table.name, table.schema)}:
+        name = connection.dialect.identifier_preparer.format_table(table)
+        declaration = sa.schema.CreateColumn(column).compile(dialect=connection.dialect)
+        connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN {declaration}")
+
+
+STEPS: Final[Mapping[int, Step]] = {
+    2: lambda connection, tables: _add_column(connection, tables.inbox.c.fingerprint),
+}
 """{version: what brings the version before it to it}. DDL of MySQL commits by itself, and a migration may be killed: a
-step looks at what is there, and may run again.
+step looks at what is there, and may run again. Workers of the version before are still at work while a step runs: it
+adds only what they need not know.
 """
 
 
@@ -52,13 +69,14 @@ def create_tables(engine: sa.Engine, tables: Tables | None = None) -> None:
             if not left:
                 raise
     if found is None:
-        transact(engine, lambda connection: _record(connection, tables, of_tables.SCHEMA_VERSION))
+        made = _version_of_columns(engine, tables)
+        transact(engine, lambda connection: _record(connection, tables, made))
 
 
 def migrate(engine: sa.Engine, tables: Tables | None = None) -> list[int]:
-    """Bring the tables to this version, step by step, or create them; returns the versions that were reached. Stop
-    senders, relays and consumers first. Tables that other migrations created are accepted: if they are right, their
-    version is recorded.
+    """Bring the tables to this version, step by step, or create them; returns the versions that were reached. Senders,
+    relays and consumers may be at work, also those of the version before. Tables that other migrations created are
+    accepted: if they are right, their version is recorded.
 
     Raises:
         SchemaMismatchError: the tables have a newer version, or have no version and are not those of this version.
@@ -82,7 +100,12 @@ def migrate(engine: sa.Engine, tables: Tables | None = None) -> list[int]:
             step(connection, tables)
             _record(connection, tables, version)
 
-        transact(engine, run)
+        try:
+            transact(engine, run)
+        except sa.exc.DBAPIError:
+            # Another process may have made the same step meanwhile.
+            if (_version(engine, tables) or 0) < version:
+                transact(engine, run)
         reached.append(version)
     return reached
 
@@ -137,6 +160,16 @@ def _version(engine: sa.Engine, tables: Tables) -> int | None:
         return None
     newest: int | None = read(engine, lambda connection: connection.scalar(sa.select(sa.func.max(versions.c.version))))
     return newest
+
+
+def _version_of_columns(engine: sa.Engine, tables: Tables) -> int:
+    """The version of tables without a version: a process was killed before it noted that, perhaps one of version 1."""
+    inspector = sa.inspect(engine)
+    for table in tables.all():
+        there = {column["name"] for column in inspector.get_columns(table.name, table.schema)}
+        if not there.issuperset(column.name for column in table.columns):
+            return _FIRST_VERSION
+    return of_tables.SCHEMA_VERSION
 
 
 def _record(connection: sa.Connection, tables: Tables, version: int) -> None:

@@ -32,7 +32,7 @@ UNCONFIRMED: Final = "unconfirmed"
 CONFIRMED: Final = "confirmed"
 VOID: Final = "void"
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 _PREFIX = re.compile(r"[a-z_][a-z0-9_]{0,39}", re.ASCII)
 # MySQL compares text without regard to case, and pads it, unless a column says otherwise.
@@ -147,6 +147,8 @@ class Tables:
             sa.Column("done_ms", sa.BigInteger, nullable=False),
             # Who wrote the row: tells the rows of one transaction from those that were there.
             sa.Column("token", text_type(_SHORT), nullable=False),
+            # Tells the message from another one with its id; null if a worker of version 1 wrote the row.
+            sa.Column("fingerprint", text_type(_SHORT)),
         )
         self._index("inbox", "done", "done_ms")
         self.high_water: Final = self._table(

@@ -21,7 +21,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from rmq_store.reliable.database import manual_list
-from rmq_store.reliable.database.manual_list import DEAD_LETTER, IN_DOUBT, NO_ID, OF_SENDING, REASONS
+from rmq_store.reliable.database.manual_list import DEAD_LETTER, IN_DOUBT, NO_ID, OF_SENDING, REASONS, SAME_ID
 from rmq_store.reliable.database.tables import CONFIRMED, UNCONFIRMED, VOID, Tables
 from rmq_store.reliable.database.transact import read, transact
 from rmq_store.reliable.outbox.stub import is_open, status_of, void
@@ -47,7 +47,7 @@ class Outcome(StrEnum):
     """Inbox rows of its time may be purged: its effect could happen a second time."""
 
 
-_OF_CONSUMING: Final = (DEAD_LETTER, IN_DOUBT, NO_ID)
+_OF_CONSUMING: Final = (DEAD_LETTER, IN_DOUBT, NO_ID, SAME_ID)
 
 
 def plan(

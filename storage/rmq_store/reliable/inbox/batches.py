@@ -3,7 +3,8 @@ writes nothing.
 
     B0  high-water marks, in a transaction of their own   for the resend: which offsets the group has seen
     B1  BEGIN; the row (query, group, target, batch)      it exists with the same messages: nothing happens
-    B2  per chunk: inbox rows of all its ids              rows whose id existed are dropped, as are repetitions
+    B2  per chunk: inbox rows of all its ids              rows whose id existed are dropped, as are repetitions; if they
+                                                          are other messages, they are put on the manual list
     B3             their stubs are confirmed              rows whose stub is void are dropped (stubs of this database)
     B4             write(connection, the rest)            in a savepoint; it may neither commit nor roll back
     B5             log rows of all its ids are deleted    an earlier consumer of the group may have failed on them
@@ -27,14 +28,17 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from rmq_store.late.dataclasses import dataclass
+from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.drivers import require_engine
 from rmq_store.reliable.database.leases import now_ms
+from rmq_store.reliable.database.message_id import copied_id_of
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.transact import read, transact
 from rmq_store.reliable.database.trouble import is_duplicate
 from rmq_store.reliable.inbox import inbox, receipts
+from rmq_store.reliable.inbox.deliveries import OF_ROW, fingerprints_of, id_properties
 from rmq_store.reliable.inbox.handler_connection import HandlerRunner
-from rmq_store.reliable.inbox.receipts import Queue, write_marks
+from rmq_store.reliable.inbox.receipts import UNCLEAR, Queue, own_id, write_marks
 from rmq_store.reliable.outbox.stub import Confirmation, confirm_all
 
 _log = logging.getLogger(__name__)
@@ -185,7 +189,18 @@ class BatchWriter:
         written = dropped = void = 0
         for message_ids, rows in chunks:
             at_ms = now_ms()
-            new = inbox.insert_set(connection, self._tables, self._group, message_ids, at_ms)
+            fingerprints = fingerprints_of(rows, OF_ROW)
+            first = dict(zip(reversed(message_ids), reversed(fingerprints), strict=True))
+            unclear = self._unclear(connection, message_ids, rows)
+            new = inbox.insert_set(connection, self._tables, self._group, first.keys() - unclear, at_ms, first)
+            done = inbox.known(connection, self._tables, self._group, first.keys() - new)
+            first.update(done)
+            others = {
+                own_id(message_id, fingerprint): f"another message with its id {message_id} is done"
+                for message_id, fingerprint in zip(message_ids, fingerprints, strict=True)
+                if inbox.is_other(first[message_id], fingerprint)
+            }
+            self._list(connection, others | dict.fromkeys(unclear - done.keys(), UNCLEAR), at_ms)
             to_do = new if self._stub_engine is not None else new - self._confirm(connection, new, at_ms)
             kept = _first_places(message_ids, to_do)
             written += len(kept)
@@ -196,6 +211,28 @@ class BatchWriter:
                 self._handlers.run(connection, partial(self._write, connection, left))
             receipts.delete(connection, self._tables, self._group, set(message_ids))
         return BatchResult(written_before=False, written=written, dropped=dropped, void=void)
+
+    def _unclear(self, connection: sa.Connection, message_ids: list[str], rows: pa.RecordBatch) -> set[str]:
+        """Messages that a worker of version 1 may have done under the id that they were copied with."""
+        if "properties" not in rows.schema.names:
+            return set()
+        given = zip(message_ids, id_properties(rows.column("properties")), strict=True)
+        copied = {message_id: copied_id for message_id, each in given if (copied_id := copied_id_of(each)) is not None}
+        done = inbox.known(connection, self._tables, self._group, set(copied.values()))
+        return {message_id for message_id, copied_id in copied.items() if done.get(copied_id, "") is None}
+
+    def _list(self, connection: sa.Connection, details: Mapping[str, str], at_ms: int) -> None:
+        """Put messages that are dropped without being done on the manual list."""
+        entries = [
+            manual_list.ManualEntry(message_id, self._group, manual_list.SAME_ID, detail, at_ms)
+            for message_id, detail in details.items()
+        ]
+        if entries:
+            _log.warning(
+                "group %r: %d rows are left out and are on the manual list: others with their ids are done",
+                self._group, len(entries),
+            )  # fmt: skip
+            manual_list.add_all(connection, self._tables, entries)
 
     def _confirm(self, connection: sa.Connection, message_ids: Collection[str], at_ms: int) -> set[str]:
         """Confirm the stubs that are not void; returns the ids of void ones."""

@@ -17,7 +17,8 @@ class ConsumeCounts:
     `done`: with their effect. `duplicates_by_redis`, `duplicates_by_inbox`: done before, as Redis or only the database
     knew. `void`: voided by a person. `later`: another worker had them. `failed`: the handler or the database failed.
     `refused`: without an id of their own. `in_doubt`: put on the manual list. `redis_outages`: how often Redis began to
-    fail. `database_outages`: how often messages began to be held because the database could not be written.
+    fail. `database_outages`: how often messages began to be held because the database could not be written. `listed`:
+    not done, and put on the manual list, because another message with the id is done.
     """
 
     done: int = 0
@@ -30,6 +31,7 @@ class ConsumeCounts:
     in_doubt: int = 0
     redis_outages: int = 0
     database_outages: int = 0
+    listed: int = 0
 
 
 class Counters:
@@ -44,10 +46,14 @@ class Counters:
         return self._counts
 
     def count(self, outcomes: Mapping[str, str], known: Mapping[str, Known]) -> None:
-        """Add the outcomes (`once.Outcome`) of messages, of which Redis knew what `known` says."""
+        """Add the outcomes (`once.Outcome`) of messages, of which Redis knew what `known` says. One whose id is another
+        message's is counted when it is done under its own, or is listed.
+        """
         added: dict[str, int] = {}
         for message_id, outcome in outcomes.items():
             name = str(outcome)
+            if name == "other":
+                continue
             if name == "duplicate":
                 by_redis = known.get(message_id) is Known.DONE
                 name = "duplicates_by_redis" if by_redis else "duplicates_by_inbox"
@@ -57,6 +63,10 @@ class Counters:
     def doubt(self, count: int) -> None:
         """Count messages that were put on the manual list."""
         self._add({"in_doubt": count})
+
+    def list_one(self) -> None:
+        """Count a message that was listed because its id is another message's."""
+        self._add({"listed": 1})
 
     def refuse(self, count: int) -> None:
         """Count messages without an id."""

@@ -1,17 +1,26 @@
-"""Deliveries of messages and rows as the kit needs them: id, place, retry, and what an answer acknowledges."""
+"""Deliveries of messages and rows as the kit needs them: id, place, retry, and what an answer acknowledges.
+
+The fingerprint of a message tells it from another one with the same id. It is made of the body: retries, redrives,
+resends and copies of mirrors keep that, compressed or not, and a message that was made of another one has a new one.
+
+    b<hash>   of the body, as the message has it
+    r<hash>   of the column `body` of rows that a program may have changed before it handed them to the kit
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
 
 from rmq_store.client import MessageExt
 from rmq_store.errors import NoMessageIdError
+from rmq_store.format.properties.new_message import OUTBOX_ID
 from rmq_store.late.arrow_compute import pc
 from rmq_store.late.dataclasses import dataclass
-from rmq_store.reliable.database.message_id import OUTBOX_ID, UNIQUE_KEY, message_id_of
+from rmq_store.reliable.database.message_id import ID_PROPERTIES, UNIQUE_KEY, copied_id_of, message_id_of
 from rmq_store.reliable.inbox.receipts import Receipt
 
 RETRY_LADDER_MS: Final = tuple(
@@ -20,6 +29,10 @@ RETRY_LADDER_MS: Final = tuple(
 """RocketMQ's: messageDelayLevel from its third level on (3 + reconsumeTimes)."""
 
 FIRST_RETRY_LEVEL: Final = 3
+
+OF_BODY: Final = "b"
+OF_ROW: Final = "r"
+_DIGEST_BYTES = 16
 BROKER_CHOOSES: Final = 0
 
 
@@ -65,33 +78,70 @@ def receipt_of(message: MessageExt, topic: str, reconsume_times: int, retry: Ret
         reconsume_times,
         retry.after_ms,
         retry.is_last,
+        OF_BODY + _digest(message.body),
+        copied_id_of(message.properties),
     )
 
 
-def receipts_of(batch: pa.RecordBatch, rows: dict[str, int], topic: str, ladder: Ladder) -> list[Receipt]:
-    """The deliveries {id: row} of a batch with the columns of `MessageListenerArrow`."""
+def receipts_of(
+    batch: pa.RecordBatch, ids: Sequence[str | None], topic: str, ladder: Ladder, kind: str
+) -> list[Receipt | None]:
+    """The deliveries of a batch with the columns of `MessageListenerArrow`; None for a row without an id. `kind`: of
+    the fingerprints.
+    """
     columns = batch.select(["brokerName", "queueId", "queueOffset", "reconsumeTimes"])
-    values = (column.to_pylist() for column in columns.take(pa.array(rows.values(), pa.int32())).columns)
-    found = []
-    for message_id, broker_name, queue_id, offset, times in zip(rows, *values, strict=True):
+    values = (column.to_pylist() for column in columns.columns)
+    copied = (copied_id_of(properties) for properties in id_properties(batch.column("properties")))
+    found: list[Receipt | None] = []
+    for message_id, broker_name, queue_id, offset, times, fingerprint, copied_id in zip(
+        ids, *values, fingerprints_of(batch, kind), copied, strict=True
+    ):
+        if message_id is None:
+            found.append(None)
+            continue
         retry = ladder.retry(times)
-        found.append(Receipt(message_id, broker_name, topic, queue_id, offset, times, retry.after_ms, retry.is_last))
+        found.append(
+            Receipt(
+                message_id, broker_name, topic, queue_id, offset, times, retry.after_ms, retry.is_last, fingerprint,
+                copied_id,
+            )
+        )  # fmt: skip
     return found
+
+
+def fingerprints_of(rows: pa.RecordBatch, kind: str) -> list[str | None]:
+    """The fingerprint of each row's column `body`; None without it."""
+    at = rows.schema.get_field_index("body")
+    if at < 0 or not (pa.types.is_binary(rows.schema.types[at]) or pa.types.is_string(rows.schema.types[at])):
+        return [None] * rows.num_rows
+    bodies = (body.as_buffer() for body in rows.column(at))
+    return [None if body is None else kind + _digest(body) for body in bodies]
+
+
+def id_properties(properties: pa.MapArray) -> Iterator[dict[str, str]]:
+    """Of the properties of each row those that tell its id, for `message_id_of` and `copied_id_of`."""
+    names: tuple[str, ...] = (OUTBOX_ID, UNIQUE_KEY)
+    columns = {name: pc.map_lookup(properties, pa.scalar(name, pa.string()), "first") for name in names}
+    if pc.any(pc.not_equal(columns[OUTBOX_ID], columns[UNIQUE_KEY])).as_py():
+        names = ID_PROPERTIES
+        columns = {name: pc.map_lookup(properties, pa.scalar(name, pa.string()), "first") for name in names}
+    for values in zip(*(columns[name].to_pylist() for name in names), strict=True):
+        yield {name: value for name, value in zip(names, values, strict=True) if value is not None}
+
+
+def _digest(body: bytes | pa.Buffer) -> str:
+    return hashlib.blake2b(body, digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def message_ids_of(batch: pa.RecordBatch) -> tuple[list[str | None], NoMessageIdError | None]:
     """The id of each row of a batch with the columns of `MessageListenerArrow`, None for a row without one, and the
     error of the first of those.
     """
-    properties = batch.column("properties")
-    columns = [
-        pc.map_lookup(properties, pa.scalar(name, pa.string()), "first").to_pylist() for name in (OUTBOX_ID, UNIQUE_KEY)
-    ]
     ids: list[str | None] = []
     first_error: NoMessageIdError | None = None
-    for row, (outbox_id, unique_key) in enumerate(zip(*columns, strict=True)):
+    for row, properties in enumerate(id_properties(batch.column("properties"))):
         try:
-            ids.append(message_id_of({OUTBOX_ID: outbox_id or "", UNIQUE_KEY: unique_key or ""}, ""))
+            ids.append(message_id_of(properties, ""))
         except NoMessageIdError as error:
             ids.append(None)
             if first_error is None:
@@ -99,15 +149,6 @@ def message_ids_of(batch: pa.RecordBatch) -> tuple[list[str | None], NoMessageId
                 broker_name, topic, queue_id, offset = (batch.column(name)[row].as_py() for name in names)
                 first_error = NoMessageIdError(_address(broker_name, topic, queue_id, offset) + str(error))
     return ids, first_error
-
-
-def first_rows(ids: Sequence[str | None]) -> dict[str, int]:
-    """{id: the first row that has it}, in the order of the rows."""
-    found: dict[str, int] = {}
-    for row, message_id in enumerate(ids):
-        if message_id is not None:
-            found.setdefault(message_id, row)
-    return found
 
 
 def prefix_length(done: Sequence[bool]) -> int:

@@ -67,9 +67,12 @@ class Effect:
         self._handlers = handlers
         self._clock = clock
 
-    def run(self, message_ids: set[str], handle: Handle, *, may_wait: bool) -> set[str]:
-        """Do messages in one transaction, durable on return; returns those that were not done before. `handle` may be
-        called several times, `TRIES` at most, each time after a rollback. While the database is away it is not called.
+    def run(
+        self, fingerprints: inbox.Fingerprints, handle: Handle, *, may_wait: bool
+    ) -> tuple[set[str], set[str]]:
+        """Do messages in one transaction, durable on return; returns those that were not done before, and those whose
+        ids were done as other messages. `handle` may be called several times, `TRIES` at most, each time after a
+        rollback. While the database is away it is not called.
 
         `may_wait` False: the worker has taken over from one that may still be alive, and waits only a moment for its
         transaction.
@@ -85,12 +88,12 @@ class Effect:
             calls.count += 1
             return handle(connection, ids)
 
-        run = partial(self._run, message_ids=message_ids, handle=counted, may_wait=may_wait)
-        mine, stubs = self._patience.transact(run, calls)
+        run = partial(self._run, fingerprints=fingerprints, handle=counted, may_wait=may_wait)
+        mine, others, stubs = self._patience.transact(run, calls)
         if self._outbox is not None and stubs:
             # If this process dies here, a relay sends them.
             self._outbox.flush_after_commit(*stubs)
-        return mine
+        return mine, others
 
     def confirm(self, connection: sa.Connection, message_ids: Collection[str], now_ms: int) -> set[str]:
         """Confirm stubs of this database in the caller's transaction; returns the ids of void ones."""
@@ -99,12 +102,15 @@ class Effect:
         return confirm(connection, self._places, message_ids, now_ms)
 
     def _run(
-        self, connection: sa.Connection, message_ids: set[str], handle: Handle, may_wait: bool
-    ) -> tuple[set[str], list[stub.Stub]]:
+        self, connection: sa.Connection, fingerprints: inbox.Fingerprints, handle: Handle, may_wait: bool
+    ) -> tuple[set[str], set[str], list[stub.Stub]]:
         group, tables = self._places.group, self._places.tables
         now_ms = self._clock()
-        insert = partial(inbox.insert_set, connection, tables, group, message_ids, now_ms)
+        message_ids = set(fingerprints)
+        insert = partial(inbox.insert_set, connection, tables, group, message_ids, now_ms, fingerprints)
         mine = insert() if may_wait else _within_lock_timeout(connection, insert)
+        left = {message_id: fingerprints[message_id] for message_id in message_ids - mine}
+        others = inbox.others(connection, tables, group, left)
         stubs: list[stub.Stub] = []
         if mine:
             collecting = contextlib.nullcontext(stubs) if self._outbox is None else self._outbox.collecting(connection)
@@ -114,7 +120,7 @@ class Effect:
         if void:
             raise VoidStubsError(void)
         receipts.delete(connection, tables, group, message_ids)
-        return mine, stubs
+        return mine, others, stubs
 
 
 def confirm(connection: sa.Connection, places: Places, message_ids: Collection[str], now_ms: int) -> set[str]:

@@ -3,13 +3,17 @@
     MessageExt, MessageView, RecordBatch  ->  receipts  ->  `Once`  ->  outcomes  ->  ack index, delay level, handle
 
 A message without an id cannot be done once. It fails each time and becomes a dead letter, or is put on the manual list.
+
+A message may have the id of another one that is done: it was made of that one, and its properties were copied. It is
+done under an id of its own. Rows that a program may have changed before are not proof enough for that: they are put on
+the manual list.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
@@ -31,9 +35,9 @@ from rmq_store.errors import InvalidReceiptHandleError, NoMessageIdError
 from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.inbox.consume_counters import Counters
 from rmq_store.reliable.inbox.deliveries import (
+    OF_ROW,
     Ladder,
     Retry,
-    first_rows,
     message_ids_of,
     prefix_length,
     receipt_of,
@@ -96,8 +100,7 @@ class Handling:
         except NoMessageIdError as error:
             self._refuse(topic, 1, error)
             return None, 0
-        verdicts = self._run_one(receipt, message, handler, outside, None if retry.is_last else busy_wait_ms)
-        return verdicts.outcomes[receipt.message_id], verdicts.wait_ms
+        return self._run_one(receipt, message, handler, outside, None if retry.is_last else busy_wait_ms)
 
     def view(
         self,
@@ -115,15 +118,15 @@ class Handling:
         except NoMessageIdError as error:
             self._refuse(view.received_from, 1, error)
             return Outcome.FAILED
-        verdicts = self._run_one(receipt, view.message, handler, outside, 0)
-        while verdicts.outcomes[receipt.message_id] is Outcome.LATER:
-            hidden = timedelta(milliseconds=verdicts.wait_ms + HIDDEN_MORE_MS)
+        outcome, wait_ms = self._run_one(receipt, view.message, handler, outside, 0)
+        while outcome is Outcome.LATER:
+            hidden = timedelta(milliseconds=wait_ms + HIDDEN_MORE_MS)
             if not self.with_handle(view, partial(simple_consumer.change_invisible_duration, view, hidden)):
                 break
             if not retry.is_last or self._ending.is_set():
                 break
-            verdicts = self._run_one(receipt, view.message, handler, outside, verdicts.wait_ms)
-        return verdicts.outcomes[receipt.message_id]
+            outcome, wait_ms = self._run_one(receipt, view.message, handler, outside, wait_ms)
+        return outcome
 
     def _run_one(
         self,
@@ -132,35 +135,71 @@ class Handling:
         handler: Callable[..., object],
         outside: bool,
         wait_ms: int | None,
-    ) -> Verdicts:
-        if outside:
-            return self._once.run_outside(receipt, lambda: handler(message), wait_ms=wait_ms)
-        return self._once.run([receipt], lambda connection, _: handler(connection, message), wait_ms=wait_ms)
+    ) -> tuple[Outcome, int]:
+        """The outcome of a message, and its wait in ms if another worker has it."""
+
+        def run(receipt: Receipt) -> Verdicts:
+            if outside:
+                return self._once.run_outside(receipt, lambda: handler(message), wait_ms=wait_ms)
+            return self._once.run([receipt], lambda connection, _: handler(connection, message), wait_ms=wait_ms)
+
+        verdicts = run(receipt)
+        if verdicts.outcomes[receipt.message_id] is Outcome.OTHER:
+            receipt = receipt.under_its_own_id()
+            verdicts = run(receipt)
+        return verdicts.outcomes[receipt.message_id], verdicts.wait_ms
 
     def rows(
-        self, batch: pa.RecordBatch, topic: str, handler: ArrowHandler, lease_token: str | None
+        self, batch: pa.RecordBatch, topic: str, handler: ArrowHandler, lease_token: str | None, *, kind: str
     ) -> tuple[list[Outcome], int]:
-        """The outcome of each row, and the wait in ms if other workers have some of them."""
+        """The outcome of each row, and the wait in ms if other workers have some of them. `kind`: of the fingerprints
+        (`deliveries`).
+        """
         ids, error = message_ids_of(batch)
         if error is not None:
             self._refuse(topic, ids.count(None), error)
-        rows = first_rows(ids)
-        if not rows:
-            return [Outcome.FAILED] * batch.num_rows, 0
-        receipts = receipts_of(batch, rows, topic, self._ladder)
+        receipts = receipts_of(batch, ids, topic, self._ladder, kind)
+        first_rows: dict[tuple[str, str | None], int] = {}
+        waiting: list[tuple[int, Receipt]] = []
+        for row, receipt in enumerate(receipts):
+            if receipt is not None and first_rows.setdefault((receipt.message_id, receipt.fingerprint), row) == row:
+                waiting.append((row, receipt))
+        is_last = any(receipt.is_last for _, receipt in waiting)
+        busy_wait_ms = None if is_last else self._busy_wait_ms
+        outcomes: dict[int, Outcome] = {}
+        wait_ms = 0
+        while waiting:
+            # Of several messages with one id the first ones.
+            now: dict[str, tuple[int, Receipt]] = {}
+            then: list[tuple[int, Receipt]] = []
+            for row, receipt in waiting:
+                if now.setdefault(receipt.message_id, (row, receipt)) != (row, receipt):
+                    then.append((row, receipt))
+            handle = partial(_handle_rows, handler, batch, {message_id: row for message_id, (row, _) in now.items()})
+            some = [receipt for _, receipt in now.values()]
+            verdicts = self._once.run(some, handle, wait_ms=busy_wait_ms, lease_token=lease_token)
+            wait_ms = max(wait_ms, verdicts.wait_ms)
+            for row, receipt in now.values():
+                outcome = verdicts.outcomes[receipt.message_id]
+                if outcome is Outcome.OTHER and kind != OF_ROW:
+                    then.append((row, receipt.under_its_own_id()))
+                else:
+                    outcomes[row] = self._listed(receipt) if outcome is Outcome.OTHER else outcome
+            waiting = then
+        found = [
+            Outcome.FAILED if each is None else outcomes[first_rows[each.message_id, each.fingerprint]]
+            for each in receipts
+        ]
+        return found, wait_ms
 
-        def handle(connection: sa.Connection, message_ids: Collection[str]) -> object:
-            if len(message_ids) == batch.num_rows:
-                return handler(connection, batch)
-            wanted = [row for message_id, row in rows.items() if message_id in message_ids]
-            return handler(connection, batch.take(pa.array(wanted, pa.int32())))
-
-        is_last = any(receipt.is_last for receipt in receipts)
-        verdicts = self._once.run(
-            receipts, handle, wait_ms=None if is_last else self._busy_wait_ms, lease_token=lease_token
+    def _listed(self, receipt: Receipt) -> Outcome:
+        """The outcome of a row whose id is another message's."""
+        detail = (
+            f"another message with its id {receipt.message_id} is done. This one was made of that, as its body says, "
+            "and is not done"
         )
-        found = [Outcome.FAILED if message_id is None else verdicts.outcomes[message_id] for message_id in ids]
-        return found, verdicts.wait_ms
+        self._once.list_same_id(receipt.under_its_own_id(), detail)
+        return Outcome.LISTED
 
     def row_outside(self, row: pa.RecordBatch, topic: str, handler: Callable[[], object]) -> Outcome:
         """The outcome of the message of a batch with one row, whose effect is outside of the database."""
@@ -168,9 +207,11 @@ class Handling:
         if error is not None:
             self._refuse(topic, 1, error)
             return Outcome.FAILED
-        (receipt,) = receipts_of(row, first_rows(ids), topic, self._ladder)
+        (receipt,) = receipts_of(row, ids, topic, self._ladder, OF_ROW)
+        assert receipt is not None
         wait_ms = None if receipt.is_last else self._busy_wait_ms
-        return self._once.run_outside(receipt, handler, wait_ms=wait_ms).outcomes[receipt.message_id]
+        outcome = self._once.run_outside(receipt, handler, wait_ms=wait_ms).outcomes[receipt.message_id]
+        return self._listed(receipt) if outcome is Outcome.OTHER else outcome
 
     def answer(
         self, context: ConsumeConcurrentlyContext, outcomes: Sequence[Outcome], wait_ms: int
@@ -236,3 +277,17 @@ class Handling:
             reason=manual_list.NO_ID, detail=detail, now_ms=self._clock(),
         )  # fmt: skip
         self._once.patience.transact(add)
+
+
+def _handle_rows(
+    handler: ArrowHandler,
+    batch: pa.RecordBatch,
+    rows: Mapping[str, int],
+    connection: sa.Connection,
+    message_ids: Collection[str],
+) -> object:
+    """Call the handler with the rows of some messages; `rows` has the row of each id."""
+    if len(message_ids) == batch.num_rows:
+        return handler(connection, batch)
+    wanted = [row for message_id, row in rows.items() if message_id in message_ids]
+    return handler(connection, batch.take(pa.array(wanted, pa.int32())))

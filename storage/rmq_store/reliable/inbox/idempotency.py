@@ -44,6 +44,8 @@ from rmq_store.reliable.database.transact import transact
 from rmq_store.reliable.inbox import inbox
 from rmq_store.reliable.inbox.consume_counters import ConsumeCounts, Counters
 from rmq_store.reliable.inbox.deliveries import (
+    OF_BODY,
+    OF_ROW,
     RETRY_LADDER_MS,
     Ladder,
     Retry,
@@ -243,7 +245,9 @@ class Idempotency:
 
         def consume(batch: pa.RecordBatch, context: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
             with self._handling.extending(context.extend):
-                outcomes, wait_ms = self._handling.rows(batch, context.message_queue.topic, handler, None)
+                outcomes, wait_ms = self._handling.rows(
+                    batch, context.message_queue.topic, handler, None, kind=OF_BODY
+                )
             return self._handling.answer(context, outcomes, wait_ms)
 
         return _of_group(MessageListenerArrow(consume))
@@ -291,9 +295,10 @@ class Idempotency:
         """Process the rows of a batch as `arrow` does, for callers that have rows and answer in their own way. Returns
         a flag for each row: True if it is done. `topic`: the topic that holds the rows, or from which they came.
         `lease_token`: the token of an earlier attempt at the same work, whose leases are no reason to wait. The handler
-        raises `RowsFailedError` to fail only some rows.
+        raises `RowsFailedError` to fail only some rows. A row with the id of another message that is done counts as
+        done, and is put on the manual list (same_id).
         """
-        outcomes, _ = self._handling.rows(batch, topic, handler, lease_token)
+        outcomes, _ = self._handling.rows(batch, topic, handler, lease_token, kind=OF_ROW)
         return [outcome.is_success for outcome in outcomes]
 
     def apply_outside(self, row: pa.RecordBatch, topic: str, handler: Callable[[], object]) -> bool:

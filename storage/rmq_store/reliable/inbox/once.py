@@ -63,18 +63,22 @@ class RowsFailedError(Exception):
 
 
 class Outcome(StrEnum):
-    """The outcome of a message. The first three are successes: the message need not come again."""
+    """The outcome of a message. The first four are successes: the message need not come again. LISTED: people decide.
+    OTHER: the group has done another message with its id; it is to be done under an id of its own.
+    """
 
     DONE = "done"
     DUPLICATE = "duplicate"
     VOID = "void"
+    LISTED = "listed"
     LATER = "later"
     FAILED = "failed"
+    OTHER = "other"
 
     @property
     def is_success(self) -> bool:
         """True if the group need not get the message again."""
-        return self in (Outcome.DONE, Outcome.DUPLICATE, Outcome.VOID)
+        return self in (Outcome.DONE, Outcome.DUPLICATE, Outcome.VOID, Outcome.LISTED)
 
 
 @dataclass(slots=True)
@@ -101,6 +105,9 @@ class _Attempt:
 
     def settle(self, message_ids: Collection[str], outcome: Outcome) -> None:
         self.outcomes.update(dict.fromkeys(message_ids, outcome))
+
+    def fingerprints(self, message_ids: Collection[str]) -> dict[str, str | None]:
+        return {message_id: self.receipts[message_id].fingerprint for message_id in message_ids}
 
     def unsettled(self) -> list[str]:
         return [message_id for message_id in self.receipts if message_id not in self.outcomes]
@@ -147,11 +154,11 @@ class Once:
         times, each time after a rollback. Effects that succeed are durable on return. Errors of `handle` are outcomes,
         and are never raised.
 
-        `deliveries` have different ids. The number of statements is the same for any 1,000 of them. If `handle` fails
-        on several, they are halved until the failing ones are alone, each half in its own transaction. By
-        `RowsFailedError` it fails some of them, and gets the others again. `wait_ms`: how long to wait for messages
-        that other workers have; None: until their leases end. `lease_token`: takes over rows with this token, from an
-        earlier attempt at the same work.
+        `deliveries` have different ids. One whose id is another message's is not done: `OTHER`. The number of
+        statements is the same for any 1,000 of them. If `handle` fails on several, they are halved until the failing
+        ones are alone, each half in its own transaction. By `RowsFailedError` it fails some of them, and gets the
+        others again. `wait_ms`: how long to wait for messages that other workers have; None: until their leases end.
+        `lease_token`: takes over rows with this token, from an earlier attempt at the same work.
         """
         by_id = {receipt.message_id: receipt for receipt in deliveries}
         attempt = _Attempt(by_id, is_outside=False, token=lease_token or new_token())
@@ -223,6 +230,7 @@ class Once:
                 marks=marks,
                 void=void,
             )
+            self._list_same_id(connection, [attempt.receipts[each] for each in found.unclear], receipts.UNCLEAR)
             if attempt.is_outside and found.took_over:
                 self._doubt(
                     connection,
@@ -241,6 +249,8 @@ class Once:
             self._high_water.wrote(left)
         attempt.settle(attempt.received.done, Outcome.DUPLICATE)
         attempt.settle(attempt.received.void, Outcome.VOID)
+        attempt.settle(attempt.received.unclear, Outcome.LISTED)
+        attempt.settle(attempt.received.others, Outcome.OTHER)
 
     def _void_elsewhere(self, wanted: Sequence[Receipt]) -> set[str] | None:
         """The void ones among them, by the database of the stubs. None: it is unavailable, C7 tells later."""
@@ -261,7 +271,8 @@ class Once:
         left = message_ids
         while left:
             try:
-                mine = self._effect.run(left, handle, may_wait=not attempt.received.took_over)
+                fingerprints = attempt.fingerprints(left)
+                mine, others = self._effect.run(fingerprints, handle, may_wait=not attempt.received.took_over)
             except VoidStubsError as void:
                 self.patience.transact(
                     partial(receipts.delete, tables=self._tables, group=self._group, message_ids=void.message_ids)
@@ -286,7 +297,8 @@ class Once:
                 return
             else:
                 attempt.settle(mine, Outcome.DONE)
-                attempt.settle(left - mine, Outcome.DUPLICATE)
+                attempt.settle(others, Outcome.OTHER)
+                attempt.settle(left - mine - others, Outcome.DUPLICATE)
                 return
 
     def _do_outside(self, attempt: _Attempt, handle: Callable[[], object]) -> None:
@@ -296,7 +308,13 @@ class Once:
 
         def record(connection: sa.Connection) -> bool:
             now_ms = self._clock()
-            is_mine = inbox.insert(connection, self._tables, self._group, message_id, now_ms)
+            receipt = attempt.receipts[message_id]
+            where = connection, self._tables, self._group
+            is_mine = inbox.insert(*where, message_id, now_ms, receipt.fingerprint)
+            if not is_mine and inbox.others(*where, {message_id: receipt.fingerprint}):
+                # The effect has happened: nothing is left but to record that.
+                own = receipt.under_its_own_id()
+                is_mine = inbox.insert(*where, own.message_id, now_ms, own.fingerprint)
             if not is_mine:
                 self._doubt(connection, ids, "two workers had it at one time; both had its effect")
             if self._effect.confirm(connection, ids, now_ms):
@@ -370,6 +388,24 @@ class Once:
                 "group %s: the failure is not in the log (%s); its lease blocks a resend until it is over",
                 self._group, type(again).__name__,
             )  # fmt: skip
+
+    def list_same_id(self, message: Receipt, detail: str) -> None:
+        """Put a message that is not done, because another one with its id is, on the manual list; durable on return."""
+        self.patience.transact(lambda connection: self._list_same_id(connection, [message], detail))
+        self._counters.list_one()
+
+    def _list_same_id(self, connection: sa.Connection, messages: Sequence[Receipt], detail: str) -> None:
+        now_ms = self._clock()
+        manual_list.add_all(
+            connection,
+            self._tables,
+            [
+                manual_list.ManualEntry(
+                    message.message_id, self._group, manual_list.SAME_ID, f"{message.place}: {detail}", now_ms
+                )
+                for message in messages
+            ],
+        )
 
     def _doubt(self, connection: sa.Connection, message_ids: Collection[str], detail: str) -> None:
         now_ms = self._clock()

@@ -12,8 +12,9 @@ A row has the place at which its message was first received; a retry that takes 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -23,10 +24,15 @@ from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.inserting import chunks, inserted_ids
 from rmq_store.reliable.database.leases import horizon_ms
-from rmq_store.reliable.database.tables import VOID, Tables
+from rmq_store.reliable.database.tables import MESSAGE_ID_CHARACTERS_MAX, VOID, Tables
 from rmq_store.reliable.inbox import inbox
 
 RETRY_TOPIC_PREFIX: Final = "%RETRY%"
+
+UNCLEAR: Final = (
+    "a worker of an older version has done a message with its OUTBOX_ID, which was copied from another message: "
+    "perhaps this one"
+)
 
 Queue = tuple[str, str, int]
 """Broker name, topic, queue id."""
@@ -38,6 +44,8 @@ class Receipt:
     this is in the retry topic.
 
     `retry_ms`: the wait before its next delivery if this one fails. `is_last`: if this one fails, the message is dead.
+    `fingerprint`: tells it from another message with its id; None: unknown. `copied_id`: the OUTBOX_ID of the message
+    that it was made of, by which workers of version 1 know it.
     """
 
     message_id: str
@@ -48,6 +56,19 @@ class Receipt:
     reconsume_times: int
     retry_ms: int
     is_last: bool
+    fingerprint: str | None = None
+    copied_id: str | None = None
+
+    def under_its_own_id(self) -> Receipt:
+        """The same delivery under an id of the message's own, made of its id and its fingerprint: the id that it has is
+        another message's.
+        """
+        return replace(self, message_id=own_id(self.message_id, self.fingerprint))
+
+    @property
+    def place(self) -> str:
+        """The place of the delivered message, for people."""
+        return f"offset {self.queue_offset} of queue {self.queue_id} of {self.topic} ({self.broker_name})"
 
     @property
     def is_first_delivery(self) -> bool:
@@ -60,15 +81,27 @@ class Receipt:
         return self.broker_name, self.topic, self.queue_id
 
 
+def own_id(message_id: str, fingerprint: str | None) -> str:
+    """The id of a message that has the id of another one."""
+    own = f"{message_id}#{fingerprint}"
+    if len(own) <= MESSAGE_ID_CHARACTERS_MAX:
+        return own
+    return f"{hashlib.blake2b(message_id.encode(), digest_size=16).hexdigest()}#{fingerprint}"
+
+
 @dataclass(slots=True)
 class Received:
     """The findings of C2, by id: `ours` to work on, `done` before, `void`, and `busy`: {id: end of the other worker's
-    lease}. `took_over`: at least one of `ours` had a worker whose result is unknown, and which may be alive.
+    lease}. `others`: the id is done, as another message. `unclear`: a worker of version 1 may have done it under the id
+    that it was copied with. `took_over`: at least one of `ours` had a worker whose result is unknown, and which may be
+    alive.
     """
 
     ours: set[str] = field(default_factory=set)
     done: set[str] = field(default_factory=set)
     void: set[str] = field(default_factory=set)
+    others: set[str] = field(default_factory=set)
+    unclear: set[str] = field(default_factory=set)
     busy: dict[str, int] = field(default_factory=dict)
     took_over: bool = False
 
@@ -94,6 +127,7 @@ def receive(
     of statements is the same for any 1,000 messages.
     """
     found = Received(void=set(void or ()))
+    left: list[str] = []
     until_ms = now_ms + lease_ms
     rows = {receipt.message_id: _log_row(group, receipt, token, now_ms, until_ms) for receipt in receipts}
     there = rows.keys() - inserted_ids(connection, tables.log, list(rows.values()), token)
@@ -101,24 +135,39 @@ def receive(
         found.took_over |= _take_over(connection, tables, group, ids, token=token, now_ms=now_ms, lease_ms=lease_ms)
     # No row: it went after our INSERT found it, and before this transaction could see why.
     holders: dict[str, tuple[str | None, int]] = dict.fromkeys(rows, (None, now_ms))
-    for ids in chunks(sorted(rows)):
-        for kind, message_id, text, time_ms in connection.execute(_state(tables, group, ids, with_stubs=void is None)):
+    fingerprints = {receipt.message_id: receipt.fingerprint for receipt in receipts}
+    copied = {receipt.message_id: receipt.copied_id for receipt in receipts if receipt.copied_id is not None}
+    of_version_1: set[str] = set()
+    column = inbox.fingerprint_column(connection, tables)
+    for ids in chunks(sorted({*rows, *copied.values()})):
+        state = _state(tables, group, ids, column, with_stubs=void is None)
+        for kind, message_id, text, time_ms in connection.execute(state):
             if kind == "inbox":
-                found.done.add(message_id)
+                if text is None:
+                    of_version_1.add(message_id)
+                is_other = inbox.is_other(text, fingerprints.get(message_id))
+                (found.others if is_other else found.done).add(message_id)
             elif kind == "stub":
                 found.void.add(message_id)
             else:
                 holders[message_id] = (text, time_ms)
-    found.void -= found.done
-    settled = found.done | found.void
-    for message_id, (holder, held_until_ms) in holders.items():
-        if message_id in settled:
-            continue
-        if holder == token:
-            found.ours.add(message_id)
-        else:
+    found.others &= rows.keys()
+    found.done &= rows.keys()
+    found.void = (found.void & rows.keys()) - found.done - found.others
+    found.unclear = {each for each, copied_id in copied.items() if copied_id in of_version_1} - found.done
+    settled = found.done | found.void | found.others | found.unclear
+    for message_id in rows.keys() - settled:
+        holder, held_until_ms = holders[message_id]
+        by_copied_id, its_end_ms = holders.get(copied.get(message_id, ""), (None, 0))
+        if holder != token:
             found.busy[message_id] = held_until_ms
-    delete(connection, tables, group, settled)
+        elif by_copied_id not in (None, token) and now_ms < its_end_ms <= horizon_ms(now_ms, lease_ms):
+            # Perhaps a worker of version 1 is at it.
+            found.busy[message_id] = its_end_ms
+            left.append(message_id)
+        else:
+            found.ours.add(message_id)
+    delete(connection, tables, group, {*settled, *left})
     write_marks(connection, tables, group, marks)
     return found
 
@@ -138,7 +187,10 @@ def fail(
     the last delivery becomes dead, and is put on the manual list. Returns the ids that the group has done meanwhile:
     another worker has, or this one without an answer from the database. Their log rows are deleted.
     """
-    done = inbox.done_ids(connection, tables, group, [receipt.message_id for receipt in receipts])
+    ids = [receipt.message_id for receipt in receipts]
+    done = inbox.done_ids(connection, tables, group, ids)
+    if done:
+        done -= inbox.others(connection, tables, group, {each.message_id: each.fingerprint for each in receipts})
     delete(connection, tables, group, done)
     steps: dict[tuple[int, bool], list[str]] = {}
     for receipt in receipts:
@@ -230,11 +282,13 @@ def _take_over(
     return took_over
 
 
-def _state(tables: Tables, group: str, ids: list[str], *, with_stubs: bool) -> sa.CompoundSelect[Any]:
+def _state(
+    tables: Tables, group: str, ids: list[str], fingerprint: sa.ColumnElement[Any], *, with_stubs: bool
+) -> sa.CompoundSelect[Any]:
     """(kind, id, text, time) of inbox rows, void stubs and log rows, in one statement."""
     done, log, stub = tables.inbox, tables.log, tables.stub
     parts = [
-        sa.select(sa.literal_column("'inbox'"), done.c.message_id, done.c.token, done.c.done_ms).where(
+        sa.select(sa.literal_column("'inbox'"), done.c.message_id, fingerprint, done.c.done_ms).where(
             done.c.group_name == group, done.c.message_id.in_(ids)
         ),
         sa.select(sa.literal_column("'log'"), log.c.message_id, log.c.lease_token, log.c.lease_until_ms).where(

@@ -28,12 +28,13 @@ import sqlalchemy as sa
 
 from rmq_store.client import Message, MessageIllegalError
 from rmq_store.errors import UsageError
+from rmq_store.format.properties.new_message import OUTBOX_ID
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database import manual_list
 from rmq_store.reliable.database.inserting import insert_new
 from rmq_store.reliable.database.leases import new_token
 from rmq_store.reliable.database.manual_list import ILLEGAL, MAXIMUM, NO_GROUP, ManualEntry
-from rmq_store.reliable.database.message_id import OUTBOX_ID, UNIQUE_KEY, check_message_id
+from rmq_store.reliable.database.message_id import UNIQUE_KEY, check_message_id
 from rmq_store.reliable.database.raw_rows import fault_of, fetch_raw, is_storable, raw_columns, shown
 from rmq_store.reliable.database.tables import UNCONFIRMED, Tables
 from rmq_store.reliable.outbox.first_sends import find_first_sends, is_unsent, may_be_sent

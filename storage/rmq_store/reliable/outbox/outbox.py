@@ -25,10 +25,11 @@ import sqlalchemy as sa
 
 from rmq_store.client import Message, Producer, SendResult
 from rmq_store.errors import UsageError
+from rmq_store.format.properties.new_message import OUTBOX_ID, of_new_message
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database import leases
 from rmq_store.reliable.database.drivers import require_engine
-from rmq_store.reliable.database.message_id import OUTBOX_ID, UNIQUE_KEY, check_message_id
+from rmq_store.reliable.database.message_id import UNIQUE_KEY, check_message_id
 from rmq_store.reliable.database.tables import UNCONFIRMED, Tables
 from rmq_store.reliable.database.trouble import is_duplicate
 from rmq_store.reliable.outbox.backoff import ResendBackoff
@@ -137,12 +138,14 @@ class Outbox:
         when that transaction commits. Then give the stub to `flush_after_commit`; `begin` does so itself.
 
         `connection` is a Connection or an ORM Session, also inside savepoints. From AsyncConnection and AsyncSession:
-        `await connection.run_sync(outbox.add, message)`. The message gets its id (`message_id`, its own OUTBOX_ID or
-        UNIQ_KEY, or a new one) as both properties. `send_now=False`: only a relay sends it, in its next round.
+        `await connection.run_sync(outbox.add, message)`. It is a new message: its id (`message_id`, or a new one)
+        becomes its OUTBOX_ID and UNIQ_KEY. Of the properties of another message that it was made of, those stay behind
+        that belong to that one (docs/columns.md). `send_now=False`: only a relay sends it, in its next round.
 
         Raises:
             UsageError: a message that no broker would accept (MessageIllegalError), that is half of a transaction, or
-                whose id has a stub already; no group; a connection that commits each statement; a forked child.
+                whose `message_id` has a stub already; no group; a connection that commits each statement; a forked
+                child.
         """
         self._check_process()
         named = self._groups if groups is None else checked_groups(groups)
@@ -329,10 +332,7 @@ def _with_id(message: Message, message_id: str | None, made_by: MessageIds, now_
     """The message with its id, the id, and True if the caller has chosen it."""
     if not isinstance(message, Message):
         raise UsageError(f"a Message is expected, got {type(message).__name__}")
-    given: dict[str, Any] = {name: message.properties.get(name) for name in (OUTBOX_ID, UNIQUE_KEY)}
-    ids = {each for each in (message_id, *given.values()) if each is not None}
-    if len(ids) > 1:
-        raise UsageError(f"the message has several ids, {', '.join(sorted(map(repr, ids)))}: give it one")
-    message_id = check_message_id(next(iter(ids))) if ids else made_by.new(now_ms)
-    properties = {UNIQUE_KEY: message_id, OUTBOX_ID: message_id, **message.properties}
-    return replace(message, properties=properties), message_id, bool(ids)
+    is_chosen = message_id is not None
+    message_id = check_message_id(message_id) if is_chosen else made_by.new(now_ms)
+    ids = {UNIQUE_KEY: message_id, OUTBOX_ID: message_id}
+    return replace(message, properties=ids | dict(of_new_message(message.properties))), message_id, is_chosen

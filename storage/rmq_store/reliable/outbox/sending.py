@@ -4,6 +4,8 @@
     (topic, queue)  all with sharding keys that hash to the queue     batches to this queue
     (topic)         all others                                        batches to the next queue in turn
 
+Messages keep the ids of their stubs, also when they are sent again: consumers recognise them by these.
+
 A message that no batch can hold (delayed, or with a queue of its own) is sent alone, at its place in the lane. This
 module does not know the database; no transaction is open while it sends.
 
@@ -179,8 +181,9 @@ class _LaneSender:
 
     def _request(self, ready: Sequence[Claimed]) -> SendResult:
         if len(ready) == 1:
-            return self._producer.send(ready[0].message, queue=self._queue)
-        return self._producer.send_batch([each.message for each in ready], queue=self._queue)
+            return self._producer.send(ready[0].message, queue=self._queue, keep_unique_key=True)
+        messages = [each.message for each in ready]
+        return self._producer.send_batch(messages, queue=self._queue, keep_unique_key=True)
 
     def _is_held_back(self, each: Claimed) -> bool:
         if self._stopped_by is not None or each.message.sharding_key in self._stopped_keys:

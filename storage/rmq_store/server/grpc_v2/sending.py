@@ -131,12 +131,15 @@ class Sending:
                 lock_timeout_ms=wait_ms,
                 flush_timeout_ms=self._timeout_ms,
                 born_host=born_host,
+                as_given=True,
             )
             return [sent]
         queue_id = self._next_queue(messages[0].topic)
         members = [one if one.sharding_key else replace(one, queue_id=queue_id) for one in messages]
         origins = [Origin(born_host)] * len(members)
-        return store.send_all(members, lock_timeout_ms=wait_ms, flush_timeout_ms=self._timeout_ms, origins=origins)
+        return store.send_all(
+            members, lock_timeout_ms=wait_ms, flush_timeout_ms=self._timeout_ms, origins=origins, as_given=True
+        )
 
     def _store_half(self, messages: list[Message], is_compressed: bool, born_host: Host | None) -> list[SendResult]:
         """Store a half message for the next queue of its topic."""

@@ -44,7 +44,7 @@ raw_texts = st.text(max_size=8).map(str.encode)
 odd_bytes = st.sampled_from([b"", b"\x01", b"a\x02b", b"\0", b"\xff\xfe", b"\xed\xa0\x80", b" ", "ä".encode()])
 some_bytes = st.one_of(raw_texts, st.binary(max_size=8), odd_bytes)
 owned_names = st.sampled_from(
-    [*sorted(ROCKETMQ_NAMES), "rmq.TAGS", "rmq.properties", "rmq.x", "KAFKA_RECORD", "KAFKA_X"]
+    [*sorted(ROCKETMQ_NAMES), "OUTBOX_ID", "rmq.TAGS", "rmq.properties", "rmq.x", "KAFKA_RECORD", "KAFKA_X"]
 )
 names = st.one_of(st.sampled_from([b"a", b"b", b"trace-id"]), some_bytes, owned_names.map(str.encode))
 names = names.filter(lambda name: name not in {mark.encode() for mark in MARKS})
@@ -91,7 +91,7 @@ def test_kafka_to_rocketmq_to_kafka_keeps_key_value_headers_and_time(
 
 storable = st.text(min_size=1, max_size=8).filter(lambda text: "\x01" not in text and "\x02" not in text)
 users_names = st.one_of(
-    st.sampled_from(["a", "b", "rmq.a", "rmq.properties", "rmq.TAGS", "KAFKA_X", "MIRROR_X"]), storable
+    st.sampled_from(["a", "b", "OUTBOX_ID", "rmq.a", "rmq.properties", "rmq.TAGS", "KAFKA_X", "MIRROR_X"]), storable
 ).filter(lambda name: not is_rocketmq_name(name) and name not in MIRROR_PROPERTIES)
 messages = st.fixed_dictionaries(
     {

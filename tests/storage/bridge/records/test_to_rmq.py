@@ -30,7 +30,7 @@ from rmq_store.bridge.records.property_names import is_rocketmq_name
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.to_rmq import KEYS_BYTES_MAX, MESSAGES_SCHEMA, TIMESTAMP_MS_MAX, to_rmq
 from rmq_store.format.properties import property_string
-from rmq_store.format.properties.mirror_properties import MIRROR_PROPERTIES
+from rmq_store.format.properties.mirror_properties import MIRROR_PROPERTIES, is_brought_back
 
 ROUTE = Route("K1", "T", 3, "R1", "T", 3)
 FROM_K0, FROM_R0 = Route("K0", "T", 3, "R0", "T", 3), Route("R0", "T", 3, "K1", "T", 3)
@@ -81,6 +81,33 @@ def test_no_header_sets_what_rocketmq_or_we_give_a_meaning_to(store: Store) -> N
         assert (row["topic"], row["queueId"], row["flag"], row["reconsumeTimes"]) == ("T", 3, 0, 0)
         assert (row["keys"], row["properties"]["__SHARDINGKEY"]) == ("k", "k")
         assert decode_exact(row["properties"]["KAFKA_RECORD"]) == (b"k", [(b"a", b"1"), (name.encode(), b"3")])
+
+
+def test_records_made_of_a_copy_do_not_get_the_id_of_its_message(store: Store) -> None:
+    """Kafka Streams hands headers on. The mirror's own copy keeps OUTBOX_ID as a property; records that were made of it
+    have it, with all their headers, in KAFKA_RECORD: so they still go back to Kafka as they are.
+    """
+    text_map = pa.map_(pa.string(), pa.string())
+    given = [[("OUTBOX_ID", "X"), ("traceparent", "00-abc")]]
+    order = {"topic": ["T"], "queueId": pa.array([3], pa.int32()), "body": [b"order"]}
+    message = through_store(store, pa.record_batch(order | {"properties": pa.array(given, text_map)}))
+    copy = produced_of(message, FROM_R0)
+    (brought_back,) = to_rmq(copy, ROUTE, RMQ_RULES).rows.to_pylist()
+    found = dict(brought_back["properties"])
+    assert (found["OUTBOX_ID"], found["traceparent"], "KAFKA_RECORD" in found) == ("X", "00-abc", False)
+    assert is_brought_back(found)
+    for headers in (
+        copy.column("headers")[0].as_py(),
+        [pair for pair in copy.column("headers")[0].as_py() if not pair["name"].startswith((b"rmq.", b"MIRROR_"))],
+    ):
+        pairs = [(pair["name"], pair["value"]) for pair in headers]
+        made = records(record(b"tea", headers=pairs, offset=8), record(b"milk", headers=pairs, offset=9))
+        bills = [dict(row["properties"]) for row in to_rmq(made, ROUTE, RMQ_RULES).rows.to_pylist()]
+        assert len({bill["UNIQ_KEY"] for bill in bills}) == 2
+        for bill in bills:
+            assert "OUTBOX_ID" not in bill
+            assert not is_brought_back(bill)
+            assert (b"OUTBOX_ID", b"X") in decode_exact(bill["KAFKA_RECORD"])[1]
 
 
 def forge(store: Store, *headers: tuple[bytes, bytes | None], times: int = 1) -> list[dict[str, Any]]:

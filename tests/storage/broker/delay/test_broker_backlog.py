@@ -41,7 +41,7 @@ def store_of(root: Path, messages: list[Message], done_ms: int | None = None) ->
     """As a broker has it: the names that no sender may use are put into the log, and the queues built from it."""
     with Store.open(root, create=True, config=CONFIG, clock=lambda: NOW) as store:
         for message in messages:
-            store.send(message)
+            store.send(message, as_given=True)
     path = root / "commitlog" / f"{0:020d}"
     data = path.read_bytes()
     for real, stand_in in STAND_INS.items():

@@ -37,7 +37,8 @@ def no_hook() -> Iterator[None]:
 
 def timer(parking: Any, store: Store, body: bytes, wait_ms: int = MINUTE, **fields: Any) -> str:
     """Send a timer; its recall handle."""
-    sent = store.send(Message("T", body, deliver_timestamp_ms=parking.now_ms + wait_ms, queue_id=0, **fields))
+    message = Message("T", body, deliver_timestamp_ms=parking.now_ms + wait_ms, queue_id=0, **fields)
+    sent = store.send(message, as_given=True)
     assert sent.recall_handle is not None
     return sent.recall_handle
 

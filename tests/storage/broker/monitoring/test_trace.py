@@ -372,7 +372,8 @@ def test_a_key_leads_to_retries_and_dead_letters_of_originals_that_are_gone(park
 def test_a_send_that_its_producer_repeated_is_told_as_such(parking: Any) -> None:
     with parking.open() as store:
         for _ in range(2):
-            store.send(Message("T", b"x", properties={"UNIQ_KEY": "7F0000010001018B4AAC0D1B2F3A0000"}, queue_id=0))
+            own = {"UNIQ_KEY": "7F0000010001018B4AAC0D1B2F3A0000"}
+            store.send(Message("T", b"x", properties=own, queue_id=0), as_given=True)
         (life,) = Trace(store).by_unique_keys(["7F0000010001018B4AAC0D1B2F3A0000"])
         assert events(life) == ["STORED", "STORED"]
         assert life.steps[1].note == "again, with the same unique key: its producer repeated the send"

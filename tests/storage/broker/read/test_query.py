@@ -249,7 +249,7 @@ def test_topics_of_one_hash_are_kept_apart(shop: Shop) -> None:
         places_by_topic = {}
         for topic in ("Aa", "BB"):
             store.create_topic(topic, 1)
-            sent = store.send(Message(topic, b"", keys="k", properties={"UNIQ_KEY": "u"}))
+            sent = store.send(Message(topic, b"", keys="k", properties={"UNIQ_KEY": "u"}), as_given=True)
             places_by_topic[topic] = [sent.commit_log_offset]
         for topic, place in places_by_topic.items():
             assert offsets(store.query.by_key(topic, "k")) == offsets(store.query.by_unique_key(topic, "u")) == place
@@ -262,7 +262,8 @@ def test_by_unique_key_gives_the_newest_32(shop: Shop) -> None:
     with shop.open() as store:
         store.create_topic("T", 1)
         same = [
-            store.send(Message("T", b"", properties={"UNIQ_KEY": "the-same"})).commit_log_offset for _ in range(40)
+            store.send(Message("T", b"", properties={"UNIQ_KEY": "the-same"}), as_given=True).commit_log_offset
+            for _ in range(40)
         ]
         assert offsets(store.query.by_unique_key("T", "the-same", max_num=64)) == same[:-33:-1]
         assert store.query.find("T", ["the-same"], unique=True)["commit_log_offset"].to_pylist() == same

@@ -31,8 +31,9 @@ def root(tmp_path: Path) -> Path:
     with Store.open(root, create=True, config=CONFIG) as store:
         store.send(Message("First", b"x", keys="a"))
         for number, member in enumerate(MEMBERS):
-            store.send(Message("T", b"x", keys=f"B-{number}", properties={"UNIQ_KEY": member, "UNIQ_OLD": BATCH}))
-        store.send(Message("T", b"x", properties={"UNIQ_KEY": ALONE}))
+            both = {"UNIQ_KEY": member, "UNIQ_OLD": BATCH}
+            store.send(Message("T", b"x", keys=f"B-{number}", properties=both), as_given=True)
+        store.send(Message("T", b"x", properties={"UNIQ_KEY": ALONE}), as_given=True)
         store.send(Message("Last", b"x", keys="a"))  # the ends of the index are looked at by reading
     path = root / "commitlog" / f"{0:020d}"
     data = path.read_bytes()
@@ -90,7 +91,8 @@ def test_a_copy_of_a_delayed_member_is_indexed_as_java_does(tmp_path: Path) -> N
     root = tmp_path / "store"
     with Store.open(root, create=True, config=CONFIG, clock=lambda: now) as store:
         for member in MEMBERS:
-            store.send(Message("T", b"x", delay_level=1, properties={"UNIQ_KEY": member, "UNIQ_OLD": BATCH}))
+            both = {"UNIQ_KEY": member, "UNIQ_OLD": BATCH}
+            store.send(Message("T", b"x", delay_level=1, properties=both), as_given=True)
     path = root / "commitlog" / f"{0:020d}"
     path.write_bytes(path.read_bytes().replace(b"UNIQ_OLD", b"UNIQ_KEY"))
     Store.open(root, rebuild_views=True, clock=lambda: now).close()

@@ -438,7 +438,7 @@ def again(store: Store, message: StoredMessage, way: str) -> tuple[StoredMessage
         queue_id=int(message.properties["REAL_QID"]), born_timestamp_ms=message.born_timestamp_ms,
     )  # fmt: skip
     if way == "send":
-        store.send(sent)
+        store.send(sent, as_given=True)
     else:
-        store.send_all([sent])
+        store.send_all([sent], as_given=True)
     return records(store, SCHEDULE_TOPIC, message.queue_id)[-1]

@@ -44,7 +44,7 @@ def bodies_of(store: Store, topic: str = "T") -> list[bytes]:
 
 def test_a_send_says_where_the_message_is(store: Store) -> None:
     first = store.send(Message("T", b"one"))
-    second = store.send(Message("T", b"two", properties={"UNIQ_KEY": "MINE"}))
+    second = store.send(Message("T", b"two", properties={"UNIQ_KEY": "MINE"}), as_given=True)
     assert (first.queue_offset, second.queue_offset, second.msg_id) == (0, 1, "MINE")
     assert (second.commit_log_offset, store.log_range()[1] > second.commit_log_offset) == (
         store.commit_log_offset_before("T", 0, 2), True,

@@ -154,9 +154,9 @@ def test_a_retry_record_without_its_own_topic_shows_the_retry_topic(lab: Any) ->
     """resetRetryAndNamespace: only what RETRY_TOPIC says is put back; other properties of its row do not matter."""
     lab.store.create_topic(RETRY, queue_count=1)
     for properties in ({"RETRY_TOPIC": "A"}, {"own": "p"}, {"own": "p", "RETRY_TOPIC": "B"}):
-        lab.store.send(Message(RETRY, b"x", properties=properties, queue_id=0))
+        lab.store.send(Message(RETRY, b"x", properties=properties, queue_id=0), as_given=True)
     lab.topic()
-    lab.store.send(Message(TOPIC, b"x", properties={"RETRY_TOPIC": "A"}, queue_id=0))
+    lab.store.send(Message(TOPIC, b"x", properties={"RETRY_TOPIC": "A"}, queue_id=0), as_given=True)
     lab.arrow(consume_message_batch_max_size=32)
     lab.settle()
     assert [each.topic for each in lab.seen] == ["A", RETRY, "B", TOPIC]

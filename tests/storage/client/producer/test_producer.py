@@ -273,12 +273,14 @@ def test_every_try_carries_the_same_message_with_the_same_unique_key(cluster: Fa
     assert stored[0] == stored[1] == stored[2]
 
 
-def test_different_messages_get_different_unique_keys_and_a_given_one_stays(cluster: FakeBackend, made: Made) -> None:
+def test_each_send_has_a_unique_key_of_its_own_unless_it_is_a_copy(cluster: FakeBackend, made: Made) -> None:
     producer = made(cluster)
     first, second = producer.send(MESSAGE).msg_id, producer.send(MESSAGE).msg_id
     assert first != second
     assert len(first) == 32
-    assert producer.send(Message("T", b"again", properties={"UNIQ_KEY": first})).msg_id == first
+    copy = Message("T", b"again", properties={"UNIQ_KEY": first})
+    assert producer.send(copy).msg_id not in (first, second)
+    assert producer.send(copy, keep_unique_key=True).msg_id == first
 
 
 # -- the time budget -------------------------------------------------------------------------------------------------
