@@ -175,8 +175,8 @@ class KafkaServer(Server):
         if self.needs_zookeeper:
             settings.write_text("\n".join((
                 "broker.id=1", f"listeners=PLAINTEXT://{self.address}", f"zookeeper.connect={controller}",
-                "zookeeper.session.timeout.ms=1500", f"log.dirs={directory / 'logs'}",
-                "offsets.topic.replication.factor=1", *SETTINGS,
+                "zookeeper.session.timeout.ms=3000", "zookeeper.connection.timeout.ms=60000",
+                f"log.dirs={directory / 'logs'}", "offsets.topic.replication.factor=1", *SETTINGS,
             )))  # fmt: skip
             # A session that a killed broker has left is over before the next one is there.
             self._zookeeper_file(directory).write_text("\n".join((
@@ -192,7 +192,7 @@ class KafkaServer(Server):
         if not self.needs_zookeeper:
             return broker
         zookeeper = kafka_broker.zookeeper_command(self._zookeeper_file(directory), JAVA_OPTIONS, self.version)
-        return ["sh", "-c", f"{shlex.join(zookeeper)} & sleep 2; exec {shlex.join(broker)}"]
+        return ["sh", "-c", f"{shlex.join(zookeeper)} & sleep 3; exec {shlex.join(broker)}"]
 
     def _connect_once(self) -> None:
         """A broker listens before its controller lets it take part. kafka-python forgets to close sockets on which

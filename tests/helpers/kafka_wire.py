@@ -1,6 +1,7 @@
 """A broker of any version of Kafka, as far as administration asks one: on loopback, by kafka-python's own messages.
 
     with WireBroker((2, 8)) as broker:
+        broker.topics["orders"] = 2
         broker.groups["billing"] = Group(offsets={("orders", 0): 7})
         KafkaConnection((broker.address,))
 
@@ -15,6 +16,7 @@ import functools
 import socketserver
 import struct
 import threading
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +26,8 @@ from kafka.protocol import admin, consumer, metadata, producer
 from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 
 CLUSTER_ID = "wire-kafka"
+END = 42
+"""Of each partition."""
 
 
 @dataclass
@@ -43,6 +47,7 @@ class WireBroker:
     def __init__(self, version: tuple[int, ...]) -> None:
         self.versions: Mapping[int, tuple[int, int]] = BROKER_API_VERSIONS[version]
         self.groups: dict[str, Group] = {}
+        self.topics: dict[str, int] = {}
         self.asked: list[tuple[str, int]] = []
         self._answers: dict[Any, Callable[[Any, int], Any]] = {
             metadata.ApiVersionsRequest: self._api_versions,
@@ -51,9 +56,16 @@ class WireBroker:
             admin.DescribeClusterRequest: self._cluster,
             admin.ListGroupsRequest: self._list,
             admin.DescribeGroupsRequest: self._describe,
+            admin.CreateTopicsRequest: self._make,
+            admin.CreatePartitionsRequest: self._grow,
+            admin.DescribeConfigsRequest: self._settings,
+            consumer.ListOffsetsRequest: self._ends,
             consumer.OffsetFetchRequest: self._offsets,
             consumer.OffsetCommitRequest: self._commit,
             producer.InitProducerIdRequest: self._producer,
+            producer.AddPartitionsToTxnRequest: self._add,
+            producer.ProduceRequest: self._produce,
+            producer.EndTxnRequest: self._end,
         }
         self._by_key = {request.API_KEY: request for request in self._answers}
         owner = self
@@ -109,7 +121,24 @@ class WireBroker:
 
     def _metadata(self, request: Any, version: int) -> Any:
         response = metadata.MetadataResponse
-        return response(brokers=[self._node(response.MetadataResponseBroker)], cluster_id=CLUSTER_ID, controller_id=1)
+        topic_of = response.MetadataResponseTopic
+        names = self.topics if request.topics is None else [topic.name for topic in request.topics]
+        topics = [
+            topic_of(
+                name=name, error_code=0 if name in self.topics else errors.UnknownTopicOrPartitionError.errno,
+                topic_id=uuid.uuid5(uuid.NAMESPACE_DNS, name), is_internal=False,
+                partitions=[
+                    topic_of.MetadataResponsePartition(
+                        error_code=0, partition_index=number, leader_id=1, leader_epoch=0, replica_nodes=[1],
+                        isr_nodes=[1], offline_replicas=[],
+                    )
+                    for number in range(self.topics.get(name, 0))
+                ],
+            )
+            for name in names
+        ]  # fmt: skip
+        broker = self._node(response.MetadataResponseBroker)
+        return response(brokers=[broker], cluster_id=CLUSTER_ID, controller_id=1, topics=topics)
 
     def _node(self, broker_of: Any, name: str = "node_id") -> Any:
         host, port = self.address.split(":")
@@ -179,6 +208,67 @@ class WireBroker:
             for topic in request.topics
         ]  # fmt: skip
         return response(topics=topics)
+
+    def _make(self, request: Any, version: int) -> Any:
+        response = admin.CreateTopicsResponse
+        self.topics.update({topic.name: topic.num_partitions for topic in request.topics})
+        return response(topics=[response.CreatableTopicResult(name=topic.name, error_code=0, configs=[])
+                                for topic in request.topics])  # fmt: skip
+
+    def _grow(self, request: Any, version: int) -> Any:
+        response = admin.CreatePartitionsResponse
+        self.topics.update({topic.name: topic.count for topic in request.topics})
+        return response(results=[response.CreatePartitionsTopicResult(name=topic.name, error_code=0)
+                                 for topic in request.topics])  # fmt: skip
+
+    def _settings(self, request: Any, version: int) -> Any:
+        response = admin.DescribeConfigsResponse
+        of = response.DescribeConfigsResult
+        policy = of.DescribeConfigsResourceResult(
+            name="cleanup.policy", value="compact", read_only=False, config_source=5, is_sensitive=False, synonyms=[]
+        )
+        return response(results=[
+            of(error_code=0, resource_type=asked.resource_type, resource_name=asked.resource_name, configs=[policy])
+            for asked in request.resources
+        ])  # fmt: skip
+
+    def _ends(self, request: Any, version: int) -> Any:
+        response = consumer.ListOffsetsResponse
+        of = response.ListOffsetsTopicResponse
+        return response(topics=[
+            of(name=topic.name, partitions=[
+                of.ListOffsetsPartitionResponse(
+                    partition_index=partition.partition_index, error_code=0, timestamp=-1, offset=END, leader_epoch=0
+                )
+                for partition in topic.partitions
+            ])
+            for topic in request.topics
+        ])  # fmt: skip
+
+    def _add(self, request: Any, version: int) -> Any:
+        response = producer.AddPartitionsToTxnResponse
+        of = response.AddPartitionsToTxnTopicResult
+        return response(results_by_topic_v3_and_below=[
+            of(name=topic.name, results_by_partition=[
+                of.AddPartitionsToTxnPartitionResult(partition_index=partition, partition_error_code=0)
+                for partition in topic.partitions
+            ])
+            for topic in request.v3_and_below_topics
+        ])  # fmt: skip
+
+    def _produce(self, request: Any, version: int) -> Any:
+        response = producer.ProduceResponse
+        of = response.TopicProduceResponse
+        return response(responses=[
+            of(name=topic.name, partition_responses=[
+                of.PartitionProduceResponse(index=partition.index, error_code=0, base_offset=END)
+                for partition in topic.partition_data
+            ])
+            for topic in request.topic_data
+        ])  # fmt: skip
+
+    def _end(self, request: Any, version: int) -> Any:
+        return producer.EndTxnResponse(error_code=0)
 
     def _producer(self, request: Any, version: int) -> Any:
         return producer.InitProducerIdResponse(error_code=0, producer_id=7, producer_epoch=3)

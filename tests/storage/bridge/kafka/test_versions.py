@@ -9,12 +9,14 @@ import pytest
 from kafka import errors
 from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 
-from helpers.kafka_wire import CLUSTER_ID, Group, WireBroker
+from helpers.kafka_wire import CLUSTER_ID, END, Group, WireBroker
+from helpers.mirrored import record, records
 from rmq_store import GroupInUseError, KafkaRefusedError
 from rmq_store.bridge.kafka import administration as module
 from rmq_store.bridge.kafka.administration import KafkaPythonAdministration
 from rmq_store.bridge.kafka.client import Partition
 from rmq_store.bridge.kafka.connection import KafkaConnection
+from rmq_store.bridge.kafka.reader import KafkaPythonReader
 from rmq_store.bridge.kafka.writer import KafkaPythonWriters
 
 SUPPORTED = [version for version in BROKER_API_VERSIONS if version >= (2, 7)]
@@ -44,12 +46,26 @@ def test_each_version_tells_its_id_and_its_groups_and_moves_them(version: tuple[
 
 
 @pytest.mark.parametrize("version", SUPPORTED, ids=lambda version: ".".join(map(str, version)))
-def test_each_version_knows_the_writer_of_transactions(version: tuple[int, int]) -> None:
-    with WireBroker(version) as broker:
-        options = KafkaConnection((broker.address,)).settings()
-        with closing(KafkaPythonWriters(options, lambda topic: {}, patience_ms=5_000)) as writers:
-            writers.writer("id").begin()
-        assert ("InitProducerIdRequest", 4) in broker.asked
+def test_each_version_makes_topics_tells_their_ends_and_takes_transactions(version: tuple[int, int]) -> None:
+    with WireBroker(version) as broker, asked(broker) as administration:
+        connection = KafkaConnection((broker.address,))
+        assert administration.create_topic("orders", 2, {}).partition_count == 2
+        administration.grow_topic("orders", 3)
+        (topic,) = administration.topics().values()
+        assert (topic.partition_count, bool(topic.topic_id.int)) == (3, version >= (2, 8))
+        assert administration.topics(["nobody's"]) == {}
+        assert administration.topic_settings("orders") == {"cleanup.policy": "compact"}
+        place = Partition("orders", 0)
+        with closing(KafkaPythonReader(connection)) as reader:
+            assert reader.stable_ends([place]) == reader.starts([place]) == {place: END}
+        with closing(KafkaPythonWriters(connection.settings(), lambda topic: {}, patience_ms=5_000)) as writers:
+            assert writers.high_watermark(place) == END
+            writer = writers.writer("id")
+            writer.begin()
+            writer.add(place, records(record(b"value")))
+            assert writer.flush() == {place: END + 1}
+            writer.commit()
+        assert ("InitProducerIdRequest", 4) in broker.asked and broker.asked[-1][0] == "EndTxnRequest"
 
 
 def test_an_older_broker_is_refused_in_one_sentence_that_names_the_version() -> None:
