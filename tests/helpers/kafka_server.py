@@ -38,7 +38,8 @@ from helpers.server_process import Server, ServerError
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
 
-CLUSTER_ID = "rmq-tests-kafka-000000"
+# 16 bytes in base 64; Kafka 3.6 changes a last character that has more bits.
+CLUSTER_ID = "rmq-tests-kafka-00000A"
 # Small, and quick to start; the compiler of a long-lived server would take the processor away from the tests.
 JAVA_OPTIONS = ("-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 PORT = 29092
@@ -47,6 +48,7 @@ CONTROLLER_PORT = 29093
 
 VERSION = "RMQ_TEST_KAFKA"
 FIRST_WITHOUT_ZOOKEEPER = (3, 3)
+FIRST_THAT_KNOWS_WRITERS = (4, 0)
 # What a single node needs, small internal topics, and a cleaner and a retention that do not let tests wait.
 SETTINGS = (
     "auto.create.topics.enable=false",
@@ -167,7 +169,15 @@ class KafkaServer(Server):
     @property
     def needs_zookeeper(self) -> bool:
         """Whether a broker of this version has no controller of its own that can be relied on."""
-        return bool(self.version) and tuple(map(int, self.version.split(".")[:2])) < FIRST_WITHOUT_ZOOKEEPER
+        return self._is_before(FIRST_WITHOUT_ZOOKEEPER)
+
+    @property
+    def knows_writers(self) -> bool:
+        """Whether a broker that has aborted a transaction still knows its writer, and does not take it for another."""
+        return not self._is_before(FIRST_THAT_KNOWS_WRITERS)
+
+    def _is_before(self, first: tuple[int, int]) -> bool:
+        return bool(self.version) and tuple(map(int, self.version.split(".")[:2])) < first
 
     def _initialise(self, directory: Path) -> None:
         settings = self._settings_file(directory)
