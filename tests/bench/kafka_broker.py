@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -64,19 +65,28 @@ def broker(directory: Path, *others: str) -> Iterator[str]:
             process.wait(STOP_S)
 
 
-def build() -> None:
-    """Fetch the jars, unless that was done. Raises `PeerError`."""
-    built(PROJECT, STAMP, "the released Kafka")
+def build(version: str = "") -> None:
+    """Fetch the jars, unless that was done: of the project's version of Kafka, or of another. Raises `PeerError`."""
+    if not version:
+        built(PROJECT, STAMP, "the released Kafka")
+        return
+    properties = (f"kafka.version={version}", f"broker.directory=broker-{version}")
+    built(PROJECT, TARGET / f"built-{version}", f"Kafka {version}", properties)
 
 
-def format_command(settings: Path, cluster_id: str, options: Sequence[str]) -> list[str]:
+def format_command(settings: Path, cluster_id: str, options: Sequence[str], version: str = "") -> list[str]:
     """The program that makes the storage of a broker; `options` are Java's."""
-    return _java(options, ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings)])
+    return _java(options, ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings)], version)
 
 
-def broker_command(settings: Path, options: Sequence[str]) -> list[str]:
+def broker_command(settings: Path, options: Sequence[str], version: str = "") -> list[str]:
     """The broker itself, in the foreground."""
-    return _java(options, ["kafka.Kafka", str(settings)])
+    return _java(options, ["kafka.Kafka", str(settings)], version)
+
+
+def zookeeper_command(settings: Path, options: Sequence[str], version: str) -> list[str]:
+    """The ZooKeeper of old brokers, in the foreground."""
+    return _java(options, ["org.apache.zookeeper.server.quorum.QuorumPeerMain", str(settings)], version)
 
 
 def settings_text(address: str, controller: str, logs: Path, *others: str) -> str:
@@ -96,8 +106,9 @@ def settings_text(address: str, controller: str, logs: Path, *others: str) -> st
     ))  # fmt: skip
 
 
-def _java(options: Sequence[str], arguments: Sequence[str]) -> list[str]:
-    return ["java", *options, "-cp", f"{TARGET / 'broker'}/*", *arguments]
+def _java(options: Sequence[str], arguments: Sequence[str], version: str = "") -> list[str]:
+    directory = TARGET / (f"broker-{version}" if version else "broker")
+    return ["java", *options, "-cp", f"{directory}/*", *arguments]
 
 
 def _await(port: int, log: TextIO) -> None:
@@ -115,4 +126,5 @@ def _failed(log: TextIO, what: str) -> PeerError:
 
 
 if __name__ == "__main__":
-    build()
+    for asked in sys.argv[1:] or [""]:
+        build(asked)

@@ -13,7 +13,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -161,24 +161,24 @@ def build() -> None:
     built(PROJECT, STAMP, "the released RocketMQ")
 
 
-def built(project: Path, stamp: Path, product: str) -> None:
-    """Let Maven do what a project says, unless that was done: `stamp` says when. Of several processes one does it, and
-    the others wait. Raises `PeerError`.
+def built(project: Path, stamp: Path, product: str, properties: Sequence[str] = ()) -> None:
+    """Let Maven do what a project says, unless that was done: `stamp` says when. `properties` (`name=value`) replace
+    those of the project. Of several processes one does it, and the others wait. Raises `PeerError`.
     """
     sources = [project / "pom.xml", *(project / "src").rglob("*.*")]
     stamp.parent.mkdir(exist_ok=True)
     with (stamp.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not stamp.exists() or any(source.stat().st_mtime > stamp.stat().st_mtime for source in sources):
-            _build(project, product)
+            _build(project, product, properties)
             stamp.touch()
 
 
-def _build(project: Path, product: str) -> None:
+def _build(project: Path, product: str, properties: Sequence[str]) -> None:
     for program in ("mvn", "java"):
         if shutil.which(program) is None:
             raise PeerError(f"{product} is not to be had: there is no {program} on PATH")
-    command = ["mvn", "-q", "-B", "process-classes"]
+    command = ["mvn", "-q", "-B", "process-classes", *(f"-D{name}" for name in properties)]
     # Offline first: an update check would fail where only the local repository is left.
     if subprocess.run([*command, "-o"], cwd=project, capture_output=True).returncode != 0:
         online = subprocess.run(command, cwd=project, capture_output=True, text=True)

@@ -8,6 +8,9 @@
     KafkaConsumer(topic, bootstrap_servers=server.address)
     server.restart()    # killed, and started on the same directory and address
 
+`RMQ_TEST_KAFKA` names another version than that of bench/kafka; `make kafka-versions` goes through some. Before 3.3 a
+ZooKeeper runs beside the broker, and is killed with it.
+
 The broker is controller, too, with transactions on one node. It is below a watcher as the servers of `servers.py` are,
 and is gone with this process, however that ends. Nobody makes topics by accident: `auto.create.topics.enable` is off.
 """
@@ -16,7 +19,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import random
+import shlex
 import shutil
 import signal
 import socket
@@ -33,11 +38,17 @@ from helpers.server_process import Server, ServerError
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
 
-CLUSTER_ID = "rmq-tests-kafka-000000"
+# 16 bytes in base 64; Kafka 3.6 changes a last character that has more bits.
+CLUSTER_ID = "rmq-tests-kafka-00000A"
 # Small, and quick to start; the compiler of a long-lived server would take the processor away from the tests.
 JAVA_OPTIONS = ("-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 PORT = 29092
 CONTROLLER_PORT = 29093
+"""Of ZooKeeper, too."""
+
+VERSION = "RMQ_TEST_KAFKA"
+FIRST_WITHOUT_ZOOKEEPER = (3, 3)
+FIRST_THAT_KNOWS_WRITERS = (4, 0)
 # What a single node needs, small internal topics, and a cleaner and a retention that do not let tests wait.
 SETTINGS = (
     "auto.create.topics.enable=false",
@@ -76,6 +87,7 @@ class KafkaServer(Server):
 
     def __init__(self) -> None:
         super().__init__()
+        self.version = os.environ.get(VERSION, "")
         # All of 127.0.0.0/8 is loopback, so nobody else takes the address while the broker is down.
         self._host = ".".join(["127", *(str(random.SystemRandom().randrange(1, 255)) for _ in range(3))])
         self._numbers = itertools.count(1)
@@ -100,7 +112,7 @@ class KafkaServer(Server):
     def _without_jars(self) -> str | None:
         """Asked for once: where there is no network, each answer takes Maven some seconds."""
         try:
-            kafka_broker.build()
+            kafka_broker.build(self.version)
         except PeerError as error:
             return str(error)
         return None
@@ -151,14 +163,46 @@ class KafkaServer(Server):
     def _settings_file(self, directory: Path) -> Path:
         return directory / "server.properties"
 
+    def _zookeeper_file(self, directory: Path) -> Path:
+        return directory / "zookeeper.properties"
+
+    @property
+    def needs_zookeeper(self) -> bool:
+        """Whether a broker of this version has no controller of its own that can be relied on."""
+        return self._is_before(FIRST_WITHOUT_ZOOKEEPER)
+
+    @property
+    def knows_writers(self) -> bool:
+        """Whether a broker that has aborted a transaction still knows its writer, and does not take it for another."""
+        return not self._is_before(FIRST_THAT_KNOWS_WRITERS)
+
+    def _is_before(self, first: tuple[int, int]) -> bool:
+        return bool(self.version) and tuple(map(int, self.version.split(".")[:2])) < first
+
     def _initialise(self, directory: Path) -> None:
         settings = self._settings_file(directory)
         controller = f"{self._host}:{CONTROLLER_PORT}"
+        if self.needs_zookeeper:
+            settings.write_text("\n".join((
+                "broker.id=1", f"listeners=PLAINTEXT://{self.address}", f"zookeeper.connect={controller}",
+                "zookeeper.session.timeout.ms=3000", "zookeeper.connection.timeout.ms=60000",
+                f"log.dirs={directory / 'logs'}", "offsets.topic.replication.factor=1", *SETTINGS,
+            )))  # fmt: skip
+            # A session that a killed broker has left is over before the next one is there.
+            self._zookeeper_file(directory).write_text("\n".join((
+                f"dataDir={directory / 'zookeeper'}", f"clientPortAddress={self._host}",
+                f"clientPort={CONTROLLER_PORT}", "tickTime=500", "admin.enableServer=false",
+            )))  # fmt: skip
+            return
         settings.write_text(kafka_broker.settings_text(self.address, controller, directory / "logs", *SETTINGS))
-        self._run(kafka_broker.format_command(settings, CLUSTER_ID, JAVA_OPTIONS), directory)
+        self._run(kafka_broker.format_command(settings, CLUSTER_ID, JAVA_OPTIONS, self.version), directory)
 
     def _command(self, directory: Path) -> list[str]:
-        return kafka_broker.broker_command(self._settings_file(directory), JAVA_OPTIONS)
+        broker = kafka_broker.broker_command(self._settings_file(directory), JAVA_OPTIONS, self.version)
+        if not self.needs_zookeeper:
+            return broker
+        zookeeper = kafka_broker.zookeeper_command(self._zookeeper_file(directory), JAVA_OPTIONS, self.version)
+        return ["sh", "-c", f"{shlex.join(zookeeper)} & sleep 3; exec {shlex.join(broker)}"]
 
     def _connect_once(self) -> None:
         """A broker listens before its controller lets it take part. kafka-python forgets to close sockets on which
@@ -166,8 +210,12 @@ class KafkaServer(Server):
         """
         socket.create_connection((self._host, PORT), 1).close()
         with self.admin(bootstrap_timeout_ms=2000) as admin:
-            if not admin.describe_cluster()["brokers"]:
+            # `describe_cluster` of kafka-python does not know the answers of all versions.
+            described = admin._manager.run(admin._get_cluster_metadata, [])
+            if not described["brokers"]:
                 raise ServerError("no broker has registered")
+            if self.needs_zookeeper:
+                self.cluster_id = described["cluster_id"]
 
 
 @functools.cache

@@ -154,7 +154,7 @@ class Pair:
         source, target = (ModelSide(self, each, chunk, between) for each in (side, 1 - side))
         return Link(
             source, target, self._mirror_positions(side, between), self._mirror_positions(1 - side, between),
-            lambda: lambda queue: self.letters(1 - side),
+            lambda: lambda queue: self.letters(1 - side), lambda: lambda queue: self.letters(side),
         )  # fmt: skip
 
     def _mirror_positions(self, side: int, between: Callable[[], None]) -> MirrorPositions:

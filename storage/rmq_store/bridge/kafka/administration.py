@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 from kafka import KafkaAdminClient, TopicPartition, errors
 from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.protocol.consumer import OffsetFetchRequest
 from kafka.structs import OffsetAndMetadata
 
 from rmq_store import real_time
@@ -24,6 +25,10 @@ _POLL_S: Final = 0.1
 # A mirror that is to stop while brokers hang waits so long, at most.
 _REQUEST_MS: Final = 15_000
 
+# The first version of OffsetFetch that knows `require_stable`. Kafka 2.5 has it.
+_STABLE_OFFSETS: Final = 7
+
+_SHARE: Final = "share"
 # States of a group that nobody is in (org.apache.kafka.common.GroupState).
 _WITHOUT_MEMBERS: Final = ("Empty", "Dead")
 # What a coordinator answers if it knows a member that we are not.
@@ -45,6 +50,8 @@ class _Client(KafkaAdminClient):  # type: ignore[misc]
             super().__init__(**settings)
 
     def _list_group_offsets_requests(self, group_specs: Any) -> Iterator[tuple[Any, Any]]:
+        if self._manager.broker_version_data.api_version(OffsetFetchRequest) < _STABLE_OFFSETS:
+            raise errors.IncompatibleBrokerVersion("OffsetFetch does not tell stable offsets from others (KIP-447)")
         for group, request in super()._list_group_offsets_requests(group_specs):
             request.require_stable = True
             yield group, request
@@ -69,11 +76,13 @@ class KafkaPythonAdministration:
     def __init__(self, connection: KafkaConnection) -> None:
         with connecting(connection):
             self._client = _Client(**{"request_timeout_ms": _REQUEST_MS, **connection.administration_settings()})
+        self._group_types: dict[str, str] = {}
 
     def cluster_id(self) -> str:
         """The cluster id that Kafka generated."""
+        # `describe_cluster` does not understand the answer of Kafka 2.8 to 3.6. All versions have it here.
         with translated("asking for the cluster's id"):
-            return str(self._client.describe_cluster()["cluster_id"])
+            return str(self._client._manager.run(self._client._get_cluster_metadata, [])["cluster_id"])
 
     def topics(self, names: Collection[str] | None = None) -> Mapping[str, KafkaTopic]:
         """Topics by name, without Kafka's internal ones: all, or those of `names` that exist."""
@@ -133,35 +142,42 @@ class KafkaPythonAdministration:
         return {setting: "" if field["value"] is None else str(field["value"]) for setting, field in found.items()}
 
     def groups(self) -> Collection[str]:
-        """Consumer groups that the cluster knows, without Connect's workers and share groups, which have no offsets. A
-        group whose offsets were committed from outside has no protocol.
+        """All groups that the cluster knows, of whatever type and protocol: classic ones, those of the new protocols of
+        consumers and of Kafka Streams, share groups, Connect's workers. Not all of them have offsets.
         """
-        listed = _patiently("asking for groups", self._client.list_groups)
-        return [
-            found["group_id"]
-            for found in listed
-            if found["protocol_type"] in ("", "consumer") and found.get("group_type", "").lower() != "share"
-        ]
+        return list(self._listed())
 
     def group_offsets(self, group: str) -> Mapping[Partition, int]:
         """Committed offsets, stable ones only: while a transaction that commits some is open, this waits for its end.
 
         Raises:
-            KafkaUnavailableError: the transaction does not end in time.
+            KafkaRefusedError: the transaction does not end in time, or it is a share group.
         """
+        self._refuse_share_group(group)
         what = f"asking for the offsets of group {group!r}"
-        found = _patiently(what, lambda: self._client.list_group_offsets({group: None})[group])
+        try:
+            found = _patiently(what, lambda: self._client.list_group_offsets({group: None})[group])
+        except KafkaUnavailableError as error:
+            if not isinstance(error.__cause__, errors.UnstableOffsetCommitError):
+                raise
+            raise KafkaRefusedError(
+                f"group {group!r} has a transaction open that commits offsets: try again when it has ended"
+            ) from error
         # -1: no offset (any more).
         return {Partition(place.topic, place.partition): at.offset for place, at in found.items() if at.offset >= 0}
 
     def group_member_count(self, group: str) -> int:
-        """The number of members now; 1 if there are some that the broker does not list to this client (KIP-848)."""
-        what = f"asking for group {group!r}"
-        listed = _patiently(what, self._client.list_groups)
-        states = {found["group_id"]: found.get("group_state", "") for found in listed}
-        if states.get(group, "Dead") in _WITHOUT_MEMBERS:
+        """The number of members now; 1 if there are some that the broker does not list to this client: those of the new
+        protocols of consumers and of Kafka Streams (KIP-848, KIP-1071).
+        """
+        state = self._listed().get(group, "Dead")
+        if state in _WITHOUT_MEMBERS:
             return 0
+        what = f"asking for group {group!r}"
         described = _patiently(what, lambda: self._client.describe_groups([group])[group])
+        # Before 2.6 the list has no states.
+        if not state and described["group_state"] in _WITHOUT_MEMBERS:
+            return 0
         return max(len(described["members"]), 1)
 
     def commit_group_offsets(self, group: str, offsets: Mapping[Partition, int]) -> None:
@@ -173,6 +189,7 @@ class KafkaPythonAdministration:
         """
         if not group or any(offset < 0 for offset in offsets.values()):
             raise UsageError("a group's name and offsets from 0 on are needed")
+        self._refuse_share_group(group)
         if self.group_member_count(group):
             raise GroupInUseError(f"group {group!r} has running members: stop them first")
         wanted = {TopicPartition(*place): OffsetAndMetadata(offset, "", -1) for place, offset in offsets.items()}
@@ -189,6 +206,21 @@ class KafkaPythonAdministration:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+    def _listed(self) -> Mapping[str, str]:
+        """The state of each group; "" if the brokers do not tell it. Their types are known afterwards."""
+        listed = _patiently("asking for groups", self._client.list_groups)
+        self._group_types = {found["group_id"]: found.get("group_type", "").lower() for found in listed}
+        return {found["group_id"]: found.get("group_state", "") for found in listed}
+
+    def _refuse_share_group(self, group: str) -> None:
+        if group not in self._group_types:
+            self._listed()
+        if self._group_types.get(group) == _SHARE:
+            raise KafkaRefusedError(
+                f"group {group!r} is a share group (KIP-932): Kafka keeps a state of each record for it, and no "
+                "offsets that could be moved"
+            )
 
     def _partition_count(self, name: str) -> int:
         topic = self.topics([name]).get(name)

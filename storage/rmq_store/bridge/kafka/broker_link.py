@@ -13,6 +13,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from rmq_store import real_time
 from rmq_store.bridge.kafka.client import Partition
+from rmq_store.bridge.kafka.failures import VERSION_NEEDED
 from rmq_store.errors import KafkaRefusedError, KafkaUnavailableError, StoreError
 
 _LEAST_PAUSE_S: Final = 0.01
@@ -173,7 +174,7 @@ def ours(error: errors.KafkaError, what: str) -> StoreError:
             "has taken its transactional id."
         )
     if isinstance(error, errors.UnsupportedVersionError):
-        return KafkaRefusedError(f"Kafka is too old for {detail}. Transactions of a mirror need Kafka 2.7 or later.")
+        return KafkaRefusedError(f"Kafka is too old for the transactions of a mirror ({detail}). {VERSION_NEEDED}")
     if isinstance(error, errors.UnknownTopicOrPartitionError):
         return KafkaRefusedError(f"Kafka does not have {detail}. Make the topic, or give the user the right to see it.")
     if passes(error):

@@ -140,10 +140,12 @@ class KafkaAdministration(Protocol):
         """Settings by name: `max.message.bytes`, `retention.ms`, `message.timestamp.type` ..."""
 
     def groups(self) -> Collection[str]:
-        """Consumer groups that the cluster knows."""
+        """All groups that the cluster knows, also those without offsets."""
 
     def group_offsets(self, group: str) -> Mapping[Partition, int]:
-        """Committed offsets of a group, stable ones only."""
+        """Committed offsets of a group, stable ones only. Raises `KafkaRefusedError` for a group that has none by its
+        nature, and while a transaction that commits some stays open.
+        """
 
     def group_member_count(self, group: str) -> int:
         """The number of members of a group now."""

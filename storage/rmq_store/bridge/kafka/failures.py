@@ -23,6 +23,9 @@ _NOT_LET_IN: Final = (
 _CLOSED_WHILE_AUTHENTICATING: Final = (
     ". Brokers close a connection if they refuse the user, the password or the mechanism: check the sasl_ options"
 )
+VERSION_NEEDED: Final = "Kafka 2.7 or later is needed."
+"""The first one with InitProducerId 4, by which a writer of transactions can be told from its predecessor."""
+
 _MANAGER_LOG: Final = logging.getLogger("kafka.net.manager")
 _MISTAKES: Final = (
     errors.KafkaConfigurationError, errors.IllegalArgumentError, errors.InvalidTopicError,
@@ -59,6 +62,8 @@ def translated(what: str) -> Iterator[None]:
     except errors.TopicAuthorizationFailedError as error:
         topics = error.args[0] if error.args and isinstance(error.args[0], set) else ()
         raise KafkaRefusedError(f"Kafka, {what}: {told(error)}", map(str, topics)) from error
+    except errors.UnsupportedVersionError as error:
+        raise KafkaRefusedError(f"Kafka, {what}: {told(error)} {VERSION_NEEDED}") from error
     except errors.KafkaError as error:
         raise KafkaRefusedError(f"Kafka, {what}: {told(error)}") from error
     except ssl.SSLError as error:

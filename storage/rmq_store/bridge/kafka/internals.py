@@ -25,7 +25,9 @@ _OF_CLASSES = {
     # reader
     "consumer.subscription_state:SubscriptionState": ("seek", "request_position_validation"),
     # administration
-    "admin.client:KafkaAdminClient": ("_list_group_offsets_requests",),
+    "admin.client:KafkaAdminClient": (
+        "_list_group_offsets_requests", "_process_create_partitions_input", "_get_cluster_metadata"
+    ),
     # broker_link and transactions
     "net.manager:KafkaConnectionManager": ("run", "call_soon", "send", "bootstrap_async", "close"),
     "net.selector:NetworkSelector": ("start", "stop", "close", "sleep"),
@@ -35,6 +37,7 @@ _OF_CLASSES = {
 _OF_OBJECTS = {
     "consumer.group:KafkaConsumer": ("_fetcher", "_subscription"),
     "consumer.subscription_state:SubscriptionState": ("assignment",),
+    "admin.client:KafkaAdminClient": ("_manager",),
     "net.manager:KafkaConnectionManager": ("cluster",),
     _PARTITION_RECORDS: (
         "topic_partition", "leader_epoch", "next_fetch_offset", "bytes_read", "records_read", "isolation_level",

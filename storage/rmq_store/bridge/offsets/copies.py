@@ -10,6 +10,8 @@ consumed if its copy is below the group's position. For copies that are gone, ot
 * Compaction deletes any. All in [start of the way back, last copy below the group's position] was copied.
 
 Dead letters of the way back were never in the source, and are not consumed, wherever they are.
+
+`missing` looks up the copies of the other mirror in the target by the same rules, with both sides exchanged.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ import pyarrow as pa
 from rmq_store import real_time
 from rmq_store.bridge.kafka.client import KafkaAdministration, KafkaReader, KafkaTopic, Partition, Position
 from rmq_store.bridge.kafka.user_topics import is_compacted
-from rmq_store.bridge.offsets.origins import record_origins
+from rmq_store.bridge.offsets.origins import record_origins, unreadable
 from rmq_store.bridge.offsets.side import Extent, Origin, Queue
 from rmq_store.bridge.offsets.translate import Origins
-from rmq_store.errors import KafkaUnavailableError
+from rmq_store.errors import CorruptBatchError, KafkaUnavailableError
 
 _POLL_MS: Final = 500
 _SLEEP_S: Final = 0.05
@@ -79,9 +79,21 @@ class KafkaSide:
             time.sleep(_SLEEP_S)
 
     def origins(self, queue: Queue, first: int, end: int, other: Origin) -> Iterator[Origins]:
-        """As `Side.origins`. KafkaUnavailableError: no records come in time."""
-        for rows in read_rows(self.reader, Partition(*queue), first, end, self._patience_s):
-            yield record_origins(rows, queue, other)
+        """As `Side.origins`; a broken batch counts as one record. KafkaUnavailableError: no records come in time.
+        CorruptBatchError: a batch is broken, and its end is unknown.
+        """
+        while first < end:
+            try:
+                for rows in read_rows(self.reader, Partition(*queue), first, end, self._patience_s):
+                    yield record_origins(rows, queue, other)
+                    first = int(rows.column("offset")[-1].as_py()) + 1
+                return
+            except CorruptBatchError as error:
+                if error.next_offset is None:
+                    raise
+                first, broken = error.next_offset, max(error.offset, first)
+            if broken < end:
+                yield unreadable(broken)
 
     def groups(self) -> Collection[str]:
         """Groups that Kafka knows."""

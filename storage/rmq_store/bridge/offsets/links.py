@@ -31,8 +31,9 @@ def kafka_to_store(
         KafkaUnavailableError, KafkaRefusedError.
     """
     with _opened(store, connection, cluster_id, into_store=mirror, into_kafka=way_back) as (kafka, rmq, there, back):
-        letters = functools.partial(letters_of_kafka, kafka.administration, kafka.reader, way_back, cluster_id)
-        yield Link(kafka, rmq, there, back, letters)
+        into_kafka = functools.partial(letters_of_kafka, kafka.administration, kafka.reader, way_back, cluster_id)
+        into_store = functools.partial(letters_of_store, store, mirror, kafka.cluster_id)
+        yield Link(kafka, rmq, there, back, into_kafka, into_store)
 
 
 @contextmanager
@@ -43,7 +44,9 @@ def store_to_kafka(
     Otherwise as `kafka_to_store`.
     """
     with _opened(store, connection, cluster_id, into_store=way_back, into_kafka=mirror) as (kafka, rmq, back, there):
-        yield Link(rmq, kafka, there, back, functools.partial(letters_of_store, store, way_back, kafka.cluster_id))
+        into_kafka = functools.partial(letters_of_kafka, kafka.administration, kafka.reader, mirror, cluster_id)
+        into_store = functools.partial(letters_of_store, store, way_back, kafka.cluster_id)
+        yield Link(rmq, kafka, there, back, into_store, into_kafka)
 
 
 @contextmanager

@@ -46,17 +46,23 @@ def message_origins(rows: pa.RecordBatch, other: Origin) -> Origins:
     return _origins(rows, "queueOffset", sources_of_messages(rows), other, marks)
 
 
+def unreadable(position: int) -> Origins:
+    """The origin of a record that cannot be read."""
+    return Origins(np.array([position], np.int64), np.array([OTHER], np.int64))
+
+
 def _origins(rows: pa.RecordBatch, positions: str, sources: Sources, other: Origin, marks_of: MarksOf) -> Origins:
     """A record of a topic of this name that was deleted since counts as returned: no group of the topic that is there
     now has consumed it, or will. So does one that a store has taken once more, by a redrive or for a retry: the copy
-    that the mirror made says whether it is consumed.
+    that the mirror made says whether it is consumed. And so does one that has left its queue since, by a redrive into
+    another: mirrors leave it out, because the other side has it.
     """
     offsets = np.full(rows.num_rows, OTHER, np.int64)
     is_direct = sources.is_mirrored
     if is_direct.any():
         is_direct = is_direct & _equal(sources.clusters, other.cluster_id) & _equal(sources.topics, other.queue.topic)
-    rest = np.flatnonzero(sources.is_mirrored & ~is_direct)
     is_direct = is_direct & (sources.partitions == other.queue.queue_id)
+    rest = np.flatnonzero(sources.is_mirrored & ~is_direct)
     offsets[is_direct] = sources.offsets[is_direct]
     offsets[is_direct & ~sources.is_first_copy] = RETURNED
     if other.topic_id and is_direct.any():

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.bridge.offsets.copies import Copies, Lost, WayBack
-from rmq_store.bridge.offsets.missing import count_missing
+from rmq_store.bridge.offsets.missing import count_missing, nothing_copied
 from rmq_store.bridge.offsets.seek import seek
 from rmq_store.bridge.offsets.side import (
     Extent,
@@ -41,7 +41,7 @@ LettersOf = Callable[[Queue], Offsets]
 class Link:
     """A source and a target with the mirrors between them, by their positions. `letters()` is called once for each
     plan, after the positions were read. It returns positions, ascending, of records of a target queue that the way back
-    could not copy.
+    could not copy. `mirror_letters()` returns those of a source queue that the mirror could not copy.
     """
 
     source: Side
@@ -49,6 +49,7 @@ class Link:
     mirror: MirrorPositions = no_positions
     way_back: MirrorPositions = no_positions
     letters: Callable[[], LettersOf] = lambda: lambda queue: NO_OFFSETS
+    mirror_letters: Callable[[], LettersOf] = lambda: lambda queue: NO_OFFSETS
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +68,15 @@ class Pair:
 class PairReader:
     """Reads both queues of a pair as far as a translation needs it."""
 
-    def __init__(self, link: Link, pair: Pair, source: Extent, target: Extent, letters: LettersOf) -> None:
+    def __init__(
+        self, link: Link, pair: Pair, source: Extent, target: Extent, letters: LettersOf, mirror_letters: LettersOf
+    ) -> None:
         self.pair = pair
         self.source = source
         self.target = target
         self._link = link
         self._letters = letters
+        self._mirror_letters = mirror_letters
 
     def translate(self, position: int, begin: int, *, pass_letters: bool) -> Translation:
         """Translate a position, with the reads that this needs."""
@@ -105,13 +109,24 @@ class PairReader:
         return ahead
 
     def count_missing(self, position: int, found: Translation, old: int) -> int:
-        """As `offsets.missing.count_missing`."""
+        """As `offsets.missing.count_missing`: both queues are read, up to the mirror's position."""
         mirror, source, target = self.pair.mirror, self.source, self.target
-        copied_from = source.end if mirror is None else found.source_offset
+        assert found.position is not None
         gone = range(old, max(target.start, old))
-        if target.is_compacted and not gone and mirror is not None:
-            copied_from = min(copied_from, mirror.start)
-        return count_missing(self._source_origins(position, source.end), copied_from, gone)
+        if mirror is None:
+            return count_missing(self._source_origins(position, source.end), source.end, nothing_copied, gone)
+        end = min(mirror.next, source.end)
+        # Only the mirror's letters tell a record that was never copied from one whose copy compaction deleted.
+        start = max(mirror.start, found.source_offset) if gone else mirror.start
+        copies = Copies(
+            self._target_origins(found.position, target.end),
+            WayBack(start, mirror.next),
+            Lost.ANY if target.is_compacted else Lost.NONE,
+            lambda: mirror.next,
+            self._mirror_letters(self.pair.source) if target.is_compacted else NO_OFFSETS,
+        )
+        records = self._source_origins(position, source.end if gone else end)
+        return count_missing(records, end, copies.consumed, gone)
 
     def _copies(self, position: int, begin: int) -> Copies:
         source, way_back = self.source, self.pair.way_back

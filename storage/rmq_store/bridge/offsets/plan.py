@@ -105,10 +105,12 @@ def plan_group(link: Link, source_group: str, target_group: str, rules: Rules) -
     extents = _Extents()
     extents.target = link.target.extents([pair.target for pair in pairs])
     extents.source = link.source.extents([pair.source for pair in pairs])
-    letters = link.letters()
+    letters, mirror_letters = link.letters(), link.mirror_letters()
     return [
         _plan_queue(
-            PairReader(link, pair, extents.source[pair.source], extents.target[pair.target], letters),
+            PairReader(
+                link, pair, extents.source[pair.source], extents.target[pair.target], letters, mirror_letters
+            ),
             positions.get(pair.source), present.get(pair.target), rules,
         )
         for pair in pairs
@@ -175,10 +177,10 @@ def _plan_queue(queue: PairReader, position: int | None, old: int | None, rules:
     )  # fmt: skip
     if ahead and not rules.force_back:
         return replace(move, status=Status.AHEAD, new=None)
-    if not move.is_change:
-        return replace(move, status=Status.STAYS)
     missing = queue.count_missing(position, found, 0 if ahead else old or 0)
     if missing and not rules.accept_missing:
         return replace(move, status=Status.MISSING, new=None, missing=missing)
+    if not move.is_change:
+        return replace(move, status=Status.STAYS, missing=missing)
     status = Status.BACK if old is not None and found.position < old else Status.MOVE
     return replace(move, status=status, missing=missing)

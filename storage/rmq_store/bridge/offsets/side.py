@@ -61,7 +61,9 @@ class Side(Protocol):
         """Wait until committed records can be read up to `end`. Raises KafkaUnavailableError if that takes too long."""
 
     def origins(self, queue: Queue, first: int, end: int, other: Origin) -> Iterator[Origins]:
-        """Origins of the records at [`first`, `end`) for the queue `other`, some thousand at a time, none empty."""
+        """Origins of the records at [`first`, `end`) for the queue `other`, some thousand at a time, none empty. A
+        record that cannot be read counts as one of others: nothing shows that the other side has it.
+        """
 
     def groups(self) -> Collection[str]:
         """Groups that may have positions."""

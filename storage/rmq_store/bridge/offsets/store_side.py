@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from rmq_store.bridge.offsets.origins import MESSAGE_COLUMNS, message_origins
+from rmq_store.bridge.offsets.origins import MESSAGE_COLUMNS, message_origins, unreadable
 from rmq_store.bridge.offsets.side import Extent, Origin, Queue
 from rmq_store.bridge.offsets.translate import Origins
 from rmq_store.broker.monitoring.active_consumers import active_consumers
 from rmq_store.broker.monitoring.lag import group_lag
 from rmq_store.broker.monitoring.offset_reset import OffsetChange, QueuePlace, apply_reset
 from rmq_store.broker.store.store import Store
-from rmq_store.errors import GroupInUseError, LeaseHeldError
+from rmq_store.errors import CorruptionError, GroupInUseError, LeaseHeldError
 from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic, retry_topic
 
 
@@ -53,11 +53,30 @@ class StoreSide:
         """Return at once: messages that a mirror has written here can be read as soon as its position can."""
 
     def origins(self, queue: Queue, first: int, end: int, other: Origin) -> Iterator[Origins]:
-        """As `Side.origins`. CorruptionError: a message is damaged."""
-        if first < end:
-            for rows in self._store.read(*queue, first, end, columns=MESSAGE_COLUMNS):
-                if rows.num_rows:
-                    yield message_origins(rows, other)
+        """As `Side.origins`. The store reads some thousand messages at once: where one is damaged, each of them is read
+        alone.
+        """
+        while first < end:
+            try:
+                for found in self._origins(queue, first, end, other):
+                    yield found
+                    first = int(found.positions[-1]) + 1
+                return
+            except CorruptionError:
+                pass
+            is_damaged = False
+            while first < end and not is_damaged:
+                try:
+                    yield from self._origins(queue, first, first + 1, other)
+                except CorruptionError:
+                    is_damaged = True
+                    yield unreadable(first)
+                first += 1
+
+    def _origins(self, queue: Queue, first: int, end: int, other: Origin) -> Iterator[Origins]:
+        for rows in self._store.read(*queue, first, end, columns=MESSAGE_COLUMNS):
+            if rows.num_rows:
+                yield message_origins(rows, other)
 
     def groups(self) -> Collection[str]:
         """Groups that have committed offsets."""

@@ -82,7 +82,9 @@ class _Outcome:
 )
 @click.option("-g", "--group", "moves", multiple=True, metavar="NAME[=NAME]",
               help="A group, and its name on the other side if that differs. May be repeated.")  # fmt: skip
-@click.option("--all-groups", is_flag=True, help="All groups with positions on mirrored topics.")
+@click.option("--all-groups", is_flag=True,
+              help="All groups with positions on mirrored topics; those whose positions cannot be read are "
+                   "named.")  # fmt: skip
 @click.option("--uncommitted", type=click.Choice(["skip", "start"]), default="skip", show_default=True,
               help="For a queue in which the group has no position: skip and report it, or start at its "
                    "beginning.")  # fmt: skip

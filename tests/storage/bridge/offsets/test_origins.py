@@ -54,7 +54,7 @@ def test_only_direct_copies_of_the_queue_in_question_have_a_source_offset(store:
     put(store, route(partition=1), record(offset=5))
     put(store, route(cluster="K2"), record(offset=6))
     put(store, route(topic="U"), record(offset=8))
-    assert origins(store, Origin("K", Queue("T", 0), TOPIC_ID)) == [7, 9, OTHER, OTHER, OTHER, OTHER]
+    assert origins(store, Origin("K", Queue("T", 0), TOPIC_ID)) == [7, 9, OTHER, RETURNED, OTHER, OTHER]
     assert origins(store, Origin("K", Queue("T", 1), TOPIC_ID))[3] == 5
     assert origins(store, Origin("K2", Queue("T", 0)))[4] == 6
 
