@@ -210,6 +210,17 @@ def test_a_slave_tells_ends_that_may_be_late(reader: ClusterReader, net: FakeNet
     assert reader.queue_range("Orders", A0) == QueueRange(0, 10)
 
 
+def test_a_first_look_takes_what_a_slave_has_of_a_topic_that_it_does_not_list_yet(
+    reader: ClusterReader, net: FakeNet
+) -> None:
+    """A slave learns of topics up to a minute late; its queues were left out, and a batch read had too few rows."""
+    broker = net.brokers["broker-a"]
+    broker.processes[0].down = True
+    reader._cluster.route("Orders")
+    del broker.topics["Orders"]
+    assert reader.queue_ranges("Orders") == {A0: UnsureRange(0, 10), A1: UnsureRange(0, 5), B0: QueueRange(0, 10)}
+
+
 @pytest.mark.parametrize("leaves_the_route", [True, False])
 def test_a_broker_that_is_away_keeps_what_is_known_of_it(
     reader: ClusterReader, net: FakeNet, clock: Clock, leaves_the_route: bool

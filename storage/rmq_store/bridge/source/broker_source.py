@@ -104,14 +104,13 @@ class BrokerSource:
         if topic not in self._asked or topic not in self._ranges:
             broker_name = self._broker_of(topic)
             try:
-                stats = topic_stats(self._cluster, topic)
+                stats = topic_stats(self._cluster, topic, (broker_name,))
             except RemotingError as error:
                 if topic not in self._ranges:
                     raise
                 _log.warning("the ends of topic %s are those of before: %s", topic, error)
             else:
-                now = {queue.queue_id: span for queue, span in stats.items() if queue.broker_name == broker_name}
-                self._ranges[topic] = now
+                self._ranges[topic] = {queue.queue_id: span for queue, span in stats.items()}
             self._asked.add(topic)
         return self._ranges[topic]
 

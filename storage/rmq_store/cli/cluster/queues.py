@@ -91,7 +91,7 @@ def _open_ranges(cluster: Cluster, answers: Answers, ends: BrokerEnds) -> dict[M
     queues = [MessageQueue(topic, broker_name, queue_id) for queue_id in range(read_queue_nums)]
     try:
         if isinstance(ends.error, MQBrokerError):
-            ranges = queue_ranges(cluster, queues)  # a slave that does not know the topic yet may know its queues
+            ranges = queue_ranges(cluster, queues)
         else:
             ranges = ends.required().ranges
     except (RemotingError, MQBrokerError) as error:

@@ -142,7 +142,7 @@ def _first_stored(cluster: Cluster, near: Mapping[MessageQueue, int], timestamp_
         # Bodies wait for each other: no more of them than requests are in flight.
         some = list(islice(looks_at.items(), IN_FLIGHT_MAX))
         commands = [(queue.broker_name, PullRequests(cluster, queue).request(offset, 1)) for queue, offset in some]
-        for (queue, offset), given in zip(some, cluster.call_all(commands), strict=True):
+        for (queue, offset), given in zip(some, cluster.read_all(commands), strict=True):
             answer = answer_of(checked(given, queue.broker_name, PULL_CODES), queue.broker_name)
             is_stored_before = bool(answer.frames) and store_timestamp_ms(answer.frames) < timestamp_ms
             goes_on(queue, offset < answer.min_offset or is_stored_before)

@@ -5,7 +5,8 @@
     202 lists the queue       its range and the store time of its newest message
     202 leaves it out         31 and 30 are asked: brokers before 5.3 list only queues that may be written, so that a
                               topic that is being made smaller (readQueueNums > writeQueueNums) would lose its rest
-    202 is refused            for want of rights, or unknown: 31 and 30 are asked for each queue that may be read
+    202 is refused            for want of rights, as unknown, or by a slave that does not have the topic yet: 31 and
+                              30 are asked for each queue that may be read
     202 lists more            queues that may be written, not read: their messages wait until readQueueNums is raised
 
 Source: AdminBrokerProcessor.java (getTopicStatsInfo, getMaxOffset, getMinOffset), PullMessageProcessor.java.
@@ -137,10 +138,13 @@ def _answers(
 
 
 def _listed(one: TopicAt, answer: RemotingCommand | RemotingError, broker_id: int) -> BrokerEnds:
-    """What 202 tells. A refusal for want of rights tells nothing, and is no error yet."""
+    """What 202 tells. A refusal for want of rights tells nothing, and is no error yet; nor is that of a slave that
+    learns of topics up to a minute late (17), and may have their queues.
+    """
     if isinstance(answer, RemotingError):
         return BrokerEnds(one, {}, broker_id, error=answer)
-    if lacks_rights(answer) or answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+    is_late_slave = answer.code == ResponseCode.TOPIC_NOT_EXIST and broker_id != MASTER_ID
+    if lacks_rights(answer) or answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED or is_late_slave:
         return BrokerEnds(one, {}, broker_id)
     if answer.code != ResponseCode.SUCCESS:
         return BrokerEnds(one, {}, broker_id, error=broker_error(answer, one.broker_name))
@@ -196,9 +200,11 @@ def _completed(
     return replace(ends, limits=dict(sorted(limits.items())), broker_id=broker_id)
 
 
-def topic_stats(cluster: Cluster, topic: str) -> dict[MessageQueue, QueueRange]:
-    """The ranges of all queues of a topic that may be read, see `ends_at_brokers`. A broker that refuses 202 for any
-    reason is asked for each queue (31, 30).
+def topic_stats(
+    cluster: Cluster, topic: str, broker_names: Collection[str] | None = None
+) -> dict[MessageQueue, QueueRange]:
+    """The ranges of all queues of a topic that may be read, see `ends_at_brokers`; of these brokers only, if some are
+    given. A broker that refuses 202 for any reason is asked for each queue (31, 30).
 
     While a master does not answer, its slave is asked: ends are those of the slave then, and may be smaller than ends
     that the master has told before.
@@ -208,11 +214,10 @@ def topic_stats(cluster: Cluster, topic: str) -> dict[MessageQueue, QueueRange]:
         MQBrokerError: a broker refuses these requests, too. RemotingError: neither master nor slave answers.
     """
     route = cluster.known_route(topic)
-    wanted = route.read_queues()
+    wanted = [one for one in route.read_queues() if broker_names is None or one.broker_name in broker_names]
     names = {queue.broker_name for queue in wanted}
     ranges: dict[MessageQueue, QueueRange] = {}
     for ends in ends_at_brokers(cluster, [one for one in at_brokers([route]) if one.broker_name in names]):
-        # A slave may not know the topic yet.
         ranges |= {} if isinstance(ends.error, MQBrokerError) else ends.required().ranges
     missing = [queue for queue in wanted if queue not in ranges]
     if missing:

@@ -256,6 +256,18 @@ def test_ends_are_asked_once_a_round_and_are_those_of_before_while_the_broker_is
     broker.start()
 
 
+def test_a_source_of_one_broker_waits_for_no_other() -> None:
+    """New messages of broker-000 were not mirrored while broker-001 was silent."""
+    with SimulatedCluster(brokers=2) as cluster, Cluster(ClusterSettings.of_text(cluster.name_server)) as opened:
+        cluster.create_topic("Orders", queue_count=1)
+        source = BrokerSource(opened, "broker-000")
+        source.topic("Orders")
+        cluster.brokers["broker-001"].stop()
+        put(cluster.brokers["broker-000"], "Orders", 0, b"new")
+        source.refresh()
+        assert source.queue_ranges("Orders") == {0: (0, 1)}
+
+
 def test_a_mirror_needs_one_broker(cluster: SimulatedCluster) -> None:
     with SimulatedCluster(brokers=2) as two:
         two.create_topic("Orders", queue_count=1)

@@ -124,6 +124,16 @@ def test_a_slave_that_does_not_know_the_topic_yet_is_asked_for_each_queue(net: F
     cluster.route("Orders")
     del broker.topics["Orders"]
     assert topic_stats(cluster, "Orders") == RANGES
+    (_, told) = ends_at_brokers(cluster, at_brokers([cluster.known_route("Orders")]))
+    assert told.error is None and not told.of_master
+    assert told.ranges == {B0: QueueRange(0, 3)}
+
+
+def test_the_ranges_of_some_brokers_wait_for_no_other(net: FakeNet) -> None:
+    cluster = two_brokers(net)
+    for process in net.brokers["broker-b"].processes.values():
+        process.down = True
+    assert topic_stats(cluster, "Orders", ["broker-a"]) == {A0: RANGES[A0], A1: RANGES[A1]}
 
 
 def test_an_unknown_queue_is_empty(net: FakeNet) -> None:
@@ -142,6 +152,16 @@ def test_the_offset_of_a_time_is_the_first_at_or_after_it(
     cluster = two_brokers(net)
     net.brokers["broker-a"].processes[0].version = version
     assert search_offset(cluster, A0, 1_700_000_000_000 + since) == offset
+
+
+@pytest.mark.parametrize("version", [405, 500])
+def test_a_slave_tells_the_offset_of_a_time_while_its_master_does_not_answer(net: FakeNet, version: int) -> None:
+    cluster = two_brokers(net)
+    master, slave = net.brokers["broker-a"].processes.values()
+    master.version = slave.version = version
+    cluster.route("Orders")
+    master.down = True
+    assert search_offset(cluster, A0, 1_700_000_000_003) == 3
 
 
 @pytest.mark.parametrize("version", [405, 500])
