@@ -31,7 +31,7 @@ monotonic: Final = partial(time.clock_gettime, time.CLOCK_MONOTONIC)
 monotonic_ns: Final = partial(time.clock_gettime_ns, time.CLOCK_MONOTONIC)
 
 # CLOCK_REALTIME_COARSE of Linux, from which file systems take the times of files: at most one tick of the kernel
-# (10 ms) old. time-machine replaces CLOCK_REALTIME.
+# (10 ms) old, so a file may have a time a little later. time-machine replaces CLOCK_REALTIME.
 file_time_ns: Final = partial(time.clock_gettime_ns, 5)
 
 # pyarrow loads pandas, if it is there, for its first array that is made from a list.

@@ -28,7 +28,7 @@ def waiting(tmp_path: Path) -> Path:
     with Store.open(root, create=True, config=CONFIG, clock=lambda: NOW) as store:
         for stand_in, key in (("w" * len(TIMER_TOPIC), "TIMER"), ("h" * len(HALF_TOPIC), "HALF")):
             properties = {"UNIQ_KEY": key, "TIMER_OUX_MS": str(NOW + 1), "REAL_TOPXC": "Late", "REAL_QXD": "2"}
-            store.send(Message(stand_in, b"x", properties={**properties, "PGROXP": "pg"}))
+            store.send(Message(stand_in, b"x", properties={**properties, "PGROXP": "pg"}), as_given=True)
     path = root / "commitlog" / f"{0:020d}"
     data = path.read_bytes().replace(b"w" * len(TIMER_TOPIC), TIMER_TOPIC.encode())
     data = data.replace(b"h" * len(HALF_TOPIC), HALF_TOPIC.encode())

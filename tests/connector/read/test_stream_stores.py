@@ -48,7 +48,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
 
 
 class StreamTime:
-    """`time` of the stream reader: stands still until a test lets it pass."""
+    """The clock of the stream reader: stands still until a test lets it pass."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -64,7 +64,7 @@ class StreamTime:
 def stream_time(monkeypatch: pytest.MonkeyPatch) -> StreamTime:
     """As if all calls of a test came within a moment: what is noticed then is noticed at once."""
     made = StreamTime()
-    monkeypatch.setattr(stream_reader_module, "time", made)
+    monkeypatch.setattr(stream_reader_module, "monotonic", made.monotonic)
     return made
 
 

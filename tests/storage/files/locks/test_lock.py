@@ -473,7 +473,7 @@ def test_time_in_which_the_process_was_stopped_does_not_count(
     """A server that was stopped for long reported that it holds its lock itself: the holder is one of its threads."""
     stopped_s = [0.0]
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + stopped_s[0], monotonic_ns=time.monotonic_ns)
-    monkeypatch.setattr(pace, "time", clock)
+    monkeypatch.setattr(pace, "real_time", clock)
     lock = OfdLock(path)
     inside = threading.Event()
 

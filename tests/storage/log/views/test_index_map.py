@@ -30,7 +30,7 @@ ALWAYS, EVERYWHERE = (0, (1 << 63) - 1), (0, (1 << 63) - 1)
 @pytest.fixture(autouse=True)
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Directories that changed right before count as known, too."""
-    monkeypatch.setattr(listing, "_SETTLED_NS", -1)
+    monkeypatch.setattr(listing, "_SETTLED_NS", -1_000_000_000)
 
 
 def filled(directory: Path, rows: list[tuple[int, int, int]]) -> HashIndex:

@@ -67,7 +67,7 @@ class Bench:
 @pytest.fixture(autouse=True)
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Directories that changed right before count as known, too."""
-    monkeypatch.setattr(listing, "_SETTLED_NS", -1)
+    monkeypatch.setattr(listing, "_SETTLED_NS", -1_000_000_000)
 
 
 @pytest.fixture(params=["python", "extension"])
