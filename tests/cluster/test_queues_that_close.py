@@ -208,7 +208,7 @@ def test_the_push_consumer_of_java_gets_it(
     set_counts(cluster, topic, read=QUEUES, write=2)
     with Witness(cluster) as java:
         java.ask("push", group=new_name("cg-closing"), topic=topic)
-        found = java.ask("received", count=QUEUES * EACH, timeoutMs=60_000)
+        found = java.ask("received", count=len(EVERYTHING), timeoutMs=120_000)
         java.ask("leave")
     assert sorted((one["queueId"], one["queueOffset"]) for one in found) == EVERYTHING
 
