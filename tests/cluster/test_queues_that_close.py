@@ -1,5 +1,5 @@
-"""A topic that is made smaller (`updateTopic -r 4 -w 2`), and one that has queues which nobody may read: readers have
-all messages. Facts: what 202 and 28 tell, and how much a filtered pull looks at.
+"""A topic that is made smaller (`updateTopic -r 4 -w 2`), and one that has queues which nobody may read: readers and
+consumers have all messages. Facts: what 202 and 28 tell, and how much a filtered pull looks at.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -15,14 +17,31 @@ from click.testing import CliRunner
 from helpers.cluster import requests
 from helpers.cluster.brokers import RocketmqCluster
 from helpers.cluster.waiting import until
+from helpers.cluster.witness import Witness
 from pyspark_rmq.access import cluster_pool
 from pyspark_rmq.options.options import source_options
 from pyspark_rmq.read.reader import RmqReader
 from pyspark_rmq.schema.schema import SOURCE_SCHEMA
+from rmq_store import UsageError
 from rmq_store.cli import commands
+from rmq_store.client import (
+    ConsumeConcurrentlyStatus,
+    ConsumeFromWhere,
+    ConsumeOrderlyStatus,
+    LitePullConsumer,
+    LitePullConsumerConfig,
+    MessageExt,
+    MessageListenerArrow,
+    MessageListenerConcurrently,
+    MessageListenerOrderly,
+    PushConsumer,
+    PushConsumerConfig,
+    SimpleConsumer,
+)
 from rmq_store.client.cluster_sink.queue_reading import QueueReading
 from rmq_store.client.cluster_sink.record_topic import RecordTopic
 from rmq_store.client.cluster_sink.records import Record, WritePart
+from rmq_store.client.consume_service.listener import MessageListener
 from rmq_store.protocol.bodies.topics import TopicStatsTable
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
@@ -34,6 +53,8 @@ from rmq_store.remoting.transport.settings import ClusterSettings
 
 EACH = 50
 QUEUES = 4
+EVERYTHING = [(queue_id, offset) for queue_id in range(QUEUES) for offset in range(EACH)]
+FROM_FIRST: dict[str, Any] = {"consume_from_where": "CONSUME_FROM_FIRST_OFFSET"}
 
 
 def rmq(cluster: RocketmqCluster, *words: str) -> str:
@@ -80,6 +101,16 @@ def rows(cluster: RocketmqCluster, topic: str) -> Counter[int]:
     return found
 
 
+def place_of(message: MessageExt) -> tuple[int, int]:
+    return message.queue_id, message.queue_offset
+
+
+def committed(cluster: RocketmqCluster, group: str, topic: str) -> dict[int, int]:
+    """The offsets of a group by queue, as a command shows them: queues without lag only."""
+    shown = json.loads(rmq(cluster, "consumerProgress", "-g", group, "-t", topic, "--json"))["queues"]
+    return {one["queueId"]: one["consumerOffset"] for one in shown if one["diff"] == 0}
+
+
 def test_a_topic_that_is_made_smaller_is_read_to_its_end(cluster: RocketmqCluster, topic: str) -> None:
     set_counts(cluster, topic, read=QUEUES, write=2)
     everything = Counter(dict.fromkeys(range(QUEUES), EACH))
@@ -102,6 +133,84 @@ def test_the_ends_of_queues_that_are_not_written_any_more_are_known(cluster: Roc
     assert {queue: span for ends in told for queue, span in ends.ranges.items()} == {
         MessageQueue(topic, "broker-a", number): QueueRange(0, EACH) for number in range(QUEUES)
     }
+
+
+@pytest.mark.parametrize("kind", [MessageListenerConcurrently, MessageListenerOrderly, MessageListenerArrow])
+def test_a_push_consumer_gets_what_is_left_in_queues_that_are_not_written_any_more(
+    cluster: RocketmqCluster, topic: str, new_name: Callable[[str], str], kind: type[MessageListener]
+) -> None:
+    set_counts(cluster, topic, read=QUEUES, write=2)
+    group = new_name("cg-closing")
+    found: list[tuple[int, int]] = []
+
+    def handle(messages: Any, context: object) -> Any:
+        if kind is MessageListenerArrow:
+            found.extend(zip(*(messages.column(name).to_pylist() for name in ("queueId", "queueOffset")), strict=True))
+        else:
+            found.extend(map(place_of, messages))
+        is_ordered = kind is MessageListenerOrderly
+        return ConsumeOrderlyStatus.SUCCESS if is_ordered else ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    with PushConsumer(group, f"rmq://{cluster.name_server}", PushConsumerConfig(**FROM_FIRST)) as consumer:
+        consumer.subscribe(topic)
+        consumer.register_message_listener(kind(handle))
+        consumer.start()  # `with` does not start a consumer
+        until(lambda: len(found) >= len(EVERYTHING), "messages are missing")
+    assert sorted(found) == EVERYTHING
+    assert committed(cluster, group, topic) == dict.fromkeys(range(QUEUES), EACH)
+
+
+def test_a_lite_pull_consumer_and_rmq_consume_get_it(
+    cluster: RocketmqCluster, topic: str, new_name: Callable[[str], str]
+) -> None:
+    set_counts(cluster, topic, read=QUEUES, write=2)
+    group, found = new_name("cg-closing"), set[tuple[int, int]]()
+    with LitePullConsumer(group, f"rmq://{cluster.name_server}", LitePullConsumerConfig(**FROM_FIRST)) as consumer:
+        consumer.subscribe(topic)
+        consumer.start()
+
+        def is_complete() -> bool:
+            found.update(map(place_of, consumer.poll(500)))
+            return len(found) == len(EVERYTHING)
+
+        until(is_complete, "messages are missing")
+        consumer.commit()
+    assert committed(cluster, group, topic) == dict.fromkeys(range(QUEUES), EACH)
+    printed = rmq(cluster, "consume", topic, "-g", new_name("cg-closing"), "--until-empty", "--json").splitlines()
+    assert sorted((one["queueId"], one["queueOffset"]) for one in map(json.loads, printed)) == EVERYTHING
+
+
+def test_a_simple_consumer_gets_it(cluster: RocketmqCluster, topic: str, new_name: Callable[[str], str]) -> None:
+    set_counts(cluster, topic, read=QUEUES, write=2)
+    with SimpleConsumer(
+        new_name("cg-closing"), f"rmq://{cluster.name_server}", {topic: "*"}, await_duration=timedelta(seconds=1),
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    ) as consumer:  # fmt: skip
+        if cluster.version.startswith("4."):
+            with pytest.raises(UsageError, match=r"needs brokers of 5\.x"):
+                consumer.receive(32, timedelta(minutes=1))
+            return
+        found = set[tuple[int, int]]()
+
+        def is_complete() -> bool:
+            for view in consumer.receive(32, timedelta(minutes=1)):
+                found.add(place_of(view.message))
+                consumer.ack(view)
+            return len(found) == len(EVERYTHING)
+
+        until(is_complete, "messages are missing")
+
+
+def test_the_push_consumer_of_java_gets_it(
+    cluster: RocketmqCluster, topic: str, new_name: Callable[[str], str]
+) -> None:
+    """The fact."""
+    set_counts(cluster, topic, read=QUEUES, write=2)
+    with Witness(cluster) as java:
+        java.ask("push", group=new_name("cg-closing"), topic=topic)
+        found = java.ask("received", count=len(EVERYTHING), timeoutMs=120_000)
+        java.ask("leave")
+    assert sorted((one["queueId"], one["queueOffset"]) for one in found) == EVERYTHING
 
 
 def test_queues_that_are_written_and_not_read_wait_until_they_are_opened(cluster: RocketmqCluster, topic: str) -> None:

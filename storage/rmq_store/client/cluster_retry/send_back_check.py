@@ -111,10 +111,12 @@ class SendBackCheck:
         return SCHEDULE_TOPIC, TIMER_TOPIC, self._retry_topic, self._dlq_topic
 
     def _queues_of(self, broker_name: str) -> list[MessageQueue]:
-        """All queues of a broker that a copy can be in, whether or not they are there by now."""
+        """All queues of a broker that a copy can be in, whether or not they are there by now. A broker puts copies
+        into as many queues as the group's retryQueueNums says, also where the retry topic has fewer to write by now.
+        """
         route = self._cluster.route(self._retry_topic)
         known = None if route is None else route.queues.get(broker_name)
-        retry_queues = max(1, known.write_queue_nums if known is not None else 1)
+        retry_queues = max(1, known.read_queue_nums, known.write_queue_nums) if known is not None else 1
         counts = (_SCHEDULE_QUEUES, 1, retry_queues, 1)
         return [
             MessageQueue(topic, broker_name, number)

@@ -17,6 +17,7 @@ from rmq_store.client import (
     InvalidReceiptHandleError,
     LitePullConsumer,
     MessageListenerConcurrently,
+    MessageListenerOrderly,
     MessageSelector,
     Producer,
     PushConsumer,
@@ -28,11 +29,12 @@ from rmq_store.client.backend.backend import Backend
 from rmq_store.client.backend.local import backend_of
 from rmq_store.client.backend.remote import RemoteBackend
 from rmq_store.client.backend.remote_broker import RemoteBroker
-from rmq_store.client.consume_service.listener import ConsumeConcurrentlyStatus
+from rmq_store.client.consume_service.listener import ConsumeConcurrentlyStatus, ConsumeOrderlyStatus
 from rmq_store.protocol.bodies.groups import ResetOffsetBody
 from rmq_store.protocol.errors import MQBrokerError, MQClientError, RemotingConnectError
 from rmq_store.protocol.messages import MessageQueue, PoppedMessage, PullStatus
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
+from rmq_store.remoting.cluster.routes import POLL_EVERY_MS
 
 from ...remoting.cluster.fake_cluster import FakeNet
 
@@ -480,6 +482,68 @@ def test_a_lite_pull_consumer_polls_and_commits(net: FakeNet) -> None:
         assert len(got) == 40
         consumer.commit()
     assert net.brokers["broker-a"].offsets["cg", "Orders", 0] == 40
+
+
+def taken(consumer: PushConsumer, got: list[Any], count: int) -> list[tuple[int, int]]:
+    """Where the messages were that came in the next rounds, at least `count` in all."""
+    rounds(consumer, lambda: len(got) >= count)
+    while consumer.run_once():
+        pass
+    return [(message.queue_id, message.queue_offset) for message in got]
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+def test_a_push_consumer_takes_the_queues_that_may_be_read_and_no_others(net: FakeNet, is_ordered: bool) -> None:
+    """`updateTopic -r 4 -w 2`, then `-r 2 -w 4`, then `-r 4 -w 4`, while it runs: it gets each message once."""
+    fake, now_ms = net.brokers["broker-a"], [1_000_000.0]
+    got: list[Any] = []
+
+    def handle(messages: Any, _context: Any) -> Any:
+        got.extend(messages)
+        return ConsumeOrderlyStatus.SUCCESS if is_ordered else ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    def counts(read: int, write: int) -> None:
+        fake.create_topic("Orders", 4, read=read, write=write)
+        now_ms[0] += POLL_EVERY_MS
+
+    counts(4, 2)
+    for queue_id in range(4):
+        fake.put("Orders", queue_id, 5)
+    backend = RemoteBackend(net.cluster(timer=lambda: now_ms[0]))
+    with PushConsumer("cg", backend, PushConsumerConfig(consume_thread_nums=1)) as consumer:
+        listener = MessageListenerOrderly if is_ordered else MessageListenerConcurrently
+        consumer.subscribe("Orders")
+        consumer.register_message_listener(listener(handle))
+        consumer.start(threads=False)
+        everything = [(queue_id, offset) for queue_id in range(4) for offset in range(5)]
+        assert sorted(taken(consumer, got, 20)) == everything
+        counts(2, 4)
+        consumer._membership.hurry()
+        for queue_id in range(4):
+            fake.put("Orders", queue_id, 1)
+        assert sorted(taken(consumer, got, 22)) == sorted([*everything, (0, 5), (1, 5)])
+        assert {queue.queue_id for queue in consumer.queues()} == {0, 1}
+        counts(4, 4)
+        consumer._membership.hurry()
+        assert sorted(taken(consumer, got, 24)) == [(queue_id, offset) for queue_id in range(4) for offset in range(6)]
+    assert fake.offsets == {("cg", "Orders", queue_id): 6 for queue_id in range(4)}
+
+
+@pytest.mark.parametrize(("read", "write"), [(4, 2), (2, 4)])
+def test_a_lite_pull_consumer_takes_the_queues_that_may_be_read_and_no_others(
+    net: FakeNet, read: int, write: int
+) -> None:
+    net.brokers["broker-a"].create_topic("Orders", 4, read=read, write=write)
+    for queue_id in range(4):
+        net.brokers["broker-a"].put("Orders", queue_id, 5)
+    with LitePullConsumer("cg", RemoteBackend(net.cluster())) as consumer:
+        consumer.subscribe("Orders")
+        consumer.start(threads=False)
+        got = list(itertools.chain.from_iterable(consumer.poll(500) for _ in range(read + 1)))
+        assert [queue.queue_id for queue in consumer.fetch_message_queues("Orders")] == list(range(read))
+    assert sorted((message.queue_id, message.queue_offset) for message in got) == [
+        (queue_id, offset) for queue_id in range(read) for offset in range(5)
+    ]
 
 
 # -- POP ---------------------------------------------------------------------------------------------------------------

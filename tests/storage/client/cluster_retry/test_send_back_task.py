@@ -222,6 +222,21 @@ def test_a_broker_that_the_first_attempt_did_not_reach_is_not_read(
     assert report == SendBackReport(1, 1, 0, {})
 
 
+def test_a_repetition_finds_a_copy_in_a_queue_of_the_retry_topic_that_is_not_written_any_more(
+    brokers: SimulatedCluster, cluster: Cluster, retries: list[SimulatedRetries], tmp_path: Path
+) -> None:
+    """A broker puts copies into as many queues as the group's retryQueueNums says, whatever its topic has."""
+    retries[0].store("%RETRY%g", 1, b"an older one", {})
+    brokers.set_counts("%RETRY%g", read=2, write=1)
+    message = failed(retries[0])
+    assert run(cluster, rows((retries[0], message)), tmp_path) == SendBackReport(1, 0, 0, {})
+    waiting = retries[0].broker.queues.topics[SCHEDULE][2]
+    (copy,) = retries[0].messages(SCHEDULE)
+    retries[0].store("%RETRY%g", 1, copy.body, copy.properties, reconsume_times=copy.reconsume_times)
+    waiting.first = waiting.end  # retention has deleted what was delivered
+    assert run(cluster, rows((retries[0], message)), tmp_path) == SendBackReport(0, 1, 0, {})
+
+
 def test_records_of_a_cluster_do_the_same_as_those_in_a_directory(
     cluster: Cluster, retries: list[SimulatedRetries]
 ) -> None:

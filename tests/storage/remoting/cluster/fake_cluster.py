@@ -392,6 +392,9 @@ def _pull(process: FakeProcess, command: RemotingCommand) -> RemotingCommand:
     queue = broker.queues.get((ext["topic"], int(ext["queueId"])))
     if queue is None:
         return response_to(command, 17, f"topic[{ext['topic']}] not exist, apply first please!")
+    config = broker.topics.get(ext["topic"], {})
+    if int(ext["queueId"]) >= int(str(config.get("read", 1 << 31))):
+        return response_to(command, 1, f"queueId[{ext['queueId']}] is illegal")
     offset, end = int(ext["queueOffset"]), _end(process, queue)
     key = (ext["consumerGroup"], ext["topic"], int(ext["queueId"]))
     if key in broker.pending_reset:
