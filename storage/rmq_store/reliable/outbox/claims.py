@@ -40,7 +40,7 @@ from rmq_store.reliable.database.tables import UNCONFIRMED, Tables
 from rmq_store.reliable.outbox.first_sends import find_first_sends, is_unsent, may_be_sent
 from rmq_store.reliable.outbox.sending import Claimed
 from rmq_store.reliable.outbox.sending_rules import SendingRules
-from rmq_store.reliable.outbox.stub import has_unknown_status, message_of, unknown_statuses, without_content
+from rmq_store.reliable.outbox.stub import message_of, unknown_statuses, without_content
 
 CLAIM_BYTES_MAX: Final = 16 << 20
 SUSPECT_COUNT: Final = 2
@@ -48,6 +48,7 @@ SUSPECT_COUNT: Final = 2
 so that the counts of others do not go up with its own."""
 
 _TURN: Final = "claim"
+_NUMBER_MAX: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,30 +137,50 @@ def put_on_manual_list(
     return list_stubs(connection, tables, entries, is_due_again(tables, rules, now_ms))
 
 
-def list_unknown_statuses(connection: sa.Connection, tables: Tables, now_ms: int, limit: int) -> list[ManualEntry]:
-    """Put at most `limit` stubs whose status is none of the three on the manual list. Returns their entries."""
+def list_hidden(connection: sa.Connection, tables: Tables, now_ms: int, limit: int) -> list[ManualEntry]:
+    """Put at most `limit` stubs that no other question of a relay finds on the manual list: their status is none of the
+    three, or what says whether and when it is their turn has no value of its type. Returns their entries.
+    """
     take_turn(connection, tables)
-    stub = tables.stub
-    is_new = sa.and_(has_unknown_status(tables), stub.c.is_manual == sa.false())
-    asked = sa.select(*without_content(stub)).where(is_new).limit(limit)
+    is_hidden = sa.or_(*_hidden(tables))
+    asked = sa.select(*without_content(tables.stub)).where(is_hidden).limit(limit)
     entries = {
-        row.seq: _illegal(tables, row, f"its status is unknown: {shown(row.status)}", now_ms)
+        row.seq: _illegal(
+            tables, row, fault_of(tables.stub, row) or f"its status is unknown: {shown(row.status)}", now_ms
+        )
         for row in fetch_raw(connection, asked)
     }
-    return list_stubs(connection, tables, entries, is_new)
+    return list_stubs(connection, tables, entries, is_hidden)
 
 
-def has_any_unknown_status(connection: sa.Connection, tables: Tables) -> bool:
-    """True if `list_unknown_statuses` would find something. It saves a write."""
-    return connection.scalar(_any_unknown_status(tables)) is not None
+def has_any_hidden(connection: sa.Connection, tables: Tables) -> bool:
+    """True if `list_hidden` would find something. It saves a write."""
+    return connection.scalar(_any_hidden(tables)) is not None
+
+
+def _hidden(tables: Tables) -> list[sa.ColumnElement[bool]]:
+    """The stubs of `list_hidden` in ranges of the index (status, is_manual, resend_ms)."""
+    stub = tables.stub
+    is_waiting = sa.and_(stub.c.status == UNCONFIRMED, stub.c.is_manual == sa.false())
+    return [
+        *(sa.and_(is_unknown, stub.c.is_manual == sa.false()) for is_unknown in unknown_statuses(tables)),
+        *(
+            sa.and_(stub.c.status == UNCONFIRMED, is_odd)
+            for is_odd in (
+                stub.c.is_manual.is_(None), stub.c.is_manual < sa.literal(False), stub.c.is_manual > sa.literal(True),
+            )
+        ),
+        sa.and_(is_waiting, stub.c.resend_ms.is_(None)),
+        # In SQLite each text is behind each number.
+        sa.and_(is_waiting, stub.c.resend_ms > _NUMBER_MAX),
+    ]  # fmt: skip
 
 
 @lru_cache(maxsize=8)
-def _any_unknown_status(tables: Tables) -> sa.Select[tuple[int]]:
+def _any_hidden(tables: Tables) -> sa.Select[tuple[int]]:
     # Made once: each round asks, and to make it costs more than to ask. Range by range: SQLite scans all for an OR.
-    stub = tables.stub
-    asked = sa.select(stub.c.seq).where(stub.c.is_manual == sa.false()).limit(1)
-    parts = [asked.where(is_in_range).subquery() for is_in_range in unknown_statuses(tables)]
+    asked = sa.select(tables.stub.c.seq).limit(1)
+    parts = [asked.where(is_in_range).subquery() for is_in_range in _hidden(tables)]
     found = sa.union_all(*(sa.select(part.c.seq) for part in parts)).subquery("found")
     return sa.select(found.c.seq).limit(1)
 
@@ -190,7 +211,11 @@ def is_due_at(
         stub.c.is_manual == sa.false(),
         stub.c.sent_ms.is_not(None),
         stub.c.resend_ms <= now_ms,
-        sa.or_(stub.c.claim_until_ms <= now_ms, stub.c.claim_until_ms > last_wait_ms),
+        sa.or_(
+            stub.c.claim_until_ms <= now_ms,
+            stub.c.claim_until_ms > last_wait_ms,
+            stub.c.claim_until_ms.is_(None),  # by hand
+        ),
     )
 
 

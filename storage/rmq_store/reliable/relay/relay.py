@@ -28,7 +28,7 @@ from rmq_store.reliable.database.outage import Outage
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.transact import is_transient, read, transact
 from rmq_store.reliable.outbox.backoff import ResendBackoff
-from rmq_store.reliable.outbox.claims import claim_first_sends, has_any_unknown_status, list_unknown_statuses
+from rmq_store.reliable.outbox.claims import claim_first_sends, has_any_hidden, list_hidden
 from rmq_store.reliable.outbox.first_sends import count_first_sends, is_anything_unsent
 from rmq_store.reliable.outbox.sending_rules import SendingRules
 from rmq_store.reliable.outbox.stub_purge import KEEP_MS, purge
@@ -157,7 +157,7 @@ class Relay:
         if is_odd:  # nobody would ever look at such a stub otherwise, and its key must wait
             listed = transact(
                 self._engine,
-                lambda connection: list_unknown_statuses(connection, self._tables, self._clock(), self._page_rows),
+                lambda connection: list_hidden(connection, self._tables, self._clock(), self._page_rows),
             )
             report.give_up(listed)
         if not is_any:
@@ -181,8 +181,8 @@ class Relay:
                 return
 
     def _what_is_there(self, connection: sa.Connection) -> tuple[bool, bool]:
-        """Whether anything is unsent, and whether a stub has a status that nobody knows."""
-        return is_anything_unsent(connection, *self._terms()), has_any_unknown_status(connection, self._tables)
+        """Whether anything is unsent, and whether a stub is there that no other question finds."""
+        return is_anything_unsent(connection, *self._terms()), has_any_hidden(connection, self._tables)
 
     def _look_after_people(self, report: RelayReport) -> None:
         manual_list.clean(self._engine, self._tables)

@@ -69,6 +69,11 @@ DAMAGED_IN_SQLITE: dict[str, str] = {
     "the born time is a float": "born_timestamp_ms=1e300",
     "the key is bytes": "sharding_key=X'00'",
     "the status is bytes": "status=X'ff'",
+    "the resend time is a text": "resend_ms='soon'",
+    "the resend time is bytes": "resend_ms=X'00'",
+    "whether people have it is a text": "is_manual='no'",
+    "whether people have it is a number": "is_manual=2",
+    "whether people have it is a negative number": "is_manual=-1",
 }
 
 
@@ -289,7 +294,10 @@ def test_an_entry_of_the_manual_list_that_cannot_be_read_is_told_of_once_with_th
 # -- tables that an application has made, with NULL allowed ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("column", ["body", "properties", "topic", "send_count", "flag", "status"])
+@pytest.mark.parametrize(
+    "column",
+    ["body", "properties", "topic", "send_count", "flag", "status", "resend_ms", "claim_until_ms", "is_manual"],
+)
 def test_a_null_goes_to_people_where_the_table_allows_it(world: World, column: str) -> None:
     bad, _ = world.add(Message("Orders", b"bad"), Message("Orders", b"good"))
     allow_null(world, column)
@@ -297,6 +305,30 @@ def test_a_null_goes_to_people_where_the_table_allows_it(world: World, column: s
     reports = [world.relay().run_once() for _ in range(2)]
     assert [dict(report.manual) for report in reports] == [{"illegal": 1}, {}]
     assert world.bodies() == [b"good"]
+    assert world.manual() == [(bad, "illegal")]
+    shown(world, bad)
+
+
+@pytest.mark.parametrize("column", ["resend_ms", "claim_until_ms", "is_manual"])
+def test_a_null_in_a_stub_that_was_sent_goes_to_people_too(world: World, column: str) -> None:
+    bad, good = sent(world, *(Message("Orders", b"%d" % number, queue_id=0) for number in range(2)))
+    high_water(world, good)
+    allow_null(world, column)
+    world.update(bad, **{column: sa.null()})
+    reports = [world.relay().run_once() for _ in range(2)]
+    assert [(report.resent, dict(report.manual)) for report in reports] == [(1, {"illegal": 1}), (0, {})]
+    assert world.manual() == [(bad, "illegal")]
+    shown(world, bad)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("damage", ["resend_ms='soon'", "resend_ms=X'00'", "is_manual='no'", "is_manual=2"])
+def test_a_value_that_no_condition_finds_in_a_stub_that_was_sent_goes_to_people_too(world: World, damage: str) -> None:
+    bad, good = sent(world, *(Message("Orders", b"%d" % number, queue_id=0) for number in range(2)))
+    high_water(world, good)
+    world.execute(sa.text(f"UPDATE rmq_stub SET {damage} WHERE message_id='{bad}'"))
+    reports = [world.relay().run_once() for _ in range(2)]
+    assert [(report.resent, dict(report.manual)) for report in reports] == [(1, {"illegal": 1}), (0, {})]
     assert world.manual() == [(bad, "illegal")]
     shown(world, bad)
 
