@@ -131,9 +131,20 @@ class KafkaServer(Server):
 
     def create_topic(self, name: str, *, partition_count: int = 1, settings: Mapping[str, str] | None = None) -> None:
         """Make a topic, and wait until it can be used."""
+        from kafka.errors import TopicAlreadyExistsError
+
         with self.admin() as admin:
             wanted = {"num_partitions": partition_count, "replication_factor": 1, "configs": dict(settings or {})}
-            admin.create_topics({name: wanted}, wait_for_metadata=True)
+            for _ in range(100):
+                try:
+                    admin.create_topics({name: wanted}, wait_for_metadata=True)
+                    return
+                except TopicAlreadyExistsError:
+                    # A ZooKeeper has a deleted topic a moment longer than the broker.
+                    if not self.needs_zookeeper:
+                        raise
+                    time.sleep(0.1)
+        raise ServerError(f"the topic {name} of Kafka is there for ten seconds, and should be made")
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, and wait until it is gone."""

@@ -65,6 +65,33 @@ def test_all_brokers_that_are_missing_are_named(net: FakeNet) -> None:
     assert raised.value.broker_names == ("broker-b", "broker-c")
 
 
+def test_a_name_that_differs_in_case_is_named(net: FakeNet) -> None:
+    with pytest.raises(BrokerAwayError, match=r"Broker-B: no name server of ns:9876 knows it \(it knows broker-b\)$"):
+        batch(requiredBrokers="broker-a,Broker-B").partitions()
+
+
+@pytest.mark.parametrize("kind", ["batch", "stream"])
+def test_a_name_server_that_has_just_begun_is_passed_over(net: FakeNet, stream: Make, kind: str) -> None:
+    """Brokers register every 30 s. Until then it shows a part of the cluster."""
+    net.add_name_server("ns2:9876")
+    servers = {"nameServer": "ns:9876;ns2:9876", "requiredBrokers": BOTH}
+    for fresh, other in (("ns:9876", "ns2:9876"), ("ns2:9876", "ns:9876")):
+        net.unregistered = {fresh: {"broker-b"}}
+        if kind == "batch":
+            assert slices(batch(**servers)) == ALL
+        else:
+            reader = stream(startingOffsets="earliest", **servers)
+            start, end = first_batch(reader)
+            assert planned(reader, start, end) == ALL
+        net.unregistered[other] = {"broker-b"}
+        with pytest.raises(BrokerAwayError, match="broker-b: no name server of ns:9876;ns2:9876 knows it"):
+            batch(**servers).partitions()
+    net.unregistered = {"ns:9876": {"broker-b"}, "ns2:9876": {"broker-a"}}
+    with pytest.raises(BrokerAwayError, match="none knows all of broker-a, broker-b") as raised:
+        batch(**servers).partitions()
+    assert raised.value.broker_names == ("broker-a", "broker-b")
+
+
 def test_with_all_required_brokers_a_batch_is_the_same(net: FakeNet, caplog: pytest.LogCaptureFixture) -> None:
     assert slices(batch(requiredBrokers=BOTH)) == slices(batch()) == ALL
     reader = batch(requiredBrokers=BOTH)
@@ -98,8 +125,8 @@ def test_brokers_of_a_proxy_are_known_by_the_routes_of_topics(net: FakeNet) -> N
     from rmq_store.protocol.wire.command import response_to
 
     ask = net._name_server
-    net._name_server = lambda command: (  # type: ignore[method-assign]
-        response_to(command, 3, "not supported") if command.code == 106 else ask(command)
+    net._name_server = lambda address, command: (  # type: ignore[method-assign]
+        response_to(command, 3, "not supported") if command.code == 106 else ask(address, command)
     )
     assert slices(batch(requiredBrokers=BOTH)) == ALL
     with pytest.raises(BrokerAwayError, match="broker-c"):

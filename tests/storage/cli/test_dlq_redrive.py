@@ -17,8 +17,10 @@ from click.testing import Result
 
 from rmq_store import Message, Store, StoreConfig, SubscriptionGroup, failure
 from rmq_store.broker.dlq.archive_schema import DEAD_LETTER_SCHEMA
+from rmq_store.broker.dlq.redrive_ledger import RedriveLedger
 from rmq_store.broker.monitoring.dead_letter_rows import DeadLetterRows, Wanted
 from rmq_store.cli.dlq import dlq_redrive
+from rmq_store.errors import CorruptRecordError
 
 Run = Callable[..., Result]
 EXPECTED = Path(__file__).parent / "expected"
@@ -87,6 +89,20 @@ def test_list_knows_what_was_redriven_and_archived(run: Run, root: Path, scratch
     run("dlq", "redrive", "cg_a", "--yes", store=root)
     (group,) = json.loads(run("groups", "cg_a", "--json", store=root).stdout)
     assert (group["dead"], group["deadLeft"]) == (7, 0)
+
+
+def test_groups_are_shown_although_a_record_of_what_was_redriven_is_damaged(
+    run: Run, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(*arguments: object) -> None:
+        raise CorruptRecordError("commitlog", 4096, "no record of moved dead letters")
+
+    monkeypatch.setattr(RedriveLedger, "moved", damaged)
+    result = run("groups", "cg_a", "--json", store=root)
+    (group,) = json.loads(result.stdout)
+    assert (result.exit_code, group["dead"], group["deadLeft"]) == (1, 6, None)
+    assert "rmq: LEFT of group cg_a is not known: " in result.stderr and "4096" in result.stderr
+    assert run("groups", "cg_a", store=root).stdout.splitlines()[-1].split()[-2:] == ["6", "-"]
 
 
 def test_show_has_the_newest_first_with_origin_tries_and_reason(run: Run, root: Path) -> None:

@@ -77,6 +77,8 @@ def test_a_message_that_waits_has_its_due_time(run: Run, scratch: Path) -> None:
         ([], 2, "name one message: --uniq-key ID, --msg-id ID, or -t TOPIC -k KEY"),
         (["--uniq-key", "x", "--msg-id", "y"], 2, "name one message"),
         (["-k", "x"], 2, "name one message"),
+        (["-t", "Orders", "-k", "ORD 7"], 2, "-k 'ORD 7': one key is expected; keys have no spaces"),
+        (["-t", "Orders", "-k", " "], 2, "-k ' ': one key is expected"),
         (["-t", "OrderTopci", "-k", "x"], 2, "did you mean 'OrderTopic'?"),
         (["--msg-id", "x"], 2, "not an offset message id"),
         (["--uniq-key", "C0" * 16], 1, "CODE: 208  DESC: no record of this message is in the store"),

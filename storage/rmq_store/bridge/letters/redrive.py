@@ -31,7 +31,7 @@ from rmq_store.bridge.letters.header_rows import without_marks
 from rmq_store.bridge.letters.redriven_topic import RedrivenTopic
 from rmq_store.bridge.records.origin import sources_of_messages
 from rmq_store.bridge.records.route import Route
-from rmq_store.bridge.records.to_kafka import KafkaRules, to_kafka
+from rmq_store.bridge.records.to_kafka import MAPPED_COLUMNS, KafkaRules, to_kafka
 from rmq_store.broker.monitoring.dead_letter_rows import DeadLetterRows, Wanted
 from rmq_store.broker.rules.failure import KAFKA_LETTER
 from rmq_store.broker.store.store import Store
@@ -46,10 +46,7 @@ ALREADY_REDRIVEN: Final = "ALREADY_REDRIVEN"
 REFUSED: Final = "REFUSED"
 OUTCOMES: Final = (REDRIVEN, ALREADY_REDRIVEN, REFUSED)
 
-_COLUMNS: Final = (
-    "topic", "queueId", "queueOffset", "msgId", "body", "properties", "reconsumeTimes", "flag", "bornTimestamp",
-    "originTopic", "originQueueId", "redriven",
-)  # fmt: skip
+_COLUMNS: Final = (*MAPPED_COLUMNS, "queueId", "msgId", "originTopic", "originQueueId", "redriven")
 # The id of the other side, which no mark keeps: marks are taken off again.
 _THIS_SIDE: Final = "redrive"
 _NO_PARTITION: Final = -1

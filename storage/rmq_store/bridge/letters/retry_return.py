@@ -29,7 +29,7 @@ from rmq_store.bridge.letters.refused_retries import RefusedRetries
 from rmq_store.bridge.letters.retry_rows import ATTEMPTS_HEADER, DEAD, GROUP_HEADER, RETRY_QUEUE
 from rmq_store.bridge.records.origin import sources_of_messages
 from rmq_store.bridge.records.route import Route
-from rmq_store.bridge.records.to_kafka import KafkaRules, to_kafka
+from rmq_store.bridge.records.to_kafka import MAPPED_COLUMNS, KafkaRules, to_kafka
 from rmq_store.broker.rules import failure
 from rmq_store.broker.store.store import Store
 from rmq_store.errors import (
@@ -48,10 +48,7 @@ from rmq_store.late.arrow_compute import pc
 
 DEAD_LETTERS_SUFFIX: Final = "-dead-letters"
 
-_COLUMNS: Final = (
-    "topic", "queueId", "queueOffset", "body", "properties", "reconsumeTimes", "flag", "bornTimestamp",
-    "storeTimestamp",
-)  # fmt: skip
+_COLUMNS: Final = (*MAPPED_COLUMNS, "queueId", "storeTimestamp")
 _ROWS_MAX: Final = 4_096
 _BYTES_MAX: Final = 8 << 20
 _THIS_SIDE: Final = "retry"

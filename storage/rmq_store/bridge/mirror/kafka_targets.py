@@ -19,6 +19,7 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 # Nobody looks after them every week.
 _LETTER_SETTINGS: Final = {"retention.ms": "-1"}
 _MESSAGE_BYTES: Final = 1_048_588
+_NO_LIMIT_MS: Final = (1 << 63) - 1
 _NOW_MARGIN_MS: Final = 60_000
 """Our clock and Kafka's are not the same."""
 
@@ -91,17 +92,15 @@ def record_rules(
         )
     retention_ms = int(settings.get("retention.ms", -1)) if "delete" in policy else -1
     oldest_ms = max(retention_ms - _NOW_MARGIN_MS, 0) if retention_ms >= 0 else None
-    before_ms = int(
-        settings.get("message.timestamp.before.max.ms", settings.get("message.timestamp.difference.max.ms", -1))
-    )
+    before_ms = _timestamp_limit_ms(settings, "before")
     behind = [
         limit for limit in (before_ms, oldest_ms if rules.old_timestamps == "now" else None) if limit and limit > 0
     ]
-    ahead_ms = int(settings.get("message.timestamp.after.max.ms", MAX_AHEAD_MS))
+    ahead_ms = _timestamp_limit_ms(settings, "after")
     now_ms = int(time.time() * 1000)
     return KafkaRules(
         now_ms=now_ms,
-        max_ahead_ms=max(min(ahead_ms, MAX_AHEAD_MS) - _NOW_MARGIN_MS, 0),
+        max_ahead_ms=max(min(MAX_AHEAD_MS if ahead_ms is None else ahead_ms, MAX_AHEAD_MS) - _NOW_MARGIN_MS, 0),
         # A limit of some hundred million years would be before all time.
         max_behind_ms=min((limit for limit in behind if limit < now_ms), default=None),
         retention_ms=oldest_ms,
@@ -109,3 +108,15 @@ def record_rules(
         compacted="compact" in policy,
         max_letter_bytes=int(letter_settings.get("max.message.bytes", _MESSAGE_BYTES)) - KAFKA_RECORD_BYTES_BESIDE,
     )
+
+
+def _timestamp_limit_ms(settings: Mapping[str, str], side: str) -> int | None:
+    """How far from its clock the broker takes timestamps, "before" or "after" it; None: it takes all. Before 3.6 one
+    setting holds for both sides, and until 3.9 for a side that has none of its own (LogConfig.java).
+    """
+    limits_ms = [
+        int(settings[name])
+        for name in (f"message.timestamp.{side}.max.ms", "message.timestamp.difference.max.ms")
+        if name in settings
+    ]
+    return next((limit_ms for limit_ms in limits_ms if limit_ms != _NO_LIMIT_MS), None)

@@ -63,6 +63,12 @@ MAX_AHEAD_MS: Final = 3_600_000
 """`message.timestamp.after.max.ms` of Kafka 4, which refuses a whole transaction for one later timestamp."""
 
 
+MAPPED_COLUMNS: Final = (
+    "topic", "queueOffset", "body", "properties", "reconsumeTimes", "flag", "sysFlag", "bornTimestamp",
+)  # fmt: skip
+"""The columns of MESSAGE_SCHEMA that `to_kafka` looks at."""
+
+
 @dataclass(frozen=True, slots=True)
 class KafkaRules:
     """Values of a mirror and its target that apply to all messages.
@@ -97,8 +103,8 @@ class MappedToKafka:
 
 
 def to_kafka(rows: pa.RecordBatch, route: Route, rules: KafkaRules) -> MappedToKafka:
-    """Map messages (MESSAGE_SCHEMA, bodies decompressed) of the source queue of `route`. One whose body could not be
-    inflated becomes a dead letter: readers of Kafka would take the body for the message.
+    """Map messages (MAPPED_COLUMNS at least, bodies decompressed) of the source queue of `route`. One whose body could
+    not be inflated becomes a dead letter: readers of Kafka would take the body for the message.
     """
     properties = Entries.of_properties(rows.column("properties"))
     marks = message_marks(rows, properties)

@@ -13,13 +13,14 @@ from rmq_store.cli.shared.output import (
     common_options,
     lmq_option,
     open_store,
+    printable,
     queue_text,
     tell_conflicts,
     wide_option,
     write_json,
     write_table,
 )
-from rmq_store.errors import UsageError
+from rmq_store.errors import CorruptionError, UsageError
 from rmq_store.format.text.names import dlq_topic, retry_topic
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ def groups(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, s
     queues of the topics on which the group has committed, including its %RETRY% topic. A queue without a committed
     offset counts from 0. RETRIES is the part of LAG in the %RETRY% topics. WAITING counts failed messages whose retry
     delay has not passed; they are not in LAG. DEAD counts the messages in %DLQ%GROUP, LEFT those of them that were not
-    redriven. If you name groups, their queues are shown. Filters are those that consumers registered at a broker
-    (consumerFilter.json).
+    redriven (`-`: a record of that is damaged). If you name groups, their queues are shown. Filters are those that
+    consumers registered at a broker (consumerFilter.json).
     """
     from rmq_store.broker.metadata.groups import FilterTable
     from rmq_store.broker.monitoring.lag import group_lag
@@ -71,6 +72,8 @@ def groups(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, s
             if entry.group == group["group"]
         ]
     write_groups(found, as_json=as_json, per_queue=per_queue or bool(names))
+    if any(group["deadLeft"] is None for group in found):
+        raise click.exceptions.Exit(1)
 
 
 def write_groups(found: Sequence[Mapping[str, Any]], *, as_json: bool, per_queue: bool) -> None:
@@ -105,17 +108,24 @@ def write_groups(found: Sequence[Mapping[str, Any]], *, as_json: bool, per_queue
         write_table(("GROUP", "TOPIC", "TYPE", "FILTER"), asked, flexible=("GROUP", "TOPIC", "FILTER"))
 
 
-def _left(store: Store, lag: GroupLag) -> int:
-    """The dead letters of the group that nobody has redriven. CorruptionError: a record of the ledger is damaged."""
+def _left(store: Store, lag: GroupLag) -> int | None:
+    """The dead letters of the group that nobody has redriven. None, and a line on stderr: a record of what was redriven
+    is damaged. All other columns are known.
+    """
     if not lag.dead:
         return 0
-    redriven, ranges = store.redriven(lag.group), store.queue_ranges(dlq_topic(lag.group))
+    ranges = store.queue_ranges(dlq_topic(lag.group))
+    try:
+        redriven = store.redriven(lag.group)
+    except CorruptionError as error:
+        click.echo(printable(f"rmq: LEFT of group {lag.group} is not known: {error}"), err=True)
+        return None
     return lag.dead - sum(
         redriven[queue_id].count_in(*ranges[queue_id]) for queue_id in redriven.keys() & ranges.keys()
     )
 
 
-def _json(lag: GroupLag, waiting: int, left: int) -> dict[str, Any]:
+def _json(lag: GroupLag, waiting: int, left: int | None) -> dict[str, Any]:
     return {
         "group": lag.group,
         "lag": lag.diff_total,

@@ -74,9 +74,11 @@ def trace(
 
 
 def named_once(unique_key: str | None, msg_id: str | None, topic: str | None, key: str | None) -> None:
-    """Raise UsageError unless the options name one message."""
+    """Raise UsageError unless the options name one message, and one key of it."""
     if sum(value is not None for value in (unique_key, msg_id, key)) != 1 or (key is not None and topic is None):
         raise UsageError("name one message: --uniq-key ID, --msg-id ID, or -t TOPIC -k KEY")
+    if key is not None and (not key.strip() or " " in key.strip()):
+        raise UsageError(f"-k {key!r}: one key is expected; keys have no spaces, which separate the keys of a message")
 
 
 def no_record(text: str) -> ResponseError:

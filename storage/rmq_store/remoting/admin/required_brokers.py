@@ -6,6 +6,7 @@ onChannelDestroy). So nothing that a new process can ask tells that a broker is 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 
@@ -15,7 +16,6 @@ from rmq_store.protocol.wire.admin_headers import GetBrokerRuntimeInfoRequestHea
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.remoting.cluster.cluster import Cluster, broker_error
-from rmq_store.remoting.cluster.routes import TopicRoute
 
 
 def parse_broker_names(text: str) -> tuple[str, ...]:
@@ -36,9 +36,9 @@ def parse_broker_names(text: str) -> tuple[str, ...]:
 
 
 def require_brokers(cluster: Cluster, names: Sequence[str], topics: Collection[str] = ()) -> None:
-    """Return if each of these brokers is known to a name server and answers, its slave if its master does not. The
-    routes of `topics` are asked for again, so that they have what these brokers have registered. A broker need not have
-    any of the topics.
+    """Return if each of these brokers is known to one name server and answers, its slave if its master does not. This
+    name server is asked from then on, and has told the routes of `topics`: all rows are planned from one table. A
+    broker need not have any of the topics.
 
     A refusal for want of rights is an answer. One that says that the broker is busy, or shuts down, is none.
 
@@ -46,14 +46,8 @@ def require_brokers(cluster: Cluster, names: Sequence[str], topics: Collection[s
         BrokerAwayError: names the brokers that are missing, and says what is known of each.
         RemotingError: no name server answers.
     """
-    routes = [route for route in map(cluster.refresh_route, sorted(topics)) if route is not None]
-    known = [name for name in names if _is_known(cluster, routes, name)]
-    away = {
-        name: f"no name server of {';'.join(cluster.settings.name_servers)} knows it"
-        for name in names
-        if name not in known
-    }
-    asked = [(name, request(GetBrokerRuntimeInfoRequestHeader())) for name in known]
+    away = _unknown(cluster, names, topics)
+    asked = [(name, request(GetBrokerRuntimeInfoRequestHeader())) for name in names if name not in away]
     for (name, _), answer in zip(asked, cluster.read_all(asked), strict=True):
         why = _why_it_counts_as_away(name, answer)
         if why:
@@ -68,13 +62,43 @@ def brokers_away(reasons: Mapping[str, str]) -> BrokerAwayError:
     return BrokerAwayError(f"required brokers are away, so nothing is read: {told}", tuple(reasons))
 
 
-def _is_known(cluster: Cluster, routes: Sequence[TopicRoute], name: str) -> bool:
-    if any(name in route.brokers for route in routes):
-        return True
-    try:
-        return name in cluster.routes.clusters(refresh=True).broker_addr_table
-    except MQBrokerError:  # a proxy does not tell of the cluster (106): the routes of topics are what there is
-        return False
+def _unknown(cluster: Cluster, names: Sequence[str], topics: Collection[str]) -> dict[str, str]:
+    """The brokers that are not known, and why each of them counts as away; none if one name server knows all."""
+    missing: list[set[str]] = []
+    for _ in cluster.name_servers.addresses():
+        known = _known(cluster, names, topics)
+        missing.append(set(names) - known)
+        if not missing[-1]:
+            return {}
+        cluster.name_servers.turn()
+    servers = ";".join(cluster.settings.name_servers)
+    nowhere = set.intersection(*missing)
+    return {
+        name: f"no name server of {servers} knows it" + _in_other_case(name, known)
+        if name in nowhere
+        else f"not all name servers of {servers} know it, and none knows all of {', '.join(names)}"
+        for name in names
+        if name in (nowhere or set.union(*missing))
+    }
+
+
+def _known(cluster: Cluster, names: Sequence[str], topics: Collection[str]) -> set[str]:
+    """The brokers that the name server knows which is asked now: those of the topics, and if these are not all of
+    `names`, those of the clusters.
+    """
+    routes = [route for route in map(cluster.refresh_route, sorted(topics)) if route is not None]
+    known = {name for route in routes for name in route.brokers}
+    if not known.issuperset(names):
+        # A proxy does not tell of the cluster (106): the routes of topics are what there is.
+        with contextlib.suppress(MQBrokerError):
+            known |= set(cluster.routes.clusters(refresh=True).broker_addr_table)
+    return known
+
+
+def _in_other_case(name: str, known: Collection[str]) -> str:
+    """RocketMQ's names of brokers count in their case."""
+    near = [other for other in known if other.casefold() == name.casefold()]
+    return f" (it knows {near[0]})" if near else ""
 
 
 def _why_it_counts_as_away(name: str, answer: RemotingCommand | RemotingError) -> str:

@@ -94,6 +94,12 @@ class NameServers:
         kind = RemotingError if reached else RemotingConnectError
         raise kind(f"no name server answers: {'; '.join(failures)}") from last
 
+    def turn(self) -> None:
+        """Ask the next one first from now on. Their tables may differ: one that has just begun, or that a broker does
+        not reach, lacks brokers which others know.
+        """
+        self._chosen = (self._chosen + 1) % max(1, len(self.addresses()))
+
     def call_each(self, request: RemotingCommand, timeout_ms: int) -> dict[str, RemotingCommand]:
         """The answers of all name servers, by address: they keep their tables apart. RemotingError: one fails."""
         return {address: self._client.call(address, request, timeout_ms) for address in self.addresses()}

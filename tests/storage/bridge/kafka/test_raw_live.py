@@ -121,7 +121,7 @@ def test_aborted_transactions_are_not_read(kafka: KafkaServer) -> None:
             writer.add(Partition(topic, 0), table(part))
             if number % 3 == 1:
                 writer.flush()
-                writer.reset()
+                writer.reset(takes_over=not kafka.knows_writers)
             else:
                 writer.commit()
                 committed += part

@@ -32,6 +32,7 @@ from rmq_store.bridge.positions.kafka_positions import TopicPosition, positions_
 from rmq_store.bridge.positions.topics import Rename, TopicChoice
 
 DAY_MS = 86_400_000
+DIFFERENCE = "message.timestamp.difference.max.ms"
 
 
 @pytest.fixture
@@ -292,7 +293,9 @@ def test_what_only_kafka_refuses_is_found_and_becomes_a_letter(
         mirror._side.administration.topic_settings = stale  # type: ignore[method-assign]
         mirror._side.writers._topic_settings = stale  # type: ignore[attr-defined]
         with kafka.admin() as admin:
-            admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"max.message.bytes": "2000"})])
+            # Before 4.0 timestamps have no limit of their own.
+            limits = {"max.message.bytes": "2000"} | ({} if kafka.knows_writers else {DIFFERENCE: "3600000"})
+            admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, limits)])
         report = mirror.run(until_caught_up=True)
     assert not report.failures
     assert (report.copied, report.letters) == (31, 2)

@@ -120,6 +120,8 @@ class FakeNet:
     def __init__(self) -> None:
         self.brokers: dict[str, FakeBroker] = {}
         self.name_servers: dict[str, FakeProcess] = {}
+        # By the address of a name server the brokers that have not registered there.
+        self.unregistered: dict[str, set[str]] = {}
         self.calls: list[tuple[str, RemotingCommand]] = []
         self.held: list[tuple[Future[RemotingCommand], str, RemotingCommand]] | None = None
         self.closed = False
@@ -158,7 +160,7 @@ class FakeNet:
                 raise given
             return given(command)
         if address in self.name_servers:
-            return self._name_server(command)
+            return self._name_server(address, command)
         return answer(process, command)
 
     def submit(self, address: str, command: RemotingCommand, timeout_ms: int) -> Future[RemotingCommand]:
@@ -210,10 +212,12 @@ class FakeNet:
                     return process
         return None
 
-    def _name_server(self, command: RemotingCommand) -> RemotingCommand:
+    def _name_server(self, address: str, command: RemotingCommand) -> RemotingCommand:
+        unknown = self.unregistered.get(address, ())
+        brokers = [broker for broker in self.brokers.values() if broker.processes and broker.name not in unknown]
         if command.code == 105:
             topic = command.ext_fields["topic"]
-            having = [broker for broker in self.brokers.values() if topic in broker.topics and broker.processes]
+            having = [broker for broker in brokers if topic in broker.topics]
             if not having:
                 return response_to(command, 17, f"No topic route info in name server for the topic: {topic}")
             route: dict[str, object] = {
@@ -226,7 +230,7 @@ class FakeNet:
                 route["orderTopicConf"] = self.order_topic_conf[topic]
             return response_to(command, 0, body=json.dumps(route).encode())
         if command.code == 106:
-            table = {broker.name: _broker_data(broker) for broker in self.brokers.values() if broker.processes}
+            table = {broker.name: _broker_data(broker) for broker in brokers}
             clusters: dict[str, list[str]] = defaultdict(list)
             for name in sorted(table):
                 clusters[self.brokers[name].cluster].append(name)
