@@ -45,7 +45,7 @@ from rmq_store.remoting.cluster.queries import (
 )
 from rmq_store.remoting.cluster.routes import TopicRoute
 from rmq_store.remoting.cluster.topics import BrokerEnds, TopicAt, at_brokers, ends_at_brokers, refuse_to_read_topic
-from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings
+from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings, is_address_server, split_name_servers
 
 __all__ = [
     "CLUSTER_RESULT_SCHEMA",
@@ -95,6 +95,7 @@ __all__ = [
     "frames_of_answer",
     "group_configs",
     "heartbeat",
+    "is_address_server",
     "lacks_rights",
     "live_members",
     "locks",
@@ -106,6 +107,7 @@ __all__ = [
     "queue_ranges",
     "refuse_to_read_topic",
     "search_offsets",
+    "split_name_servers",
     "try_update_consumer_offsets",
     "unregister",
     "update_consumer_offsets",
