@@ -105,6 +105,14 @@ class TopicRoute:
         ]
 
 
+class RegisteredProcess(NamedTuple):
+    """A process of a broker, and the address that it has registered, mostly `ip:port`."""
+
+    broker_name: str
+    broker_id: int
+    address: str
+
+
 class _Entry(NamedTuple):
     """The route that was last heard, and the time to ask again."""
 
@@ -232,13 +240,17 @@ class RouteTable:
         """The name and id of the broker that has registered the address, as far as it is known; None: nobody has, and
         nobody may dial it.
         """
+        return next((one[:2] for one in self.processes() if one.address == address), None)
+
+    def processes(self) -> list[RegisteredProcess]:
+        """All processes that are known, those of the routes first; some are named twice."""
         known = [broker for entry in self._topics.values() if entry.route for broker in entry.route.brokers.values()]
         known += [_addresses(data) for data in self.clusters().broker_addr_table.values()]
-        for broker in known:
-            for broker_id, its_address in broker.addresses.items():
-                if its_address == address:
-                    return broker.name, broker_id
-        return None
+        return [
+            RegisteredProcess(broker.name, broker_id, address)
+            for broker in known
+            for broker_id, address in broker.addresses.items()
+        ]
 
 
 def route_of(topic: str, data: TopicRouteData) -> TopicRoute:
