@@ -23,7 +23,7 @@ from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.remoting.cluster import locks
-from rmq_store.remoting.cluster.cluster import Cluster, lacks_rights
+from rmq_store.remoting.cluster.cluster import Cluster, is_not_told, lacks_rights
 from rmq_store.remoting.cluster.groups import consume_stats, group_configs, heartbeat, live_members, unregister
 from rmq_store.remoting.cluster.offsets import (
     query_consumer_offsets,
@@ -96,6 +96,7 @@ __all__ = [
     "group_configs",
     "heartbeat",
     "is_address_server",
+    "is_not_told",
     "lacks_rights",
     "live_members",
     "locks",
