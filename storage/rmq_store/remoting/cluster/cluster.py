@@ -349,7 +349,7 @@ def broker_error(answer: RemotingCommand, broker_name: str) -> MQBrokerError:
     """The error that an answer stands for: with its code, its remark, and the broker that gave it."""
     remark = answer.remark or ""
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-        remark = f"{remark.strip() or 'refused'}: older brokers do not serve it, nor RocketMQ 5's proxy, which is for clients"
+        remark = (remark.strip() or "refused") + ": older brokers do not serve it, nor RocketMQ 5's proxy"
     return MQBrokerError(answer.code, remark, broker_name, answer.came_from)
 
 
