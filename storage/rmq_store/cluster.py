@@ -24,7 +24,7 @@ from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.remoting.admin.required_brokers import parse_broker_names, require_brokers
 from rmq_store.remoting.cluster import locks
-from rmq_store.remoting.cluster.cluster import Cluster, lacks_rights
+from rmq_store.remoting.cluster.cluster import Cluster, is_not_told, lacks_rights
 from rmq_store.remoting.cluster.groups import consume_stats, group_configs, heartbeat, live_members, unregister
 from rmq_store.remoting.cluster.offsets import (
     query_consumer_offsets,
@@ -46,7 +46,7 @@ from rmq_store.remoting.cluster.queries import (
 )
 from rmq_store.remoting.cluster.routes import TopicRoute
 from rmq_store.remoting.cluster.topics import BrokerEnds, TopicAt, at_brokers, ends_at_brokers, refuse_to_read_topic
-from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings
+from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings, is_address_server, split_name_servers
 
 __all__ = [
     "CLUSTER_RESULT_SCHEMA",
@@ -97,6 +97,8 @@ __all__ = [
     "frames_of_answer",
     "group_configs",
     "heartbeat",
+    "is_address_server",
+    "is_not_told",
     "lacks_rights",
     "live_members",
     "locks",
@@ -110,6 +112,7 @@ __all__ = [
     "refuse_to_read_topic",
     "require_brokers",
     "search_offsets",
+    "split_name_servers",
     "try_update_consumer_offsets",
     "unregister",
     "update_consumer_offsets",

@@ -108,7 +108,7 @@ class ClusterLocation:
         setting of its own.
         """
         from rmq_store import SubscriptionGroup
-        from rmq_store.cluster import MQBrokerError, group_configs, lacks_rights
+        from rmq_store.cluster import MQBrokerError, group_configs, is_not_told
 
         with self.open_to_read() as reader:
             cluster = reader.cluster
@@ -117,7 +117,7 @@ class ClusterLocation:
                 try:
                     config = group_configs(cluster, broker_name).get(wire_name)
                 except MQBrokerError as error:
-                    if not lacks_rights(error):
+                    if not is_not_told(error):
                         raise
                     _log.info("group %r: its settings are not known at broker %r: %s", group, broker_name, error)
                     continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from rmq_store.cluster import Cluster
+from rmq_store.cluster import Cluster, MQBrokerError, ResponseCode
 
 TOPICS_EVERY_MS: Final = 30_000.0
 # A topic that was missing: the retry topic of a group appears with its first member.
@@ -23,15 +23,21 @@ class TopicList:
         self._cluster = cluster
         self._topics: Mapping[str, object] = {}
         self._topics_at_ms: float | None = None
+        self._refusal: MQBrokerError | None = None
         self._looked_for: dict[str, tuple[bool, float]] = {}
         self.changes = 0
 
     def all(self, now_ms: float) -> Mapping[str, object]:
         """All topics of the namespace by name, as `look_again` has seen them; the same object as long as nothing
         changed.
+
+        Raises:
+            MQBrokerError: no list is given, as by a proxy.
         """
         if self._topics_at_ms is None:
             self._list(now_ms)
+        if self._refusal is not None:
+            raise self._refusal
         return self._topics
 
     def look_again(self, now_ms: float) -> None:
@@ -58,6 +64,13 @@ class TopicList:
 
     def _list(self, now_ms: float) -> None:
         self._topics_at_ms = now_ms
-        names = self._cluster.topics()
+        try:
+            names = self._cluster.topics()
+        except MQBrokerError as error:
+            if error.response_code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+            self._refusal = error
+            return
+        self._refusal = None
         if list(self._topics) != names:
             self._topics = dict.fromkeys(names)

@@ -144,14 +144,18 @@ def cluster_options(values: Mapping[str, Any]) -> ClusterOptions:
 
 
 def name_servers(text: str, name: str) -> str:
-    """Addresses of name servers, separated by ";" or ","; or the http(s) URL of an address server."""
-    value = text.strip().removeprefix("rmq://").rstrip("/")
-    if re.match("https?://", value):
-        return value
-    addresses = [part.strip() for part in re.split("[;,]", value) if part.strip()]
-    if not addresses:
+    """Addresses of name servers, separated by ";" or ","; or the http(s) URL of an address server.
+
+    `http://host:port` is an address (`split_name_servers`).
+    """
+    from rmq_store.cluster import is_address_server, split_name_servers
+
+    found = split_name_servers(text.strip().rstrip("/"))
+    if not found:
         refuse(f"option {name} is empty")
-    return ";".join(dict.fromkeys(_address(address, name) for address in addresses))
+    if len(found) == 1 and is_address_server(found[0]):
+        return found[0]
+    return ";".join(_address(address, name) for address in found)
 
 
 def address_map(text: str, name: str) -> tuple[tuple[str, str], ...]:

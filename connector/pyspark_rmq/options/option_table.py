@@ -211,7 +211,8 @@ _CLUSTER = (
         "addresses separated by `;`, or a URL",
         "none",
         "Name servers of a cluster of brokers (4.9.x, 5.x), in place of `path`: `ns1:9876;ns2:9876`, or the "
-        "`http://host/path` of an address server. Each task talks to the brokers itself.",
+        "`http://host/path` of an address server (`http://host:port` is a name server). Each task talks to the brokers "
+        "itself.",
         "only",
     ),
     Option(

@@ -12,6 +12,8 @@ import logging
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
 
 from pyspark_rmq.access.store_location import location_of
 from pyspark_rmq.access.store_reader import StoreReader
@@ -28,6 +30,8 @@ _log = logging.getLogger(__name__)
 
 # Topics of a warning.
 _NAMED = 3
+
+_NO_LIST: Final[Mapping[str, object]] = MappingProxyType({})
 
 Ranges = Mapping[Queue, Range]
 
@@ -48,7 +52,8 @@ def subscribed(store: StoreReader, subscription: Subscription) -> dict[Queue, Ra
     """
     queues: dict[Queue, Range] = {}
     own = subscription.of_group
-    existing = {*store.topics(), own} if own is not None and store.find_topic(own) is not None else store.topics()
+    topics = known_topics(store, subscription)
+    existing = {*topics, own} if own is not None and store.find_topic(own) is not None else topics
     for topic in subscribed_topics(existing, subscription):
         ranges = store.queue_ranges(topic)
         for queue_id in _chosen(subscription, topic, ranges):
@@ -117,6 +122,22 @@ def warn_of_unlisted(store: StoreReader, subscription: Subscription) -> None:
             "subscribePattern does not read topics that have queues and are not in config/topics.json: %s. Name them "
             "with subscribe, or put them into the table with `rmq repair`", some,
         )  # fmt: skip
+
+
+def known_topics(store: StoreReader, subscription: Subscription) -> Mapping[str, object]:
+    """Return the topics that exist; empty if nobody lists them, as at RocketMQ's proxy, and none is found by a pattern.
+
+    Raises:
+        MQBrokerError: there is no list, and a pattern needs it.
+    """
+    from rmq_store.cluster import MQBrokerError, ResponseCode
+
+    try:
+        return store.topics()
+    except MQBrokerError as error:
+        if subscription.pattern is not None or error.response_code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise
+        return _NO_LIST
 
 
 def subscribed_topics(existing: Collection[str], subscription: Subscription) -> list[str]:
@@ -246,10 +267,19 @@ def _resolve_one(store: StoreReader, position: Position, queue: Queue, limits: R
 
 
 def _unknown_group(store: StoreReader, options: SourceOptions) -> str:
-    """The sentence about a group that has no settings, no offsets and no retry topic; "" if it has any of them."""
+    """The sentence about a group that has no settings, no offsets and no retry topic; "" if it has any of them, or if
+    nobody lists groups, as at RocketMQ's proxy.
+    """
+    from rmq_store.cluster import MQBrokerError, ResponseCode
+
     assert options.group is not None  # options checked it
-    retrying = (topic.removeprefix(RETRY_PREFIX) for topic in store.topics() if topic.startswith(RETRY_PREFIX))
-    known = {*store.groups(), *store.all_committed_offsets(), *retrying}
+    try:
+        retrying = [topic.removeprefix(RETRY_PREFIX) for topic in store.topics() if topic.startswith(RETRY_PREFIX)]
+        known = {*store.groups(), *store.all_committed_offsets(), *retrying}
+    except MQBrokerError as error:
+        if error.response_code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise
+        return ""
     if options.group in known:
         return ""
     by_lower = {name.lower(): name for name in sorted(known)}
@@ -274,7 +304,7 @@ def _group_start(
         # A position for every queue may name those of which the group has an offset.
         values = {queue: offset for queue, offset in explicit.values.items() if queue not in start}
         # The option is about the topics that the user has named: what failed in the group must not be skipped.
-        named = set(_topics_of_user(store.topics(), options.subscription))
+        named = set(_topics_of_user(known_topics(store, options.subscription), options.subscription))
         asked = {queue: limits for queue, limits in rest.items() if queue.topic in named or queue in values}
         if asked:
             start |= resolve(store, Position(explicit.kind, values, explicit.timestamp_ms), asked, "startingOffsets")

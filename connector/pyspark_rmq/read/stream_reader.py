@@ -262,7 +262,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         store.refresh()
         starting_offsets.require_brokers(store, self._options)
         # In this order: what is written in between is seen at the next look.
-        topics, log = store.topics(), store.log_range()
+        topics, log = starting_offsets.known_topics(store, self._options.subscription), store.log_range()
         member = self._member
         if self._view is not None and topics is self._view.topics and log == self._view.log_range:
             if member is not None:
@@ -338,7 +338,9 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not missing and not begin.closed:
             return {}
         had = {queue.topic for queue in missing}
-        topics = starting_offsets.subscribed_topics({*store.topics(), *had}, self._options.subscription)
+        subscription = self._options.subscription
+        existing = {*starting_offsets.known_topics(store, subscription), *had}
+        topics = starting_offsets.subscribed_topics(existing, subscription)
         closed = loss_detection.still_closed(store, begin, ranges, topics)
         if missing:
             closed |= loss_detection.check_missing(store, begin, missing, topics, self._options)

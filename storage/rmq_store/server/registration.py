@@ -22,7 +22,7 @@ from rmq_store.protocol.wire.name_server_headers import (
     UnRegisterBrokerRequestHeader,
 )
 from rmq_store.remoting.transport.client import RemotingClient
-from rmq_store.remoting.transport.settings import ClusterSettings
+from rmq_store.remoting.transport.settings import ClusterSettings, is_address_server
 from rmq_store.server.housekeeping import Housekeeping, Step
 
 _log: Final = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Registration:
     def __init__(
         self, settings: ClusterSettings, own: BrokerData, topics: Callable[[], Mapping[str, TopicConfig]]
     ) -> None:
-        if any(address.startswith(("http://", "https://")) for address in settings.name_servers):
+        if any(map(is_address_server, settings.name_servers)):
             raise UsageError("a broker registers with name servers, and not with an address server: give their ip:port")
         self._addresses = settings.name_servers
         self._own = own

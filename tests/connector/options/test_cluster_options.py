@@ -23,6 +23,9 @@ KEYS = {"accessKey": "env:RMQ_ACCESS", "secretKey": "file:/run/secrets/rmq"}
         (" rmq://ns1:9876, ns2:9876 ,ns1:9876;", "ns1:9876;ns2:9876"),
         ("[::1]:9876", "[::1]:9876"),
         ("http://addresses:8080/rocketmq/nsaddr", "http://addresses:8080/rocketmq/nsaddr"),
+        ("http://ns1:9876", "ns1:9876"),
+        ("rmq://http://ns1:9876/", "ns1:9876"),
+        ("https://ns1:9876;http://ns2:9876", "ns1:9876;ns2:9876"),
     ],
 )
 def test_name_servers_are_written_as_rocketmq_writes_them(text: str, expected: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from helpers.cluster.simulated import SimulatedBroker, SimulatedCluster
+from helpers.cluster.simulated.proxy import SimulatedProxy
 from rmq_store.cli import commands
 from rmq_store.cli.cluster_checks.brokers import clock, settings
 from rmq_store.cli.cluster_checks.processes import Process, properties_of
@@ -197,3 +198,37 @@ def test_the_table_for_people_has_fixes(cluster: SimulatedCluster, tmp_path: Pat
     assert result.exit_code == 0
     assert result.stdout.count("fix: rmq -n ... updateBrokerConfig") == 2
     assert CliRunner().invoke(commands, ["-n", cluster.name_server, "doctor", "--group", "cg"]).exit_code == 2
+
+
+def test_a_served_store_is_not_told_to_take_a_change_that_it_refuses(cluster: SimulatedCluster) -> None:
+    """`rmq broker run`: a version of 4.9 with timers and POP, and settings with which a store was made."""
+    first, second = cluster.brokers.values()
+    open_to_all = SETTINGS.replace("autoCreateTopicEnable=false", "autoCreateTopicEnable=true")
+    tell(first, version=408, text=open_to_all, timerMessages="true")
+    tell(second, version=473)
+    (finding,) = (one for one in doctor(cluster) if one["status"] != "OK")
+    assert (finding["check"], "updateBrokerConfig" in finding["fix"]) == ("settings", False)
+    assert "rmq init --config" in finding["fix"] and "--acl" in finding["fix"]
+    tell(first, version=408)
+    assert [one[0] for one in bad(doctor(cluster))] == ["versions"], "a broker of 4.9 beside one of 5.x is told"
+
+
+def test_at_a_proxy_doctor_says_what_it_is_and_checks_rights_by_routes(cluster: SimulatedCluster) -> None:
+    proxy = SimulatedProxy(cluster)
+    line = ["-n", proxy.address, "doctor", "--json", "--topic", "Orders", "--group", "cg"]
+    result = CliRunner().invoke(commands, line, env={"RMQ_STORE": None, "NAMESRV_ADDR": None}, prog_name="rmq")
+    proxy.server.stop()
+    assert result.exit_code == 0, result.output
+    findings = json.loads(result.stdout)
+    assert [(one["check"], one["status"]) for one in findings][:2] == [("name server", "WARN"), ("topic", "OK")]
+    assert "RocketMQ 5's proxy" in findings[0]["text"] and "106" in findings[0]["text"]
+    assert "operator" in findings[0]["fix"] and "rmq-proxy.json" in findings[0]["fix"]
+    assert "updateBrokerConfig" not in result.stdout and "not of brokers" not in result.stdout
+    assert {one["check"] for one in findings[2:]} == {"rights"}
+
+
+def test_the_address_of_a_broker_is_still_none_of_a_name_server(cluster: SimulatedCluster) -> None:
+    line = ["-n", cluster.brokers["broker-000"].address, "doctor", "--topic", "Orders"]
+    result = CliRunner().invoke(commands, line, env={"RMQ_STORE": None, "NAMESRV_ADDR": None}, prog_name="rmq")
+    assert result.exit_code == 1
+    assert "give the addresses of name servers, not of brokers" in result.stdout

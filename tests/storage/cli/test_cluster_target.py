@@ -56,6 +56,11 @@ def test_all_spellings_of_a_cluster_are_one(ask: Ask, cluster: SimulatedCluster)
         ask("topics", f"--store=rmq://{address}", "--json"),
         ask("topics", "--json", RMQ_STORE=f"rmq://{address}"),
         ask("topics", "--json", NAMESRV_ADDR=address),
+        # Endpoints of cloud providers look so, and Java's clients take them.
+        ask("-n", f"http://{address}", "topics", "--json"),
+        ask("topics", "--store", f"rmq://http://{address}/", "--json"),
+        ask("topics", "--json", RMQ_STORE=f"rmq://https://{address}"),
+        ask("topics", "--json", NAMESRV_ADDR=f"http://{address};http://{address}"),
     ]
     assert [_topics(result) for result in by_hand] == [["Orders"]] * len(by_hand)
 

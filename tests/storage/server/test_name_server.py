@@ -196,6 +196,14 @@ def test_an_address_server_is_no_name_server(scratch: Path, small: StoreConfig) 
         BrokerServer(scratch / "store", config=small, create=True, name_servers="http://ns/rocketmq/nsaddr")
 
 
+def test_a_server_registers_with_a_name_server_that_is_given_as_a_url(
+    scratch: Path, small: StoreConfig, name_server: NameServer
+) -> None:
+    url = f"http://{name_server.address}"
+    with BrokerServer(scratch / "store", config=small, create=True, name_servers=url) as server:
+        assert addresses(name_server, "TBW102") == [server.address]
+
+
 def test_pairs_are_kept_and_the_order_of_a_topic_is_in_its_route(
     scratch: Path, small: StoreConfig, name_server: NameServer, client: RemotingClient
 ) -> None:

@@ -26,7 +26,7 @@ def doctor(target: ClusterTarget, as_json: bool, topic: str, group: str) -> None
     are asked for with --topic: by reads, and by a send to a queue that no topic has, which every broker refuses.
     Changes nothing. Exit code 1 if a line says FAIL.
     """
-    from rmq_store.cli.checks import Finding
+    from rmq_store.cli.checks import FAIL, Finding
     from rmq_store.cli.cluster_checks import brokers, reachability, rights
     from rmq_store.cli.cluster_checks.processes import ask_processes
 
@@ -40,6 +40,7 @@ def doctor(target: ClusterTarget, as_json: bool, topic: str, group: str) -> None
             findings += reachability.masters(info)
             findings += reachability.addresses(cluster, processes)
             findings += brokers.checks(processes)
-            if topic:
-                findings += rights.checks(cluster, topic, group, target.pull_group, time.time_ns() // 1_000_000)
+        # A proxy lists no brokers, and has routes.
+        if topic and (info is not None or any(one.status != FAIL for one in findings)):
+            findings += rights.checks(cluster, topic, group, target.pull_group, time.time_ns() // 1_000_000)
     write_findings(findings, as_json=as_json)

@@ -15,6 +15,10 @@ V4_9_0: Final = 393
 _DISK_WARN, _DISK_FAIL = 0.75, 0.90
 _BUSY_MS: Final = 200
 """osPageCacheBusyTimeOutMills and waitTimeMillsInSendQueue: longer waits are answered with code 2."""
+_MADE_WITH: Final = (
+    "a store keeps the setting with which it was made: `rmq init --config FILE` makes one with autoCreateTopicEnable="
+    "false in FILE. Of this one, `rmq broker run --acl FILE` with rights for named topics keeps clients from new topics"
+)
 _RUNTIME = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
 
 
@@ -22,7 +26,7 @@ def checks(processes: Sequence[Process]) -> list[Finding]:
     """All checks, process by process; those that do not answer are left out."""
     answering = [process for process in processes if not process.error]
     found = [finding for process in answering for finding in _of_process(process)]
-    if len({process.is_5x for process in answering}) > 1:
+    if len({process.is_5x for process in answering if not process.is_served_store}) > 1:
         text = "brokers of 4.x and of 5.x: messages with a deliver time are refused at those of 4.x, and POP needs 5.x"
         found.append(Finding("versions", WARN, text, "end the upgrade of all brokers"))
     return found
@@ -110,7 +114,8 @@ def settings(process: Process) -> Iterator[Finding]:
         yield Finding("settings", WARN, text, "inSyncReplicas=2 and totalReplicas=2 in its broker.conf, then a restart")
     if not is_slave and own.get("autoCreateTopicEnable") == "true":
         text = f"{name}: autoCreateTopicEnable=true: a misspelled topic is made by its first message"
-        yield Finding("settings", WARN, text, change("autoCreateTopicEnable", "false"))
+        fix = _MADE_WITH if process.is_served_store else change("autoCreateTopicEnable", "false")
+        yield Finding("settings", WARN, text, fix)
     if own.get("enablePropertyFilter") == "false":
         yield Finding("settings", OK, f"{name}: enablePropertyFilter=false: SQL92 is evaluated by the reader")
     if not is_slave and process.is_5x and own.get("timerWheelEnable") == "false":

@@ -11,7 +11,7 @@ from dataclasses import field
 
 from rmq_store.errors import StoreError
 from rmq_store.late.dataclasses import dataclass
-from rmq_store.protocol.bodies.routes import ClusterInfo, KVTable
+from rmq_store.protocol.bodies.routes import TIMER_MESSAGES, ClusterInfo, KVTable
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.wire.admin_headers import GetBrokerConfigRequestHeader, GetBrokerRuntimeInfoRequestHeader
 from rmq_store.protocol.wire.command import RemotingCommand
@@ -47,6 +47,11 @@ class Process:
         from rmq_store.remoting.cluster.offsets import V5_0_0
 
         return self.version >= V5_0_0
+
+    @property
+    def is_served_store(self) -> bool:
+        """Whether it is `rmq broker run`: it announces 4.9, has timers and POP, and takes no change of settings."""
+        return (self.figures or {}).get(TIMER_MESSAGES) == "true"
 
 
 def ask_processes(cluster: Cluster, info: ClusterInfo) -> list[Process]:

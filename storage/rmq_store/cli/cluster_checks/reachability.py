@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from rmq_store.cli.checks import FAIL, OK, WARN, Finding
 from rmq_store.cli.cluster_checks.processes import Process
@@ -16,14 +17,26 @@ from rmq_store.protocol.bodies.routes import ClusterInfo
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.wire.admin_headers import GetBrokerConfigRequestHeader
 from rmq_store.protocol.wire.header_fields import request
-from rmq_store.protocol.wire.name_server_headers import GetBrokerClusterInfoRequestHeader
+from rmq_store.protocol.wire.name_server_headers import GetBrokerClusterInfoRequestHeader, GetRouteInfoRequestHeader
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.routes import SELF_TEST_TOPIC
 from rmq_store.remoting.transport.client import RemotingClient
 from rmq_store.remoting.transport.settings import ClusterSettings, parse_address
 
+_ADDRESS: Final = "brokerIP1 (rmq broker run: --advertise)"
+_PROXY: Final = (
+    "RocketMQ 5's proxy, which serves clients: it lists no brokers (106) and tells none of their settings and figures"
+)
+_AT_A_PROXY: Final = (
+    "nothing, if clients may reach the proxy only. To check brokers, give a name server, or let their operator run "
+    "doctor there; settings are changed in their broker.conf, those of the proxy in its rmq-proxy.json"
+)
+
 
 def name_servers(cluster: Cluster) -> tuple[list[Finding], ClusterInfo | None]:
-    """Ask each name server for the brokers, and compare what they say; the answer with the most processes counts."""
+    """Ask each name server for the brokers, and compare what they say; the answer with the most processes counts. None:
+    none tells them.
+    """
     findings: list[Finding] = []
     tables: dict[str, ClusterInfo] = {}
     for address in cluster.name_servers.addresses():
@@ -31,6 +44,9 @@ def name_servers(cluster: Cluster) -> tuple[list[Finding], ClusterInfo | None]:
             answer = cluster.client.call(address, request(GetBrokerClusterInfoRequestHeader()))
         except StoreError as error:
             findings.append(Finding("name server", FAIL, str(error), _fix_of_connection(str(error), cluster.settings)))
+            continue
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and _tells_routes(cluster, address):
+            findings.append(Finding("name server", WARN, f"{address}: {_PROXY}", _AT_A_PROXY))
             continue
         if answer.code != ResponseCode.SUCCESS:
             text = f"{address}: code {answer.code}: {answer.remark}"
@@ -48,6 +64,15 @@ def name_servers(cluster: Cluster) -> tuple[list[Finding], ClusterInfo | None]:
             fix = "every broker must register at all name servers (namesrvAddr); a restart of one takes 30 s to heal"
             findings.append(Finding("name server", WARN, text, fix))
     return findings, info
+
+
+def _tells_routes(cluster: Cluster, address: str) -> bool:
+    """Whether a peer that does not list brokers has routes, as a proxy; a broker has none."""
+    try:
+        answer = cluster.client.call(address, request(GetRouteInfoRequestHeader(topic=SELF_TEST_TOPIC)))
+    except StoreError:
+        return False
+    return answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
 def masters(info: ClusterInfo) -> list[Finding]:
@@ -80,7 +105,7 @@ def _unreachable(cluster: Cluster, process: Process) -> Finding:
             candidate = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             if candidate != process.address and _answers(settings, process.address, candidate):
                 pair = f"{process.address}={candidate}"
-                fix = f"a broker answers at {candidate}: --address-map '{pair}' (Spark: addressMap), or set brokerIP1"
+                fix = f"a broker answers at {candidate}: --address-map '{pair}' (Spark: addressMap), or set {_ADDRESS}"
                 return Finding("address", FAIL, text, fix)
     return Finding("address", FAIL, text, _fix_of_connection(process.error, settings))
 
@@ -102,7 +127,7 @@ def _fix_of_connection(error: str, settings: ClusterSettings) -> str:
         return "compare --tls and the certificates with the server's tls.server.mode"
     if "connection was lost" in error and settings.tls is None:
         return "does the server want TLS (tls.server.mode=enforcing)? Then --tls; else look at its log"
-    return "is the process alive, and its address reachable from here? Else --address-map, or brokerIP1 of the broker"
+    return f"is the process alive, and its address reachable from here? Else --address-map, or set {_ADDRESS}"
 
 
 def _count(info: ClusterInfo) -> int:

@@ -101,7 +101,10 @@ def remember_target(context: click.Context, text: str) -> None:
 
 
 _REFERENCE: Final = "As env:NAME or file:PATH; never the secret itself."
-_NAME_SERVER: Final = "Name servers, `ns1:9876;ns2:9876` (a comma separates, too), or the URL of an address server."
+_NAME_SERVER: Final = (
+    "Name servers, `ns1:9876;ns2:9876` (a comma separates, too; `http://ns1:9876` is one), or the URL of an address "
+    "server, which has a path."
+)
 
 
 def _option(*names: str, **more: Any) -> Callable[[Command], Command]:

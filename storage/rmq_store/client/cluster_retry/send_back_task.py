@@ -40,7 +40,7 @@ from rmq_store.protocol.wire.admin_headers import GetConsumerConnectionListReque
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import ConsumerSendMsgBackRequestHeader
-from rmq_store.remoting.cluster.cluster import Cluster, lacks_rights
+from rmq_store.remoting.cluster.cluster import Cluster, is_not_told
 from rmq_store.remoting.cluster.groups import group_configs
 from rmq_store.remoting.cluster.sending import single_request
 
@@ -232,7 +232,7 @@ class SendBackTask:
         try:
             return group_configs(self._cluster, broker_name)
         except MQBrokerError as error:
-            if not lacks_rights(error):
+            if not is_not_told(error):
                 raise
             _log.warning(
                 "the settings of group %r are not known, because broker %r refuses to tell them (%s): those of a new "

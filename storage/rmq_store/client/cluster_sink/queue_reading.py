@@ -141,7 +141,7 @@ class QueueReading:
             SendInDoubtError: there is none within the patience.
         """
         until_ms = self._cluster.timer() + self.patience_ms
-        while not self._cluster.routes.clusters(refresh=True).broker_addr_table:
+        while not self._cluster.routes.brokers(refresh=True):
             if self._cluster.timer() >= until_ms:
                 raise SendInDoubtError(
                     "whether rows are stored is unknown, because no broker is registered at the name servers. The "

@@ -173,4 +173,9 @@ class Membership:
         broker.heartbeat(self._group, self._client_id, joins=joins, topics=topics, shares=self._shares)
 
     def _brokers(self) -> list[Broker]:
-        return [broker for _, broker in sorted(self._backend.brokers().items())]
+        known = self._backend.brokers()
+        if not known:  # a proxy has no list of them: they are known from the routes of topics
+            for topic in self._topics():
+                self._backend.subscribe_queues(topic)
+            known = self._backend.brokers()
+        return [broker for _, broker in sorted(known.items())]

@@ -317,9 +317,9 @@ class Producer:
 
     def _route(self, topic: str) -> list[MessageQueue]:
         cluster = self._cluster()
-        if not cluster.brokers():
-            raise MQClientError("the cluster has no broker", ClientErrorCode.NO_NAME_SERVER_EXCEPTION)
         queues = cluster.publish_queues(topic, self.config.default_topic_queue_nums)
+        if not queues and not cluster.brokers():
+            raise MQClientError("the cluster has no broker", ClientErrorCode.NO_NAME_SERVER_EXCEPTION)
         if not queues:
             reason = ""
             if cluster.subscribe_queues(topic):

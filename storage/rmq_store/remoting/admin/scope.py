@@ -9,9 +9,12 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from rmq_store.errors import UsageError
+from rmq_store.format.text.host import Host
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import SUCCESS, Cluster
 from rmq_store.remoting.cluster.routes import MASTER_ID
+from rmq_store.remoting.transport.connector import hosts_of
+from rmq_store.remoting.transport.settings import parse_address
 
 
 class BrokerProcess(NamedTuple):
@@ -50,7 +53,7 @@ def masters(cluster: Cluster, cluster_name: str | None = None) -> list[BrokerPro
 
 
 def process_at(cluster: Cluster, address: str) -> BrokerProcess:
-    """The process that has registered an address, `host:port`.
+    """The process that has registered an address, `host:port`, or a name of the same address.
 
     Raises:
         UsageError: no broker has registered it, and nothing is sent.
@@ -60,10 +63,21 @@ def process_at(cluster: Cluster, address: str) -> BrokerProcess:
     for one in known:
         if one.address == address.strip():
             return one
+    ours = _hosts(address)
+    for one in known:
+        if ours & _hosts(one.address):
+            return one
     names = ", ".join(f"{one.broker_name} {one.address}" for one in known if one.broker_id == MASTER_ID)
     raise UsageError(
         f"no broker has registered the address {address.strip()!r}, so nothing is sent to it; masters: {names}"
     )
+
+
+def _hosts(address: str) -> frozenset[Host]:
+    try:
+        return hosts_of(parse_address(address))
+    except UsageError:  # the caller says what is known
+        return frozenset()
 
 
 def the_cluster_name(cluster: Cluster) -> str:

@@ -23,7 +23,7 @@ from rmq_store.protocol.wire.name_server_headers import GetAllTopicListFromNames
 from rmq_store.real_time import load_under_real_time
 from rmq_store.remoting.cluster import names
 from rmq_store.remoting.cluster.name_servers import NameServers, timer_ms
-from rmq_store.remoting.cluster.routes import MASTER_ID, BrokerAddresses, RouteTable, TopicRoute
+from rmq_store.remoting.cluster.routes import MASTER_ID, BrokerAddresses, RouteTable, TopicRoute, not_listed
 from rmq_store.remoting.transport.calls import Call, Request
 from rmq_store.remoting.transport.client import RemotingClient
 from rmq_store.remoting.transport.settings import ClusterSettings
@@ -81,7 +81,13 @@ class Cluster:
     @property
     def name(self) -> str:
         """The names of the clusters behind the name servers, sorted, with commas; mostly one, as DefaultCluster."""
-        return ",".join(sorted(self.cluster_info().cluster_addr_table))
+        try:
+            return ",".join(sorted(self.cluster_info().cluster_addr_table))
+        except MQBrokerError as error:
+            if error.response_code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+            # A proxy: the brokers of routes tell their clusters.
+            return ",".join(sorted({broker.cluster for broker in self.routes.brokers().values() if broker.cluster}))
 
     def wire_topic(self, topic: str) -> str:
         """The topic's name on the wire and in records."""
@@ -115,18 +121,21 @@ class Cluster:
     def topics(self) -> list[str]:
         """The topics of the namespace, sorted, those of the system and of groups, too (206)."""
         answer = self.name_servers.call(request(GetAllTopicListFromNamesrvRequestHeader()), self.settings.timeout_ms)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            reason = not_listed("GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206), the list of topics")
+            raise MQBrokerError(answer.code, reason, "a name server", answer.came_from)
         checked(answer, "a name server")
         namespace = self.settings.namespace
         found = TopicList.decode(answer.body).topic_list
         return sorted(self.plain_name(topic) for topic in found if names.is_in_namespace(namespace, topic))
 
     def cluster_info(self) -> ClusterInfo:
-        """The clusters and their brokers, at most 30 s old (106)."""
+        """The clusters and their brokers, at most 30 s old (106). MQBrokerError: refused, as by a proxy."""
         return self.routes.clusters()
 
     def broker_names(self) -> list[str]:
-        """The names of all brokers, sorted."""
-        return sorted(self.cluster_info().broker_addr_table)
+        """The names of all brokers, sorted; at a proxy of those that are known from routes (`RouteTable.brokers`)."""
+        return sorted(self.routes.brokers())
 
     def is_served_store(self, broker_name: str) -> bool:
         """Whether the master is known as a served store with timers (`sending.refuse_timers`)."""
@@ -340,13 +349,24 @@ def checked(
 
 def broker_error(answer: RemotingCommand, broker_name: str) -> MQBrokerError:
     """The error that an answer stands for: with its code, its remark, and the broker that gave it."""
-    return MQBrokerError(answer.code, answer.remark or "", broker_name, answer.came_from)
+    remark = answer.remark or ""
+    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        remark = (remark.strip() or "refused") + ": older brokers do not serve it, nor RocketMQ 5's proxy"
+    return MQBrokerError(answer.code, remark, broker_name, answer.came_from)
 
 
 def lacks_rights(answer: RemotingCommand | MQBrokerError) -> bool:
     """Whether a broker refuses a request for want of rights."""
     code = answer.response_code if isinstance(answer, MQBrokerError) else answer.code
     return is_lack_of_rights(code, answer.remark or "")
+
+
+def is_not_told(answer: RemotingCommand | MQBrokerError) -> bool:
+    """Whether a broker does not tell what others do: for want of rights, or because it does not know the question, as
+    an older one, or a proxy.
+    """
+    code = answer.response_code if isinstance(answer, MQBrokerError) else answer.code
+    return code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED or lacks_rights(answer)
 
 
 def _address_of(broker: BrokerAddresses | None, broker_id: int) -> str | None:

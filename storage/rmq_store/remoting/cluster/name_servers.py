@@ -18,6 +18,7 @@ from rmq_store import real_time
 from rmq_store.errors import UsageError
 from rmq_store.protocol.errors import RemotingConnectError, RemotingError
 from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.remoting.transport.settings import is_address_server, split_name_servers
 
 if TYPE_CHECKING:
     from rmq_store.remoting.transport.client import RemotingClient
@@ -53,7 +54,7 @@ class NameServers:
         self._shuffle = shuffle
         self._fetch = fetch or read_address_server
         self._timer = timer
-        self._pages = tuple(address for address in self._given if _is_page(address))
+        self._pages = tuple(address for address in self._given if is_address_server(address))
         self._fetched_at_ms: float | None = None
         self._addresses: tuple[str, ...] = ()
         self._chosen = 0
@@ -108,7 +109,7 @@ class NameServers:
         return self._fetched_at_ms is None or self._timer() - self._fetched_at_ms >= FETCH_EVERY_MS
 
     def _fetch_pages(self) -> None:
-        found = [address for address in self._given if not _is_page(address)]
+        found = [address for address in self._given if not is_address_server(address)]
         try:
             for page in self._pages:
                 found += _addresses_of(self._fetch(page))
@@ -138,9 +139,5 @@ def read_address_server(url: str) -> str:
     return page.decode("utf-8", "replace")
 
 
-def _is_page(address: str) -> bool:
-    return address.startswith(("http://", "https://"))
-
-
-def _addresses_of(page: str) -> list[str]:
-    return [part for part in (piece.strip() for piece in page.replace("\n", ";").split(";")) if part]
+def _addresses_of(page: str) -> tuple[str, ...]:
+    return split_name_servers(page.replace("\n", ";"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from rmq_store.errors import UsageError
+from rmq_store.errors import CorruptRecordError, UsageError
+from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import parse_offset_message_id
 from rmq_store.protocol.bodies.routes import KVTable
 from rmq_store.protocol.errors import RemotingError, ResponseCode
@@ -14,6 +15,9 @@ from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import QueryMessageRequestHeader, ViewMessageRequestHeader
 from rmq_store.remoting.cluster.cluster import Cluster, checked
+from rmq_store.remoting.cluster.routes import RegisteredProcess
+from rmq_store.remoting.transport.connector import hosts_of
+from rmq_store.remoting.transport.settings import parse_address
 
 KEY_MAX: Final = 64
 UNIQUE_KEY_MAX: Final = 32
@@ -111,7 +115,7 @@ def _ask(
 
 
 def view_message(cluster: Cluster, offset_message_id: str) -> Found | None:
-    """The message of an offset id (33), from the broker whose registered address is in the id; None: not there.
+    """The message of an offset id (33), from the broker whose address is in the id; None: not there.
 
     An id names an address, and anybody can make one. Only addresses of the routes are asked.
 
@@ -120,17 +124,62 @@ def view_message(cluster: Cluster, offset_message_id: str) -> Found | None:
         RemotingError: the broker does not answer.
     """
     host, offset = parse_offset_message_id(offset_message_id)
-    owner = cluster.routes.name_of(str(host))
-    if owner is None:
+    owners, is_sure = _owners(cluster, host)
+    if not owners:
         raise UsageError(
             f"message id {offset_message_id!r} names the broker {host}, which is none of this cluster: nothing was "
             "asked"
         )
-    header = ViewMessageRequestHeader(offset=offset, bname=owner[0])
-    answer = cluster.call_broker(
-        owner[0], request(header), broker_id=owner[1], ok=(ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
-    )
-    return Found(owner[0], answer.body, False) if answer.code == ResponseCode.SUCCESS and answer.body else None
+    failure: RemotingError | None = None
+    for name, broker_id, _ in owners:
+        command = request(ViewMessageRequestHeader(offset=offset, bname=name))
+        try:
+            answer = cluster.call_broker(
+                name, command, broker_id=broker_id, ok=(ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
+            )
+        except RemotingError as error:
+            failure = failure or error
+            continue
+        if answer.code == ResponseCode.SUCCESS and answer.body and (is_sure or _is_of(answer.body, host, offset)):
+            return Found(name, answer.body, False)
+    if failure is not None:
+        raise failure
+    return None
+
+
+def _owners(cluster: Cluster, host: Host) -> tuple[list[RegisteredProcess], bool]:
+    """The processes that may have a message whose id names `host`, and whether their addresses say so for sure.
+
+    A broker that has registered a name (brokerIP1) writes the IP address into ids that it had for this name at its
+    start. So names are resolved here, and targets of the address map as well. A name that cannot be resolved here, as
+    one of a container, may stand for any address: its port decides, and then the message itself.
+    """
+    known = list(dict.fromkeys(cluster.routes.processes()))
+    same = [one for one in known if one.address == str(host)]
+    if same:
+        return same[:1], True
+    unresolved = []
+    for one in known:
+        registered, target = parse_address(one.address), cluster.settings.target_of(one.address)
+        if host.port not in (registered.port, target.port):
+            continue
+        hosts = hosts_of(registered)
+        if host in hosts or host in hosts_of(target):
+            same.append(one)
+        elif not hosts and registered.port == host.port:
+            unresolved.append(one)
+    return (same, True) if same else (sorted(unresolved, key=lambda one: one.broker_id), False)
+
+
+def _is_of(frame: bytes, host: Host, offset: int) -> bool:
+    """Whether the message in an answer has this place: another broker may have other bytes at the offset."""
+    from rmq_store.format.frames.stored_message import decode_frame
+
+    try:
+        message = decode_frame(memoryview(frame), 0, len(frame))
+    except CorruptRecordError:
+        return False
+    return (message.store_host, message.commit_log_offset) == (host, offset)
 
 
 def runtime_info(cluster: Cluster, broker_name: str, broker_id: int = 0) -> dict[str, str]:

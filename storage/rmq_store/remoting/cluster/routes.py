@@ -4,6 +4,10 @@ A route is asked for again when it is 30 seconds old; if no name server answers,
 addresses of this table are ever dialled. Sources: TopicRouteData.java, QueueData.java, BrokerData.java,
 MQClientInstance.java (updateTopicRouteInfoFromNameServer, topicRouteData2TopicPublishInfo,
 topicRouteData2TopicSubscribeInfo), RouteInfoManager.java (pickupTopicRouteData).
+
+RocketMQ 5's proxy answers on its remoting port what clients ask, with its own address for every broker, and refuses the
+list of the clusters (106). There the brokers are those of the routes that were heard, and of the route of
+SELF_TEST_TOPIC. Source: RemotingProtocolServer.java (registerRemotingServer), GetTopicRouteActivity.java.
 """
 
 from __future__ import annotations
@@ -23,11 +27,15 @@ from rmq_store.protocol.wire.name_server_headers import GetBrokerClusterInfoRequ
 from rmq_store.remoting.cluster.name_servers import NameServers, timer_ms
 
 POLL_EVERY_MS: Final = 30_000
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+"""Every RocketMQ broker has it from its start, so that its route names all of them."""
 AGAIN_AFTER_MS: Final = 1000
 """So long nobody asks again for what was asked for because a broker did not answer, or no name server did."""
 MASTER_ID: Final = 0
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
+
+_LIST: Final = "GET_BROKER_CLUSTER_INFO (106), the list of clusters and brokers"
 
 _log = logging.getLogger(__name__)
 
@@ -105,6 +113,14 @@ class TopicRoute:
         ]
 
 
+class RegisteredProcess(NamedTuple):
+    """A process of a broker, and the address that it has registered, mostly `ip:port`."""
+
+    broker_name: str
+    broker_id: int
+    address: str
+
+
 class _Entry(NamedTuple):
     """The route that was last heard, and the time to ask again."""
 
@@ -134,6 +150,8 @@ class RouteTable:
         # Values are replaced, never changed, so that no lock is needed, which a fork could leave taken.
         self._topics: dict[str, _Entry] = {}
         self._clusters: tuple[float, float, ClusterInfo] | None = None
+        # Until then the list of the clusters counts as refused, and the route that has all brokers as heard.
+        self._refused_until_ms: float | None = None
         # Broker name -> the topic whose route was the last one to show it. A route knows acting masters; the list of
         # the clusters does not.
         self._shown_by: dict[str, str] = {}
@@ -185,7 +203,12 @@ class RouteTable:
         return route
 
     def clusters(self, *, refresh: bool = False) -> ClusterInfo:
-        """All clusters and their brokers, at most 30 s old unless no name server answers. Raises as `route`."""
+        """All clusters and their brokers, at most 30 s old unless no name server answers.
+
+        Raises:
+            RemotingError: no name server answers, and they are not known.
+            MQBrokerError: refused; 3, REQUEST_CODE_NOT_SUPPORTED: by a proxy, see the module.
+        """
         known = self._clusters
         if known is not None and not refresh and self._timer() < known[1]:
             return known[2]
@@ -197,11 +220,40 @@ class RouteTable:
             _log.warning("the known brokers stay in use: %s", error)
             self._clusters = (known[0], self._timer() + AGAIN_AFTER_MS, known[2])
             return known[2]
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise MQBrokerError(answer.code, not_listed(_LIST), "a name server", answer.came_from)
         if answer.code != ResponseCode.SUCCESS:
             raise MQBrokerError(answer.code, answer.remark or "", "a name server", answer.came_from)
         now_ms = self._timer()
         self._clusters = (now_ms, now_ms + POLL_EVERY_MS, ClusterInfo.decode(answer.body))
         return self._clusters[2]
+
+    def brokers(self, *, refresh: bool = False) -> dict[str, BrokerAddresses]:
+        """All brokers by name, at most 30 s old; at a proxy those that are known from routes. Raises as `route`."""
+        if refresh or self._refused_until_ms is None or self._timer() >= self._refused_until_ms:
+            try:
+                table = self.clusters(refresh=refresh).broker_addr_table
+                found = {name: _addresses(data) for name, data in table.items()}
+            except MQBrokerError as error:
+                if error.response_code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    raise
+                self._look_at_all_brokers()
+            else:
+                self._refused_until_ms = None
+                return found
+        return {
+            name: broker
+            for entry in self._topics.copy().values()
+            if entry.route is not None
+            for name, broker in entry.route.brokers.items()
+        }
+
+    def _look_at_all_brokers(self) -> None:
+        self._refused_until_ms = self._timer() + POLL_EVERY_MS
+        try:
+            self.refresh(SELF_TEST_TOPIC)
+        except MQBrokerError as error:
+            _log.info("no list of brokers, and no route of all: those of other routes count: %s", error)
 
     def broker(self, name: str) -> BrokerAddresses | None:
         """The addresses of a broker, at most 30 s old; None: no name server knows it (any more). Raises as `route`."""
@@ -211,8 +263,7 @@ class RouteTable:
             if route is not None and name in route.brokers:
                 return route.brokers[name]
             self._shown_by.pop(name, None)
-        data = self.clusters().broker_addr_table.get(name)
-        return None if data is None else _addresses(data)
+        return self.brokers().get(name)
 
     def not_reached(self, name: str) -> BrokerAddresses | None:
         """The addresses of a broker that did not answer: asked for again, unless that was done a moment ago."""
@@ -232,13 +283,25 @@ class RouteTable:
         """The name and id of the broker that has registered the address, as far as it is known; None: nobody has, and
         nobody may dial it.
         """
+        return next((one[:2] for one in self.processes() if one.address == address), None)
+
+    def processes(self) -> list[RegisteredProcess]:
+        """All processes that are known, those of the routes first; some are named twice."""
         known = [broker for entry in self._topics.values() if entry.route for broker in entry.route.brokers.values()]
-        known += [_addresses(data) for data in self.clusters().broker_addr_table.values()]
-        for broker in known:
-            for broker_id, its_address in broker.addresses.items():
-                if its_address == address:
-                    return broker.name, broker_id
-        return None
+        known += self.brokers().values()
+        return [
+            RegisteredProcess(broker.name, broker_id, address)
+            for broker in known
+            for broker_id, address in broker.addresses.items()
+        ]
+
+
+def not_listed(question: str) -> str:
+    """Why a name server that is asked so answers REQUEST_CODE_NOT_SUPPORTED."""
+    return (
+        f"it does not serve {question}. RocketMQ 5's proxy does not: it serves clients, and no commands of "
+        "administrators, which need the address of a name server"
+    )
 
 
 def route_of(topic: str, data: TopicRouteData) -> TopicRoute:

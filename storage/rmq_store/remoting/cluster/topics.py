@@ -43,13 +43,14 @@ from rmq_store.protocol.wire.admin_headers import (
 )
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
-from rmq_store.remoting.cluster.cluster import Cluster, broker_error, checked, lacks_rights
+from rmq_store.remoting.cluster.cluster import Cluster, broker_error, checked, is_not_told
 from rmq_store.remoting.cluster.offsets import end_requests, queue_ranges, range_of
 from rmq_store.remoting.cluster.routes import MASTER_ID, TopicRoute
 
 ROUTE_WAIT_MS: Final = 10_000
 _LOOK_EVERY_S: Final = 0.1
 _DEFAULT_TOPIC: Final = "TBW102"
+_MADE_OR_UNKNOWN: Final = (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 
 
 class TopicAt(NamedTuple):
@@ -144,7 +145,7 @@ def _listed(one: TopicAt, answer: RemotingCommand | RemotingError, broker_id: in
     if isinstance(answer, RemotingError):
         return BrokerEnds(one, {}, broker_id, error=answer)
     is_late_slave = answer.code == ResponseCode.TOPIC_NOT_EXIST and broker_id != MASTER_ID
-    if lacks_rights(answer) or answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED or is_late_slave:
+    if is_not_told(answer) or is_late_slave:
         return BrokerEnds(one, {}, broker_id)
     if answer.code != ResponseCode.SUCCESS:
         return BrokerEnds(one, {}, broker_id, error=broker_error(answer, one.broker_name))
@@ -304,7 +305,13 @@ def create_topic(
         attributes=",".join(f"+{key}={value}" for key, value in (attributes or {}).items()) or None,
     )
     for name in names:
-        cluster.call_broker(name, request(header))
+        answer = cluster.call_broker(name, request(header), ok=_MADE_OR_UNKNOWN)
+        if answer.code != ResponseCode.SUCCESS:
+            reason = (
+                f"topic {topic!r} cannot be made here: UPDATE_AND_CREATE_TOPIC (17) is not served, as by RocketMQ 5's "
+                f"proxy; let an administrator make it at the brokers, with {queue_count} queues"
+            )
+            raise MQBrokerError(answer.code, reason, name, answer.came_from)
     until = real_time.monotonic() + ROUTE_WAIT_MS / 1000
     while True:
         route = cluster.refresh_route(topic)

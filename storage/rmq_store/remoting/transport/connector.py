@@ -7,6 +7,7 @@ import socket
 import ssl
 
 from rmq_store import real_time
+from rmq_store.format.text.host import Host
 from rmq_store.protocol.errors import RemotingConnectError
 from rmq_store.remoting.transport.settings import Address, ClusterSettings, parse_address
 
@@ -82,6 +83,20 @@ class Connector:
                 f"{described(self.address, target)}: TLS was not agreed on: {reason_of(error)}"
             ) from error
         return wrapped
+
+
+def hosts_of(address: Address) -> frozenset[Host]:
+    """Return the IP addresses that a host has now, each with the port; none: its name cannot be resolved here. May
+    block as long as the resolver of the system does.
+    """
+    try:
+        found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):  # UnicodeError: no name can look so, as "a..b"
+        return frozenset()
+    return frozenset(
+        Host(socket.inet_pton(family, str(place[0]).partition("%")[0]), address.port)
+        for family, _, _, _, place in found
+    )
 
 
 def described(address: str, target: Address) -> str:

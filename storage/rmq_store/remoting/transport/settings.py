@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any, Final, NamedTuple, Self
 
@@ -15,6 +16,7 @@ _PORT_MAX: Final = 65535
 _HOST_MAX: Final = 255
 _TIMEOUT_MS_MAX: Final = 3_600_000
 _SHOWN: Final = 80
+_URL: Final = re.compile(r"https?://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 
 
 class Address(NamedTuple):
@@ -42,6 +44,34 @@ def parse_address(text: str) -> Address:
     if not host or len(host) > _HOST_MAX or not plain or not 0 < number <= _PORT_MAX:
         raise UsageError(f"{text[:_SHOWN]!r} is no address; it has the form host:port, for example 10.0.0.3:10911")
     return Address(host, number)
+
+
+def is_address_server(name_server: str) -> bool:
+    """Return whether it is the URL of a page that lists name servers, and not the address of one."""
+    return _URL.fullmatch(name_server) is not None
+
+
+def split_name_servers(text: str) -> tuple[str, ...]:
+    """Read `ns1:9876;ns2:9876`; commas separate as well, and `rmq://` may stand before it. Addresses are not checked.
+
+    `http://host:port` is an address, as for Java's and Go's clients: some providers hand it out so. A URL with a path
+    stays one: it is an address server. https says nothing about TLS, which has settings of its own.
+    """
+    names = (name.strip() for name in text.strip().removeprefix(SCHEME).replace(",", ";").split(";"))
+    return _without_schemes(name for name in names if name)
+
+
+def _without_schemes(name_servers: Iterable[str]) -> tuple[str, ...]:
+    """The list without repetitions, and each `http://host:port` as `host:port`."""
+    return tuple(dict.fromkeys(map(_without_scheme, name_servers)))
+
+
+def _without_scheme(name_server: str) -> str:
+    url = _URL.fullmatch(name_server)
+    if url is None or url[2] not in ("", "/"):
+        return name_server
+    # A host without a port is no name server: the page at its root lists them.
+    return url[1] if re.search(r":[0-9]+\Z", url[1]) else name_server
 
 
 def parse_address_map(text: str) -> dict[str, str]:
@@ -88,7 +118,8 @@ class TlsSettings:
 class ClusterSettings:
     """A cluster as a client sees it.
 
-    `name_servers`: addresses, or one http(s) URL that lists them. `address_map`: registered address -> address to
+    `name_servers`: addresses (`split_name_servers` has their spellings), or one http(s) URL that lists them.
+    `address_map`: registered address -> address to
     connect to. `access_key`, `secret_key`, `security_token`: references, `env:NAME` or `file:PATH`, which each process
     resolves for itself. `timeout_ms` is the time of an ordinary call.
     """
@@ -108,8 +139,9 @@ class ClusterSettings:
         """Raises: UsageError: no name server, a malformed address, or a secret instead of its reference."""
         if not self.name_servers:
             raise UsageError("no name server; give at least one address, for example ns1:9876")
+        object.__setattr__(self, "name_servers", _without_schemes(self.name_servers))
         for name_server in self.name_servers:
-            if not name_server.startswith(("http://", "https://")):
+            if not is_address_server(name_server):
                 parse_address(name_server)
             elif len(self.name_servers) > 1:
                 raise UsageError("the URL of an address server stands alone, without other name servers")
@@ -131,13 +163,12 @@ class ClusterSettings:
 
     @classmethod
     def of_text(cls, text: str, **rest: Any) -> Self:
-        """Read `rmq://ns1:9876;ns2:9876`, or the same without `rmq://`; commas separate as well.
+        """Read a text as `rmq://ns1:9876;ns2:9876` (`split_name_servers`).
 
         Raises:
             UsageError: see the class.
         """
-        names = (name.strip() for name in text.strip().removeprefix(SCHEME).replace(",", ";").split(";"))
-        return cls(name_servers=tuple(dict.fromkeys(name for name in names if name)), **rest)
+        return cls(name_servers=split_name_servers(text), **rest)
 
     def target_of(self, address: str) -> Address:
         """Return where to connect for a registered address.

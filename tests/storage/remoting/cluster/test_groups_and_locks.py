@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from rmq_store import UsageError
@@ -9,8 +11,10 @@ from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import offset_message_id
 from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError
 from rmq_store.protocol.messages import MessageQueue
+from rmq_store.remoting.admin.scope import process_at
 from rmq_store.remoting.cluster import groups, locks, queries
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.transport.settings import ClusterSettings
 
 from .fake_cluster import FakeNet, FakeProcess
 
@@ -92,6 +96,90 @@ def test_an_address_in_a_message_id_that_no_broker_has_registered_is_never_diall
     with pytest.raises(UsageError, match=r"169.254.169.254:80, which is none of this cluster: nothing was asked"):
         queries.view_message(cluster, message_id("169.254.169.254:80", 14_000))
     assert {address for address, _ in net.calls} == set(net.name_servers)
+
+
+class NamedProcess(FakeProcess):
+    """A process that has registered another address."""
+
+    registered = ""
+
+    @property
+    def address(self) -> str:
+        return self.registered
+
+
+def register(net: FakeNet, broker: str, address: str) -> None:
+    net.brokers[broker].processes = {0: NamedProcess(net.brokers[broker], 0)}
+    net.brokers[broker].processes[0].registered = address  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Names that can be resolved. All others cannot."""
+    known: dict[str, str] = {}
+
+    def look_up(host: str, port: int, **_: object) -> list[object]:
+        if host not in known and not host.replace(".", "").isdigit():
+            raise socket.gaierror(socket.EAI_NONAME, "no such name")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (known.get(host, host), port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    return known
+
+
+def test_a_broker_that_has_registered_a_name_is_that_of_ids_with_its_address(
+    net: FakeNet, names: dict[str, str]
+) -> None:
+    cluster = two_brokers(net)
+    register(net, "broker-a", "broker-a.internal:10911")
+    register(net, "broker-b", "broker-b.internal:10911")
+    names |= {"broker-a.internal": "10.0.0.2", "broker-b.internal": "10.0.0.1"}
+    found = queries.view_message(cluster, message_id("10.0.0.1:10911", 14_000))
+    assert found is not None and found.broker_name == "broker-b"
+    with pytest.raises(UsageError, match=r"10.0.0.1:10921, which is none of this cluster: nothing was asked"):
+        queries.view_message(cluster, message_id("10.0.0.1:10921", 14_000))
+    with pytest.raises(UsageError, match=r"10.0.0.3:10911, which is none of this cluster: nothing was asked"):
+        queries.view_message(cluster, message_id("10.0.0.3:10911", 14_000))
+    assert {address for address, _ in net.calls} == {*net.name_servers, "broker-b.internal:10911"}
+
+
+def test_a_name_that_the_address_map_leads_to_an_address_is_that_of_its_ids(
+    net: FakeNet, names: dict[str, str]
+) -> None:
+    net.add_broker("broker-a").put("Orders", 0, 5)
+    register(net, "broker-a", "broker-a.internal:10911")
+    mapping = {"broker-a.internal:10911": "10.0.0.1:20911"}
+    settings = ClusterSettings(name_servers=tuple(net.name_servers), address_map=mapping)
+    cluster = Cluster(settings, client=net)  # type: ignore[arg-type]
+    found = queries.view_message(cluster, message_id("10.0.0.1:20911", 14_000))
+    assert found is not None and found.broker_name == "broker-a"
+
+
+def test_a_name_that_cannot_be_resolved_is_asked_and_the_message_decides(net: FakeNet, names: dict[str, str]) -> None:
+    cluster = two_brokers(net)
+    register(net, "broker-a", "broker-a.internal:10911")
+    register(net, "broker-b", "broker-b.internal:10911")
+    net.brokers["broker-a"].queues.clear()
+    found = queries.view_message(cluster, message_id("10.0.0.1:10911", 14_000))
+    assert found is not None and found.broker_name == "broker-b"
+    # The messages of the fake cluster have the address 10.0.0.1:10911.
+    assert queries.view_message(cluster, message_id("10.0.0.9:10911", 14_000)) is None
+    net.brokers["broker-a"].processes[0].down = True
+    assert queries.view_message(cluster, message_id("10.0.0.1:10911", 14_000)) == found
+    with pytest.raises(RemotingConnectError):
+        queries.view_message(cluster, message_id("10.0.0.9:10911", 14_000))
+
+
+def test_an_administrator_names_a_process_by_address_or_name(net: FakeNet, names: dict[str, str]) -> None:
+    cluster = two_brokers(net)
+    register(net, "broker-a", "broker-a.internal:10911")
+    register(net, "broker-b", "10.0.0.2:10911")
+    names |= {"broker-a.internal": "10.0.0.1", "broker-b.internal": "10.0.0.2"}
+    assert process_at(cluster, "10.0.0.1:10911").broker_name == "broker-a"
+    assert process_at(cluster, "broker-b.internal:10911").broker_name == "broker-b"
+    for wrong in ("10.0.0.1:10921", "10.0.0.3:10911", "elsewhere.internal:10911", "broker-a", "10.0.0.1"):
+        with pytest.raises(UsageError, match="no broker has registered the address"):
+            process_at(cluster, wrong)
 
 
 def test_messages_are_found_by_key_at_all_brokers_and_a_full_answer_says_so(net: FakeNet) -> None:

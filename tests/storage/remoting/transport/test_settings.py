@@ -12,6 +12,7 @@ from rmq_store.remoting.transport.settings import (
     Address,
     ClusterSettings,
     TlsSettings,
+    is_address_server,
     parse_address,
     parse_address_map,
 )
@@ -49,10 +50,25 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         ("ns1:9876;ns2:9876", ("ns1:9876", "ns2:9876")),
         (" ns1:9876, ns2:9876;ns1:9876; ", ("ns1:9876", "ns2:9876")),
         ("http://address.example/rocketmq/nsaddr", ("http://address.example/rocketmq/nsaddr",)),
+        ("http://address.example:8080/rocketmq/nsaddr", ("http://address.example:8080/rocketmq/nsaddr",)),
+        ("https://address.example", ("https://address.example",)),
+        ("http://10.0.0.3:9876", ("10.0.0.3:9876",)),
+        ("rmq://http://ns1:9876;ns2:9876", ("ns1:9876", "ns2:9876")),
+        ("http://ns1:9876, https://ns2:9876/;HTTP://ns1:9876", ("ns1:9876", "ns2:9876")),
+        ("http://[::1]:9876", ("[::1]:9876",)),
     ],
 )
 def test_a_cluster_has_one_spelling_everywhere(text: str, names: tuple[str, ...]) -> None:
     assert ClusterSettings.of_text(text, namespace="n") == ClusterSettings(name_servers=names, namespace="n")
+
+
+def test_a_url_without_a_path_is_the_address_of_a_name_server_however_it_is_given() -> None:
+    assert ClusterSettings(name_servers=("http://ns1:9876", "ns1:9876")).name_servers == ("ns1:9876",)
+    assert not is_address_server("ns1:9876")
+    assert is_address_server("HTTP://ns1:9876/list?a=b")
+    assert ClusterSettings(name_servers=("http://ns1:9876?a=b",)).name_servers == ("http://ns1:9876?a=b",)
+    with pytest.raises(UsageError, match="'user@ns1:9876' is no address"):
+        ClusterSettings(name_servers=("http://user@ns1:9876",))
 
 
 @pytest.mark.parametrize(
