@@ -92,7 +92,7 @@ harness-short: spark-classes ## the same without the proof of its teeth; part of
 kafka: kafka-jars ## kill mirrors to and from a real Kafka, and the Kafka, 100 times each (hours; needs Maven)
 	@RMQ_TEST_SERVERS=required RMQ_MIRROR_KILLS=100 $(PY) -m pytest -m "harness" -o timeout=7200 tests/storage/bridge/kills $(PYTEST_ARGS)
 
-kafka-versions: java $(STAMP) ## test mirrors, offsets and dead letters with Kafka 2.8, 3.6, 3.9 and 4.3 (minutes; needs Maven)
+kafka-versions: java $(STAMP) ## test mirrors, offsets and dead letters with Kafka 2.8, 3.6, 3.9 and 4.3 (half an hour; needs Maven)
 	@PYTHONPATH=tests $(PY) -m bench.kafka_broker $(KAFKA_VERSIONS)
 	@for version in $(KAFKA_VERSIONS); do \
 	    echo "Kafka $$version"; \

@@ -18,6 +18,9 @@ from rmq_store.cli import commands
 from rmq_store.cli.cluster_dlq.letter_rows import ClusterLetterRows
 from rmq_store.cli.target.answers import Answers
 from rmq_store.cli.target.cluster_target import ClusterTarget
+from rmq_store.client.cluster_retry.redrive import ClusterDeadLetters
+from rmq_store.protocol.bodies.groups import SubscriptionGroupConfig
+from rmq_store.protocol.errors import SlaveBehindError
 from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.transport.settings import ClusterSettings
@@ -48,7 +51,7 @@ def retries(cluster: SimulatedCluster) -> list[SimulatedRetries]:
 def ask(cluster: SimulatedCluster) -> Ask:
     def invoke(*arguments: str) -> Result:
         clean = {"RMQ_STORE": None, "NAMESRV_ADDR": None, "RMQ_TIMEOUT": "20"}
-        line = ["-n", cluster.name_server, "dlq", *arguments]
+        line = ["-n", cluster.name_server, *(() if arguments[0] == "groups" else ("dlq",)), *arguments]
         return CliRunner().invoke(commands, line, env=clean, prog_name="rmq", catch_exceptions=False)
 
     return invoke
@@ -167,7 +170,10 @@ def test_letters_are_moved_once_and_shown_as_moved(
     assert [[one.body for one in at.messages(RETRY)] for at in retries] == [[b"bill 2"], [b"bill 2"]]
     (entry,) = json.loads(_plain(ask("list", "--json")))
     assert (entry["deadLetters"], entry["redriven"]) == (6, 2)
-    (group,) = json.loads(ask("groups", entry["group"], "--json").stdout)
+    for one in retries:
+        one.configs[GROUP] = SubscriptionGroupConfig(group_name=GROUP)
+        one.broker.groups.add(GROUP)
+    (group,) = json.loads(ask("groups", GROUP, "--json").stdout)
     assert (group["dead"], group["deadLeft"]) == (6, 4)
     shown = [json.loads(line) for line in _plain(ask("show", GROUP, "--json")).splitlines()]
     assert {row["queueOffset"] for row in shown if row["redriven"]} == {2}
@@ -176,6 +182,26 @@ def test_letters_are_moved_once_and_shown_as_moved(
     counts = [json.loads(_plain(ask("redrive", GROUP, "--max", "3", "--yes", "--json")))["REDRIVEN"] for _ in range(3)]
     assert counts == [3, 1, 0]
     assert [sorted(one.body for one in at.messages(RETRY)) for at in retries] == [[b"bill 0", b"bill 1", b"bill 2"]] * 2
+
+
+def test_a_slave_that_lacks_records_of_what_was_redriven_leaves_only_that_unknown(
+    ask: Ask, retries: list[SimulatedRetries], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for one in retries:
+        one.configs[GROUP] = SubscriptionGroupConfig(group_name=GROUP)
+        one.broker.groups.add(GROUP)
+
+    def behind(letters: ClusterDeadLetters, group: str, broker_name: str) -> None:
+        raise SlaveBehindError("the slave lacks records", ("ledger", broker_name, 0), 4, 5)
+
+    monkeypatch.setattr(ClusterDeadLetters, "redriven", behind)
+    result = ask("groups", GROUP, "--json")
+    (group,) = json.loads(result.stdout)
+    assert (result.exit_code, group["dead"], group["deadLeft"]) == (1, 6, None)
+    assert "broker-000: the slave lacks records" in result.stderr
+    result = ask("list", "--json")
+    (entry,) = json.loads(result.stdout)
+    assert (result.exit_code, entry["deadLetters"], entry["redriven"]) == (1, 6, None)
 
 
 def test_a_rate_waits_between_the_calls(

@@ -9,7 +9,7 @@ import click
 from rmq_store.cli.groups.groups import write_groups
 from rmq_store.cli.shared.output import wide_option
 from rmq_store.cli.target.cluster_target import ClusterCommand, ClusterTarget, cluster_options
-from rmq_store.protocol.errors import MQBrokerError, RemotingError
+from rmq_store.protocol.errors import MQBrokerError, RemotingError, SlaveBehindError
 
 if TYPE_CHECKING:
     from rmq_store.cli.cluster.progress import GroupProgress
@@ -73,7 +73,7 @@ class _Left:
                 redriven = self._letters.redriven(group.group, broker_name)
             except MQBrokerError:
                 return None  # no right to read the ledger's topic: all other columns are known
-            except RemotingError as error:
+            except (RemotingError, SlaveBehindError) as error:
                 self._answers.miss(broker_name, error)
                 return None
             left -= sum(

@@ -22,7 +22,7 @@ from rmq_store.client.cluster_retry.redrive import ClusterDeadLetters
 from rmq_store.errors import OffsetOutOfRangeError, UsageError
 from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batches
 from rmq_store.format.text import names
-from rmq_store.protocol.errors import MQBrokerError, RemotingError
+from rmq_store.protocol.errors import MQBrokerError, RemotingError, SlaveBehindError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.remoting.cluster.cluster import Cluster
@@ -148,7 +148,7 @@ class ClusterLetterRows:
         if name not in self._moved:
             try:
                 self._moved[name] = self._letters.redriven(self.group, name)
-            except (RemotingError, MQBrokerError) as error:
+            except (RemotingError, MQBrokerError, SlaveBehindError) as error:
                 self._answers.miss(name, error)
                 self._moved[name] = None
         moved = self._moved[name]
