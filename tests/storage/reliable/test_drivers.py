@@ -211,6 +211,8 @@ def test_a_server_that_takes_connections_and_says_nothing_is_given_up(
         ("mssql+pyodbc://u:hunter2@h/d", "'mssql' is not supported"),
         ("postgresql://u:hunter2@h/d?prepare_threshold=many", "prepare_threshold='many'"),
         ("mysql://u:hunter2@h/d?autocommit=true", "autocommit in the URL"),
+        ("mysql://u:hunter2@h/d?connect_timeout=soon", "an option in the URL has an invalid value: .*'soon'"),
+        ("sqlite:///x.db?timeout=soon", "an option in the URL has an invalid value: .*'soon'"),
     ],
 )
 def test_a_url_with_a_driver_that_does_not_work_is_refused(url: str, why: str) -> None:
