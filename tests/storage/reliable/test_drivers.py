@@ -92,7 +92,7 @@ def test_psycopg2_is_a_driver_of_the_kit(database_url: str, producer: Producer, 
     consumer = all_of_it(engine, producer, store, threads=2, messages=4)
     with consumer.once:
         assert len(consumer.effects()) == 8
-        assert consumer.consume(message("0-0")) == 1, "a duplicate"
+        assert consumer.consume(message("0-0", body=b"0-0")) == 1, "a duplicate"
 
         def ends_it(connection: sa.Connection, one: MessageExt) -> None:
             connection.commit()
