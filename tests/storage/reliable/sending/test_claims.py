@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from rmq_store import Message
 from rmq_store.reliable import Tables
+from rmq_store.reliable.database import raw_rows
 from rmq_store.reliable.database.transact import begin, transact
 from rmq_store.reliable.outbox import first_sends
 from rmq_store.reliable.outbox.claims import claim_first_sends
@@ -45,7 +46,7 @@ def test_a_key_whose_wait_ends_between_two_pages_stays_left_out(world: World, mo
     """Otherwise the later page takes messages that are newer than those that the first page left out."""
     first, *_ = world.add(*(Message("Orders", b"%d" % step, sharding_key="K") for step in range(6)))
     world.update(first, resend_ms=world.clock() + 1_000)
-    inner, calls = first_sends.fetch_raw, []
+    inner, calls = raw_rows.fetch_raw, list[object]()
 
     def fetch(connection: sa.Connection, statement: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
         rows = inner(connection, statement)
