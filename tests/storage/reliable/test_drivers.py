@@ -92,7 +92,7 @@ def test_psycopg2_is_a_driver_of_the_kit(database_url: str, producer: Producer, 
     consumer = all_of_it(engine, producer, store, threads=2, messages=4)
     with consumer.once:
         assert len(consumer.effects()) == 8
-        assert consumer.consume(message("0-0")) == 1, "a duplicate"
+        assert consumer.consume(message("0-0", body=b"0-0")) == 1, "a duplicate"
 
         def ends_it(connection: sa.Connection, one: MessageExt) -> None:
             connection.commit()
@@ -211,6 +211,8 @@ def test_a_server_that_takes_connections_and_says_nothing_is_given_up(
         ("mssql+pyodbc://u:hunter2@h/d", "'mssql' is not supported"),
         ("postgresql://u:hunter2@h/d?prepare_threshold=many", "prepare_threshold='many'"),
         ("mysql://u:hunter2@h/d?autocommit=true", "autocommit in the URL"),
+        ("mysql://u:hunter2@h/d?connect_timeout=soon", "an option in the URL has an invalid value: .*'soon'"),
+        ("sqlite:///x.db?timeout=soon", "an option in the URL has an invalid value: .*'soon'"),
     ],
 )
 def test_a_url_with_a_driver_that_does_not_work_is_refused(url: str, why: str) -> None:

@@ -82,6 +82,8 @@ def open_engine(reference: str, **options: Any) -> sa.Engine:
         engine = sa.create_engine(parsed, **settings)
     except (sa.exc.NoSuchModuleError, ImportError) as error:
         raise UsageError(f"the driver of {parsed.drivername} is missing: {error}") from error
+    except ValueError as error:  # of a number in the URL
+        raise UsageError(f"the database: an option in the URL has an invalid value: {error}") from error
     if dialect == "sqlite":
         set_up_sqlite(engine)
     drivers.watch_sockets(engine, has_read_timeout="read_timeout" in {**parsed.query, **given})

@@ -67,10 +67,12 @@ def find_first_sends(
 
     Each page is read before the keys that wait. A sender that has locked a row between two messages of a key has
     committed the older one before. So if a page has the younger one, the second query sees the older one waiting. The
-    first page is read without a join: databases would sort all unsent rows for it.
+    first page is read without a join: databases would sort all unsent rows for it. A key that waited at one page stays
+    left out of the later ones: its wait may end in between, and the messages that were left out are older than those.
     """
     found: list[sa.Row[Any]] = []
     after, is_held = 0, False
+    closed: set[tuple[str, str]] = set()
     while True:
         asked = _page(tables, rules, now_ms, after, without_topics)
         page = fetch_raw(connection, (_not_held(asked, tables, rules, now_ms) if is_held else asked).limit(limit))
@@ -80,8 +82,10 @@ def find_first_sends(
             waiting = {(row.topic, row.sharding_key): row.seq for row in first}
         for row in page:
             key = (row.topic, row.sharding_key)
-            if waiting.get(key, row.seq) < row.seq and fault_of(tables.stub, row) is None:
+            is_behind = row.sharding_key is not None and (key in closed or waiting.get(key, row.seq) < row.seq)
+            if is_behind and fault_of(tables.stub, row) is None:
                 is_held = True
+                closed.add(key)
             else:
                 found.append(row)
         is_all = len(page) < limit
