@@ -58,7 +58,7 @@ class LitePullService:
         return []
 
     def _pull(self, assignment: Assignment[OrderedProcessQueue], subscription: Subscription | None) -> list[MessageExt]:
-        queue, now_ms = assignment.queue, self._backend.clock()
+        queue, now_ms = assignment.queue, self._steady_clock()
         if now_ms < assignment.not_before_ms:
             return []
         tags = subscription.tags if subscription else None

@@ -25,6 +25,7 @@ from rmq_store.client.consume_service.send_back import reset_retry_topics
 from rmq_store.client.group.consumer_config import MessageModel, PushConsumerConfig
 from rmq_store.client.group.offset_store import OffsetStore
 from rmq_store.client.group.rebalance import Assignment, Held, Rebalance
+from rmq_store.client.group.timers import SteadyClock
 from rmq_store.format.properties.property_string import MAX_OFFSET, MIN_OFFSET
 from rmq_store.protocol.errors import ClientError, MQBrokerError, ResponseCode
 from rmq_store.protocol.messages import MessageExt, MessageQueue, Pulled, PullResult, PullStatus, add_properties
@@ -72,6 +73,7 @@ class PullService(Generic[Held, Wanted]):
         on_removed: Callable[[], None],
     ) -> None:
         self._backend = backend
+        self._steady_clock = SteadyClock(backend.clock)
         self._group = group
         self._config = config
         self._rebalance = rebalance
@@ -96,8 +98,8 @@ class PullService(Generic[Held, Wanted]):
 
     def _room(self, assignment: Assignment[Held], queue_count: int) -> int:
         """How many more messages the limits allow, at most ROOM_MAX; below 0: the queue is not pulled."""
-        config, process_queue, now_ms = self._config, assignment.process_queue, self._backend.clock()
-        if process_queue.dropped or now_ms < assignment.not_before_ms:
+        config, process_queue = self._config, assignment.process_queue
+        if process_queue.dropped or self._steady_clock() < assignment.not_before_ms:
             return _NO_PULL
         count_max, size_max = config.pull_threshold_for_queue, config.pull_threshold_size_for_queue
         if config.pull_threshold_for_topic != -1:
@@ -109,12 +111,12 @@ class PullService(Generic[Held, Wanted]):
         room = count_max - process_queue.count
         if not self._ordered:
             room = min(room, config.consume_concurrently_max_span - process_queue.max_span)
-        elif self._needs_lock and not process_queue.is_locked(now_ms):
+        elif self._needs_lock and not process_queue.is_locked(self._backend.clock()):
             return _NO_PULL
         return min(room, ROOM_MAX)
 
     def _pull(self, assignment: Assignment[Held], subscription: Subscription, room: int) -> bool:
-        queue, offset, now_ms = assignment.queue, assignment.next_offset, self._backend.clock()
+        queue, offset, now_ms = assignment.queue, assignment.next_offset, self._steady_clock()
         count = self._config.pull_batch_size
         if self._config.pull_interval:
             room = 0  # so many in so much time are wanted

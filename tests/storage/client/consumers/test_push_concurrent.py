@@ -629,3 +629,15 @@ def test_what_a_listener_answers_that_was_told_to_give_up_is_void(lab: Any) -> N
     consumer.shutdown()
     assert lab.committed() in (None, 0)
     assert lab.read(RETRY) == []
+
+
+@pytest.mark.parametrize("listener", ["concurrent", "ordered"])
+def test_a_clock_that_is_set_back_stops_no_pull(lab: Any, listener: str) -> None:
+    lab.topic()
+    lab.send(1)
+    getattr(lab, listener)()
+    lab.settle()
+    lab.advance(-3_600_000)
+    lab.send(1)
+    lab.settle()
+    assert len(lab.bodies()) == 2
