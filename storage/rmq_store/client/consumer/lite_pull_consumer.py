@@ -82,7 +82,9 @@ class LitePullConsumer:
         self._steady_clock = SteadyClock(self._backend.clock)
         self._next_auto_commit_ms = -1
         self._offsets = open_offset_store(self._backend, consumer_group, self.client_id, self.config)
-        self._pulls = LitePullService(self._backend, consumer_group, self.config, self._offsets, self._polled)
+        self._pulls = LitePullService(
+            self._backend, consumer_group, self.config, self._offsets, self._polled, self._steady_clock
+        )
         self._rebalance = Rebalance(
             self._backend,
             consumer_group,

@@ -18,6 +18,7 @@ from rmq_store.client.group.consumer_config import LitePullConsumerConfig
 from rmq_store.client.group.offset_store import OffsetStore
 from rmq_store.client.group.rebalance import Assignment
 from rmq_store.client.group.start_offset import pull_from_where
+from rmq_store.client.group.timers import SteadyClock
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.errors import ClientError
 from rmq_store.protocol.messages import MessageExt, MessageQueue, PullStatus
@@ -34,6 +35,7 @@ class LitePullService:
     _config: LitePullConsumerConfig
     _offsets: OffsetStore
     _polled: PolledOffsets
+    _steady_clock: SteadyClock
     _rounds: int = 0
 
     def next_messages(
