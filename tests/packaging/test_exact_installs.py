@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
@@ -34,7 +35,8 @@ def installed(wanted: Iterable[str]) -> dict[str, metadata.Distribution]:
             if (requirement.name, extra) in asked:
                 continue
             asked.add((requirement.name, extra))
-            distribution = metadata.distribution(requirement.name)
+            # Not that of an `.egg-info` in the checkout, which names no file below site-packages.
+            (distribution,) = metadata.distributions(name=requirement.name, path=[sysconfig.get_path("purelib")])
             found[requirement.name.lower().replace("_", "-")] = distribution
             needed = [Requirement(line) for line in distribution.requires or []]
             left += [
@@ -70,7 +72,7 @@ class Installed:
         for root, package in (("storage", "rmq_store"), ("connector", "pyspark_rmq")):
             (site / package).symlink_to(ROOT / root / package)
 
-    def run(self, scratch: Path, *command: object) -> str:
+    def run(self, scratch: Path, *command: object, cwd: Path | None = None) -> str:
         outside = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYSPARK", "SPARK", "PYTEST"))}
         environment = outside | {
             "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}",
@@ -79,8 +81,9 @@ class Installed:
             "TMPDIR": str(scratch),
         }
         done = subprocess.run(
-            [str(part) for part in command], cwd=scratch, env=environment, capture_output=True, text=True, check=False
-        )
+            [str(part) for part in command], cwd=cwd or scratch, env=environment, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
         assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-4000:]}"
         return done.stdout
 
@@ -145,6 +148,7 @@ def test_the_fixtures_of_the_server_need_pytest_only(tmp_path: Path) -> None:
     )
     example = "\n".join(line.removeprefix("    ") for line in example.splitlines())
     service = """
+import pytest
 from rmq_store.client import *
 
 running = []
@@ -159,7 +163,9 @@ def start_my_service(address):
     consumer.start()
     running.append(consumer)
 
-def teardown_module():
+@pytest.fixture(autouse=True)
+def ends_before_its_broker(rmq_broker):
+    yield
     for consumer in running:
         consumer.shutdown()
 
@@ -181,5 +187,5 @@ def test_the_job_and_its_test_run_as_their_first_lines_say(tmp_path: Path) -> No
     assert install == "pip install '.[spark]' pytest"
     there = Installed(tmp_path / "env", "pyspark-rmq[spark]", "pytest")
     words = command.split()
-    out = there.run(ROOT, "python", "-m", words[0], "-q", "-p", "no:cacheprovider", *words[1:])
+    out = there.run(tmp_path, "python", "-m", words[0], "-q", "-p", "no:cacheprovider", *words[1:], cwd=ROOT)
     assert "1 passed" in out
