@@ -147,13 +147,14 @@ class ConsumeOrderlyService:
         took it.
         """
         (message,) = messages
-        name = f"{message.msg_id} ({message.topic} {message.queue_id}:{message.queue_offset})"
-        log_failure(self._group, name)
-        if not self._is_clustering:
-            _log.warning("group %s: broadcasting, so %s is dropped", self._group, message.msg_id)
-        elif not self._sender.send_back(reset_retry_topic(message, self._group, {}), DEAD_LETTER_LEVEL):
-            process_queue.consume_again(messages)
-            return self._config.suspend_ms(-1)
+        if not process_queue.has_given_up(message):
+            log_failure(self._group, f"{message.msg_id} ({message.topic} {message.queue_id}:{message.queue_offset})")
+            if not self._is_clustering:
+                _log.warning("group %s: broadcasting, so %s is dropped", self._group, message.msg_id)
+            elif not self._sender.send_back(reset_retry_topic(message, self._group, {}), DEAD_LETTER_LEVEL):
+                process_queue.consume_again(messages)
+                return self._config.suspend_ms(-1)
+            process_queue.give_up(message)
         if process_queue.is_taken_alone(message):
             self._commit(queue, process_queue)
         return None

@@ -21,6 +21,7 @@ class OrderedProcessQueue(HeldQueue):
         super().__init__()
         self._waiting: deque[MessageExt] = deque()
         self._taken: dict[int, MessageExt] = {}
+        self._given_up: set[int] = set()
         self._size_bytes = 0
         self._consuming = False
 
@@ -67,9 +68,20 @@ class OrderedProcessQueue(HeldQueue):
             if not self._taken:
                 return NOTHING
             offset = max(self._taken) + 1
+            self._given_up.clear()
             self._size_bytes -= sum(len(message.body) for message in self._taken.values())
             self._taken.clear()
             return offset
+
+    def give_up(self, message: MessageExt) -> None:
+        """Remember until the next commit that a taken message is a dead letter: a rollback brings it back."""
+        with self._lock.entered():
+            self._given_up.add(message.queue_offset)
+
+    def has_given_up(self, message: MessageExt) -> bool:
+        """True if it is a dead letter already."""
+        with self._lock.entered():
+            return message.queue_offset in self._given_up
 
     def is_taken_alone(self, message: MessageExt) -> bool:
         """True if no other message is taken and not committed."""

@@ -161,4 +161,4 @@ def test_in_order_without_auto_commit_nothing_before_it_is_committed_by_it(lab: 
     else:
         lab.consumers[0].shutdown()
         assert lab.bodies() == ["good 0", "good 1"] and lab.committed() == 3
-    assert set(letters(lab)) == {undecodable()["no zlib"]}
+    assert letters(lab) == [undecodable()["no zlib"]], "one, however often the batch is rolled back"
