@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 from crash.disk_image import Operation
 from rmq_store.files.locks.state_page import StatePage, _Word
+from rmq_store.files.segments import prefix_mapped
 from rmq_store.log.append import flush
 from rmq_store.log.views.index_file import IndexFile
 
@@ -79,7 +80,7 @@ class Recorder:
             for name in ("open", "close", "pwrite", "ftruncate", "posix_fallocate", "rename", "link", "unlink", "mkdir",
                          "rmdir", "fsync", "fdatasync"):  # fmt: skip
                 stack.enter_context(patch.object(os, name, getattr(self, f"_{name}")(getattr(os, name))))
-            stack.enter_context(patch.object(mmap, "mmap", self._mmap(mmap.mmap)))
+            stack.enter_context(patch.object(prefix_mapped, "map_file", self._map_file(prefix_mapped.map_file)))
             stack.enter_context(patch.object(flush, "_libc", _Syncfs(self, flush._libc)))
             for owner, method in ((_Word, "__set__"), (StatePage, "retract"), (StatePage, "publish"),
                                   (IndexFile, "write_header"), (IndexFile, "write_entries")):  # fmt: skip
@@ -223,11 +224,11 @@ class Recorder:
     def _fdatasync(self, real: Any) -> Any:
         return self._fsync(real)  # the size of a file is synced, too, if it has changed
 
-    def _mmap(self, real: Any) -> Any:
-        def call(fd: int, length: int, *arguments: Any, **options: Any) -> mmap.mmap:
-            mapped: mmap.mmap = real(fd, length, *arguments, **options)
+    def _map_file(self, real: Any) -> Any:
+        def call(fd: int, size_bytes: int, *, writable: bool) -> mmap.mmap:
+            mapped: mmap.mmap = real(fd, size_bytes, writable=writable)
             inode = self._descriptors.get(fd)
-            if isinstance(inode, int) and options.get("prot", mmap.PROT_WRITE) & mmap.PROT_WRITE:
+            if isinstance(inode, int) and writable:
                 self.catch_up()
                 self._maps.append((inode, mapped, mapped[:]))
             return mapped

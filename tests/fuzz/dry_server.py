@@ -49,6 +49,9 @@ class DryListener:
     def closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
 
+    def listen_also(self, port: int) -> bool:
+        return False
+
     def start(self) -> None:
         pass
 
