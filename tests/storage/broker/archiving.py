@@ -53,7 +53,7 @@ def bury(store: Store, count: int, group: str = GROUP, first: int = 0) -> None:
             body, sys_flag = zlib.compress(body), 0x1 | 0x300
         tags = None if number % 2 else "TagA"
         message = Message(f"%DLQ%{group}", body, tags=tags, keys=None, properties=properties, flag=number, queue_id=0)
-        store.send(message, sys_flag=sys_flag)
+        store.send(message, sys_flag=sys_flag, as_given=True)
 
 
 def fill(store: Store, count: int) -> None:
