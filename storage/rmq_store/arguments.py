@@ -50,12 +50,22 @@ def local_path(location: str) -> Path:
     scheme = _SCHEME.match(location)
     if scheme is None:
         return Path(location)
+    if scheme[1] == "rmq":
+        raise names_a_cluster(location)
     if (local := _FILE_URI.fullmatch(location)) is not None:
         return Path(local[1])
     cure = "a store cannot be on {0}" if location[scheme.end() :].startswith("/") else "a relative path begins with ./"
     if scheme[1].lower() == "file":
         cure = "write file:///data/store, or the path alone"
     raise UsageError(f"{location!r} is not a local directory; {cure.format(scheme[1])}")
+
+
+def names_a_cluster(location: str) -> UsageError:
+    """The error for a cluster where a directory is expected."""
+    return UsageError(
+        f"{location}: this names a cluster, and a Store is a directory. Producers, consumers and `rmq --store` "
+        "take it; for Spark write option('nameServer', 'ns1:9876')"
+    )
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:

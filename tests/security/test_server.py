@@ -46,9 +46,9 @@ SEND = {"a": "pg", "b": "Orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "
 FRAME_BYTES_MAX = 1 << 24
 HEADER_BYTES = 88  # of a record, with addresses of IPv4
 # RequestCode.java. Accounts of ACL 1.0 (50, 51, 53: change, delete, addresses that need no signature; 52, 54: versions,
-# and all accounts with their secret keys, CVE-2024-23321); users and rights of ACL 2.0 (3001 to 3010); settings of name
-# servers and controllers (319, 1010).
-ACCESS_CODES = (50, 51, 52, 53, 54, 319, 1010, *range(3001, 3011))
+# and all accounts with their secret keys, CVE-2024-23321); users and rights of ACL 2.0 (3001 to 3010); settings of
+# controllers (1010).
+ACCESS_CODES = (50, 51, 52, 53, 54, 1010, *range(3001, 3011))
 CHANGES_OF_SETTINGS = (25, 318, 1009)
 UNKNOWN = (0, -1, 9, 999, 2001, 32_768, 200_999, (1 << 31) - 1)
 

@@ -179,7 +179,7 @@ def test_a_text_names_a_local_path_by_itself_or_as_a_uri(location: str, path: st
     [
         ("file:rel", "write file:///data/store"), ("file:", "write file:///data/store"), ("File:rel", "write file:"),
         ("file://host/s", "write file:"), ("hdfs://host/s", "a store cannot be on hdfs"), ("s3a:x", "begins with ./"),
-        ("rmq://ns1:9876", "a store cannot be on rmq"), ("dbfs:/x", "a store cannot be on dbfs"),
+        ("rmq://ns1:9876", "names a cluster"), ("dbfs:/x", "a store cannot be on dbfs"),
         ("127.0.0.1:9876", "take rmq://127.0.0.1:9876"), ("ns1:9876;ns2:9876", "take rmq://ns1:9876;ns2:9876"),
         ("[::1]:9876", r"option nameServer"), ("localhost:10911", "is an address"),
     ],

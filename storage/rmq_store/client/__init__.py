@@ -52,6 +52,7 @@ from rmq_store.protocol.allocate import (
     AllocateMessageQueueConsistentHash,
 )
 from rmq_store.protocol.errors import (
+    BrokerAwayError,
     ClientError,
     ClientErrorCode,
     MessageIllegalError,
@@ -84,6 +85,7 @@ __all__ = [
     "Backend",
     "BackoffPolicy",
     "Broker",
+    "BrokerAwayError",
     "ClientError",
     "ClientErrorCode",
     "ConsumeConcurrentlyContext",

@@ -29,7 +29,10 @@ def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     @contextmanager
     def server(root: Path, **rest: Any) -> Iterator[SimpleNamespace]:
         told.update(rest)
-        yield SimpleNamespace(store=SimpleNamespace(broker_name="broker-a"), address="here", grpc_address="there")
+        yield SimpleNamespace(
+            store=SimpleNamespace(broker_name="broker-a"), address="here", port=10911, grpc_address="there",
+            vip_port=10909,
+        )  # fmt: skip
 
     monkeypatch.setattr(broker_server, "BrokerServer", server)
     monkeypatch.setattr(broker, "_run", lambda store, stop, *, cleans: None)

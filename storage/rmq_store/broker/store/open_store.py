@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rmq_store import kinds
+from rmq_store.arguments import names_a_cluster
 from rmq_store.broker.metadata.offsets import OffsetTable
 from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.metadata.store_file import StoreFile
@@ -124,10 +125,7 @@ def _checked_root(request: OpenRequest) -> tuple[Path, Sequence[Path]]:
     elsewhere.
     """
     if str(request.path).startswith(("rmq://", "rmq:/")):  # a Path has lost a slash
-        raise UsageError(
-            f"{request.path}: this names a cluster, and a Store is a directory. Producers, consumers and `rmq --store` "
-            "take it; for Spark write option('nameServer', 'ns1:9876')"
-        )
+        raise names_a_cluster(str(request.path))
     root, read_only = Path(request.path).absolute(), request.read_only
     if request.on_corruption not in ("refuse", "keep"):
         raise UsageError(f"on_corruption={request.on_corruption!r}: must be refuse or keep")

@@ -130,7 +130,9 @@ def run(
         if access.is_given:
             raise UsageError("--acl, --admin and --tls-... are about the clients of --listen, which is missing")
         if advertise or name_servers.is_given or port_file or not vip:
-            raise UsageError("--advertise, --name-server, --port-file and --no-vip are about --listen: say it")
+            raise UsageError(
+                "--advertise, --name-server, --port-file and --no-vip are about a served store: say --listen"
+            )
         with stopped(until_stdin_closes=until_stdin_closes) as stop, Store.open(root, config=config) as store:
             _run(store, stop, cleans=not no_retention)
         return

@@ -701,7 +701,7 @@ def test_a_letter_whose_copy_no_segment_can_hold_is_refused(store: Store) -> Non
 def test_a_dead_letter_of_kafka_is_refused_and_the_others_go(store: Store, name: str) -> None:
     """RocketMQ's group never had it. In its retry topic, or in a topic of that name, nobody would know what it is."""
     kill_off(store, 1)
-    store.send(Message(DLQ, b"of Kafka", properties={name: "spring"}, queue_id=0))
+    store.send(Message(DLQ, b"of Kafka", properties={name: "spring"}, queue_id=0), as_given=True)
     kill_off(store, 1, first=1)
     for method in (store.dead_letters.plan, store.dead_letters.redrive):
         result = method(GROUP, rows_of(range(3)))

@@ -48,11 +48,11 @@ def messages(lab: Lab, count: int, *, delayed: bool = False) -> list[Message]:
 def test_the_bytes_are_those_of_messages_that_are_sent_one_by_one(lab: Lab, tmp_path: Path) -> None:
     sent = messages(lab, 60, delayed=True)
     with lab.open(clock=lambda: NOW_MS) as store:
-        one_by_one = [store.send(message) for message in sent]
+        one_by_one = [store.send(message, as_given=True) for message in sent]
     found = lab.files()
     lab.root = tmp_path / "other"
     with lab.open(clock=lambda: NOW_MS) as store:
-        together = store.send_all(sent)
+        together = store.send_all(sent, as_given=True)
     assert together == one_by_one
     assert found == lab.files()
     assert len([name for name in found if name.startswith("commitlog")]) > 2
@@ -80,7 +80,7 @@ def test_a_batch_is_stored_as_its_messages_are_one_by_one(
 ) -> None:
     sent = in_one_queue(lab, 60)
     with lab.open(clock=lambda: NOW_MS) as store:
-        one_by_one = [store.send(message) for message in sent]
+        one_by_one = [store.send(message, as_given=True) for message in sent]
     found = lab.files()
     lab.root = tmp_path / "other"
     if way == "python":
