@@ -426,7 +426,7 @@ def test_messages_that_are_made_of_a_sent_one_have_ids_of_their_own(world: World
     received = dict(order["properties"]) | {"MIN_OFFSET": "0", "CONSUME_START_TIME": "1", "MIRROR_TO": "x"}
     with outbox.begin() as connection:
         stubs = [outbox.add(connection, Message("Orders", item, properties=received)) for item in (b"tea", b"milk")]
-    bills = [dict(row["properties"]) for row in world.stored()[1:]]
+    bills = [dict(row["properties"]) for row in world.stored() if row["body"] != b"order"]
     assert [bill["OUTBOX_ID"] for bill in bills] == [bill["UNIQ_KEY"] for bill in bills]
     assert {bill["OUTBOX_ID"] for bill in bills} == {stub.message_id for stub in stubs}
     assert len({received["OUTBOX_ID"], *(stub.message_id for stub in stubs)}) == 3
