@@ -34,6 +34,7 @@ _FILTER_MEMBERS: dict[str, type | tuple[int, int]] = {
     "expression": str, "expressionType": str, "clientVersion": (-_INT64, _INT64), "bornTime": (-_INT64, _INT64),
     "deadTime": (-_INT64, _INT64),
 }  # fmt: skip
+_MODE_MEMBERS: dict[str, type | tuple[int, int]] = {"mode": str, "popShareQueueNum": (-_INT32, _INT32)}
 
 
 class LongNumber:
@@ -121,6 +122,21 @@ def _filters(entries: dict[str, Any]) -> Iterator[str]:
                 yield f"filter of topic {topic[:255]!r}, group {group[:255]!r}: {why}"
 
 
+def _modes(entries: dict[str, Any]) -> Iterator[str]:
+    yield from _again("modes of topic", entries)
+    for topic, groups in entries.items():
+        if not isinstance(groups, dict):
+            yield f"modes of topic {topic[:255]!r}: no object"
+            continue
+        yield from (f"mode of topic {topic[:255]!r}, {text}" for text in _again("group", groups))
+        for group, entry in groups.items():
+            why = _why_odd(entry, _MODE_MEMBERS)
+            if not why and entry.get("mode") not in ("PULL", "POP"):
+                why = f"mode is {str(entry.get('mode'))[:40]!r}"
+            if why:
+                yield f"mode of topic {topic[:255]!r}, group {group[:255]!r}: {why}"
+
+
 def _numbers(what: str, row: dict[str, Any]) -> Iterator[str]:
     yield from _again(what, row)
     for key, value in row.items():
@@ -160,4 +176,5 @@ _CHECKS: dict[str, tuple[str, Callable[[dict[str, Any]], Iterator[str]]]] = {
     "lmqConsumerOffset.json": ("offsetTable", _offsets),
     "delayOffset.json": ("offsetTable", _levels),
     "consumerFilter.json": ("filterDataByTopic", _filters),
+    "messageRequestMode.json": ("messageRequestModeMap", _modes),
 }

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +44,7 @@ from rmq_store.remoting.transport.settings import ClusterSettings
 from rmq_store.server.broker_server import BrokerServer
 from rmq_store.server.pop import pop_processor
 from rmq_store.server.pop.held_pops import Share
+from rmq_store.server.pop.request_modes import RequestMode, RequestModeTable
 
 PATIENCE_S = 60.0
 LONG = timedelta(minutes=5)
@@ -318,18 +320,73 @@ def set_mode(cluster: Cluster, server: BrokerServer, mode: str, topic: str = "Or
     return cluster.client.call(server.address, request(SetMessageRequestModeRequestHeader(), asked), 20_000).code
 
 
+def join(cluster: Cluster, *client_ids: str) -> None:
+    for client_id in client_ids:
+        beat = HeartbeatData(client_id=client_id, consumer_data_set=(ConsumerData(group_name="cg"),))
+        groups.heartbeat(cluster, beat)
+
+
 def test_the_server_divides_queues_or_gives_all_to_members_that_pop(
     cluster: Cluster, server: BrokerServer, orders: Store
 ) -> None:
-    for client_id in ("one", "two"):
-        beat = HeartbeatData(client_id=client_id, consumer_data_set=(ConsumerData(group_name="cg"),))
-        groups.heartbeat(cluster, beat)
+    join(cluster, "one", "two")
     assert assigned(cluster, server, "one") == {(0, "PULL")}
     assert assigned(cluster, server, "two") == {(1, "PULL")}
     assert set_mode(cluster, server, "POP") == ResponseCode.SUCCESS
     assert assigned(cluster, server, "one") == assigned(cluster, server, "two") == {(-1, "POP")}
     assert set_mode(cluster, server, "PULL") == ResponseCode.SUCCESS
     assert assigned(cluster, server, "two") == {(1, "PULL")}
+
+
+def test_members_that_pop_share_the_queues_of_those_behind_them(cluster: Cluster, server: BrokerServer) -> None:
+    """QueryAssignmentProcessor#allocate4Pop: queue -1 if all others share, one queue each beyond one for a member."""
+    server.store.create_topic("Orders", 4)
+    join(cluster, "a", "b", "c", "d")
+    own = {"a": {0}, "b": {1}, "c": {2}, "d": {3}}
+    queues = {
+        -1: {each: {-1} for each in own},
+        0: {each: {-1} for each in own},
+        1: {"a": {0, 1}, "b": {1, 2}, "c": {2, 3}, "d": {3, 0}},
+        2: {"a": {0, 1, 2}, "b": {1, 2, 3}, "c": {2, 3, 0}, "d": {3, 0, 1}},
+        3: {each: {-1} for each in own},
+        8: {each: {-1} for each in own},
+    }
+    for share, expected in queues.items():
+        assert set_mode(cluster, server, "POP", share=share) == ResponseCode.SUCCESS
+        found = {each: assigned(cluster, server, each) for each in own}
+        assert found == {each: {(queue, "POP") for queue in of_one} for each, of_one in expected.items()}, share
+    assert assigned(cluster, server, "stranger") == {(-1, "POP")}
+    join(cluster, "e", "f")
+    assert set_mode(cluster, server, "POP", share=1) == ResponseCode.SUCCESS
+    one_each = [assigned(cluster, server, each) for each in "abcdef"]
+    assert one_each == [{(queue, "POP")} for queue in (0, 1, 2, 3, 0, 1)]
+    assert assigned(cluster, server, "stranger") == set()
+
+
+def test_a_mode_outlives_its_server(cluster: Cluster, server: BrokerServer, orders: Store, small: StoreConfig) -> None:
+    assert set_mode(cluster, server, "POP", share=8) == ResponseCode.SUCCESS
+    assert "cg" in orders.groups()  # made, as by a consumer's first request
+    root = orders.path
+    server.close()
+    assert RequestModeTable(root).get("Orders", "cg") == RequestMode("POP", 8)
+    with (
+        BrokerServer(root, config=small, admin=True) as again,
+        closing(Cluster(ClusterSettings.of_text(again.address))) as other,
+    ):
+        join(other, "one")
+        assert assigned(other, again, "one") == {(-1, "POP")}
+
+
+def test_a_group_is_made_for_its_mode_only_where_groups_are_made(root: Path, small: StoreConfig) -> None:
+    config = replace(small, auto_create_subscription_group=False)
+    with (
+        BrokerServer(root, config=config, create=True, admin=True) as server,
+        closing(Cluster(ClusterSettings.of_text(server.address))) as cluster,
+    ):
+        server.store.create_topic("Orders", 2)
+        assert set_mode(cluster, server, "POP") == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        server.store.create_group(SubscriptionGroup("cg"))
+        assert set_mode(cluster, server, "POP") == ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize(("topic", "has_member"), [("Missing", True), ("Orders", False)])
@@ -345,9 +402,7 @@ def test_a_consumer_keeps_its_queues_while_its_topic_or_its_group_is_unknown(
 
 
 def test_a_mode_that_cannot_be_set_is_refused(cluster: Cluster, server: BrokerServer, orders: Store) -> None:
-    assert set_mode(cluster, server, "POP") == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-    orders.create_group(SubscriptionGroup("cg"))
     assert set_mode(cluster, server, "POP", "Missing") == ResponseCode.TOPIC_NOT_EXIST
     assert set_mode(cluster, server, "POP", "%RETRY%cg") == ResponseCode.NO_PERMISSION
     assert set_mode(cluster, server, "PUSH") == ResponseCode.INVALID_PARAMETER
-    assert set_mode(cluster, server, "POP", share=2) == ResponseCode.INVALID_PARAMETER
+    assert "cg" not in orders.groups()

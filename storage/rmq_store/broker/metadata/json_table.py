@@ -41,6 +41,7 @@ class ConfigFile:
     """One table of the store at `root`. It holds no descriptor and no cache, so threads may share it.
 
     `name` is the file name in `config/`. `lock` makes a new lock object for one change; None: `pyrmq/config.lock`.
+    `has_version`: a new table gets a `dataVersion`.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class ConfigFile:
         clock: Callable[[], int] = system_clock,
         lock: Callable[[], OfdLock] | None = None,
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
+        has_version: bool = True,
     ) -> None:
         self._root = as_path(root)
         self.path = self._root / CONFIG_DIRECTORY / name
@@ -59,6 +61,7 @@ class ConfigFile:
         self._clock = clock
         self._lock = lock or (lambda: OfdLock(self._root / "pyrmq" / "config.lock"))
         self._lock_timeout_ms = lock_timeout_ms
+        self._has_version = has_version
 
     def load(self) -> Table:
         """Return the table as it is on disk now, {} if there is none yet. Takes no lock and touches nothing.
@@ -103,7 +106,7 @@ class ConfigFile:
             style = _style(table, text)
             if mutate(table) is False:
                 return
-            _bump(table, is_new=not text, now_ms=self._clock())
+            _bump(table, is_new=self._has_version and not text, now_ms=self._clock())
             try:
                 new_text = dumps(table, style=style).encode()
             except ConfigJsonError as error:
@@ -129,7 +132,7 @@ class ConfigFile:
         """
 
         def change() -> None:
-            _bump(table, is_new=True, now_ms=self._clock())
+            _bump(table, is_new=self._has_version, now_ms=self._clock())
             write_atomically(self.path, dumps(table, style=_style(table, b"")).encode())
             with durable.typed(self.backup):
                 durable.before("unlink", self.backup)

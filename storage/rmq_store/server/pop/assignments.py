@@ -6,7 +6,7 @@ Source: QueryAssignmentProcessor.java.
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Sequence
 from typing import Final
 
 from rmq_store.format.text.names import RETRY_PREFIX
@@ -26,11 +26,10 @@ from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.server.pop.held_pops import ANY_QUEUE
+from rmq_store.server.pop.request_modes import POP, PULL, RequestMode, RequestModeTable
 from rmq_store.server.processors.served_store import ServedStore
 from rmq_store.server.requests.request import Request, refusal
 
-PULL: Final = "PULL"
-POP: Final = "POP"
 _BROADCASTING: Final = "BROADCASTING"
 _NOTHING_SAID: Final = b"{}"
 
@@ -45,53 +44,45 @@ def _strategies() -> dict[str, AllocateMessageQueueStrategy]:
 
 
 class Assignments:
-    """The modes of groups in topics, until the server ends, and the queues of their members. Safe for threads."""
+    """The modes of groups in topics, and the queues of their members. Safe for threads."""
 
     def __init__(self, served: ServedStore) -> None:
         self._served = served
         self._strategies = _strategies()
-        self._turn = threading.Lock()
-        self._modes: dict[tuple[str, str], str] = {}
+        self._modes = RequestModeTable(served.store.path, clock=served.store.clock)
 
     def query(self, request: Request) -> RemotingCommand:
-        """400: the queues of one member. In the mode POP it is queue -1: each member receives from all queues.
+        """400: the queues of one member. In the mode POP queue -1 stands for all queues.
 
         Of a topic that does not exist, or a group without members, nothing is said: the consumer keeps what it has, and
         asks again. After an error one of 5.0 to 5.2 would divide the topic's queues itself for ever
         (RebalanceImpl#tryQueryAssignment), and after an empty list it would give up its queues.
         """
         asked = QueryAssignmentRequestBody.decode(request.command.body)
-        with self._turn:
-            mode = self._modes.get((asked.topic, asked.consumer_group), PULL)
-        queues = [MessageQueue(asked.topic, self._served.name, ANY_QUEUE)] if mode == POP else self._queues(asked)
+        mode = self._modes.get(asked.topic, asked.consumer_group)
+        queues = self._queues(asked, mode)
         if queues is None:
             return request.answer(body=_NOTHING_SAID)
-        found = tuple(MessageQueueAssignment(message_queue=queue, mode=mode) for queue in queues)
+        found = tuple(MessageQueueAssignment(message_queue=queue, mode=mode.mode) for queue in queues)
         return request.answer(body=QueryAssignmentResponseBody(message_queue_assignments=found).encode())
 
     def set_mode(self, request: Request) -> RemotingCommand:
-        """401.
+        """401: the mode is durable when it is answered. An unknown group is made if the store makes groups.
 
         Raises:
-            MQBrokerError: 16, a retry topic is always pulled; 17 or 26, no such topic or group; 29, no such mode, or
-                queues that are shared by some members only.
+            MQBrokerError: 16, a retry topic is always pulled; 17 or 26, no such topic or group; 29, no such mode.
         """
         asked = SetMessageRequestModeRequestBody.decode(request.command.body)
         if asked.topic.startswith(RETRY_PREFIX):
             raise refusal(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         self._served.topic(asked.topic)
-        if asked.consumer_group not in self._served.store.groups():
-            raise refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
         if asked.mode not in (PULL, POP):
             raise refusal(ResponseCode.INVALID_PARAMETER, f"mode[{asked.mode}] is neither PULL nor POP")
-        if asked.mode == POP and asked.pop_share_queue_num > 0:
-            remark = f"popShareQueueNum[{asked.pop_share_queue_num}]: all members share all queues here; send 0"
-            raise refusal(ResponseCode.INVALID_PARAMETER, remark)
-        with self._turn:
-            self._modes[asked.topic, asked.consumer_group] = asked.mode
+        self._served.group(asked.consumer_group)
+        self._modes.set(asked.topic, asked.consumer_group, RequestMode(asked.mode, asked.pop_share_queue_num))
         return request.answer()
 
-    def _queues(self, asked: QueryAssignmentRequestBody) -> list[MessageQueue] | None:
+    def _queues(self, asked: QueryAssignmentRequestBody, mode: RequestMode) -> list[MessageQueue] | None:
         topic = self._served.store.find_topic(asked.topic)
         if topic is None:
             return None
@@ -106,4 +97,25 @@ class Assignments:
             return None
         if not queues:
             return []
+        if mode.mode == POP:
+            return _shared(strategy, asked, queues, ids, mode.pop_share_queue_num)
         return strategy.allocate(asked.consumer_group, asked.client_id, queues, ids)
+
+
+def _shared(
+    strategy: AllocateMessageQueueStrategy,
+    asked: QueryAssignmentRequestBody,
+    queues: Sequence[MessageQueue],
+    ids: Sequence[str],
+    share: int,
+) -> list[MessageQueue]:
+    """The queues that a member pops, with `share` members behind it (QueryAssignmentProcessor#allocate4Pop)."""
+    if share <= 0 or share >= len(ids) - 1:
+        return [MessageQueue(asked.topic, queues[0].broker_name, ANY_QUEUE)]
+    if asked.client_id not in ids:
+        return []
+    index = ids.index(asked.client_id)
+    if len(ids) > len(queues):
+        return [queues[index % len(queues)]]
+    members = [ids[(index + behind) % len(ids)] for behind in range(share + 1)]
+    return sorted({queue for each in members for queue in strategy.allocate(asked.consumer_group, each, queues, ids)})
