@@ -19,6 +19,8 @@ from helpers.cluster.released import SETTINGS
 from helpers.cluster.waiting import free_ports
 
 VERSION: Final = "5.5.0"
+PROXY: Final = released.proxy_of(VERSION)
+"""Its class path, for `require_released`."""
 
 
 class RocketmqProxy(JavaProcess):
@@ -33,7 +35,7 @@ class RocketmqProxy(JavaProcess):
         }  # fmt: skip
         options = ("-Dtls.server.mode=disabled", "-DRMQ_PROXY_HOME={directory}")
         super().__init__(
-            "proxy", released.proxy_of(VERSION), "org.apache.rocketmq.proxy.ProxyStartup", port,
+            "proxy", PROXY, "org.apache.rocketmq.proxy.ProxyStartup", port,
             heap="256m", files={"rmq-proxy.json": json.dumps(written)}, options=options,
         )  # fmt: skip
         self._name_server = cluster.name_server
