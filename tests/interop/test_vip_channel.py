@@ -65,7 +65,7 @@ def test_a_client_sends_consumes_and_asks_at_the_port_before_the_last(
             assert sorted(client.ask("received", count=6, timeoutMs=90_000)) == sorted([*"012"] * 2)
             client.ask("leave")
             assert client.ask("pull", topic="Orders", group="cg-pull") == ["0", "1", "2"]
-            assert client.ask("admin", topic="Orders", group="cg-pull") == {
+            assert client.ask("admin", topic="Orders", group="cg") == {
                 "queues": 1, "behind": 0, "clusters": ["DefaultCluster"],
             }  # fmt: skip
     with Store.open(own_store, read_only=True) as store:

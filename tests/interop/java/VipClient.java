@@ -1,4 +1,5 @@
 import com.google.gson.Gson;
+import com.google.gson.GsonBuilder;
 import com.google.gson.JsonObject;
 import com.google.gson.JsonParser;
 import java.io.BufferedReader;
@@ -33,7 +34,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  * the name server. Only classes that no version has moved are named here.
  */
 public final class VipClient {
-    private static final Gson GSON = new Gson();
+    private static final Gson GSON = new GsonBuilder().serializeNulls().create();
     private static final int TIMEOUT_MS = Integer.parseInt(System.getenv().getOrDefault("CLIENT_TIMEOUT_MS", "20000"));
 
     private final String nameServer;
