@@ -20,10 +20,12 @@ from rmq_store import Store
 
 SETTING = "com.rocketmq.sendMessageWithVIPChannel"
 VERSIONS = ("4.4.0", "4.9.7", "5.5.0")
-TIMEOUT_MS = 3000
+TIMEOUT_MS = 60_000
+SHORT_TIMEOUT_MS = 3000
+"""Of a send that must fail."""
 
 
-def vip_client(version: str, address: str, home: Path, vip: bool | None) -> Program:
+def vip_client(version: str, address: str, home: Path, vip: bool | None, timeout_ms: int = TIMEOUT_MS) -> Program:
     """The client of a version. `vip`: its setting; None: its default."""
     require_released(version)
     source, jars = SOURCES / "java" / "VipClient.java", f"{released.jars(version)}/*"
@@ -34,7 +36,7 @@ def vip_client(version: str, address: str, home: Path, vip: bool | None) -> Prog
     settings = [] if vip is None else [f"-D{SETTING}={str(vip).lower()}"]
     options = ("-Xmx192m", *released.JVM, f"-Duser.home={home}", "-Drocketmq.client.logUseSlf4j=true", *settings)
     command = ["java", *options, "-cp", f"{target}:{jars}", source.stem, address]
-    return Program(f"the client of {version}", command, home, {"CLIENT_TIMEOUT_MS": str(TIMEOUT_MS)})
+    return Program(f"the client of {version}", command, home, {"CLIENT_TIMEOUT_MS": str(timeout_ms)})
 
 
 def with_vip(version: str) -> bool | None:
@@ -83,7 +85,7 @@ def test_where_that_port_is_taken_the_server_says_so_and_the_setting_helps(
     [port] = free_ports(1)
     with socket.create_server(("127.0.0.1", port - 2)), serving(path, "--listen", f"127.0.0.1:{port}") as server:
         address = server.place.remoting
-        with vip_client(version, address, tmp_path / "vip", with_vip(version)) as client:
+        with vip_client(version, address, tmp_path / "vip", with_vip(version), SHORT_TIMEOUT_MS) as client:
             with pytest.raises(RefusedError, match=r"(?i)timeout"):
                 client.ask("send", topic="Orders", body="lost")
         with vip_client(version, address, tmp_path / "plain", vip=False) as client:

@@ -1,4 +1,4 @@
-"""What RocketMQ 5's proxy does with requests on its remoting port, as far as that is not what brokers do.
+"""Requests that RocketMQ 5's proxy answers on its remoting port in another way than brokers, and sentences for them.
 
     route of a topic         its own address for every process of a broker; no ordered queues, no static topics
     unknown code             3: also the lists of brokers (106), topics (206) and groups (201), and what administrators
