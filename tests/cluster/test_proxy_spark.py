@@ -52,7 +52,7 @@ def test_batches_and_streams_work_where_an_administrator_has_made_the_sinks_topi
 ) -> None:
     topic, copies, group = behind.create_topic(new_name("Orders")), behind.create_topic(new_name("Copies")), "cg-spark"
     with pytest.raises(Exception, match=rf"topic '{RECORDS}' cannot be made here: .*with 1 queues"):
-        write(rows(spark, 2), behind, topic)
+        write(rows(spark, 2), behind, topic, txnAppId="bills", txnVersion=0)
     behind.create_topic(RECORDS, 1)
 
     def awaited(name: str, count: int) -> None:
