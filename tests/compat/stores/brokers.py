@@ -19,6 +19,7 @@ BUILD = HERE / "java" / "target"
 CHECKSUMS = HERE / "checksums"
 CLIENTS_ALONE = frozenset({"4.9.8"})
 """Versions whose client is in the registry, and whose server is not."""
+_PROXY = "-proxy"
 LISTEN_PORT = 10911
 NAME_SERVER_PORT = 9876
 START_SECONDS = 90
@@ -96,6 +97,11 @@ def _run(command: list[str], **options: Any) -> None:
         raise RuntimeError(f"{' '.join(command[:6])} ... failed:\n{done.stdout}{done.stderr}")
 
 
+def proxy_of(version: str) -> str:
+    """What `jars` and the others call the proxy of a version of 5.x, which has a class path of its own."""
+    return f"{version}{_PROXY}"
+
+
 def jars(version: str) -> Path:
     """The class path of a version: fetched once by Maven, then held against the pinned checksums."""
     target = BUILD / version / "lib"
@@ -109,8 +115,9 @@ def jars(version: str) -> Path:
 def _fetch(version: str, target: Path) -> None:
     shutil.rmtree(target, ignore_errors=True)
     goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
-    pom = "client.xml" if version in CLIENTS_ALONE else "pom.xml"
-    options = [f"-Drocketmq.version={version}", f"-DoutputDirectory={target}", "-DincludeScope=runtime"]
+    pom = "client.xml" if version in CLIENTS_ALONE else "proxy.xml" if version.endswith(_PROXY) else "pom.xml"
+    released = version.removesuffix(_PROXY)
+    options = [f"-Drocketmq.version={released}", f"-DoutputDirectory={target}", "-DincludeScope=runtime"]
     _run(["mvn", "-q", "-B", "-f", str(HERE / "java" / pom), goal, *options])
 
 

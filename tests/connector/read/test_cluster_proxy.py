@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -19,12 +20,25 @@ from pyspark_rmq.read.reader import RmqReader
 from pyspark_rmq.read.stream_reader import RmqStreamReader
 from pyspark_rmq.schema.schema import SOURCE_SCHEMA
 from rmq_store.cli import commands
-from rmq_store.client import ConsumeFromWhere, LitePullConsumer, LitePullConsumerConfig, Message, Producer
+from rmq_store.client import (
+    ConsumeFromWhere,
+    LitePullConsumer,
+    LitePullConsumerConfig,
+    LocalTransactionState,
+    Message,
+    Producer,
+    SimpleConsumer,
+    TransactionListener,
+    TransactionProducer,
+)
 from rmq_store.client.cluster_sink.records import WritePart
 from rmq_store.client.cluster_sink.row_encoder import EncoderSettings
 from rmq_store.client.cluster_sink.task import SinkSettings, SinkTask
 from rmq_store.cluster import Cluster, ClusterSettings, MQBrokerError
+from rmq_store.errors import UsageError
+from rmq_store.protocol.errors import RemotingError
 from rmq_store.protocol.wire.request_codes import RequestCode
+from rmq_store.remoting.cluster.offsets import queue_ranges
 
 from ..planned_batches import first_batch
 
@@ -169,3 +183,64 @@ def test_commands_of_clients_work_and_those_of_administrators_say_why_not(proxy:
     assert result.exit_code in (1, 2)
     assert "GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206)" in result.stderr and "proxy" in result.stderr
     assert RequestCode.UPDATE_AND_CREATE_TOPIC not in proxy.refused
+
+
+def test_a_message_of_another_type_than_its_topic_is_refused_with_what_to_do(proxy: SimulatedProxy) -> None:
+    proxy.cluster.create_topic("TBW102", queue_count=1)
+    with Producer("pg", f"rmq://{proxy.address}") as producer:
+        for message, said in (
+            (Message("Orders", b"late", delay_level=1), r"is NORMAL, but .* DELAY: .*\+message\.type=DELAY"),
+            (Message("Orders", b"a", properties={"__SHARDINGKEY": "k"}), r"is NORMAL, but .* FIFO: .*rmq-proxy\.json"),
+            (Message("Nothing", b"a"), r"is UNSPECIFIED, but .* NORMAL: no broker has the topic"),
+        ):
+            with pytest.raises(MQBrokerError, match=said):
+                producer.send(message)
+        proxy.types["Orders"] = "DELAY"
+        assert producer.send(Message("Orders", b"late", delay_level=1)).queue_offset == 10
+
+
+def test_pop_is_refused_in_one_sentence(proxy: SimulatedProxy) -> None:
+    with SimpleConsumer("cg", f"rmq://{proxy.address}", {"Orders": "*"}, await_duration=timedelta(0)) as consumer:
+        with pytest.raises(UsageError, match=r"proxy serves no POP.*PushConsumer.*name server"):
+            consumer.receive(1, timedelta(seconds=10))
+
+
+def test_an_error_of_a_broker_is_not_taken_for_one_of_a_proxy(proxy: SimulatedProxy) -> None:
+    brokers = proxy.cluster
+    for broker in brokers.brokers.values():
+        broker.refuse(RequestCode.POP_MESSAGE, 1)
+    place = f"rmq://{brokers.name_server}"
+    with SimpleConsumer("cg", place, {"Orders": "*"}, await_duration=timedelta(0)) as consumer:
+        with pytest.raises(MQBrokerError, match="CODE: 1 "):
+            consumer.receive(1, timedelta(seconds=10))
+
+
+def committed(*_: object) -> LocalTransactionState:
+    return LocalTransactionState.COMMIT_MESSAGE
+
+
+def test_the_end_of_a_transaction_is_left_to_the_check_and_without_one_nothing_is_sent(
+    proxy: SimulatedProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    proxy.types["Orders"] = "TRANSACTION"
+    place = f"rmq://{proxy.address}"
+    with TransactionProducer("pg", place, listener=TransactionListener(committed)) as producer:
+        with pytest.raises(UsageError, match=r"passes the end of a transaction on only if.*has no check"):
+            producer.send_message_in_transaction(Message("Orders", b"half"))
+    assert not proxy.calls[RequestCode.SEND_MESSAGE_V2]
+    with TransactionProducer("pg", place, listener=TransactionListener(committed, committed)) as producer:
+        results = [producer.send_message_in_transaction(Message("Orders", b"half")) for _ in range(2)]
+    assert [one.end_was_sent for one in results] == [False, False]
+    assert [one.local_transaction_state for one in results] == [LocalTransactionState.COMMIT_MESSAGE] * 2
+    assert sum("is seen when the check has answered" in record.message for record in caplog.records) == 1
+
+
+def test_a_broker_that_is_not_there_is_told_by_a_time_out(proxy: SimulatedProxy) -> None:
+    """The proxy does not answer for a broker that it does not know."""
+    with Cluster(ClusterSettings.of_text(proxy.address, timeout_ms=300)) as cluster:
+        route = cluster.route("Orders")
+        assert route is not None
+        gone = proxy.cluster.brokers.pop("broker-001")
+        with pytest.raises(RemotingError, match="broker-001"):
+            queue_ranges(cluster, route.read_queues())
+        proxy.cluster.brokers["broker-001"] = gone

@@ -93,8 +93,11 @@ class JavaProcess(Server):
             "java", f"-Xmx{self._heap}", *released.JVM, f"-Duser.home={directory}",
             f"-Drocketmq.home.dir={directory}", "-Drocketmq.client.logUseSlf4j=true",
             *(option.replace("{directory}", str(directory)) for option in self._options),
-            "-cp", path, self._main, "-c", str(directory / "settings.conf"),
+            "-cp", path, self._main, *self._arguments(directory),
         ]  # fmt: skip
+
+    def _arguments(self, directory: Path) -> list[str]:
+        return ["-c", str(directory / "settings.conf")]
 
     def _connect_once(self) -> None:
         socket.create_connection((HOST, self.port), 1).close()

@@ -246,3 +246,15 @@ def broker_of(backend: Backend, queue: MessageQueue) -> Broker:
         code = ClientErrorCode.BROKER_NOT_EXIST_EXCEPTION
         raise MQClientError(f"The broker[{queue.broker_name}] not exist", code)
     return broker
+
+
+def brokers_for(backend: Backend, topics: Collection[str]) -> list[Broker]:
+    """Every broker, sorted by name. Where nobody lists them, as behind a proxy that hides SELF_TEST_TOPIC, those of the
+    routes of `topics`.
+    """
+    known = backend.brokers()
+    if not known:
+        for topic in topics:
+            backend.subscribe_queues(topic)
+        known = backend.brokers()
+    return [broker for _, broker in sorted(known.items())]

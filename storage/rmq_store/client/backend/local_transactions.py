@@ -165,6 +165,10 @@ class LocalGroup:
                 from_check=bool(half.asked_by),
             )
 
+    def is_only_asked(self) -> bool:
+        """See `Transactions.is_only_asked`: a store takes every end."""
+        return False
+
     def leave(self) -> None:
         """See `Transactions.leave`."""
         self._owner.leave(self._group)

@@ -19,6 +19,7 @@ from rmq_store.format.properties.property_string import POP_CK
 from rmq_store.format.text.names import retry_topic
 from rmq_store.protocol.errors import MQBrokerError, RemotingCommandError, ResponseCode
 from rmq_store.protocol.messages import MessageExt, PoppedMessage
+from rmq_store.protocol.proxy_answers import NO_POP
 from rmq_store.protocol.stored_messages import messages_in
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
@@ -29,7 +30,7 @@ from rmq_store.protocol.wire.pop_headers import (
     PopMessageRequestHeader,
     PopMessageResponseHeader,
 )
-from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.cluster import Cluster, broker_error
 
 MESSAGES_MAX: Final = 32
 """A broker refuses to give more in one answer."""
@@ -159,10 +160,15 @@ class RemotePop:
             raise
 
     def _call(self, command: RemotingCommand, ok: Sequence[int]) -> RemotingCommand:
-        unknown = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-        answer = self._cluster.call_broker(self._name, command, ok=(*ok, unknown))
+        unknown, error = ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.SYSTEM_ERROR
+        answer = self._cluster.call_broker(self._name, command, ok=(*ok, unknown, error))
         if answer.code == unknown:
             raise UsageError(f"broker {self._name} knows no POP: a SimpleConsumer needs brokers of 5.x")
+        if answer.code == error:
+            refusal = broker_error(answer, self._name)
+            if self._cluster.routes.is_of_proxies():
+                raise UsageError(f"broker {self._name}: {NO_POP}") from refusal
+            raise refusal
         return answer
 
     def _popped(self, answer: RemotingCommand) -> list[tuple[MessageExt, str]]:

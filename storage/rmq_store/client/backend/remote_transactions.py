@@ -200,6 +200,10 @@ class RemoteGroup:
         command.remark = remark or None
         self._cluster.client.call_oneway(half.asked_by or self._cluster.address(half.broker_name), command)
 
+    def is_only_asked(self) -> bool:
+        """See `Transactions.is_only_asked`."""
+        return self._cluster.routes.is_of_proxies()
+
     def leave(self) -> None:
         """See `Transactions.leave`."""
         self._owner.leave(self._group)

@@ -26,5 +26,10 @@ class Transactions(Protocol):
             ResponseError: a store of this process has refused the end. A broker tells nobody.
         """
 
+    def is_only_asked(self) -> bool:
+        """Whether a sender's own end reaches no broker, as behind RocketMQ 5's proxy: brokers ask for every
+        transaction. RemotingError, MQBrokerError: that is not known yet, and no name server tells it.
+        """
+
     def leave(self) -> None:
         """Make brokers ask other members of the group from now on. Questions that came before can still be answered."""

@@ -25,7 +25,7 @@ from typing import Final, TypeVar
 from rmq_store.arguments import checked_methods
 from rmq_store.broker.filter.subscription import MessageSelector, Subscription
 from rmq_store.broker.pop.pop import MESSAGES_MAX
-from rmq_store.client.backend.backend import Backend, Broker
+from rmq_store.client.backend.backend import Backend, Broker, brokers_for
 from rmq_store.client.backend.local import StorePlaces, backend_of
 from rmq_store.client.consumer.due_messages import deliver_due
 from rmq_store.client.consumer.message_view import MessageView
@@ -270,7 +270,7 @@ class SimpleConsumer:
 
     def _share(self, topics: Collection[str]) -> None:
         shared = [*topics, retry_topic(self.consumer_group)] if topics else []
-        for _, broker in sorted(self._backend.brokers().items()):
+        for broker in brokers_for(self._backend, topics):
             broker.share_topics(self.consumer_group, self._client_id, shared)
 
     def _leave(self) -> None:

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from rmq_store.client.backend.backend import Backend, Broker
+from rmq_store.client.backend.backend import Backend, Broker, brokers_for
 from rmq_store.client.group.rebalance import Rebalance
 from rmq_store.client.group.timers import SteadyClock, Timer
 from rmq_store.errors import LeaseHeldError
@@ -173,9 +173,4 @@ class Membership:
         broker.heartbeat(self._group, self._client_id, joins=joins, topics=topics, shares=self._shares)
 
     def _brokers(self) -> list[Broker]:
-        known = self._backend.brokers()
-        if not known:  # a proxy has no list of them: they are known from the routes of topics
-            for topic in self._topics():
-                self._backend.subscribe_queues(topic)
-            known = self._backend.brokers()
-        return [broker for _, broker in sorted(known.items())]
+        return brokers_for(self._backend, self._topics())

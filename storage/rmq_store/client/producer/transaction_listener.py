@@ -31,6 +31,13 @@ class TransactionListener:
         self._execute = execute
         self._check = check
 
+    @property
+    def has_check(self) -> bool:
+        """Whether `check_local_transaction` was given or overridden."""
+        return self._check is not None or (
+            type(self).check_local_transaction is not TransactionListener.check_local_transaction
+        )
+
     def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState | None:
         """Run the local transaction, in the thread that sends; the half message is stored, and nobody sees it yet.
 

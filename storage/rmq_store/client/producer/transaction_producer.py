@@ -31,6 +31,7 @@ from rmq_store.errors import ResponseError, StoreError, UsageError
 from rmq_store.format.frames.message import Message
 from rmq_store.format.properties.property_string import TRANSACTION_ID, TRANSACTION_PREPARED, UNIQUE_KEY
 from rmq_store.protocol.errors import ClientError
+from rmq_store.protocol.proxy_answers import NO_END
 from rmq_store.protocol.results import SendResult, SendStatus
 from rmq_store.protocol.transactions import (
     HalfMessage,
@@ -57,6 +58,10 @@ class TransactionProducer(Producer):
     A broker that asks for a transaction stores its half message again. So the end of a transaction that has outlasted a
     question goes to the newest copy. An end that crosses such a question on the way can still meet an older copy, and
     the message is seen twice: keep local transactions shorter than the broker's `transactionTimeOut`.
+
+    RocketMQ 5's proxy passes on no end but the answer to a broker's question. So a committed message is seen there when
+    its broker has asked, by default within 36 s (transactionTimeOut, transactionCheckInterval), and the listener's
+    check decides it. `end_was_sent` is False there.
 
     `start` registers the group at the brokers. Stores need no server: this process asks its own members for the open
     transactions of their groups, and an end that was sent is stored.
@@ -86,6 +91,7 @@ class TransactionProducer(Producer):
         self._checks = CheckExecutor(check_thread_pool_max_size, check_request_hold_max)
         self._transactions: Transactions | None = None
         self._open = OpenTransactions()
+        self._has_warned = False
 
     def start(self) -> None:
         """As `Producer.start`. The group is known to all brokers that answer."""
@@ -120,12 +126,14 @@ class TransactionProducer(Producer):
 
         Raises:
             MessageIllegalError: the message breaks a rule, or has a delay; nothing was sent.
+            UsageError: behind a proxy, and the listener has no check.
             MQClientError, MQBrokerError, RemotingError: as `send`. The local transaction did not run. The half message
                 may be stored: then the broker asks the listener, which should answer ROLLBACK_MESSAGE.
         """
         self._check_running()
         message = self._with_unique_key(message)
         check_half(message)
+        is_only_asked = self._is_only_asked()
         transaction_id = message.properties[UNIQUE_KEY]
         self._open.begin(transaction_id)
         try:
@@ -143,8 +151,23 @@ class TransactionProducer(Producer):
         was_sent = self._end(self._open.ended(transaction_id) or _half_of(result), state, remark)
         known = {field.name: getattr(result, field.name) for field in fields(SendResult)}
         return TransactionSendResult(
-            **known, transaction_id=transaction_id, local_transaction_state=state, end_was_sent=was_sent
-        )
+            **known, transaction_id=transaction_id, local_transaction_state=state,
+            end_was_sent=was_sent and not is_only_asked,
+        )  # fmt: skip
+
+    def _is_only_asked(self) -> bool:
+        assert self._transactions is not None
+        if not self._transactions.is_only_asked():
+            return False
+        if not self._listener.has_check:
+            raise UsageError(
+                f"group {self.group!r}: {NO_END}, and this TransactionListener has no check: pass one, or give the "
+                "address of a name server"
+            )
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning("group %s: %s: a committed message is seen when the check has answered", self.group, NO_END)
+        return True
 
     def _on_check(self, check: TransactionCheck) -> None:
         """Take a question. Of questions for one transaction that come close together only the newest is answered."""

@@ -17,13 +17,14 @@ from rmq_store.protocol.errors import (
     ResponseCode,
     is_lack_of_rights,
 )
+from rmq_store.protocol.proxy_answers import explained, not_listed
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.name_server_headers import GetAllTopicListFromNamesrvRequestHeader
 from rmq_store.real_time import load_under_real_time
 from rmq_store.remoting.cluster import names
 from rmq_store.remoting.cluster.name_servers import NameServers, timer_ms
-from rmq_store.remoting.cluster.routes import MASTER_ID, BrokerAddresses, RouteTable, TopicRoute, not_listed
+from rmq_store.remoting.cluster.routes import MASTER_ID, BrokerAddresses, RouteTable, TopicRoute
 from rmq_store.remoting.transport.calls import Call, Request
 from rmq_store.remoting.transport.client import RemotingClient
 from rmq_store.remoting.transport.settings import ClusterSettings
@@ -349,9 +350,7 @@ def checked(
 
 def broker_error(answer: RemotingCommand, broker_name: str) -> MQBrokerError:
     """The error that an answer stands for: with its code, its remark, and the broker that gave it."""
-    remark = answer.remark or ""
-    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-        remark = (remark.strip() or "refused") + ": older brokers do not serve it, nor RocketMQ 5's proxy"
+    remark = explained(answer.code, answer.remark or "")
     return MQBrokerError(answer.code, remark, broker_name, answer.came_from)
 
 

@@ -5,9 +5,8 @@ addresses of this table are ever dialled. Sources: TopicRouteData.java, QueueDat
 MQClientInstance.java (updateTopicRouteInfoFromNameServer, topicRouteData2TopicPublishInfo,
 topicRouteData2TopicSubscribeInfo), RouteInfoManager.java (pickupTopicRouteData).
 
-RocketMQ 5's proxy answers on its remoting port what clients ask, with its own address for every broker, and refuses the
-list of the clusters (106). There the brokers are those of the routes that were heard, and of the route of
-SELF_TEST_TOPIC. Source: RemotingProtocolServer.java (registerRemotingServer), GetTopicRouteActivity.java.
+A proxy (`protocol.proxy_answers`) refuses the list of the clusters (106). There the brokers are those of the routes
+that were heard, and of the route of SELF_TEST_TOPIC.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from rmq_store.protocol.bodies.routes import BrokerData, ClusterInfo, TopicRoute
 from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.order_conf import queues_of_order_conf
+from rmq_store.protocol.proxy_answers import not_listed
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.name_server_headers import GetBrokerClusterInfoRequestHeader, GetRouteInfoRequestHeader
 from rmq_store.remoting.cluster.name_servers import NameServers, timer_ms
@@ -248,6 +248,11 @@ class RouteTable:
             for name, broker in entry.route.brokers.items()
         }
 
+    def is_of_proxies(self) -> bool:
+        """Whether the name servers are proxies: they refuse the list of the clusters. Raises as `route`."""
+        self.brokers()
+        return self._refused_until_ms is not None
+
     def _look_at_all_brokers(self) -> None:
         self._refused_until_ms = self._timer() + POLL_EVERY_MS
         try:
@@ -294,14 +299,6 @@ class RouteTable:
             for broker in known
             for broker_id, address in broker.addresses.items()
         ]
-
-
-def not_listed(question: str) -> str:
-    """Why a name server that is asked so answers REQUEST_CODE_NOT_SUPPORTED."""
-    return (
-        f"it does not serve {question}. RocketMQ 5's proxy does not: it serves clients, and no commands of "
-        "administrators, which need the address of a name server"
-    )
 
 
 def route_of(topic: str, data: TopicRouteData) -> TopicRoute:
