@@ -180,14 +180,15 @@ class KafkaServer(Server):
     @property
     def needs_zookeeper(self) -> bool:
         """Whether a broker of this version has no controller of its own that can be relied on."""
-        return self._is_before(FIRST_WITHOUT_ZOOKEEPER)
+        return self.is_before(FIRST_WITHOUT_ZOOKEEPER)
 
     @property
     def knows_writers(self) -> bool:
         """Whether a broker that has aborted a transaction still knows its writer, and does not take it for another."""
-        return not self._is_before(FIRST_THAT_KNOWS_WRITERS)
+        return not self.is_before(FIRST_THAT_KNOWS_WRITERS)
 
-    def _is_before(self, first: tuple[int, int]) -> bool:
+    def is_before(self, first: tuple[int, int]) -> bool:
+        """Whether this version is older than another one."""
         return bool(self.version) and tuple(map(int, self.version.split(".")[:2])) < first
 
     def _initialise(self, directory: Path) -> None:
