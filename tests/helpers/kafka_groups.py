@@ -1,4 +1,4 @@
-"""Groups of the new protocols at the Kafka of the tests: consumers (KIP-848), Kafka Streams (KIP-1071), share (KIP-932).
+"""Groups of the new protocols at the Kafka of the tests: consumers (KIP-848), Kafka Streams (KIP-1071), share groups.
 
     with group_member(kafka, "billing", "streams", topic):
         ...
@@ -90,7 +90,7 @@ def _answer(kafka: KafkaServer, protocol: str, message: bytes) -> tuple[int, str
     with socket.create_connection((host, int(port)), _PATIENCE_S) as connection, connection.makefile("rb") as answers:
         connection.sendall(struct.pack(">i", len(request)) + request)
         answer = answers.read(*struct.unpack(">i", answers.read(4)))
-    # After the number of the request, tags, and the time of a throttle. Texts of up to 126 bytes have one byte of length.
+    # After the number of the request, tags, and the time of a throttle. Short texts have one byte of length.
     (code,) = struct.unpack(">h", answer[9:11])
     return code, answer[12:].decode(errors="replace")
 
