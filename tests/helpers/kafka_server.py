@@ -29,7 +29,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench import kafka_broker
 from bench.peer import PeerError
@@ -165,7 +165,16 @@ class KafkaServer(Server):
         """A client of kafka-python for a `with` block."""
         from kafka import KafkaAdminClient
 
-        client = KafkaAdminClient(bootstrap_servers=self.address, bootstrap_timeout_ms=bootstrap_timeout_ms)
+        from rmq_store.bridge.kafka.failures import closed_unless_made
+
+        class Client(KafkaAdminClient):  # type: ignore[misc]
+            """Leaves no socket behind if a broker listens and does not answer in time, as one that starts."""
+
+            def __init__(self, **settings: Any) -> None:
+                with closed_unless_made(self):
+                    super().__init__(**settings)
+
+        client = Client(bootstrap_servers=self.address, bootstrap_timeout_ms=bootstrap_timeout_ms)
         try:
             yield client
         finally:
