@@ -82,5 +82,20 @@ def test_a_client_that_a_broker_does_not_answer_leaves_nothing_behind(monkeypatc
     assert set(threading.enumerate()) <= before
 
 
+def test_a_client_that_is_closed_before_all_is_sent_leaves_no_socket(sockets_of_kafka_python_are_closed: None) -> None:
+    from kafka.net.selector import NetworkSelector
+    from kafka.net.transport import KafkaTCPTransport
+
+    ours, broker = socket.socketpair()
+    with ours, broker:
+        ours.setblocking(False)
+        loop = NetworkSelector()
+        transport = KafkaTCPTransport(loop, ours)
+        transport.write(bytes(8 << 20))
+        transport.close()
+        loop.close()
+        assert ours.fileno() == -1
+
+
 def _no_maven(*_: object) -> None:
     raise kafka_broker.PeerError("the released Kafka is not to be had: there is no mvn on PATH")
