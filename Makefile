@@ -16,7 +16,7 @@ COMPAT := tests/compat
 CLUSTER := tests/cluster
 INTEROP := tests/interop
 KAFKA_VERSIONS := 2.8.2 3.6.2 3.9.1 4.3.0
-KAFKA_TESTS := tests/storage/bridge/kafka tests/storage/bridge/mirror tests/storage/bridge/offsets tests/storage/bridge/letters $(wildcard tests/storage/cli/test_mirror_*.py)
+KAFKA_TESTS := tests/storage/bridge tests/storage/cli tests/test_kafka_server.py
 HARNESS := tests/crash tests/fuzz tests/security tests/storage/reliable tests/storage/bridge
 
 .DEFAULT_GOAL := help
@@ -92,11 +92,13 @@ harness-short: spark-classes ## the same without the proof of its teeth; part of
 kafka: kafka-jars ## kill mirrors to and from a real Kafka, and the Kafka, 100 times each (hours; needs Maven)
 	@RMQ_TEST_SERVERS=required RMQ_MIRROR_KILLS=100 $(PY) -m pytest -m "harness" -o timeout=7200 tests/storage/bridge/kills $(PYTEST_ARGS)
 
-kafka-versions: java $(STAMP) ## test mirrors, offsets and dead letters with Kafka 2.8, 3.6, 3.9 and 4.3 (half an hour; needs Maven)
+# Two processes, each with a broker of its own.
+kafka-versions: java $(STAMP) ## test all that meets a Kafka with 2.8, 3.6, 3.9 and 4.3 (a quarter of an hour; needs Maven)
 	@PYTHONPATH=tests $(PY) -m bench.kafka_broker $(KAFKA_VERSIONS)
 	@for version in $(KAFKA_VERSIONS); do \
 	    echo "Kafka $$version"; \
-	    RMQ_TEST_SERVERS=required RMQ_TEST_KAFKA=$$version $(PY) -m pytest -m "not harness" -o timeout=300 $(KAFKA_TESTS) $(PYTEST_ARGS) || exit 1; \
+	    RMQ_TEST_SERVERS=required RMQ_TEST_KAFKA=$$version $(PY) -m pytest -n 2 --dist worksteal \
+	        -m "kafka_versions and not harness" -o timeout=300 $(KAFKA_TESTS) $(PYTEST_ARGS) || exit 1; \
 	done
 
 crash: java $(STAMP) ## break stores on purpose for up to an hour, and count what they lost (docs/reliability.md)

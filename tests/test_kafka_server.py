@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -64,6 +66,35 @@ def test_a_kafka_that_cannot_be_had_skips_a_test_and_fails_it_in_ci(
     monkeypatch.setattr(kafka_broker, "built", _no_maven)
     with pytest.raises(pytest.fail.Exception if required else pytest.skip.Exception, match="there is no mvn"):
         require(kafka_server.KafkaServer())
+
+
+def test_a_client_that_a_broker_does_not_answer_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread, or a socket that fails whatever test runs when Python collects it."""
+    from kafka.errors import KafkaError
+
+    before = set(threading.enumerate())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = kafka_server.KafkaServer()
+        monkeypatch.setattr(server, "_host", "127.0.0.1")
+        monkeypatch.setattr(kafka_server, "PORT", listener.getsockname()[1])
+        with pytest.raises(KafkaError), server.admin(bootstrap_timeout_ms=300):
+            pass
+    assert set(threading.enumerate()) <= before
+
+
+def test_a_client_that_is_closed_before_all_is_sent_leaves_no_socket(sockets_of_kafka_python_are_closed: None) -> None:
+    from kafka.net.selector import NetworkSelector
+    from kafka.net.transport import KafkaTCPTransport
+
+    ours, broker = socket.socketpair()
+    with ours, broker:
+        ours.setblocking(False)
+        loop = NetworkSelector()
+        transport = KafkaTCPTransport(loop, ours)
+        transport.write(bytes(8 << 20))
+        transport.close()
+        loop.close()
+        assert ours.fileno() == -1
 
 
 def _no_maven(*_: object) -> None:

@@ -29,7 +29,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench import kafka_broker
 from bench.peer import PeerError
@@ -165,7 +165,16 @@ class KafkaServer(Server):
         """A client of kafka-python for a `with` block."""
         from kafka import KafkaAdminClient
 
-        client = KafkaAdminClient(bootstrap_servers=self.address, bootstrap_timeout_ms=bootstrap_timeout_ms)
+        from rmq_store.bridge.kafka.failures import closed_unless_made
+
+        class Client(KafkaAdminClient):  # type: ignore[misc]
+            """Leaves no socket behind if a broker listens and does not answer in time, as one that starts."""
+
+            def __init__(self, **settings: Any) -> None:
+                with closed_unless_made(self):
+                    super().__init__(**settings)
+
+        client = Client(bootstrap_servers=self.address, bootstrap_timeout_ms=bootstrap_timeout_ms)
         try:
             yield client
         finally:
@@ -180,14 +189,15 @@ class KafkaServer(Server):
     @property
     def needs_zookeeper(self) -> bool:
         """Whether a broker of this version has no controller of its own that can be relied on."""
-        return self._is_before(FIRST_WITHOUT_ZOOKEEPER)
+        return self.is_before(FIRST_WITHOUT_ZOOKEEPER)
 
     @property
     def knows_writers(self) -> bool:
         """Whether a broker that has aborted a transaction still knows its writer, and does not take it for another."""
-        return not self._is_before(FIRST_THAT_KNOWS_WRITERS)
+        return not self.is_before(FIRST_THAT_KNOWS_WRITERS)
 
-    def _is_before(self, first: tuple[int, int]) -> bool:
+    def is_before(self, first: tuple[int, int]) -> bool:
+        """Whether this version is older than another one."""
         return bool(self.version) and tuple(map(int, self.version.split(".")[:2])) < first
 
     def _initialise(self, directory: Path) -> None:

@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 
+from helpers.kafka_groups import SHARE, group_member, new_protocols
 from helpers.kafka_server import KafkaServer
 from helpers.kafka_upstream import numbered, produce
 from rmq_store import Store
@@ -42,6 +43,16 @@ def offsets_in_kafka(kafka: KafkaServer, group: str) -> dict[Partition, int]:
         return dict(administration.group_offsets(group))
     finally:
         administration.close()
+
+
+@contextmanager
+def deleted_at_the_end(kafka: KafkaServer, groups: Collection[str]) -> Iterator[None]:
+    """`--all-groups` of another test must not find them."""
+    try:
+        yield
+    finally:
+        with kafka.admin() as admin:
+            admin.delete_groups(list(groups))
 
 
 class Scene:
@@ -117,6 +128,37 @@ def test_a_group_gets_another_name_and_all_groups_go_that_can(scene: Scene) -> N
     assert outcomes[scene.group] is None
     assert "with.dots" in outcomes["with.dots"]
     assert scene.committed() == {(scene.topic, 0): 4}
+
+
+@pytest.mark.slow
+def test_groups_of_all_protocols_of_this_kafka_go_over_and_a_share_group_is_named(scene: Scene) -> None:
+    """Also those at work. The way back is refused while somebody is in them."""
+    kafka, topic = scene.kafka, scene.topic
+    groups = {protocol: f"{topic}-{protocol}" for protocol in new_protocols(kafka)}
+    moving = {group for protocol, group in groups.items() if protocol != SHARE}
+    with deleted_at_the_end(kafka, groups.values()):
+        with ExitStack() as members:
+            for protocol, group in groups.items():
+                with group_member(kafka, group, protocol, topic):
+                    pass
+                if group in moving:
+                    commit(kafka, group, topic, 7)
+                members.enter_context(group_member(kafka, group, protocol, topic))
+            everybody = scene.run("--all-groups", "--yes", "--json")
+            outcomes = {told["group"]: told["error"] for told in json.loads(everybody.stdout)["groups"]}
+            assert outcomes.keys() == {scene.group, *groups.values()}
+            assert {group for group, error in outcomes.items() if error is None} == {scene.group, *moving}
+            assert all("share group" in outcomes[group] for group in groups.values() if group not in moving)
+            assert everybody.exit_code == (SHARE in groups)
+            for group in moving:
+                assert scene.committed(group) == {(topic, 0): 7}
+                with Store.open(scene.root) as store:
+                    store.commit_offsets(group, {(topic, 0): 9})
+                refused = scene.run("-g", group, "--yes", to="kafka")
+                assert refused.exit_code == 1 and "has running members" in refused.stderr
+        for group in moving:
+            assert scene.run("-g", group, "--yes", to="kafka").exit_code == 0
+            assert offsets_in_kafka(kafka, group) == {Partition(topic, 0): 9}
 
 
 def test_messages_that_wait_for_their_retry_are_not_left_behind_unasked(scene: Scene) -> None:
