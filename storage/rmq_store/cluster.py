@@ -45,7 +45,7 @@ from rmq_store.remoting.cluster.queries import (
     view_message,
 )
 from rmq_store.remoting.cluster.routes import TopicRoute
-from rmq_store.remoting.cluster.topics import BrokerEnds, TopicAt, at_brokers, ends_at_brokers, refuse_to_read_topic
+from rmq_store.remoting.cluster.topics import BrokerEnds, CheckedTopics, TopicAt, at_brokers, ends_at_brokers
 from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings, is_address_server, split_name_servers
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "BatchMemory",
     "BrokerAwayError",
     "BrokerEnds",
+    "CheckedTopics",
     "Cluster",
     "ClusterDeadLetters",
     "ClusterSettings",
@@ -109,7 +110,6 @@ __all__ = [
     "query_by_unique_key",
     "query_consumer_offsets",
     "queue_ranges",
-    "refuse_to_read_topic",
     "require_brokers",
     "search_offsets",
     "split_name_servers",

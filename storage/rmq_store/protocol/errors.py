@@ -92,6 +92,7 @@ _PASSING_CODES: Final = frozenset(
         ResponseCode.SYSTEM_BUSY,
         ResponseCode.SERVICE_NOT_AVAILABLE,
         ResponseCode.FLOW_CONTROL,
+        ResponseCode.GO_AWAY,
         ResponseCode.TOO_MANY_REQUESTS,
         ClientErrorCode.CONNECT_BROKER_EXCEPTION,
         ClientErrorCode.ACCESS_BROKER_TIMEOUT,

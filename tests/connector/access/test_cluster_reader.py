@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ from pyspark_rmq.position.planning import UnsureRange
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store.errors import OffsetOutOfRangeError, TopicKindError, UnknownTopicError
 from rmq_store.format.frames import frame_walk
+from rmq_store.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError
 from rmq_store.protocol.results import QueueRange
+from rmq_store.protocol.wire.command import RemotingCommand, response_to
 
 from ...storage.remoting.cluster.fake_cluster import FakeNet
 
@@ -321,6 +324,18 @@ def test_the_second_question_about_a_time_is_asked_for_all_queues_at_once(
         del net.brokers["broker-a"].queues["Orders", 0].frames[offset]
     later(clock, reader)
     assert reader.offset_by_time("Orders", A0, 1_700_000_000_003) == 6
+
+
+def _answer(body: bytes, asked: RemotingCommand) -> RemotingCommand:
+    return response_to(asked, 0, body=body)
+
+
+def test_groups_of_other_namespaces_are_nobodys_suggestion(net: FakeNet) -> None:
+    for name in net.brokers:
+        configs = {wire: SubscriptionGroupConfig(group_name=wire) for wire in ("tenant%g", "other%g2", "g3")}
+        groups = SubscriptionGroupTable(subscription_group_table=configs)
+        net.brokers[name].processes[0].answers.append(partial(_answer, groups.encode()))
+    assert [*ClusterReader(net.cluster(namespace="tenant")).groups()] == ["g"]
 
 
 def test_topics_that_are_kept_in_another_way_are_refused(net: FakeNet) -> None:

@@ -20,7 +20,6 @@ from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.admin_headers import GetAllSubscriptionGroupRequestHeader, GetConsumeStatsRequestHeader
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import QueryConsumerOffsetRequestHeader
-from rmq_store.remoting.cluster import names
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.offsets import store_timestamp_ms
 from rmq_store.remoting.cluster.pull_request import PULL_CODES, PullRequests, answer_of
@@ -76,8 +75,8 @@ def known_groups(cluster: Cluster, answers: Answers) -> set[str]:
     commands = [(name, request(GetAllSubscriptionGroupRequestHeader())) for name in cluster.broker_names()]
     for answer in answers.ask(commands):
         table = SubscriptionGroupTable.decode(answer.body).subscription_group_table if answer is not None else {}
-        found.update(name for name in table if names.is_in_namespace(cluster.settings.namespace, name))
-    return {plain for plain in map(cluster.plain_name, found) if not is_system_group(plain)}
+        found.update(cluster.plain_names(table))
+    return {name for name in found if not is_system_group(name)}
 
 
 def require_groups(cluster: Cluster, answers: Answers, wanted: Sequence[str]) -> set[str]:

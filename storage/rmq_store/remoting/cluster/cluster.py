@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from types import MappingProxyType, TracebackType
 from typing import Final, Self
@@ -101,6 +101,11 @@ class Cluster:
         """The name that users see of a topic or a group."""
         return names.without_namespace(self.settings.namespace, name)
 
+    def plain_names(self, wire_names: Iterable[str]) -> list[str]:
+        """The names that users see of those topics or groups that are in the namespace, sorted."""
+        namespace = self.settings.namespace
+        return sorted({self.plain_name(name) for name in wire_names if names.is_in_namespace(namespace, name)})
+
     # -- routes -----------------------------------------------------------------------------------------------------
 
     def route(self, topic: str) -> TopicRoute | None:
@@ -125,9 +130,7 @@ class Cluster:
             reason = not_listed("GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206), the list of topics")
             raise MQBrokerError(answer.code, reason, "a name server", answer.came_from)
         checked(answer, "a name server")
-        namespace = self.settings.namespace
-        found = TopicList.decode(answer.body).topic_list
-        return sorted(self.plain_name(topic) for topic in found if names.is_in_namespace(namespace, topic))
+        return self.plain_names(TopicList.decode(answer.body).topic_list)
 
     def cluster_info(self) -> ClusterInfo:
         """The clusters and their brokers, at most 30 s old (106). MQBrokerError: refused, as by a proxy."""

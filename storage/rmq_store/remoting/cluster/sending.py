@@ -29,13 +29,14 @@ from rmq_store.protocol.wire.headers import (
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
-from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.cluster import Cluster, checked
 from rmq_store.remoting.cluster.offsets import V5_0_0
 
 NO_DEFAULT_TOPIC: Final = "rmq_sys_none"
 """With TBW102 here a broker would make the topic with its own settings, and only at itself."""
 
 _TIMERS: Final = (TIMER_DELIVER_MS, TIMER_DELAY_MS, TIMER_DELAY_SEC)
+_FIGURES_OR_UNKNOWN: Final = (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 _BATCH_PROPERTIES: Final = "WAIT\x01true\x02"
 
 
@@ -111,10 +112,12 @@ def refuse_timers(
     The version is in every answer of a broker, also in a refusal. So it is asked for an end of the topic (30), once for
     each address of a master that has timers; one that has none is asked each time.
 
-    A served store (`rmq broker run`) announces a version of 4.9, and has timers. Its figures (28) say so.
+    A served store (`rmq broker run`) announces a version of 4.9, and has timers. Its figures (28) say so. A broker that
+    does not know this request is none.
 
     Raises:
         TimerNotSupportedError: a broker has no timers. RemotingError: a master does not answer.
+        MQBrokerError: a broker that may be a served store refuses to tell its figures, because it is busy, say.
     """
     known = cluster.with_timers | cluster.served_with_timers
     asked = {name: cluster.address(name) for name in sorted(set(broker_names))}
@@ -127,7 +130,8 @@ def refuse_timers(
         else:
             old.append(name)
     for name, answer in _answers(cluster, old, request(GetBrokerRuntimeInfoRequestHeader()), timeout_ms):
-        if answer.code != ResponseCode.SUCCESS or KVTable.decode(answer.body).table.get(TIMER_MESSAGES) != "true":
+        is_told = checked(answer, name, _FIGURES_OR_UNKNOWN).code == ResponseCode.SUCCESS
+        if not is_told or KVTable.decode(answer.body).table.get(TIMER_MESSAGES) != "true":
             raise TimerNotSupportedError(name)
         cluster.served_with_timers.add(asked[name])
 

@@ -14,6 +14,7 @@ Source: AdminBrokerProcessor.java (getTopicStatsInfo, getMaxOffset, getMinOffset
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -45,7 +46,7 @@ from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.remoting.cluster.cluster import Cluster, broker_error, checked, is_not_told
 from rmq_store.remoting.cluster.offsets import end_requests, queue_ranges, range_of
-from rmq_store.remoting.cluster.routes import MASTER_ID, TopicRoute
+from rmq_store.remoting.cluster.routes import MASTER_ID, POLL_EVERY_MS, TopicRoute
 
 ROUTE_WAIT_MS: Final = 10_000
 _LOOK_EVERY_S: Final = 0.1
@@ -240,14 +241,33 @@ def topic_configs(cluster: Cluster, broker_name: str) -> dict[str, TopicConfig]:
     return dict(TopicConfigTable.decode(answer.body).topic_config_table)
 
 
-def refuse_to_read_topic(cluster: Cluster, topic: str) -> None:
-    """Refuse a topic whose queues brokers keep in another way, so that offsets or frames are other ones.
+class CheckedTopics:
+    """The topics that one reader has found to be of a kind that can be read. A topic is asked about until all of its
+    brokers have told its kind, every 30 s.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        # Topic -> when to ask again.
+        self._due_ms: dict[str, float] = {}
+
+    def refuse_to_read(self, topic: str) -> None:
+        """See `refuse_to_read_topic`; a topic without a route is let pass, and looked at when it has one."""
+        if self._cluster.timer() < self._due_ms.get(topic, -math.inf) or self._cluster.route(topic) is None:
+            return
+        is_known = refuse_to_read_topic(self._cluster, topic)
+        self._due_ms[topic] = math.inf if is_known else self._cluster.timer() + POLL_EVERY_MS
+
+
+def refuse_to_read_topic(cluster: Cluster, topic: str) -> bool:
+    """Refuse a topic whose queues brokers keep in another way, so that offsets or frames are other ones. True: all of
+    its brokers have answered.
 
     Raises:
         TopicKindError: batch queues, compaction, a static topic, or a queue of other topics' messages (LMQ).
         UnknownTopicError: no broker has the topic.
     """
-    _refuse(cluster, topic, kinds.refuse_to_read_topic)
+    return _refuse(cluster, topic, kinds.refuse_to_read_topic)
 
 
 def refuse_to_write_topic(cluster: Cluster, topic: str) -> None:
@@ -255,7 +275,7 @@ def refuse_to_write_topic(cluster: Cluster, topic: str) -> None:
     _refuse(cluster, topic, kinds.refuse_to_write_topic)
 
 
-def _refuse(cluster: Cluster, topic: str, refuse: Callable[[str, Kind | None], None]) -> None:
+def _refuse(cluster: Cluster, topic: str, refuse: Callable[[str, Kind | None], None]) -> bool:
     if topic.startswith(LMQ_PREFIX):
         raise TopicKindError(
             f"topic {topic!r} is a queue of other topics' messages (LMQ): read the topics that these were sent to"
@@ -267,10 +287,17 @@ def _refuse(cluster: Cluster, topic: str, refuse: Callable[[str, Kind | None], N
         )
     names = sorted(route.queues)
     header = GetTopicConfigRequestHeader(topic=cluster.wire_topic(topic))
-    for given in cluster.read_all([(name, request(header)) for name in names]):
-        # An older broker does not know the request, nor these kinds; one may refuse it for want of rights.
-        if not isinstance(given, RemotingError) and given.code == ResponseCode.SUCCESS:
+    have_all_answered = True
+    for given, broker_id in cluster.read_all_with_ids([(name, request(header)) for name in names]):
+        if isinstance(given, RemotingError):
+            have_all_answered = False
+        elif given.code == ResponseCode.SUCCESS:
             refuse(topic, kind_by_attributes(TopicConfig.decode(given.body).attributes or {}))
+        # An older broker does not know the request, nor these kinds; one may refuse it for want of rights. A busy one
+        # tells it later, as a slave that does not have the topic yet.
+        elif not (is_not_told(given) or (given.code == ResponseCode.TOPIC_NOT_EXIST and broker_id == MASTER_ID)):
+            have_all_answered = False
+    return have_all_answered
 
 
 def create_topic(
