@@ -16,7 +16,6 @@ from rmq_store.protocol.bodies.groups import (
 from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.admin_headers import (
-    DeleteSubscriptionGroupRequestHeader,
     GetAllSubscriptionGroupRequestHeader,
     GetConsumerConnectionListRequestHeader,
     GetConsumeStatsRequestHeader,
@@ -123,24 +122,14 @@ def live_members(cluster: Cluster, group: str, broker_names: Collection[str] | N
     return found
 
 
-def create_group(
-    cluster: Cluster, group: str, config: SubscriptionGroupConfig | None = None, broker_name: str | None = None
-) -> None:
-    """Create a group, or change it, at the masters of all brokers or at one (200). On return they have stored it.
+def create_group(cluster: Cluster, group: str, broker_name: str) -> None:
+    """Create a group with the settings of a new one at the master of a broker (200). On return it has stored it.
 
     Raises:
-        MQBrokerError: a broker refuses; 16: no rights. RemotingError: a master does not answer.
+        MQBrokerError: the broker refuses; 16: no rights. RemotingError: the master does not answer.
     """
-    made = config or SubscriptionGroupConfig(group_name=cluster.wire_group(group))
-    for name in cluster.broker_names() if broker_name is None else [broker_name]:
-        cluster.call_broker(name, request(UpdateSubscriptionGroupRequestHeader(), made.encode()))
-
-
-def delete_group(cluster: Cluster, group: str, *, clean_offset: bool = False) -> None:
-    """Delete a group at all brokers, with `clean_offset` its offsets, too (207). Raises as `create_group`."""
-    header = DeleteSubscriptionGroupRequestHeader(group_name=cluster.wire_group(group), clean_offset=clean_offset)
-    for name in cluster.broker_names():
-        cluster.call_broker(name, request(header))
+    made = SubscriptionGroupConfig(group_name=cluster.wire_group(group))
+    cluster.call_broker(broker_name, request(UpdateSubscriptionGroupRequestHeader(), made.encode()))
 
 
 def group_configs(cluster: Cluster, broker_name: str) -> dict[str, SubscriptionGroupConfig]:

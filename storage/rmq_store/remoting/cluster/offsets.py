@@ -17,7 +17,6 @@ from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.protocol.wire.group_headers import InvokeBrokerToResetOffsetRequestHeader
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import (
     GetMaxOffsetRequestHeader,
@@ -35,7 +34,6 @@ from rmq_store.remoting.cluster.pull_request import PULL_CODES, PullRequests, an
 
 V5_0_0: Final = 413
 """MQVersion.V5_0_0: brokers write their version into answers."""
-TO_THE_END: Final = -1
 _OFFSET_CODES: Final = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 
 
@@ -233,28 +231,16 @@ def _asked(
     return cluster.read_all(commands)
 
 
-def update_consumer_offset(
-    cluster: Cluster, group: str, queue: MessageQueue, offset: int, *, two_way: bool = True
-) -> int:
-    """Commit an offset (15) at the broker's master, and return what stands there now: another one if a reset of the
-    group is pending, which the broker then keeps. Without `two_way` nobody waits for an answer.
+def update_consumer_offsets(
+    cluster: Cluster, group: str, offsets: Mapping[MessageQueue, int]
+) -> dict[MessageQueue, int]:
+    """Commit offsets (15) at their masters, and return what stands there now: another one if a reset of the group is
+    pending, which the broker then keeps. An error is raised after all brokers have answered, so the offsets of
+    the others are committed.
 
     Raises:
         MQBrokerError: 26 the group does not exist at this broker (5.x; `groups.create_group`), 17, 16.
         RemotingError: no answer; the master does not answer, and an offset is never committed to a slave.
-    """
-    if not two_way:
-        command = _update(cluster, group, queue, offset)
-        cluster.client.call_oneway(cluster.address(queue.broker_name), command)
-        return offset
-    return update_consumer_offsets(cluster, group, {queue: offset})[queue]
-
-
-def update_consumer_offsets(
-    cluster: Cluster, group: str, offsets: Mapping[MessageQueue, int]
-) -> dict[MessageQueue, int]:
-    """Commit offsets, and return what stands at the brokers now. See `update_consumer_offset`; an error is
-    raised after all brokers have answered, so the offsets of the others are committed.
     """
     stands: dict[MessageQueue, int] = {}
     failure: MQBrokerError | RemotingError | None = None
@@ -332,22 +318,3 @@ def _explained(error: MQBrokerError, group: str) -> MQBrokerError:
         return error
     remark = f"{error.remark}; the group {group!r} is not there at this broker: create it (rmq updateSubGroup)"
     return MQBrokerError(error.response_code, remark, error.broker_name, error.address)
-
-
-def reset_offsets(cluster: Cluster, group: str, topic: str, timestamp_ms: int, *, force: bool = True) -> None:
-    """Order every master of the topic to reset the group to a time, or to the end with TO_THE_END (222). Members of the
-    group learn it by themselves. Without `force` offsets only go back.
-
-    Raises:
-        MQBrokerError: 206 a broker of 4.x has no member of the group online: commit offsets instead.
-        RemotingError: a master does not answer.
-    """
-    for broker_name in sorted(cluster.known_route(topic).queues):
-        header = InvokeBrokerToResetOffsetRequestHeader(
-            topic=cluster.wire_topic(topic),
-            group=cluster.wire_group(group),
-            timestamp=timestamp_ms,
-            is_force=force,
-            queue_id=-1,
-        )
-        cluster.call_broker(broker_name, request(header))

@@ -182,12 +182,6 @@ def _is_of(frame: bytes, host: Host, offset: int) -> bool:
     return (message.store_host, message.commit_log_offset) == (host, offset)
 
 
-def runtime_info(cluster: Cluster, broker_name: str, broker_id: int = 0) -> dict[str, str]:
-    """The figures of a broker's process, as texts by their names (28): brokerVersionDesc, putTps, ..."""
-    answer = cluster.call_broker(broker_name, request(GetBrokerRuntimeInfoRequestHeader()), broker_id=broker_id)
-    return dict(KVTable.decode(answer.body).table)
-
-
 def _frame_count(frames: bytes) -> int:
     from rmq_store.format.frames.frame_walk import frames_of_answer
 

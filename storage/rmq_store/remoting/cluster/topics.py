@@ -28,23 +28,18 @@ from rmq_store.format.text.names import LMQ_PREFIX
 from rmq_store.kinds.table import STATIC_TOPICS, Kind
 from rmq_store.kinds.topics import kind_by_attributes
 from rmq_store.late.dataclasses import dataclass
-from rmq_store.protocol.bodies.groups import GroupList
-from rmq_store.protocol.bodies.topics import TopicConfig, TopicConfigTable, TopicOffset, TopicStatsTable
+from rmq_store.protocol.bodies.topics import TopicConfig, TopicOffset, TopicStatsTable
 from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.admin_headers import (
     CreateTopicRequestHeader,
-    DeleteTopicFromNamesrvRequestHeader,
-    DeleteTopicRequestHeader,
-    GetAllTopicConfigRequestHeader,
     GetTopicConfigRequestHeader,
     GetTopicStatsInfoRequestHeader,
-    QueryTopicConsumeByWhoRequestHeader,
 )
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
-from rmq_store.remoting.cluster.cluster import Cluster, broker_error, checked, is_not_told
+from rmq_store.remoting.cluster.cluster import Cluster, broker_error, is_not_told
 from rmq_store.remoting.cluster.offsets import end_requests, queue_ranges, range_of
 from rmq_store.remoting.cluster.routes import MASTER_ID, POLL_EVERY_MS, TopicRoute
 
@@ -227,20 +222,6 @@ def topic_stats(
     return {queue: ranges[queue] for queue in wanted}
 
 
-def topic_config(cluster: Cluster, topic: str, broker_name: str) -> TopicConfig | None:
-    """A topic's settings at one broker (351); None: the broker does not have it, or is older than 5.0."""
-    header = GetTopicConfigRequestHeader(topic=cluster.wire_topic(topic), bname=broker_name)
-    nothing = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
-    answer = cluster.read_broker(broker_name, request(header), ok=(ResponseCode.SUCCESS, *nothing))
-    return None if answer.code in nothing else TopicConfig.decode(answer.body)
-
-
-def topic_configs(cluster: Cluster, broker_name: str) -> dict[str, TopicConfig]:
-    """The settings of all topics of a broker (21), by their names on the wire."""
-    answer = cluster.read_broker(broker_name, request(GetAllTopicConfigRequestHeader()))
-    return dict(TopicConfigTable.decode(answer.body).topic_config_table)
-
-
 class CheckedTopics:
     """The topics that one reader has found to be of a kind that can be read. A topic is asked about until all of its
     brokers have told its kind, every 30 s.
@@ -351,30 +332,3 @@ def create_topic(
                 f"of them after {ROUTE_WAIT_MS // 1000} s",
             )
         time.sleep(_LOOK_EVERY_S)
-
-
-def delete_topic(cluster: Cluster, topic: str) -> None:
-    """Delete a topic with its messages at all brokers (215), then its route at all name servers (216).
-
-    Raises:
-        MQBrokerError: a broker refuses. RemotingError: a broker or a name server does not answer: repeat the call.
-    """
-    wire_topic = cluster.wire_topic(topic)
-    for name in cluster.broker_names():
-        cluster.call_broker(name, request(DeleteTopicRequestHeader(topic=wire_topic)))
-    answers = cluster.name_servers.call_each(
-        request(DeleteTopicFromNamesrvRequestHeader(topic=wire_topic)), cluster.settings.timeout_ms
-    )
-    for address, answer in answers.items():
-        checked(answer, f"name server {address}")
-    cluster.refresh_route(topic)
-
-
-def topic_groups(cluster: Cluster, topic: str) -> list[str]:
-    """The groups that consume a topic, or have offsets in it, at any of its brokers, sorted (300)."""
-    header = QueryTopicConsumeByWhoRequestHeader(topic=cluster.wire_topic(topic))
-    names = sorted(cluster.known_route(topic).queues)
-    found: set[str] = set()
-    for name, given in zip(names, cluster.read_all([(name, request(header)) for name in names]), strict=True):
-        found.update(GroupList.decode(checked(given, name).body).group_list)
-    return sorted(cluster.plain_name(group) for group in found)
