@@ -17,6 +17,7 @@ from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batche
 from rmq_store.format.batches.frame_decoder import frame_columns
 from rmq_store.format.frames.frame_walk import WalkedFrames, frames_of_answer
 from rmq_store.memory import BatchMemory
+from rmq_store.protocol.answers import NOT_AT_SLAVE
 from rmq_store.protocol.bodies.clients import ConsumerData, HeartbeatData
 from rmq_store.protocol.bodies.groups import SubscriptionData
 from rmq_store.protocol.errors import BrokerAwayError, MQBrokerError, RemotingError, ResponseCode, SlaveBehindError
@@ -51,6 +52,7 @@ from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings, 
 __all__ = [
     "CLUSTER_RESULT_SCHEMA",
     "CLUSTER_ROWS_SCHEMA",
+    "NOT_AT_SLAVE",
     "SQL92",
     "AnswerRequest",
     "BatchMemory",

@@ -100,13 +100,6 @@ _PASSING_CODES: Final = frozenset(
 )
 
 
-def is_lack_of_rights(code: int, remark: str) -> bool:
-    """Whether an answer is a refusal for want of rights: 16 from 5.x, 1 with an AclException from 4.9, which looks at
-    rights before anything else.
-    """
-    return code == ResponseCode.NO_PERMISSION or (code == ResponseCode.SYSTEM_ERROR and "AclException" in remark)
-
-
 class ClientError(StoreError):
     """An error between a client and a broker."""
 

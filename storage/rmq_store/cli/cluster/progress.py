@@ -13,6 +13,7 @@ from rmq_store.cli.target.cluster_target import ClusterTarget
 from rmq_store.errors import UsageError
 from rmq_store.format.text.names import RETRY_PREFIX, dlq_topic, is_system_group
 from rmq_store.late.dataclasses import dataclass
+from rmq_store.protocol.answers import GROUP_UNKNOWN, PULL_CODES
 from rmq_store.protocol.bodies.groups import ConsumeStats, SubscriptionGroupTable
 from rmq_store.protocol.errors import RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
@@ -22,16 +23,12 @@ from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import QueryConsumerOffsetRequestHeader
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.offsets import store_timestamp_ms
-from rmq_store.remoting.cluster.pull_request import PULL_CODES, PullRequests, answer_of
+from rmq_store.remoting.cluster.pull_request import PullRequests, answer_of
 
 _GROUPS_AT_ONCE: Final = 64
 # Answers that may each hold a message of 4 MiB.
 _PULLS_AT_ONCE: Final = 32
-_STATS: Final = (
-    ResponseCode.SUCCESS,
-    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-    ResponseCode.CONSUMER_NOT_ONLINE,
-)
+_STATS: Final = (ResponseCode.SUCCESS, *GROUP_UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from rmq_store.broker.monitoring import metric_table as table
 from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX, is_system_group, is_system_topic
 from rmq_store.format.text.openmetrics import Metric, MetricFamily
+from rmq_store.protocol.answers import GROUP_UNKNOWN
 from rmq_store.protocol.bodies.groups import ConsumeStats, OffsetWrapper, SubscriptionGroupTable
 from rmq_store.protocol.bodies.routes import KVTable
 from rmq_store.protocol.bodies.topics import TopicConfigTable, TopicOffset
@@ -41,9 +42,7 @@ CLUSTER_QUEUE_METRICS: Final = (
 
 _AT_ONCE: Final = 256
 # The group or topic is gone, or has nothing at this broker.
-_GONE: Final = (
-    ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.CONSUMER_NOT_ONLINE,
-)  # fmt: skip
+_GONE: Final = (ResponseCode.TOPIC_NOT_EXIST, *GROUP_UNKNOWN)
 
 
 class _Sample(NamedTuple):

@@ -11,6 +11,7 @@ from dataclasses import field
 
 from rmq_store.errors import StoreError
 from rmq_store.late.dataclasses import dataclass
+from rmq_store.protocol.answers import V5_0_0
 from rmq_store.protocol.bodies.routes import TIMER_MESSAGES, ClusterInfo, KVTable
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.wire.admin_headers import GetBrokerConfigRequestHeader, GetBrokerRuntimeInfoRequestHeader
@@ -44,8 +45,6 @@ class Process:
     @property
     def is_5x(self) -> bool:
         """Whether the broker is of 5.0 or above."""
-        from rmq_store.remoting.cluster.offsets import V5_0_0
-
         return self.version >= V5_0_0
 
     @property

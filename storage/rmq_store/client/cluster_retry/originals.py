@@ -10,7 +10,7 @@ from rmq_store.format.frames.stored_message import StoredMessage, decode_frame
 from rmq_store.protocol.errors import RemotingError, ResponseCode
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import ViewMessageRequestHeader
-from rmq_store.remoting.cluster.cluster import Cluster, broker_error
+from rmq_store.remoting.cluster.cluster import Cluster, broker_error, is_nothing
 
 _PAUSE_S = 0.2
 
@@ -55,7 +55,7 @@ class OriginalReading:
                 elif answer.code == ResponseCode.SUCCESS and answer.body:
                     message = decode_frame(memoryview(answer.body), 0, len(answer.body))
                     found[at] = _checked(message, places[at], first_row + at)
-                elif answer.code == ResponseCode.SYSTEM_ERROR:
+                elif is_nothing(answer):
                     raise ResponseError(
                         ResponseCode.SYSTEM_ERROR,
                         f"row {first_row + at}: look message by offset failed, {places[at].commit_log_offset}: broker "

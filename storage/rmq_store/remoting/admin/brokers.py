@@ -8,7 +8,6 @@ from typing import Final
 from rmq_store.errors import UsageError
 from rmq_store.protocol.bodies.routes import KVTable
 from rmq_store.protocol.bodies.topics import BrokerStatsData, QueryConsumeQueueResponseBody
-from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.wire.admin_headers import (
     CleanExpiredConsumeQueueRequestHeader,
     CleanUnusedTopicRequestHeader,
@@ -22,7 +21,7 @@ from rmq_store.protocol.wire.admin_headers import (
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.remoting.admin.scope import BrokerProcess, ask
-from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.cluster import Cluster, checked, is_nothing
 
 CLEAN_TIMEOUT_MS: Final = 60_000
 """A broker answers when it has walked over all of its queues."""
@@ -64,8 +63,8 @@ def update_broker_config(cluster: Cluster, process: BrokerProcess, name: str, va
 def stats(cluster: Cluster, process: BrokerProcess, name: str, key: str) -> BrokerStatsData | None:
     """One rate of a broker, as TOPIC_PUT_NUMS of a topic (315); None: the broker has none. Raises as `scope.ask`."""
     header = ViewBrokerStatsDataRequestHeader(stats_name=name, stats_key=key)
-    answer = ask(cluster, process, request(header), ok=(ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR))
-    return BrokerStatsData.decode(answer.body) if answer.code == ResponseCode.SUCCESS else None
+    answer = ask(cluster, process, request(header), ok=None)
+    return None if is_nothing(answer) else BrokerStatsData.decode(checked(answer, process.broker_name).body)
 
 
 def queue_entries(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rmq_store.protocol.answers import GROUP_UNKNOWN
 from rmq_store.protocol.bodies.clients import ConsumerRunningInfo
 from rmq_store.protocol.bodies.groups import (
     ConsumerConnection,
@@ -25,8 +26,6 @@ from rmq_store.protocol.wire.group_headers import GetConsumerRunningInfoRequestH
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.remoting.admin.scope import BrokerProcess, ask
 from rmq_store.remoting.cluster.cluster import Cluster
-
-_UNKNOWN_GROUP = (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.CONSUMER_NOT_ONLINE)
 
 
 def group_configs(cluster: Cluster, process: BrokerProcess) -> dict[str, SubscriptionGroupConfig]:
@@ -60,7 +59,7 @@ def consume_stats(
     header = GetConsumeStatsRequestHeader(
         consumer_group=cluster.wire_group(group), topic=None if topic is None else cluster.wire_topic(topic)
     )
-    answer = ask(cluster, process, request(header), ok=(ResponseCode.SUCCESS, *_UNKNOWN_GROUP))
+    answer = ask(cluster, process, request(header), ok=(ResponseCode.SUCCESS, *GROUP_UNKNOWN))
     return ConsumeStats.decode(answer.body) if answer.code == ResponseCode.SUCCESS else None
 
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from rmq_store.errors import UsageError
+from rmq_store.protocol.answers import V5_0_0
 from rmq_store.protocol.bodies.groups import ResetOffsetBody
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.messages import MessageQueue
@@ -85,7 +86,7 @@ def reset_at(
     refusals = ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR
     answer = ask(cluster, process, request(header), ok=(ResponseCode.SUCCESS, *refusals))
     is_offline = answer.code == ResponseCode.CONSUMER_NOT_ONLINE
-    if answer.code == ResponseCode.SYSTEM_ERROR and answer.version < offsets.V5_0_0:
+    if answer.code == ResponseCode.SYSTEM_ERROR and answer.version < V5_0_0:
         # A broker of 4.x knows no offset of the group in some queue ("not exist"), and looks for members afterwards.
         is_offline = connections(cluster, process, group) is None
     if is_offline:
@@ -102,4 +103,4 @@ def _written(cluster: Cluster, group: str, wanted: Mapping[MessageQueue, int]) -
 
 def _is_older_than_5(cluster: Cluster, process: BrokerProcess) -> bool:
     """Every answer has the version of its broker."""
-    return ask(cluster, process, request(GetBrokerRuntimeInfoRequestHeader())).version < offsets.V5_0_0
+    return ask(cluster, process, request(GetBrokerRuntimeInfoRequestHeader())).version < V5_0_0

@@ -5,7 +5,7 @@ Only addresses that brokers have registered are dialled: mqadmin connects to wha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import NamedTuple
 
 from rmq_store.errors import UsageError
@@ -94,12 +94,12 @@ def ask(
     command: RemotingCommand,
     timeout_ms: int | None = None,
     *,
-    ok: Iterable[int] = SUCCESS,
+    ok: Collection[int] | None = SUCCESS,
 ) -> RemotingCommand:
     """Ask one process, never another one in its place.
 
     Raises:
-        MQBrokerError: an answer whose code is not in `ok`.
+        MQBrokerError: an answer whose code is not in `ok`; None: it may have any.
         RemotingConnectError: it was not reached. RemotingError: no answer: the outcome is unknown.
     """
-    return cluster.call_broker(process.broker_name, command, timeout_ms, broker_id=process.broker_id, ok=tuple(ok))
+    return cluster.call_broker(process.broker_name, command, timeout_ms, broker_id=process.broker_id, ok=ok)

@@ -9,14 +9,9 @@ from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
 from rmq_store.errors import UnknownTopicError
+from rmq_store.protocol.answers import is_lack_of_rights, is_nothing_there
 from rmq_store.protocol.bodies.routes import ClusterInfo, TopicList
-from rmq_store.protocol.errors import (
-    MQBrokerError,
-    RemotingConnectError,
-    RemotingError,
-    ResponseCode,
-    is_lack_of_rights,
-)
+from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError, ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.name_server_headers import GetAllTopicListFromNamesrvRequestHeader
@@ -153,14 +148,14 @@ class Cluster:
         timeout_ms: int | None = None,
         *,
         broker_id: int = MASTER_ID,
-        ok: Collection[int] = SUCCESS,
+        ok: Collection[int] | None = SUCCESS,
     ) -> RemotingCommand:
         """Ask one process of a broker, the master by default, and wait at most `timeout_ms` (default: the settings').
 
         If it cannot be reached, and has another address by now, that is tried once.
 
         Raises:
-            MQBrokerError: an answer whose code is not in `ok`.
+            MQBrokerError: an answer whose code is not in `ok`; None: it may have any.
             RemotingConnectError: no broker has seen the request; also if there is no such process.
             RemotingError: connection lost, or no answer in time: whether it was carried out is unknown.
         """
@@ -176,7 +171,7 @@ class Cluster:
         except RemotingError as error:
             self.routes.not_reached(broker_name)
             raise _named(error, broker_name, broker_id) from error
-        return checked(answer, broker_name, ok)
+        return answer if ok is None else checked(answer, broker_name, ok)
 
     def submit_broker(
         self, broker_name: str, command: RemotingCommand, timeout_ms: int | None = None, *, broker_id: int = MASTER_ID
@@ -362,6 +357,11 @@ def lacks_rights(answer: RemotingCommand | MQBrokerError) -> bool:
     """Whether a broker refuses a request for want of rights."""
     code = answer.response_code if isinstance(answer, MQBrokerError) else answer.code
     return is_lack_of_rights(code, answer.remark or "")
+
+
+def is_nothing(answer: RemotingCommand | RemotingError) -> bool:
+    """Whether a broker says that it does not have the one thing that it is asked for (`is_nothing_there`)."""
+    return isinstance(answer, RemotingCommand) and is_nothing_there(answer.code, answer.remark or "")
 
 
 def is_not_told(answer: RemotingCommand | MQBrokerError) -> bool:

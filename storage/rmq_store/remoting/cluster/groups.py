@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
+from rmq_store.protocol.answers import GROUP_UNKNOWN
 from rmq_store.protocol.bodies.clients import HeartbeatData
 from rmq_store.protocol.bodies.groups import (
     ConsumerConnection,
@@ -27,7 +28,7 @@ from rmq_store.protocol.wire.group_headers import (
     UnregisterClientRequestHeader,
 )
 from rmq_store.protocol.wire.header_fields import request
-from rmq_store.remoting.cluster.cluster import Cluster, checked
+from rmq_store.remoting.cluster.cluster import Cluster, checked, is_nothing
 
 
 class GroupProgress(NamedTuple):
@@ -82,10 +83,10 @@ def unregister(
 def consumer_ids(cluster: Cluster, group: str, broker_name: str) -> list[str]:
     """The ids of the live members of a group, sorted, as one broker knows them (38)."""
     header = GetConsumerListByGroupRequestHeader(consumer_group=cluster.wire_group(group))
-    answer = cluster.call_broker(
-        broker_name, request(header), ok=(ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
-    )  # 1: nobody is online
-    return sorted(ConsumerList.decode(answer.body).consumer_id_list) if answer.body else []
+    answer = cluster.call_broker(broker_name, request(header), ok=None)
+    if is_nothing(answer):  # nobody is online
+        return []
+    return sorted(ConsumerList.decode(checked(answer, broker_name).body).consumer_id_list)
 
 
 def consumer_connections(cluster: Cluster, group: str) -> dict[str, ConsumerConnection]:
@@ -155,7 +156,7 @@ def consume_stats(cluster: Cluster, group: str, topic: str | None = None) -> dic
         try:
             answer = checked(given, name)
         except MQBrokerError as error:
-            if error.response_code in (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.CONSUMER_NOT_ONLINE):
+            if error.response_code in GROUP_UNKNOWN:
                 continue
             raise
         for queue, one in ConsumeStats.decode(answer.body).offset_table.items():

@@ -13,6 +13,7 @@ import numpy as np
 
 from rmq_store.format.frames.frame_fields import frame_columns
 from rmq_store.format.frames.frame_walk import frames_of_answer
+from rmq_store.protocol.answers import PULL_CODES, V5_0_0
 from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
@@ -30,10 +31,8 @@ from rmq_store.protocol.wire.headers import (
     UpdateConsumerOffsetRequestHeader,
 )
 from rmq_store.remoting.cluster.cluster import IN_FLIGHT_MAX, Cluster, checked
-from rmq_store.remoting.cluster.pull_request import PULL_CODES, PullRequests, answer_of
+from rmq_store.remoting.cluster.pull_request import PullRequests, answer_of
 
-V5_0_0: Final = 413
-"""MQVersion.V5_0_0: brokers write their version into answers."""
 _OFFSET_CODES: Final = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 
 

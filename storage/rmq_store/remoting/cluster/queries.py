@@ -14,7 +14,7 @@ from rmq_store.protocol.wire.admin_headers import GetBrokerRuntimeInfoRequestHea
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import QueryMessageRequestHeader, ViewMessageRequestHeader
-from rmq_store.remoting.cluster.cluster import Cluster, checked
+from rmq_store.remoting.cluster.cluster import Cluster, checked, is_nothing
 from rmq_store.remoting.cluster.routes import RegisteredProcess
 from rmq_store.remoting.transport.connector import hosts_of
 from rmq_store.remoting.transport.settings import parse_address
@@ -121,7 +121,7 @@ def view_message(cluster: Cluster, offset_message_id: str) -> Found | None:
 
     Raises:
         UsageError: the text is no offset id, or no broker of this cluster has registered its address.
-        RemotingError: the broker does not answer.
+        MQBrokerError: it refuses. RemotingError: it does not answer.
     """
     host, offset = parse_offset_message_id(offset_message_id)
     owners, is_sure = _owners(cluster, host)
@@ -134,13 +134,13 @@ def view_message(cluster: Cluster, offset_message_id: str) -> Found | None:
     for name, broker_id, _ in owners:
         command = request(ViewMessageRequestHeader(offset=offset, bname=name))
         try:
-            answer = cluster.call_broker(
-                name, command, broker_id=broker_id, ok=(ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
-            )
+            answer = cluster.call_broker(name, command, broker_id=broker_id, ok=None)
         except RemotingError as error:
             failure = failure or error
             continue
-        if answer.code == ResponseCode.SUCCESS and answer.body and (is_sure or _is_of(answer.body, host, offset)):
+        if is_nothing(answer):
+            continue
+        if checked(answer, name).body and (is_sure or _is_of(answer.body, host, offset)):
             return Found(name, answer.body, False)
     if failure is not None:
         raise failure

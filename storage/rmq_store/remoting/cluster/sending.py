@@ -17,6 +17,7 @@ from rmq_store.format.properties.property_string import (
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
 )
+from rmq_store.protocol.answers import V5_0_0
 from rmq_store.protocol.bodies.routes import TIMER_MESSAGES, KVTable
 from rmq_store.protocol.errors import RemotingError, ResponseCode, TimerNotSupportedError
 from rmq_store.protocol.messages import MessageQueue
@@ -30,7 +31,6 @@ from rmq_store.protocol.wire.headers import (
     SendMessageResponseHeader,
 )
 from rmq_store.remoting.cluster.cluster import Cluster, checked
-from rmq_store.remoting.cluster.offsets import V5_0_0
 
 NO_DEFAULT_TOPIC: Final = "rmq_sys_none"
 """With TBW102 here a broker would make the topic with its own settings, and only at itself."""
