@@ -69,7 +69,7 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
     "rmq_store.format": ("tables", "bytes", "text", "properties", "views", "frames", "batches"),
     "rmq_store.protocol": (".", "bodies", "wire"),
     "rmq_store.files": (".", "locks", "segments"),
-    "rmq_store.remoting": ("transport", "cluster", "admin"),
+    "rmq_store.remoting": ("transport", "questions", "cluster", "admin"),
     "rmq_store.log": ("views", "core", "append", "integrity", "recovery", "."),
     "rmq_store.broker": (
         "filter", "read", "metadata", "rules", "write", "delay", "retry", "pop", "dlq", "transactions", "store",

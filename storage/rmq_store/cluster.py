@@ -25,7 +25,7 @@ from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.remoting.admin.required_brokers import parse_broker_names, require_brokers
 from rmq_store.remoting.cluster import locks
-from rmq_store.remoting.cluster.cluster import Cluster, is_not_told, lacks_rights
+from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.groups import consume_stats, group_configs, heartbeat, live_members, unregister
 from rmq_store.remoting.cluster.offsets import (
     query_consumer_offsets,
@@ -47,6 +47,7 @@ from rmq_store.remoting.cluster.queries import (
 )
 from rmq_store.remoting.cluster.routes import TopicRoute
 from rmq_store.remoting.cluster.topics import BrokerEnds, CheckedTopics, TopicAt, at_brokers, ends_at_brokers
+from rmq_store.remoting.questions.answer import is_not_told, lacks_rights
 from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings, is_address_server, split_name_servers
 
 __all__ = [

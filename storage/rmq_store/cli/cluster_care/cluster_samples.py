@@ -27,9 +27,10 @@ from rmq_store.protocol.wire.admin_headers import (
 )
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
-from rmq_store.remoting.cluster.cluster import Cluster, checked
+from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.names import is_in_namespace
 from rmq_store.remoting.cluster.topics import BrokerEnds, TopicAt, ends_at_brokers
+from rmq_store.remoting.questions.answer import checked
 
 CLUSTER_METRICS: Final = (
     table.LAG_MESSAGES, table.SENT_TO_DLQ, table.GROUP_NUMBER, table.TOPIC_NUMBER, table.RESERVE_TIME,

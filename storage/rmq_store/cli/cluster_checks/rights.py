@@ -17,9 +17,10 @@ from rmq_store.protocol.wire.admin_headers import GetTopicStatsInfoRequestHeader
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import QueryConsumerOffsetRequestHeader
-from rmq_store.remoting.cluster.cluster import Cluster, lacks_rights
+from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.pull_request import PullFilter, PullRequests
 from rmq_store.remoting.cluster.sending import single_request
+from rmq_store.remoting.questions.answer import lacks_rights
 
 NO_QUEUE: Final = (1 << 31) - 1
 

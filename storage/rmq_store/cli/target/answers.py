@@ -13,7 +13,8 @@ from rmq_store.cli.target.cluster_target import ClusterTarget
 from rmq_store.errors import StoreError
 from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError
 from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.remoting.cluster.cluster import SUCCESS, Cluster, checked
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.questions.answer import SUCCESS, checked
 
 
 class Answers:

@@ -10,7 +10,8 @@ from rmq_store.format.frames.stored_message import StoredMessage, decode_frame
 from rmq_store.protocol.errors import RemotingError, ResponseCode
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import ViewMessageRequestHeader
-from rmq_store.remoting.cluster.cluster import Cluster, broker_error, is_nothing
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.questions.answer import broker_error, is_nothing
 
 _PAUSE_S = 0.2
 

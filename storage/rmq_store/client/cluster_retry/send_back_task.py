@@ -40,9 +40,10 @@ from rmq_store.protocol.wire.admin_headers import GetConsumerConnectionListReque
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import ConsumerSendMsgBackRequestHeader
-from rmq_store.remoting.cluster.cluster import Cluster, is_not_told
+from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.groups import group_configs
 from rmq_store.remoting.cluster.sending import single_request
+from rmq_store.remoting.questions.answer import is_not_told
 
 _log = logging.getLogger(__name__)
 

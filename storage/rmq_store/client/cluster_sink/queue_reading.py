@@ -18,10 +18,11 @@ from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader
-from rmq_store.remoting.cluster.cluster import Cluster, checked
+from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.offsets import queue_ranges
 from rmq_store.remoting.cluster.pull_request import EVERYTHING, PullFilter
 from rmq_store.remoting.cluster.pulling import read_range
+from rmq_store.remoting.questions.answer import checked
 
 _log = logging.getLogger(__name__)
 

@@ -9,21 +9,19 @@ from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
 from rmq_store.errors import UnknownTopicError
-from rmq_store.protocol.answers import is_lack_of_rights, is_nothing_there
 from rmq_store.protocol.bodies.routes import ClusterInfo, TopicList
 from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError, ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.protocol.wire.header_fields import request
-from rmq_store.protocol.wire.name_server_headers import GetAllTopicListFromNamesrvRequestHeader
 from rmq_store.real_time import load_under_real_time
 from rmq_store.remoting.cluster import names
 from rmq_store.remoting.cluster.name_servers import NameServers, timer_ms
 from rmq_store.remoting.cluster.routes import MASTER_ID, BrokerAddresses, RouteTable, TopicRoute, not_listed
+from rmq_store.remoting.questions.answer import SUCCESS, checked
+from rmq_store.remoting.questions.name_servers import ask_topics
 from rmq_store.remoting.transport.calls import Call, Request
 from rmq_store.remoting.transport.client import RemotingClient
 from rmq_store.remoting.transport.settings import ClusterSettings
 
-SUCCESS: Final = (int(ResponseCode.SUCCESS),)
 IN_FLIGHT_MAX: Final = 512
 """So many requests wait for answers at once, whatever the number of queues."""
 
@@ -120,7 +118,7 @@ class Cluster:
 
     def topics(self) -> list[str]:
         """The topics of the namespace, sorted, those of the system and of groups, too (206)."""
-        answer = self.name_servers.call(request(GetAllTopicListFromNamesrvRequestHeader()), self.settings.timeout_ms)
+        answer = self.name_servers.call(ask_topics(), self.settings.timeout_ms)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             reason = not_listed("GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206), the list of topics")
             raise MQBrokerError(answer.code, reason, "a name server", answer.came_from)
@@ -332,44 +330,6 @@ class Cluster:
                 self.routes.not_reached(broker_name)
                 unreachable[broker_name] = _named(error, broker_name, broker_ids.get(broker_name, MASTER_ID))
             return unreachable[broker_name]
-
-
-def checked(
-    answer: RemotingCommand | RemotingError, broker_name: str, ok: Collection[int] = SUCCESS
-) -> RemotingCommand:
-    """The answer. MQBrokerError: its code is not in `ok`. RemotingError: it is this error."""
-    if isinstance(answer, RemotingError):
-        raise answer
-    if answer.code not in ok:
-        raise broker_error(answer, broker_name)
-    return answer
-
-
-def broker_error(answer: RemotingCommand, broker_name: str) -> MQBrokerError:
-    """The error that an answer stands for: with its code, its remark, and the broker that gave it."""
-    remark = answer.remark or ""
-    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-        remark = (remark.strip() or "refused") + ": older brokers do not serve it, nor RocketMQ 5's proxy"
-    return MQBrokerError(answer.code, remark, broker_name, answer.came_from)
-
-
-def lacks_rights(answer: RemotingCommand | MQBrokerError) -> bool:
-    """Whether a broker refuses a request for want of rights."""
-    code = answer.response_code if isinstance(answer, MQBrokerError) else answer.code
-    return is_lack_of_rights(code, answer.remark or "")
-
-
-def is_nothing(answer: RemotingCommand | RemotingError) -> bool:
-    """Whether a broker says that it does not have the one thing that it is asked for (`is_nothing_there`)."""
-    return isinstance(answer, RemotingCommand) and is_nothing_there(answer.code, answer.remark or "")
-
-
-def is_not_told(answer: RemotingCommand | MQBrokerError) -> bool:
-    """Whether a broker does not tell what others do: for want of rights, or because it does not know the question, as
-    an older one, or a proxy.
-    """
-    code = answer.response_code if isinstance(answer, MQBrokerError) else answer.code
-    return code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED or lacks_rights(answer)
 
 
 def _address_of(broker: BrokerAddresses | None, broker_id: int) -> str | None:

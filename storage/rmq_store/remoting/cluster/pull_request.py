@@ -18,9 +18,10 @@ from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import PullMessageRequestHeader, PullMessageResponseHeader
-from rmq_store.remoting.cluster.cluster import Cluster, checked
+from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.names import TOOLS_CONSUMER
 from rmq_store.remoting.cluster.routes import MASTER_ID
+from rmq_store.remoting.questions.answer import checked
 from rmq_store.remoting.transport.calls import Call
 from rmq_store.remoting.transport.template import RequestTemplate
 

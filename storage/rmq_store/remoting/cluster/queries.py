@@ -8,14 +8,17 @@ from typing import Final, NamedTuple
 from rmq_store.errors import CorruptRecordError, UsageError
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import parse_offset_message_id
-from rmq_store.protocol.bodies.routes import KVTable
 from rmq_store.protocol.errors import RemotingError, ResponseCode
-from rmq_store.protocol.wire.admin_headers import GetBrokerRuntimeInfoRequestHeader
 from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.protocol.wire.header_fields import request
-from rmq_store.protocol.wire.headers import QueryMessageRequestHeader, ViewMessageRequestHeader
-from rmq_store.remoting.cluster.cluster import Cluster, checked, is_nothing
+from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.routes import RegisteredProcess
+from rmq_store.remoting.questions.brokers import ask_runtime_info, read_runtime_info
+from rmq_store.remoting.questions.messages import (
+    ask_message,
+    ask_messages_by_key,
+    read_message,
+    read_messages_by_key,
+)
 from rmq_store.remoting.transport.connector import hosts_of
 from rmq_store.remoting.transport.settings import parse_address
 
@@ -97,20 +100,18 @@ def _ask(
     questions = [
         (
             name,
-            request(
-                QueryMessageRequestHeader(
-                    topic=cluster.wire_topic(topic), key=key, max_num=max_num, begin_timestamp=begin_ms,
-                    end_timestamp=end_ms, is_unique_key=is_unique_key,
-                )
+            ask_messages_by_key(
+                cluster, topic, key,
+                begin_ms=begin_ms, end_ms=end_ms, max_num=max_num, is_unique_key=is_unique_key,
             ),
         )
         for name, topic in places
     ]  # fmt: skip
     found = []
     for (name, _), given in zip(places, cluster.read_all(questions, QUERY_TIMEOUT_MS), strict=True):
-        answer = checked(given, name, (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND))
-        if answer.code == ResponseCode.SUCCESS and answer.body:
-            found.append(Found(name, answer.body, _frame_count(answer.body) >= max_num))
+        frames = read_messages_by_key(given, name)
+        if frames:
+            found.append(Found(name, frames, _frame_count(frames) >= max_num))
     return found
 
 
@@ -132,16 +133,14 @@ def view_message(cluster: Cluster, offset_message_id: str) -> Found | None:
         )
     failure: RemotingError | None = None
     for name, broker_id, _ in owners:
-        command = request(ViewMessageRequestHeader(offset=offset, bname=name))
         try:
-            answer = cluster.call_broker(name, command, broker_id=broker_id, ok=None)
+            answer = cluster.call_broker(name, ask_message(offset, name), broker_id=broker_id, ok=None)
         except RemotingError as error:
             failure = failure or error
             continue
-        if is_nothing(answer):
-            continue
-        if checked(answer, name).body and (is_sure or _is_of(answer.body, host, offset)):
-            return Found(name, answer.body, False)
+        frame = read_message(answer, name)
+        if frame and (is_sure or _is_of(frame, host, offset)):
+            return Found(name, frame, False)
     if failure is not None:
         raise failure
     return None
@@ -205,7 +204,7 @@ def log_figures(cluster: Cluster, broker_names: Sequence[str]) -> list[LogFigure
     """The figure of each broker, all asked at once (28); a slave's while the master does not answer. RemotingError:
     nobody answers. None: the broker refuses, or tells no such figure.
     """
-    commands = [(name, request(GetBrokerRuntimeInfoRequestHeader())) for name in broker_names]
+    commands = [(name, ask_runtime_info()) for name in broker_names]
     return [
         answer if isinstance(answer, RemotingError) else _figure_of(answer, broker_id)
         for answer, broker_id in cluster.read_all_with_ids(commands)
@@ -215,7 +214,7 @@ def log_figures(cluster: Cluster, broker_names: Sequence[str]) -> list[LogFigure
 def _figure_of(answer: RemotingCommand, broker_id: int) -> LogFigure | None:
     if answer.code != ResponseCode.SUCCESS:
         return None
-    texts = KVTable.decode(answer.body).table
+    texts = read_runtime_info(answer, "")
     first, end, behind = (
         texts.get(name, "") for name in ("commitLogMinOffset", "commitLogMaxOffset", "dispatchBehindBytes")
     )

@@ -22,9 +22,8 @@ from rmq_store.protocol.bodies.routes import BrokerData, ClusterInfo, TopicRoute
 from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.order_conf import queues_of_order_conf
-from rmq_store.protocol.wire.header_fields import request
-from rmq_store.protocol.wire.name_server_headers import GetBrokerClusterInfoRequestHeader, GetRouteInfoRequestHeader
 from rmq_store.remoting.cluster.name_servers import NameServers, timer_ms
+from rmq_store.remoting.questions.name_servers import ask_clusters, ask_route
 
 POLL_EVERY_MS: Final = 30_000
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
@@ -189,8 +188,7 @@ class RouteTable:
 
     def refresh(self, topic: str) -> TopicRoute | None:
         """The route as a name server knows it now. Raises as `route`."""
-        header = GetRouteInfoRequestHeader(topic=self._wire_name(topic), accept_standard_json_only=True)
-        answer = self._name_servers.call(request(header), self._timeout_ms)
+        answer = self._name_servers.call(ask_route(self._wire_name(topic), standard_json=True), self._timeout_ms)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             self._topics.pop(topic, None)
             return None
@@ -213,7 +211,7 @@ class RouteTable:
         if known is not None and not refresh and self._timer() < known[1]:
             return known[2]
         try:
-            answer = self._name_servers.call(request(GetBrokerClusterInfoRequestHeader()), self._timeout_ms)
+            answer = self._name_servers.call(ask_clusters(), self._timeout_ms)
         except RemotingError as error:
             if known is None:
                 raise

@@ -18,25 +18,24 @@ from rmq_store.format.properties.property_string import (
     TIMER_DELIVER_MS,
 )
 from rmq_store.protocol.answers import V5_0_0
-from rmq_store.protocol.bodies.routes import TIMER_MESSAGES, KVTable
+from rmq_store.protocol.bodies.routes import TIMER_MESSAGES
 from rmq_store.protocol.errors import RemotingError, ResponseCode, TimerNotSupportedError
 from rmq_store.protocol.messages import MessageQueue
-from rmq_store.protocol.wire.admin_headers import GetBrokerRuntimeInfoRequestHeader
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import (
-    GetMaxOffsetRequestHeader,
     SendBatchMessageRequestHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
-from rmq_store.remoting.cluster.cluster import Cluster, checked
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.questions.brokers import ask_runtime_info, read_runtime_info
+from rmq_store.remoting.questions.offsets import ask_max_offset
 
 NO_DEFAULT_TOPIC: Final = "rmq_sys_none"
 """With TBW102 here a broker would make the topic with its own settings, and only at itself."""
 
 _TIMERS: Final = (TIMER_DELIVER_MS, TIMER_DELAY_MS, TIMER_DELAY_SEC)
-_FIGURES_OR_UNKNOWN: Final = (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 _BATCH_PROPERTIES: Final = "WAIT\x01true\x02"
 
 
@@ -122,16 +121,16 @@ def refuse_timers(
     known = cluster.with_timers | cluster.served_with_timers
     asked = {name: cluster.address(name) for name in sorted(set(broker_names))}
     asked = {name: address for name, address in asked.items() if address not in known}
-    end = request(GetMaxOffsetRequestHeader(topic=cluster.wire_topic(topic), queue_id=0))
+    end = ask_max_offset(cluster, topic, 0, None)
     old = []
     for name, answer in _answers(cluster, list(asked), end, timeout_ms):
         if answer.version >= V5_0_0:
             cluster.with_timers.add(asked[name])
         else:
             old.append(name)
-    for name, answer in _answers(cluster, old, request(GetBrokerRuntimeInfoRequestHeader()), timeout_ms):
-        is_told = checked(answer, name, _FIGURES_OR_UNKNOWN).code == ResponseCode.SUCCESS
-        if not is_told or KVTable.decode(answer.body).table.get(TIMER_MESSAGES) != "true":
+    for name, answer in _answers(cluster, old, ask_runtime_info(), timeout_ms):
+        is_unknown = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        if is_unknown or read_runtime_info(answer, name).get(TIMER_MESSAGES) != "true":
             raise TimerNotSupportedError(name)
         cluster.served_with_timers.add(asked[name])
 

@@ -18,7 +18,6 @@ from rmq_store.remoting.cluster import topics
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.groups import create_group
 from rmq_store.remoting.cluster.offsets import (
-    ConsumerOffset,
     query_consumer_offset,
     query_consumer_offsets,
     queue_ranges,
@@ -28,6 +27,7 @@ from rmq_store.remoting.cluster.offsets import (
     update_consumer_offsets,
 )
 from rmq_store.remoting.cluster.topics import at_brokers, ends_at_brokers, topic_stats
+from rmq_store.remoting.questions.offsets import ConsumerOffset
 
 from .fake_cluster import LISTS_READABLE, FakeBroker, FakeNet, frame
 
