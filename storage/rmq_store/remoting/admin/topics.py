@@ -65,8 +65,10 @@ def set_order_conf(cluster: Cluster, topic: str, counts: Mapping[str, int], *, r
     key = cluster.wire_topic(topic)
     known: dict[str, str] = {}
     if not replaces:
-        answer = cluster.name_servers.call(name_servers.ask_order_conf(key), cluster.settings.timeout_ms)
-        checked(answer, "a name server", (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND))
+        known_or_none = ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND
+        asked = name_servers.ask_order_conf(key)
+        answer = cluster.name_servers.call(asked, cluster.settings.timeout_ms, known_or_none)
+        checked(answer, "a name server", known_or_none)
         pairs = (entry.partition(":") for entry in answer.ext_fields.get("value", "").split(";"))
         known = {name: count for name, colon, count in pairs if colon}
     known |= {name: str(count) for name, count in counts.items()}

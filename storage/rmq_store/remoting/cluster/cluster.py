@@ -22,6 +22,7 @@ from rmq_store.remoting.transport.calls import Call, Request
 from rmq_store.remoting.transport.client import RemotingClient
 from rmq_store.remoting.transport.settings import ClusterSettings
 
+_LISTED_OR_PROXY: Final = (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 IN_FLIGHT_MAX: Final = 512
 """So many requests wait for answers at once, whatever the number of queues."""
 
@@ -118,7 +119,7 @@ class Cluster:
 
     def topics(self) -> list[str]:
         """The topics of the namespace, sorted, those of the system and of groups, too (206)."""
-        answer = self.name_servers.call(ask_topics(), self.settings.timeout_ms)
+        answer = self.name_servers.call(ask_topics(), self.settings.timeout_ms, _LISTED_OR_PROXY)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             reason = not_listed("GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206), the list of topics")
             raise MQBrokerError(answer.code, reason, "a name server", answer.came_from)
