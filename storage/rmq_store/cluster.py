@@ -17,7 +17,7 @@ from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batche
 from rmq_store.format.batches.frame_decoder import frame_columns
 from rmq_store.format.frames.frame_walk import WalkedFrames, frames_of_answer
 from rmq_store.memory import BatchMemory
-from rmq_store.protocol.answers import NOT_AT_SLAVE
+from rmq_store.protocol.answers import NOT_AT_SLAVE, is_away
 from rmq_store.protocol.bodies.clients import ConsumerData, HeartbeatData
 from rmq_store.protocol.bodies.groups import SubscriptionData
 from rmq_store.protocol.errors import BrokerAwayError, MQBrokerError, RemotingError, ResponseCode, SlaveBehindError
@@ -102,6 +102,7 @@ __all__ = [
     "group_configs",
     "heartbeat",
     "is_address_server",
+    "is_away",
     "is_not_told",
     "lacks_rights",
     "live_members",

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence, Set
 from typing import Final
 
-from pyspark_rmq.cluster_read.ends import BrokerRange, TopicEnds, ends_by_routes, ends_of_topics, unknown_topic
+from pyspark_rmq.cluster_read.ends import (
+    BrokerRange,
+    TopicEnds,
+    ends_by_routes,
+    ends_of_topics,
+    range_of_queue,
+    unknown_topic,
+)
 from pyspark_rmq.cluster_read.frames import queue_of
 from pyspark_rmq.cluster_read.log_figures import LogFigures
 from pyspark_rmq.position.queue_ids import BrokerQueueId
-from rmq_store.cluster import CheckedTopics, Cluster, MessageQueue, QueueRange, TopicAt, at_brokers, queue_ranges
+from rmq_store.cluster import CheckedTopics, Cluster, MessageQueue, QueueRange, TopicAt, at_brokers
 
 # Spark asks an idle query about 95 times a second. With few topics each look asks for all of them, one request every
 # 10 ms in all.
@@ -77,8 +84,7 @@ class KnownEnds:
         route = self._cluster.route(topic)
         if route is None or queue_id.broker_name not in route.queues:
             return QueueRange(0, 0)
-        queue = queue_of(topic, queue_id)
-        return queue_ranges(self._cluster, [queue])[queue]
+        return range_of_queue(self._cluster, topic, queue_id)
 
     def ask_again(self, now_ms: float) -> bool:
         """Ask the brokers of all topics for what may have changed, and return whether there is news."""

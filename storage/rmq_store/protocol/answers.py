@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rmq_store.protocol.errors import ResponseCode
+from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
 
 V5_0_0: Final = 413
 """MQVersion.V5_0_0: brokers write their version into answers."""
@@ -39,6 +39,11 @@ PULL_CODES: Final = (
 def is_lack_of_rights(code: int, remark: str) -> bool:
     """Whether an answer is a refusal for want of rights."""
     return code == ResponseCode.NO_PERMISSION or (code == ResponseCode.SYSTEM_ERROR and "AclException" in remark)
+
+
+def is_away(error: Exception) -> bool:
+    """Whether a broker has told nothing now and may tell it later: no answer, or one that passes by itself (busy)."""
+    return isinstance(error, RemotingError) or (isinstance(error, MQBrokerError) and error.retryable)
 
 
 def is_nothing_there(code: int, remark: str) -> bool:

@@ -290,6 +290,35 @@ def test_without_the_right_for_topic_stats_each_queue_is_asked(reader: ClusterRe
         ClusterReader(net.cluster()).queue_ranges("Orders")
 
 
+@pytest.mark.parametrize("code", [2, 14, 215, 1500])
+def test_the_known_ends_stay_while_a_broker_is_busy(
+    reader: ClusterReader, net: FakeNet, clock: Clock, code: int
+) -> None:
+    with pytest.raises(MQBrokerError, match="not now"):
+        net.brokers["broker-a"].refused[202] = (code, "not now")
+        reader.queue_ranges("Orders")
+    del net.brokers["broker-a"].refused[202]
+    reader.queue_ranges("Orders")
+    net.brokers["broker-a"].refused[202] = (code, "not now")
+    later(clock, reader)
+    assert reader.queue_ranges("Orders") == {A0: UnsureRange(0, 10), A1: UnsureRange(0, 5), B0: QueueRange(0, 10)}
+    net.brokers["broker-a"].refused[202] = (1, "java.lang.NullPointerException")
+    with pytest.raises(MQBrokerError, match="NullPointer"):
+        later(clock, reader)
+
+
+def test_the_end_of_a_closed_queue_that_a_slave_tells_may_be_late(
+    reader: ClusterReader, net: FakeNet, clock: Clock
+) -> None:
+    broker = net.brokers["broker-a"]
+    broker.topics["Orders"] |= {"read": 1, "write": 1}
+    assert reader.queue_range("Orders", A1) == QueueRange(0, 5)
+    broker.processes[0].down, broker.processes[1].end = True, 3
+    later(clock, reader)
+    assert reader.queue_range("Orders", A1) == UnsureRange(0, 3)
+    assert reader.queue_range("Orders", BrokerQueueId("broker-b", 7)) == QueueRange(0, 0)
+
+
 @pytest.mark.parametrize("goes_at", [202, 30])
 def test_ends_that_a_slave_tells_queue_by_queue_may_be_late(
     reader: ClusterReader, net: FakeNet, clock: Clock, goes_at: int

@@ -88,8 +88,7 @@ def require_groups(cluster: Cluster, answers: Answers, wanted: Sequence[str]) ->
     answers.require_any()
     for name in wanted:
         if name not in known:
-            for error in answers.missing.values():
-                raise error
+            answers.require_all()
             raise UsageError(f"no group {name[:255]!r} in the cluster{nearest(name, known)}")
     return known
 

@@ -71,6 +71,11 @@ class Answers:
         if self.missing and not self.heard:
             raise next(iter(self.missing.values()))
 
+    def require_all(self) -> None:
+        """Raise the first error (RemotingError, MQBrokerError) if a broker has not answered."""
+        for error in self.missing.values():
+            raise error
+
     def tell(self) -> None:
         """Write to stderr which brokers are missing in the output, and end with exit code 1 if there are some."""
         if not self.missing:

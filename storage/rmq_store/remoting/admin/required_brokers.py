@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from rmq_store.errors import UsageError
+from rmq_store.protocol.answers import is_away
 from rmq_store.protocol.errors import BrokerAwayError, MQBrokerError, RemotingError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
@@ -103,7 +104,5 @@ def _in_other_case(name: str, known: Collection[str]) -> str:
 
 def _why_it_counts_as_away(name: str, answer: RemotingCommand | RemotingError) -> str:
     """"" if the broker has answered."""
-    if isinstance(answer, RemotingError):
-        return str(answer)
-    refusal = broker_error(answer, name)
-    return str(refusal) if refusal.retryable else ""
+    error = answer if isinstance(answer, RemotingError) else broker_error(answer, name)
+    return str(error) if is_away(error) else ""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 from rmq_store.errors import CorruptRecordError, UsageError
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import parse_offset_message_id
-from rmq_store.protocol.errors import RemotingError, ResponseCode
+from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.routes import RegisteredProcess
@@ -27,6 +27,10 @@ UNIQUE_KEY_MAX: Final = 32
 """So many messages a broker finds at most for one key, whatever it is asked for."""
 QUERY_TIMEOUT_MS: Final = 18_000
 END_OF_TIME_MS: Final = (1 << 63) - 1
+
+
+OnMissing: TypeAlias = Callable[[str, MQBrokerError | RemotingError], object]
+"""Told of a broker that refuses, or whose master and slaves do not answer, and why."""
 
 
 class Found(NamedTuple):
@@ -48,42 +52,62 @@ def query_by_key(
     begin_ms: int = 0,
     end_ms: int = END_OF_TIME_MS,
     max_num: int = KEY_MAX,
+    on_missing: OnMissing | None = None,
 ) -> list[Found]:
-    """The messages of a topic with a key, stored in [begin_ms, end_ms], from each of its brokers (12).
+    """The messages of a topic with a key, stored in [begin_ms, end_ms], from each of its brokers (12). With
+    `on_missing` a broker that does not tell is left out.
 
     Raises:
         UnknownTopicError: no broker has the topic.
         MQBrokerError: a broker refuses. RemotingError: neither master nor slave of a broker answers.
     """
-    return _query(cluster, topic, key, begin_ms, end_ms, min(max_num, KEY_MAX), is_unique_key=False)
+    max_num = min(max_num, KEY_MAX)
+    return _query(cluster, topic, key, begin_ms, end_ms, max_num, on_missing, is_unique_key=False)
 
 
 def query_by_unique_key(
-    cluster: Cluster, topic: str, unique_key: str, *, begin_ms: int = 0, end_ms: int = END_OF_TIME_MS
+    cluster: Cluster,
+    topic: str,
+    unique_key: str,
+    *,
+    begin_ms: int = 0,
+    end_ms: int = END_OF_TIME_MS,
+    on_missing: OnMissing | None = None,
 ) -> list[Found]:
     """The messages of a topic with a UNIQ_KEY. As `query_by_key`."""
-    return _query(cluster, topic, unique_key, begin_ms, end_ms, UNIQUE_KEY_MAX, is_unique_key=True)
+    return _query(cluster, topic, unique_key, begin_ms, end_ms, UNIQUE_KEY_MAX, on_missing, is_unique_key=True)
 
 
 def copies_by_key(
-    cluster: Cluster, topics: Iterable[str], broker_names: Iterable[str], key: str, *, is_unique_key: bool = True
+    cluster: Cluster,
+    topics: Iterable[str],
+    broker_names: Iterable[str],
+    key: str,
+    *,
+    on_missing: OnMissing,
+    is_unique_key: bool = True,
 ) -> list[Found]:
     """The messages with a UNIQ_KEY, or a key, in several topics at each of these brokers, whether it has the topics or
-    not. All are asked at once.
-
-    Raises:
-        MQBrokerError: a broker refuses. RemotingError: neither master nor slave of a broker answers.
+    not. All are asked at once. A broker that does not tell is left out.
     """
     places = [(name, topic) for topic in topics for name in broker_names]
     max_num = UNIQUE_KEY_MAX if is_unique_key else KEY_MAX
-    return _ask(cluster, places, key, 0, END_OF_TIME_MS, max_num, is_unique_key=is_unique_key)
+    return _ask(cluster, places, key, 0, END_OF_TIME_MS, max_num, on_missing, is_unique_key=is_unique_key)
 
 
 def _query(
-    cluster: Cluster, topic: str, key: str, begin_ms: int, end_ms: int, max_num: int, *, is_unique_key: bool
+    cluster: Cluster,
+    topic: str,
+    key: str,
+    begin_ms: int,
+    end_ms: int,
+    max_num: int,
+    on_missing: OnMissing | None,
+    *,
+    is_unique_key: bool,
 ) -> list[Found]:
     places = [(name, topic) for name in sorted(cluster.known_route(topic).queues)]
-    return _ask(cluster, places, key, begin_ms, end_ms, max_num, is_unique_key=is_unique_key)
+    return _ask(cluster, places, key, begin_ms, end_ms, max_num, on_missing, is_unique_key=is_unique_key)
 
 
 def _ask(
@@ -93,6 +117,7 @@ def _ask(
     begin_ms: int,
     end_ms: int,
     max_num: int,
+    on_missing: OnMissing | None,
     *,
     is_unique_key: bool,
 ) -> list[Found]:
@@ -109,7 +134,13 @@ def _ask(
     ]  # fmt: skip
     found = []
     for (name, _), given in zip(places, cluster.read_all(questions, QUERY_TIMEOUT_MS), strict=True):
-        frames = read_messages_by_key(given, name)
+        try:
+            frames = read_messages_by_key(given, name)
+        except (MQBrokerError, RemotingError) as error:
+            if on_missing is None:
+                raise
+            on_missing(name, error)
+            continue
         if frames:
             found.append(Found(name, frames, _frame_count(frames) >= max_num))
     return found
