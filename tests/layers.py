@@ -69,7 +69,7 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
     "rmq_store.format": ("tables", "bytes", "text", "properties", "views", "frames", "batches"),
     "rmq_store.protocol": (".", "bodies", "wire"),
     "rmq_store.files": (".", "locks", "segments"),
-    "rmq_store.remoting": ("transport", "cluster", "admin"),
+    "rmq_store.remoting": ("transport", "questions", "cluster", "admin"),
     "rmq_store.log": ("views", "core", "append", "integrity", "recovery", "."),
     "rmq_store.broker": (
         "filter", "read", "metadata", "rules", "write", "delay", "retry", "pop", "dlq", "transactions", "store",
@@ -93,6 +93,21 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
         "testing", "write", ".",
     ),
 }  # fmt: skip
+
+# Modules that make a request of a header. A question or an order has its one place in `remoting.questions`; the others
+# send messages, pull them, or keep a server.
+REQUESTS_ARE_MADE_IN: Final = (
+    "rmq_store.remoting.questions",
+    "rmq_store.remoting.cluster.pull_request",  # 11, a template
+    "rmq_store.remoting.cluster.sending",  # 310, 320 of sinks
+    "rmq_store.client.backend.remote_sending",  # 310, 320 of producers
+    "rmq_store.client.backend.remote_broker",  # 36, 370
+    "rmq_store.client.backend.remote_transactions",  # 37
+    "rmq_store.client.backend.remote_pop",  # 200050, 200051, 200053
+    "rmq_store.client.cluster_retry.send_back_task",  # 36
+    "rmq_store.cli.maintenance.broker_clock",  # the clock of a served store
+    "rmq_store.server",
+)
 
 _PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "design.md"
 _BEGIN, _END = "<!-- layers -->\n", "<!-- /layers -->"

@@ -17,6 +17,7 @@ from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batche
 from rmq_store.format.batches.frame_decoder import frame_columns
 from rmq_store.format.frames.frame_walk import WalkedFrames, frames_of_answer
 from rmq_store.memory import BatchMemory
+from rmq_store.protocol.answers import NOT_AT_SLAVE, is_away
 from rmq_store.protocol.bodies.clients import ConsumerData, HeartbeatData
 from rmq_store.protocol.bodies.groups import SubscriptionData
 from rmq_store.protocol.errors import BrokerAwayError, MQBrokerError, RemotingError, ResponseCode, SlaveBehindError
@@ -24,7 +25,7 @@ from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.remoting.admin.required_brokers import parse_broker_names, require_brokers
 from rmq_store.remoting.cluster import locks
-from rmq_store.remoting.cluster.cluster import Cluster, is_not_told, lacks_rights
+from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.groups import consume_stats, group_configs, heartbeat, live_members, unregister
 from rmq_store.remoting.cluster.offsets import (
     query_consumer_offsets,
@@ -45,17 +46,20 @@ from rmq_store.remoting.cluster.queries import (
     view_message,
 )
 from rmq_store.remoting.cluster.routes import TopicRoute
-from rmq_store.remoting.cluster.topics import BrokerEnds, TopicAt, at_brokers, ends_at_brokers, refuse_to_read_topic
+from rmq_store.remoting.cluster.topics import BrokerEnds, CheckedTopics, TopicAt, at_brokers, ends_at_brokers
+from rmq_store.remoting.questions.answer import is_not_told, lacks_rights
 from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings, is_address_server, split_name_servers
 
 __all__ = [
     "CLUSTER_RESULT_SCHEMA",
     "CLUSTER_ROWS_SCHEMA",
+    "NOT_AT_SLAVE",
     "SQL92",
     "AnswerRequest",
     "BatchMemory",
     "BrokerAwayError",
     "BrokerEnds",
+    "CheckedTopics",
     "Cluster",
     "ClusterDeadLetters",
     "ClusterSettings",
@@ -98,6 +102,7 @@ __all__ = [
     "group_configs",
     "heartbeat",
     "is_address_server",
+    "is_away",
     "is_not_told",
     "lacks_rights",
     "live_members",
@@ -109,7 +114,6 @@ __all__ = [
     "query_by_unique_key",
     "query_consumer_offsets",
     "queue_ranges",
-    "refuse_to_read_topic",
     "require_brokers",
     "search_offsets",
     "split_name_servers",

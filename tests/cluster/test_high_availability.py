@@ -107,12 +107,12 @@ def test_offsets_are_committed_at_the_master_and_not_at_its_slave(
     with brokers.connect("broker-a") as master, brokers.connect("broker-a", 1) as slave:
         requests.pull(master, topic, group=group)
         requests.pull(slave, topic, group=group)
-        offsets.update_consumer_offset(cluster, group, queue, 7)
+        offsets.update_consumer_offsets(cluster, group, {queue: 7})
         assert requests.committed(master, group, topic).ext_fields == {"offset": "7"}
     brokers.broker("broker-a").kill()
     brokers.await_gone(("broker-a", 0))
     cluster.refresh_route(topic)
     with pytest.raises(Exception, match="broker-a"):
-        offsets.update_consumer_offset(cluster, group, queue, 8)
+        offsets.update_consumer_offsets(cluster, group, {queue: 8})
     with brokers.connect("broker-a", 1) as slave:
         assert requests.committed(slave, group, topic).ext_fields != {"offset": "8"}

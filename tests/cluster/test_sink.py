@@ -260,7 +260,7 @@ def test_rows_that_a_broker_makes_dead_letters_are_found_there(
     topic, dead = cluster.create_topic(f"%RETRY%{group}", 1), f"%DLQ%{group}"
     part, rows = WritePart(group, 0, 0), bodies("a", "b")
     with connected(cluster) as ours:
-        create_group(ours, group)
+        create_group(ours, group, "broker-a")
         assert lock(ours, group, "a member", [MessageQueue(topic, "broker-a", 0)])
         assert send(ours, topic, rows, part).rows == 2
         report = send(ours, topic, rows, part)

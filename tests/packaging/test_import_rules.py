@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from layers import FOLDERS, FREE, LAYERS, figure, page_with_figure
+from layers import FOLDERS, FREE, LAYERS, REQUESTS_ARE_MADE_IN, figure, page_with_figure
 from rmq_store import cluster, reliable
 from rmq_store.cli import plugin
 
@@ -37,6 +37,7 @@ GRPC = {"google", "grpc"}
 PLUGIN = {"pytest"}
 NO_IMPORT = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml"}
 NO_CALL = {"eval", "exec", "compile", "__import__"}
+REQUEST_HEADER = re.compile(r"[A-Z]\w*RequestHeader(V2)?")
 EARLY_DATACLASS = "dataclasses.dataclass"
 # What would make `format` and `protocol` do I/O or look at a clock.
 PURE = ("format", "protocol")
@@ -92,16 +93,23 @@ class Source:
     of_socket: list[str]
     """The attributes of the module `socket` that it uses."""
 
+    headers: list[tuple[str, int]]
+    """Headers of requests that it makes."""
+
 
 def read(name: str, path: Path) -> Source:
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    source = Source([], [target for node in at_import_time(tree) for target, _ in imported_by(node, package)], [], [])
+    loads = [target for node in at_import_time(tree) for target, _ in imported_by(node, package)]
+    source = Source([], loads, [], [], [])
     for node in ast.walk(tree):
         source.imports.extend(imported_by(node, package))
         if isinstance(node, ast.Call):
             if isinstance(node.func, ast.Name) and node.func.id in NO_CALL:
                 source.calls.append((node.func.id, node.lineno))
+            made = getattr(node.func, "id", None) or getattr(node.func, "attr", "")
+            if REQUEST_HEADER.fullmatch(made):
+                source.headers.append((made, node.lineno))
             # numpy.load and friends
             source.calls.extend(("allow_pickle", node.lineno) for word in node.keywords if word.arg == "allow_pickle")
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "socket":
@@ -280,6 +288,41 @@ def test_formats_and_protocols_do_no_io_and_see_no_clock() -> None:
     # The socket module also holds the text forms of addresses; nothing else of it is for a format.
     used = [(str(path), attribute) for name, path in pure for attribute in source(name, path).of_socket]
     assert [place for place in used if not place[1].startswith(("AF_", "inet_"))] == []
+
+
+def test_a_question_to_a_broker_is_made_in_one_place() -> None:
+    """Each has its quirks by version, and they are found where it is made."""
+    made_in = {
+        name: source(name, path).headers for name, path in ENGINE + CONNECTOR if source(name, path).headers
+    }
+    refused = [
+        f"{name}:{line} makes a {header}: a function of remoting/questions does, or tests/layers.py lists the module"
+        for name, made in made_in.items()
+        for header, line in made
+        if not name.startswith(REQUESTS_ARE_MADE_IN)
+    ]
+    assert refused == []
+    unused = [place for place in REQUESTS_ARE_MADE_IN if not any(name.startswith(place) for name in made_in)]
+    assert unused == [], "the list is too long"
+
+
+def test_no_question_is_made_twice() -> None:
+    """Each header of `remoting.questions` has one function that makes it."""
+    made = Counter(
+        header
+        for name, path in ENGINE
+        for header, _ in source(name, path).headers
+        if name.startswith(REQUESTS_ARE_MADE_IN[0])
+    )
+    assert made
+    assert {header: count for header, count in made.items() if count > 1} == {}
+    elsewhere = {
+        header
+        for name, path in ENGINE + CONNECTOR
+        for header, _ in source(name, path).headers
+        if not name.startswith((REQUESTS_ARE_MADE_IN[0], "rmq_store.server"))
+    }
+    assert elsewhere & made.keys() == set()
 
 
 def test_no_wait_is_measured_by_a_clock_that_a_test_freezes() -> None:

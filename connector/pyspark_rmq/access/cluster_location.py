@@ -106,23 +106,31 @@ class ClusterLocation:
     def retry_max_times(self, group: str) -> int:
         """As `StoreLocation.retry_max_times`, of the first broker that tells it; 16 if none does. Each broker has a
         setting of its own.
+
+        Raises:
+            RemotingError: a broker does not answer, and no other tells it. MQBrokerError: a broker refuses.
         """
         from rmq_store import SubscriptionGroup
-        from rmq_store.cluster import MQBrokerError, group_configs, is_not_told
+        from rmq_store.cluster import MQBrokerError, RemotingError, group_configs, is_not_told
 
         with self.open_to_read() as reader:
             cluster = reader.cluster
             wire_name = cluster.wire_group(group)
+            away: RemotingError | None = None
             for broker_name in cluster.broker_names():
                 try:
                     config = group_configs(cluster, broker_name).get(wire_name)
-                except MQBrokerError as error:
-                    if not is_not_told(error):
+                except (MQBrokerError, RemotingError) as error:
+                    if isinstance(error, RemotingError):
+                        away = away or error
+                    elif not is_not_told(error):
                         raise
                     _log.info("group %r: its settings are not known at broker %r: %s", group, broker_name, error)
                     continue
                 if config is not None:
                     return config.retry_max_times
+        if away is not None:
+            raise away
         return SubscriptionGroup(group).retry_max_times
 
     def retry_ladder_ms(self) -> tuple[int, ...]:

@@ -125,8 +125,7 @@ def redriven_letters(cluster: Cluster, group: str, pull_group: str) -> dict[Brok
 
 
 def group_names(cluster: Cluster) -> list[str]:
-    """The groups that any broker knows, sorted, without their namespace (201)."""
+    """The groups of the namespace that any broker knows, sorted, without it (201)."""
     from rmq_store.cluster import group_configs
 
-    names = {group for broker in cluster.broker_names() for group in group_configs(cluster, broker)}
-    return sorted(map(cluster.plain_name, names))
+    return cluster.plain_names(group for broker in cluster.broker_names() for group in group_configs(cluster, broker))

@@ -1,7 +1,7 @@
 """The offsets of a consumer group at the brokers, and those that no master has taken yet. Control plane.
 
     a master takes the offset        it is committed
-    no master answers                it is owed, and goes with the next commit, or when the query ends
+    no master answers, or is busy    it is owed, and goes with the next commit, or when the query ends
     a reset waits for the group      the reset is ended, and the offset is committed
     a broker refuses                 an error, behind all other brokers; an owed offset is dropped with a warning
     a lock had lapsed                another client may have committed: the group's offset must not be ahead of ours
@@ -25,6 +25,7 @@ from rmq_store.cluster import (
     PullFilter,
     RemotingError,
     consume_stats,
+    is_away,
     pull,
     query_consumer_offsets,
     try_update_consumer_offsets,
@@ -115,7 +116,7 @@ class GroupOffsets:
             if isinstance(outcome, int):
                 self._own[queue] = self._owed[queue]
                 del self._owed[queue]
-            elif isinstance(outcome, MQBrokerError):
+            elif isinstance(outcome, MQBrokerError) and not is_away(outcome):
                 offset = self._owed.pop(queue)
                 if queue in offsets:
                     failure = failure or outcome

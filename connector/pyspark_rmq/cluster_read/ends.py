@@ -2,7 +2,7 @@
 
     master answers                the range is that of the broker
     a slave answers for it        the range may end before that of the master: it is unsure
-    nobody answers                what is known stays, as unsure; without anything known it is an error
+    nobody answers, or it is busy what is known stays, as unsure; without anything known it is an error
     broker has left the route     the same: name servers drop a broker whose master is gone at once
     broker says that the topic is not there, or the broker is there and its route lacks the topic: the queues are gone
 
@@ -22,12 +22,12 @@ from rmq_store.cluster import (
     Cluster,
     MQBrokerError,
     QueueRange,
-    RemotingError,
     ResponseCode,
     TopicAt,
     TopicRoute,
     at_brokers,
     ends_at_brokers,
+    is_away,
 )
 from rmq_store.errors import UnknownTopicError
 
@@ -84,14 +84,22 @@ def ends_by_routes(
     return ends
 
 
+def range_of_queue(cluster: Cluster, topic: str, queue_id: BrokerQueueId) -> BrokerRange:
+    """The range of one queue, which its broker may list neither for readers nor for writers; empty if it has no such
+    topic. Raises as `ends_of_topics`.
+    """
+    (told,) = ends_at_brokers(cluster, [TopicAt(topic, queue_id.broker_name, queue_id.queue_id + 1)])
+    return _of_broker(cluster, told, None).get(queue_id, QueueRange(0, 0))
+
+
 def _of_broker(
     cluster: Cluster, told: BrokerEnds, before: TopicEnds | None
 ) -> dict[BrokerQueueId, BrokerRange]:
     topic, broker_name, _ = told.asked
     error = told.error
     is_absent = isinstance(error, MQBrokerError) and error.response_code == ResponseCode.TOPIC_NOT_EXIST
-    if error is not None and (isinstance(error, RemotingError) or not told.of_master):
-        # Nobody answers; or only a slave, which learns of a topic up to 60 s late.
+    if error is not None and (is_away(error) or not told.of_master):
+        # Nobody answers, or the broker is busy; or only a slave, which learns of a topic up to 60 s late.
         kept = {} if before is None else _kept(before, {broker_name})
         if kept:
             _log.warning("the ends of %s at broker %s are not known now: %s", topic, broker_name, error)

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence, Set
 from typing import Final
 
-from pyspark_rmq.cluster_read.ends import BrokerRange, TopicEnds, ends_by_routes, ends_of_topics, unknown_topic
+from pyspark_rmq.cluster_read.ends import (
+    BrokerRange,
+    TopicEnds,
+    ends_by_routes,
+    ends_of_topics,
+    range_of_queue,
+    unknown_topic,
+)
 from pyspark_rmq.cluster_read.frames import queue_of
 from pyspark_rmq.cluster_read.log_figures import LogFigures
 from pyspark_rmq.position.queue_ids import BrokerQueueId
-from rmq_store.cluster import Cluster, MessageQueue, QueueRange, TopicAt, at_brokers, queue_ranges
+from rmq_store.cluster import CheckedTopics, Cluster, MessageQueue, QueueRange, TopicAt, at_brokers
 
 # Spark asks an idle query about 95 times a second. With few topics each look asks for all of them, one request every
 # 10 ms in all.
@@ -36,7 +43,7 @@ class KnownEnds:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._ends: dict[str, TopicEnds] = {}
-        self._kinds_checked: set[str] = set()
+        self._checked_topics = CheckedTopics(cluster)
         self._figures = LogFigures(cluster)
         # (topic, broker) -> readQueueNums when it was asked last.
         self._asked_of: dict[tuple[str, ...], int] = {}
@@ -59,7 +66,7 @@ class KnownEnds:
         """
         ends = self._ends.get(topic)
         if ends is None:
-            self._refuse_kind(topic)
+            self._checked_topics.refuse_to_read(topic)
             found = ends_of_topics(self._cluster, [topic], {})
             if topic not in found:
                 raise unknown_topic(self._cluster, topic)
@@ -77,8 +84,7 @@ class KnownEnds:
         route = self._cluster.route(topic)
         if route is None or queue_id.broker_name not in route.queues:
             return QueueRange(0, 0)
-        queue = queue_of(topic, queue_id)
-        return queue_ranges(self._cluster, [queue])[queue]
+        return range_of_queue(self._cluster, topic, queue_id)
 
     def ask_again(self, now_ms: float) -> bool:
         """Ask the brokers of all topics for what may have changed, and return whether there is news."""
@@ -147,11 +153,3 @@ class KnownEnds:
     def queues(self) -> list[MessageQueue]:
         """All queues that may be read."""
         return [queue_of(topic, queue_id) for topic, ends in self._ends.items() for queue_id in ends.open]
-
-    def _refuse_kind(self, topic: str) -> None:
-        if topic in self._kinds_checked or self._cluster.route(topic) is None:
-            return
-        from rmq_store.cluster import refuse_to_read_topic
-
-        refuse_to_read_topic(self._cluster, topic)
-        self._kinds_checked.add(topic)

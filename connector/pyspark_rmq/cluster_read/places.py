@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from rmq_store.cluster import (
+    NOT_AT_SLAVE,
     AnswerRequest,
     Cluster,
     MessageQueue,
@@ -13,14 +14,10 @@ from rmq_store.cluster import (
     PullFilter,
     PullSource,
     RemotingError,
-    ResponseCode,
     answer_batches,
     pull,
     search_offsets,
 )
-
-# 2: slaveReadEnable is off (5.x). 17: the slave does not know the topic yet.
-_NOT_AT_SLAVE: Final = (ResponseCode.SYSTEM_BUSY, ResponseCode.TOPIC_NOT_EXIST)
 
 
 class Place(NamedTuple):
@@ -73,8 +70,7 @@ class Places:
                 if not source.failed(error):
                     raise
             except MQBrokerError as error:
-                # A slave that does not know the topic yet, or does not let anybody read.
-                if source.broker_id == 0 or error.response_code not in _NOT_AT_SLAVE:
+                if source.broker_id == 0 or error.response_code not in NOT_AT_SLAVE:
                     raise
                 return None
         if not answer.frames:

@@ -92,18 +92,12 @@ _PASSING_CODES: Final = frozenset(
         ResponseCode.SYSTEM_BUSY,
         ResponseCode.SERVICE_NOT_AVAILABLE,
         ResponseCode.FLOW_CONTROL,
+        ResponseCode.GO_AWAY,
         ResponseCode.TOO_MANY_REQUESTS,
         ClientErrorCode.CONNECT_BROKER_EXCEPTION,
         ClientErrorCode.ACCESS_BROKER_TIMEOUT,
     )
 )
-
-
-def is_lack_of_rights(code: int, remark: str) -> bool:
-    """Whether an answer is a refusal for want of rights: 16 from 5.x, 1 with an AclException from 4.9, which looks at
-    rights before anything else.
-    """
-    return code == ResponseCode.NO_PERMISSION or (code == ResponseCode.SYSTEM_ERROR and "AclException" in remark)
 
 
 class ClientError(StoreError):

@@ -17,10 +17,10 @@ from rmq_store.protocol.errors import RemotingCommandError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.name_server_headers import (
-    GetBrokerClusterInfoRequestHeader,
     RegisterBrokerRequestHeader,
     UnRegisterBrokerRequestHeader,
 )
+from rmq_store.remoting.questions.name_servers import ask_clusters
 from rmq_store.remoting.transport.client import RemotingClient
 from rmq_store.remoting.transport.settings import ClusterSettings, is_address_server
 from rmq_store.server.housekeeping import Housekeeping, Step
@@ -133,7 +133,7 @@ class Registration:
         """
         name, own = self._own.broker_name, self._own.broker_addrs[MASTER_ID]
         free, taken = [], {}
-        answers = self._ask(self._addresses, request(GetBrokerClusterInfoRequestHeader()), problems)
+        answers = self._ask(self._addresses, ask_clusters(), problems)
         for name_server, answer in answers.items():
             try:
                 known = ClusterInfo.decode(answer.body).broker_addr_table.get(name)

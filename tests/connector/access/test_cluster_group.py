@@ -47,6 +47,20 @@ def test_offsets_of_a_dead_master_are_committed_when_it_is_back(
     assert (a.offsets, b.offsets) == ({("cg", "Orders", 0): 7}, {("cg", "Orders", 0): 6})
 
 
+@pytest.mark.parametrize("code", [2, 14, 215])
+def test_offsets_of_a_busy_master_are_owed(net: FakeNet, make: Any, code: int) -> None:
+    group, a, b = make(), net.brokers["a"], net.brokers["b"]
+    for broker in (a, b):
+        broker.groups.add("cg")
+    b.refused[15] = (code, "[OVERLOAD]system busy")
+    group.commit({A0: 3, B0: 4})
+    group.commit({A0: 5})
+    assert (a.offsets, b.offsets) == ({("cg", "Orders", 0): 5}, {})
+    del b.refused[15]
+    group.commit({})
+    assert b.offsets == {("cg", "Orders", 0): 4}
+
+
 def owed_at_the_end(net: FakeNet, group: ClusterGroup) -> None:
     """A stream that has completed a batch while the master of b is away."""
     for broker in net.brokers.values():

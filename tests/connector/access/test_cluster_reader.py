@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ from pyspark_rmq.position.planning import UnsureRange
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store.errors import OffsetOutOfRangeError, TopicKindError, UnknownTopicError
 from rmq_store.format.frames import frame_walk
+from rmq_store.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError
 from rmq_store.protocol.results import QueueRange
+from rmq_store.protocol.wire.command import RemotingCommand, response_to
 
 from ...storage.remoting.cluster.fake_cluster import FakeNet
 
@@ -287,6 +290,35 @@ def test_without_the_right_for_topic_stats_each_queue_is_asked(reader: ClusterRe
         ClusterReader(net.cluster()).queue_ranges("Orders")
 
 
+@pytest.mark.parametrize("code", [2, 14, 215, 1500])
+def test_the_known_ends_stay_while_a_broker_is_busy(
+    reader: ClusterReader, net: FakeNet, clock: Clock, code: int
+) -> None:
+    with pytest.raises(MQBrokerError, match="not now"):
+        net.brokers["broker-a"].refused[202] = (code, "not now")
+        reader.queue_ranges("Orders")
+    del net.brokers["broker-a"].refused[202]
+    reader.queue_ranges("Orders")
+    net.brokers["broker-a"].refused[202] = (code, "not now")
+    later(clock, reader)
+    assert reader.queue_ranges("Orders") == {A0: UnsureRange(0, 10), A1: UnsureRange(0, 5), B0: QueueRange(0, 10)}
+    net.brokers["broker-a"].refused[202] = (1, "java.lang.NullPointerException")
+    with pytest.raises(MQBrokerError, match="NullPointer"):
+        later(clock, reader)
+
+
+def test_the_end_of_a_closed_queue_that_a_slave_tells_may_be_late(
+    reader: ClusterReader, net: FakeNet, clock: Clock
+) -> None:
+    broker = net.brokers["broker-a"]
+    broker.topics["Orders"] |= {"read": 1, "write": 1}
+    assert reader.queue_range("Orders", A1) == QueueRange(0, 5)
+    broker.processes[0].down, broker.processes[1].end = True, 3
+    later(clock, reader)
+    assert reader.queue_range("Orders", A1) == UnsureRange(0, 3)
+    assert reader.queue_range("Orders", BrokerQueueId("broker-b", 7)) == QueueRange(0, 0)
+
+
 @pytest.mark.parametrize("goes_at", [202, 30])
 def test_ends_that_a_slave_tells_queue_by_queue_may_be_late(
     reader: ClusterReader, net: FakeNet, clock: Clock, goes_at: int
@@ -321,6 +353,18 @@ def test_the_second_question_about_a_time_is_asked_for_all_queues_at_once(
         del net.brokers["broker-a"].queues["Orders", 0].frames[offset]
     later(clock, reader)
     assert reader.offset_by_time("Orders", A0, 1_700_000_000_003) == 6
+
+
+def _answer(body: bytes, asked: RemotingCommand) -> RemotingCommand:
+    return response_to(asked, 0, body=body)
+
+
+def test_groups_of_other_namespaces_are_nobodys_suggestion(net: FakeNet) -> None:
+    for name in net.brokers:
+        configs = {wire: SubscriptionGroupConfig(group_name=wire) for wire in ("tenant%g", "other%g2", "g3")}
+        groups = SubscriptionGroupTable(subscription_group_table=configs)
+        net.brokers[name].processes[0].answers.append(partial(_answer, groups.encode()))
+    assert [*ClusterReader(net.cluster(namespace="tenant")).groups()] == ["g"]
 
 
 def test_topics_that_are_kept_in_another_way_are_refused(net: FakeNet) -> None:

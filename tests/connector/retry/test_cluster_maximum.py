@@ -15,7 +15,7 @@ from pyspark_rmq.retry.batch_consumer import BatchConsumer
 from pyspark_rmq.retry.consumed_from import ConsumedFrom, consumed_from
 from rmq_store.cluster import lacks_rights
 from rmq_store.protocol.bodies.groups import SubscriptionGroupConfig
-from rmq_store.protocol.errors import MQBrokerError
+from rmq_store.protocol.errors import MQBrokerError, RemotingError
 from rmq_store.protocol.wire.request_codes import RequestCode
 
 SETTINGS = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
@@ -67,6 +67,14 @@ def test_another_refusal_is_an_error(brokers: SimulatedCluster) -> None:
     brokers.brokers["broker-000"].refuse(SETTINGS, 1)
     with pytest.raises(MQBrokerError):
         place_of(brokers).location.retry_max_times("g")
+
+
+def test_a_broker_that_is_away_is_passed_over_if_another_tells_it(brokers: SimulatedCluster) -> None:
+    brokers.brokers["broker-000"].stop()
+    location = place_of(brokers).location
+    assert location.retry_max_times("g") == 5
+    with pytest.raises(RemotingError, match="broker-000"):
+        location.retry_max_times("of nobody that answers")
 
 
 def test_brokers_of_both_versions_refuse_for_want_of_rights() -> None:

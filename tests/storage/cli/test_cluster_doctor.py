@@ -15,12 +15,17 @@ from helpers.cluster.simulated import SimulatedBroker, SimulatedCluster
 from helpers.cluster.simulated.proxy import SimulatedProxy
 from rmq_store.cli import commands
 from rmq_store.cli.cluster_checks.brokers import clock, settings
-from rmq_store.cli.cluster_checks.processes import Process, properties_of
+from rmq_store.cli.cluster_checks.processes import Process
 from rmq_store.protocol.bodies.routes import BrokerData, ClusterInfo, KVTable
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
 from rmq_store.protocol.wire.frames import encode_command
+from rmq_store.remoting.questions.brokers import read_broker_config
 
 SETTINGS = "brokerRole=ASYNC_MASTER\nautoCreateTopicEnable=false\nenablePropertyFilter=true\ntimerWheelEnable=true\n"
+
+
+def properties(text: str) -> dict[str, str]:
+    return read_broker_config(RemotingCommand(0, {}, text.encode()), "a")
 
 
 def tell(broker: SimulatedBroker, *, version: int = 413, text: str = SETTINGS, **figures: str) -> None:
@@ -184,11 +189,11 @@ def test_a_clock_is_the_sum_of_start_and_run_time(skew_s: int, status: str, word
 def test_settings_with_a_consequence_are_told_with_their_change(
     broker_id: int, version: int, line: str, words: str
 ) -> None:
-    (finding,) = settings(Process("a", broker_id, "h:1", version=version, settings=properties_of(line)))
+    (finding,) = settings(Process("a", broker_id, "h:1", version=version, settings=properties(line)))
     assert (finding.status, bool(finding.fix)) == ("WARN", True)
     assert words in finding.text
     others = "slaveReadEnable=true\nbrokerRole=SYNC_MASTER\ninSyncReplicas=2\nautoCreateTopicEnable=false"
-    assert list(settings(Process("a", broker_id, "h:1", version=version, settings=properties_of(others)))) == []
+    assert list(settings(Process("a", broker_id, "h:1", version=version, settings=properties(others)))) == []
 
 
 def test_the_table_for_people_has_fixes(cluster: SimulatedCluster, tmp_path: Path) -> None:

@@ -11,9 +11,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from helpers.cluster.simulated import SimulatedCluster
 from rmq_store import Message
 from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.cli import commands
+from rmq_store.format.frames.stored_message import encode_frame
+from rmq_store.format.text.host import Host
+from rmq_store.protocol.wire.request_codes import RequestCode
 from rmq_store.remoting.cluster import queries
 from rmq_store.server.broker_server import BrokerServer
 
@@ -25,6 +29,11 @@ WAYS = [
     ["-t", "OrderTopic", "-k", "DUP-AaBB"],
     ["-t", "OrderTopic", "-k", "ORD-000007"],
 ]
+
+TRACE_RECORD = "\x01".join([
+    "Pub", "1700000000000", "DefaultRegion", "pg", "Orders", "C0" * 16, "TagA", "K-1", "10.0.0.1", "4", "3", "0",
+    "C0" * 16, "true",
+]) + "\x02"  # fmt: skip
 
 
 @pytest.fixture
@@ -111,3 +120,38 @@ def test_mistakes_are_one_line(ask: Run, arguments: list[str], code: int, words:
     assert (result.exit_code, result.stdout) == (code, "")
     assert words in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [
+    ["queryMsgByKey", "-t", "Orders", "-k", "K-1"],
+    ["queryMsgByUniqueKey", "-t", "Orders", "-i", "C0" * 16],
+    ["queryMsgById", "-t", "Orders", "-i", "C0" * 16],
+    ["queryMsgTraceById", "-t", "Orders", "-i", "C0" * 16],
+    ["trace", "-t", "Orders", "--uniq-key", "C0" * 16],
+    ["trace", "-t", "Orders", "-k", "K-1"],
+])  # fmt: skip
+@pytest.mark.parametrize("has_message", [True, False])
+def test_a_broker_that_is_away_hides_nothing_that_others_have(arguments: list[str], has_message: bool) -> None:
+    host = Host.parse("10.0.0.1:10911")
+    properties = f"KEYS\x01K-1\x02UNIQ_KEY\x01{'C0' * 16}\x02".encode()
+    frame = encode_frame(
+        topic="Orders", body=TRACE_RECORD.encode(), properties=properties, queue_id=0, queue_offset=0,
+        commit_log_offset=0, born_timestamp_ms=1_700_000_000_000, born_host=host,
+        store_timestamp_ms=1_700_000_000_000, store_host=host,
+    )  # fmt: skip
+    fields = {"indexLastUpdateTimestamp": "1", "indexLastUpdatePhyoffset": "2"}
+    with SimulatedCluster(brokers=2) as cluster:
+        cluster.create_topic("Orders", queue_count=1)
+        for broker in cluster.brokers.values():
+            broker._answerers[RequestCode.QUERY_TOPIC_CONSUME_BY_WHO] = lambda _: (0, {}, b'{"groupList":[]}')
+        if has_message:
+            cluster.brokers["broker-000"]._answerers[RequestCode.QUERY_MESSAGE] = lambda asked: (
+                (0, fields, frame) if asked.ext_fields["topic"] == "Orders" else (22, {}, b"")
+            )
+        cluster.brokers["broker-001"].stop()
+        line = ["-n", cluster.name_server, *arguments]
+        result = CliRunner().invoke(commands, line, env={"RMQ_STORE": None}, prog_name="rmq", catch_exceptions=False)
+    assert result.exit_code == 1
+    assert "broker-001" in result.stderr
+    assert ("rmq: without broker broker-001" in result.stderr, bool(result.stdout)) == (has_message, has_message)
+    assert "208" not in result.stderr

@@ -25,7 +25,7 @@ from rmq_store.remoting.cluster.offsets import search_offset
 from rmq_store.remoting.cluster.pull_request import PullFilter
 from rmq_store.remoting.cluster.pulling import read_range
 from rmq_store.remoting.cluster.routes import TopicQueues
-from rmq_store.remoting.cluster.topics import refuse_to_read_topic, topic_stats
+from rmq_store.remoting.cluster.topics import CheckedTopics, topic_stats
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class BrokerSource:
         self._wanted = PullFilter() if pull_group is None else PullFilter(group=pull_group)
         self._ranges: dict[str, dict[int, QueueRange]] = {}
         self._asked: set[str] = set()
-        self._checked: set[str] = set()
+        self._checked_topics = CheckedTopics(cluster)
         self._names: list[str] = []
         # The frames that were read to find out their size, and are read next.
         self._frames: tuple[tuple[str, int, int, int], bytes] | None = None
@@ -85,9 +85,7 @@ class BrokerSource:
             UsageError: several brokers have it, and none was named.
         """
         route = self._cluster.known_route(name)
-        if name not in self._checked:
-            refuse_to_read_topic(self._cluster, name)
-            self._checked.add(name)
+        self._checked_topics.refuse_to_read(name)
         if self._broker_name is None and len(route.queues) > 1:
             raise UsageError(
                 f"topic {name!r} has queues at {len(route.queues)} brokers ({', '.join(sorted(route.queues))}), and "

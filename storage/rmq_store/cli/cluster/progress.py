@@ -13,26 +13,24 @@ from rmq_store.cli.target.cluster_target import ClusterTarget
 from rmq_store.errors import UsageError
 from rmq_store.format.text.names import RETRY_PREFIX, dlq_topic, is_system_group
 from rmq_store.late.dataclasses import dataclass
-from rmq_store.protocol.bodies.groups import ConsumeStats, SubscriptionGroupTable
+from rmq_store.protocol.answers import PULL_CODES
 from rmq_store.protocol.errors import RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
-from rmq_store.protocol.wire.admin_headers import GetAllSubscriptionGroupRequestHeader, GetConsumeStatsRequestHeader
-from rmq_store.protocol.wire.header_fields import request
-from rmq_store.protocol.wire.headers import QueryConsumerOffsetRequestHeader
-from rmq_store.remoting.cluster import names
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.offsets import store_timestamp_ms
-from rmq_store.remoting.cluster.pull_request import PULL_CODES, PullRequests, answer_of
+from rmq_store.remoting.cluster.pull_request import PullRequests, answer_of
+from rmq_store.remoting.questions.groups import (
+    ask_consume_stats,
+    ask_group_configs,
+    read_consume_stats,
+    read_group_configs,
+)
+from rmq_store.remoting.questions.offsets import ask_consumer_offset
 
 _GROUPS_AT_ONCE: Final = 64
 # Answers that may each hold a message of 4 MiB.
 _PULLS_AT_ONCE: Final = 32
-_STATS: Final = (
-    ResponseCode.SUCCESS,
-    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-    ResponseCode.CONSUMER_NOT_ONLINE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +71,10 @@ class GroupProgress(NamedTuple):
 def known_groups(cluster: Cluster, answers: Answers) -> set[str]:
     """The groups of all brokers (201), without those of the system."""
     found: set[str] = set()
-    commands = [(name, request(GetAllSubscriptionGroupRequestHeader())) for name in cluster.broker_names()]
-    for answer in answers.ask(commands):
-        table = SubscriptionGroupTable.decode(answer.body).subscription_group_table if answer is not None else {}
-        found.update(name for name in table if names.is_in_namespace(cluster.settings.namespace, name))
-    return {plain for plain in map(cluster.plain_name, found) if not is_system_group(plain)}
+    commands = [(name, ask_group_configs()) for name in cluster.broker_names()]
+    for table in answers.ask(commands, read_group_configs):
+        found.update(cluster.plain_names(table or ()))
+    return {name for name in found if not is_system_group(name)}
 
 
 def require_groups(cluster: Cluster, answers: Answers, wanted: Sequence[str]) -> set[str]:
@@ -91,8 +88,7 @@ def require_groups(cluster: Cluster, answers: Answers, wanted: Sequence[str]) ->
     answers.require_any()
     for name in wanted:
         if name not in known:
-            for error in answers.missing.values():
-                raise error
+            answers.require_all()
             raise UsageError(f"no group {name[:255]!r} in the cluster{nearest(name, known)}")
     return known
 
@@ -105,15 +101,10 @@ def progress_of(
     for first in range(0, len(wanted), _GROUPS_AT_ONCE):
         part = wanted[first : first + _GROUPS_AT_ONCE]
         asked = [(group, broker) for group in part for broker in cluster.broker_names()]
-        commands = [
-            (broker, request(GetConsumeStatsRequestHeader(consumer_group=cluster.wire_group(group))))
-            for group, broker in asked
-        ]
+        commands = [(broker, ask_consume_stats(cluster, group)) for group, broker in asked]
         queues: dict[str, list[QueueProgress]] = {group: [] for group in part}
-        for (group, broker), answer in zip(asked, answers.ask(commands, _STATS), strict=True):
-            if answer is None or answer.code != ResponseCode.SUCCESS:
-                continue
-            for queue, one in ConsumeStats.decode(answer.body).offset_table.items():
+        for (group, broker), stats in zip(asked, answers.ask(commands, read_consume_stats), strict=True):
+            for queue, one in stats.offset_table.items() if stats is not None else ():
                 plain = MessageQueue(cluster.plain_name(queue.topic), broker, queue.queue_id)
                 queues[group].append(QueueProgress(plain, max(one.broker_offset, 0), max(one.consumer_offset, 0)))
         dead = topic_ends(cluster, answers, [dlq_topic(group) for group in part]) if with_dead else {}
@@ -127,18 +118,7 @@ def _without_zeros(cluster: Cluster, group: str, queues: Sequence[QueueProgress]
     """The queues, with None where the group has no offset: 208 tells that as 0, and 5.x brokers know better (14)."""
     unsure = [one for one in queues if not one.committed]
     commands = [
-        (
-            one.queue.broker_name,
-            request(
-                QueryConsumerOffsetRequestHeader(
-                    consumer_group=cluster.wire_group(group),
-                    topic=cluster.wire_topic(one.queue.topic),
-                    queue_id=one.queue.queue_id,
-                    set_zero_if_not_found=False,
-                    bname=one.queue.broker_name,
-                )
-            ),
-        )
+        (one.queue.broker_name, ask_consumer_offset(cluster, group, one.queue, set_zero_if_not_found=False))
         for one in unsure
     ]
     absent = {

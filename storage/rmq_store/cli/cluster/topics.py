@@ -75,18 +75,14 @@ def _kinds(cluster: Cluster) -> Mapping[str, Kind]:
     """The topics whose queues brokers keep in another way, by the settings of all topics (21). A broker that refuses
     the request, for want of rights, shows none.
     """
+    from rmq_store.cli.target.answers import Answers
     from rmq_store.kinds.topics import kind_by_attributes
-    from rmq_store.protocol.bodies.topics import TopicConfigTable
-    from rmq_store.protocol.errors import RemotingError, ResponseCode
-    from rmq_store.protocol.wire.admin_headers import GetAllTopicConfigRequestHeader
-    from rmq_store.protocol.wire.header_fields import request
+    from rmq_store.remoting.questions.topics import ask_topic_configs, read_topic_configs
 
     found: dict[str, Kind] = {}
-    commands = [(name, request(GetAllTopicConfigRequestHeader())) for name in cluster.broker_names()]
-    for answer in cluster.read_all(commands):
-        if isinstance(answer, RemotingError) or answer.code != ResponseCode.SUCCESS:
-            continue
-        for name, config in TopicConfigTable.decode(answer.body).topic_config_table.items():
+    commands = [(name, ask_topic_configs()) for name in cluster.broker_names()]
+    for configs in Answers(cluster).ask(commands, read_topic_configs):
+        for name, config in (configs or {}).items():
             kind = kind_by_attributes(config.attributes or {})
             if kind is not None:
                 found[cluster.plain_name(name)] = kind

@@ -13,22 +13,22 @@ from typing import Any, Final, NamedTuple
 from rmq_store.broker.monitoring import metric_table as table
 from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX, is_system_group, is_system_topic
 from rmq_store.format.text.openmetrics import Metric, MetricFamily
-from rmq_store.protocol.bodies.groups import ConsumeStats, OffsetWrapper, SubscriptionGroupTable
-from rmq_store.protocol.bodies.routes import KVTable
-from rmq_store.protocol.bodies.topics import TopicConfigTable, TopicOffset
+from rmq_store.protocol.bodies.groups import OffsetWrapper
+from rmq_store.protocol.bodies.topics import TopicOffset
 from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
-from rmq_store.protocol.wire.admin_headers import (
-    GetAllSubscriptionGroupRequestHeader,
-    GetAllTopicConfigRequestHeader,
-    GetBrokerRuntimeInfoRequestHeader,
-    GetConsumeStatsRequestHeader,
-)
 from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.protocol.wire.header_fields import request
-from rmq_store.remoting.cluster.cluster import Cluster, checked
+from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.names import is_in_namespace
 from rmq_store.remoting.cluster.topics import BrokerEnds, TopicAt, ends_at_brokers
+from rmq_store.remoting.questions.brokers import ask_runtime_info, read_runtime_info
+from rmq_store.remoting.questions.groups import (
+    ask_consume_stats,
+    ask_group_configs,
+    read_consume_stats,
+    read_group_configs,
+)
+from rmq_store.remoting.questions.topics import ask_topic_configs, read_topic_configs
 
 CLUSTER_METRICS: Final = (
     table.LAG_MESSAGES, table.SENT_TO_DLQ, table.GROUP_NUMBER, table.TOPIC_NUMBER, table.RESERVE_TIME,
@@ -40,10 +40,6 @@ CLUSTER_QUEUE_METRICS: Final = (
 )  # fmt: skip
 
 _AT_ONCE: Final = 256
-# The group or topic is gone, or has nothing at this broker.
-_GONE: Final = (
-    ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.CONSUMER_NOT_ONLINE,
-)  # fmt: skip
 
 
 class _Sample(NamedTuple):
@@ -55,7 +51,6 @@ class _Sample(NamedTuple):
 class _Question(NamedTuple):
     broker_name: str
     group: str
-    command: RemotingCommand
 
 
 def cluster_metrics(cluster: Cluster, *, queues: bool = False) -> list[MetricFamily]:
@@ -81,14 +76,11 @@ def _samples(cluster: Cluster, broker_names: Sequence[str]) -> Iterator[tuple[st
     questions: list[_Question] = []
     failure: Exception | None = None
     reached = False
-    headers = (
-        GetAllTopicConfigRequestHeader(), GetAllSubscriptionGroupRequestHeader(), GetBrokerRuntimeInfoRequestHeader(),
-    )  # fmt: skip
-    answers = iter(cluster.read_all([(name, request(header)) for name in broker_names for header in headers]))
+    asked = ask_topic_configs, ask_group_configs, ask_runtime_info
+    answers = iter(cluster.read_all([(name, ask()) for name in broker_names for ask in asked]))
     for name, given in zip(broker_names, zip(answers, answers, answers, strict=True), strict=True):
         try:
-            topics = TopicConfigTable.decode(checked(given[0], name).body).topic_config_table
-            groups = SubscriptionGroupTable.decode(checked(given[1], name).body).subscription_group_table
+            topics, groups = read_topic_configs(given[0], name), read_group_configs(given[1], name)
         except (RemotingError, MQBrokerError) as error:
             failure = error
             yield name, _Sample(table.UNREADABLE, ("", ""), 1)
@@ -100,7 +92,7 @@ def _samples(cluster: Cluster, broker_names: Sequence[str]) -> Iterator[tuple[st
         for sample in _figures(given[2]):
             yield name, sample
         topics_at += (TopicAt(cluster.plain_name(one), name, topics[one].read_queue_nums) for one in topic_names)
-        questions += (_group_question(name, group) for group in group_names)
+        questions += (_Question(name, group) for group in group_names)
     if failure is not None and not reached:
         raise failure
     for first in range(0, len(topics_at), _AT_ONCE):
@@ -109,7 +101,8 @@ def _samples(cluster: Cluster, broker_names: Sequence[str]) -> Iterator[tuple[st
                 yield ends.asked.broker_name, sample
     for first in range(0, len(questions), _AT_ONCE):
         part = questions[first : first + _AT_ONCE]
-        given_all = cluster.read_all([(question.broker_name, question.command) for question in part])
+        commands = [(question.broker_name, ask_consume_stats(cluster, question.group)) for question in part]
+        given_all = cluster.read_all(commands)
         for question, answer in zip(part, given_all, strict=True):
             for sample in _group_samples(cluster, question, answer):
                 yield question.broker_name, sample
@@ -118,10 +111,6 @@ def _samples(cluster: Cluster, broker_names: Sequence[str]) -> Iterator[tuple[st
 def _of_namespace(cluster: Cluster, names: Any) -> list[str]:
     """Names on the wire, sorted."""
     return sorted(name for name in names if is_in_namespace(cluster.settings.namespace, name))
-
-
-def _group_question(broker_name: str, group: str) -> _Question:
-    return _Question(broker_name, group, request(GetConsumeStatsRequestHeader(consumer_group=group)))
 
 
 def _topic_samples(ends: BrokerEnds) -> Iterator[_Sample]:
@@ -136,20 +125,21 @@ def _group_samples(
 ) -> Iterator[_Sample]:
     group = cluster.plain_name(question.group)
     try:
-        answer = checked(given, question.broker_name)
+        stats = read_consume_stats(given, question.broker_name)
     except (RemotingError, MQBrokerError) as error:
         if not _is_gone(error):
             yield _Sample(table.UNREADABLE, (group, ""), 1)
         return
     progress: dict[str, list[tuple[MessageQueue, OffsetWrapper]]] = {}
-    for queue, one in ConsumeStats.decode(answer.body).offset_table.items():
+    for queue, one in stats.offset_table.items() if stats is not None else ():
         if queue.broker_name == question.broker_name:
             progress.setdefault(cluster.plain_name(queue.topic), []).append((queue, one))
     yield from _lag(group, progress)
 
 
 def _is_gone(error: Exception) -> bool:
-    return isinstance(error, MQBrokerError) and error.response_code in _GONE
+    """Whether a topic, or that of a group, is not at this broker any more."""
+    return isinstance(error, MQBrokerError) and error.response_code == ResponseCode.TOPIC_NOT_EXIST
 
 
 def _lag(group: str, progress: dict[str, list[tuple[MessageQueue, OffsetWrapper]]]) -> Iterator[_Sample]:
@@ -186,7 +176,7 @@ def _figures(given: RemotingCommand | RemotingError) -> Iterator[_Sample]:
     """Of the runtime info, which needs rights of its own; nothing without them."""
     if isinstance(given, RemotingError) or given.code != ResponseCode.SUCCESS:
         return
-    texts = KVTable.decode(given.body).table
+    texts = read_runtime_info(given, "")
     for metric, name in ((table.LOG_MIN_OFFSET, "commitLogMinOffset"), (table.LOG_MAX_OFFSET, "commitLogMaxOffset")):
         if texts.get(name, "").isdecimal():
             yield _Sample(metric, (), int(texts[name]))

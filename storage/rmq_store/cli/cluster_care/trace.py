@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rmq_store import StoredMessage
     from rmq_store.broker.monitoring.message_track import TrackType
     from rmq_store.broker.monitoring.trace import Life
+    from rmq_store.cli.target.answers import Answers
     from rmq_store.cli.target.cluster_target import ClusterTarget
     from rmq_store.remoting.cluster.cluster import Cluster
 
@@ -52,13 +53,17 @@ def trace(
     messages, and in the retry and dead-letter topics of the groups that read it. --uniq-key needs -t: brokers index by
     topic. Each broker that has copies prints a history of its own. Times are UTC. The rollback of a half message is not
     looked for. The second table has the state of the message for each group, as mqadmin's MessageTrack; WAITING for its
-    next attempt, DEAD, or REDRIVEN and not consumed since.
+    next attempt, DEAD, or REDRIVEN and not consumed since. Exit code 1 if a broker does not answer: then its history is
+    missing, and stderr says so.
     """
+    from rmq_store.cli.target.answers import Answers
+
     named_once(unique_key, msg_id, topic, key)
     if archive is not None:
         raise UsageError("--archive belongs to a store: rmq trace --store PATH --archive DIR")
     with target.open() as cluster:
-        history = _History(cluster)
+        asked = Answers(cluster)
+        history = _History(cluster, asked)
         if msg_id is not None:
             lives = history.by_offset_id(msg_id.strip())
         elif topic is None:
@@ -68,15 +73,18 @@ def trace(
             found = [str(unique_key).strip()] if unique_key is not None else history.keys_of(topic, str(key).strip())
             lives = [life for one in found for life in history.by_unique_key(one, topic)]
     if not lives:
+        asked.require_all()
         raise no_record("no record of this message is at the brokers")
     write_lives(lives, as_json=as_json, events=events)
+    asked.tell()
 
 
 class _History:
     """Follows messages of a cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, asked: Answers) -> None:
         self._cluster = cluster
+        self._asked = asked
         self._brokers: dict[str, str] = {}
         self._tracker = ClusterTracker(cluster, self._brokers)
 
@@ -119,10 +127,21 @@ class _History:
         for name, one in found:
             if one.properties.get(keys.UNIQUE_KEY) == unique_key:
                 by_broker.setdefault(name, []).append(one)
-        return [self._life(unique_key, name, records, is_complete) for name, records in sorted(by_broker.items())]
+        lives = []
+        for name, records in sorted(by_broker.items()):
+            try:
+                lives.append(self._life(unique_key, name, records, is_complete))
+            except (MQBrokerError, RemotingError) as error:
+                self._asked.miss(name, error)
+        return lives
 
     def _topics_of_copies(self, topic: str, holders: Sequence[str]) -> list[str]:
-        groups = {group for name in holders for group in self._tracker.groups(topic, name)}
+        groups: set[str] = set()
+        for name in holders:
+            try:
+                groups.update(self._tracker.groups(topic, name))
+            except (MQBrokerError, RemotingError) as error:
+                self._asked.miss(name, error)
         copies = [make(group) for group in sorted(groups) for make in (names.retry_topic, names.dlq_topic)]
         return [topic, *_waiting_topics(), *copies]
 
@@ -135,7 +154,10 @@ class _History:
         """The messages by broker, each once; and whether no broker may have more."""
         from rmq_store.remoting.cluster.queries import copies_by_key
 
-        answers = copies_by_key(self._cluster, dict.fromkeys(topics), broker_names, key, is_unique_key=is_unique_key)
+        answers = copies_by_key(
+            self._cluster, dict.fromkeys(topics), broker_names, key,
+            on_missing=self._asked.miss, is_unique_key=is_unique_key,
+        )  # fmt: skip
         found = {(name, one.commit_log_offset): one for name, one in messages_of(self._cluster, answers)}
         return [(name, one) for (name, _), one in found.items()], not any(answer.is_full for answer in answers)
 

@@ -11,12 +11,17 @@ from dataclasses import field
 
 from rmq_store.errors import StoreError
 from rmq_store.late.dataclasses import dataclass
-from rmq_store.protocol.bodies.routes import TIMER_MESSAGES, ClusterInfo, KVTable
+from rmq_store.protocol.answers import V5_0_0
+from rmq_store.protocol.bodies.routes import TIMER_MESSAGES, ClusterInfo
 from rmq_store.protocol.errors import ResponseCode
-from rmq_store.protocol.wire.admin_headers import GetBrokerConfigRequestHeader, GetBrokerRuntimeInfoRequestHeader
 from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.protocol.wire.header_fields import request
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.questions.brokers import (
+    ask_broker_config,
+    ask_runtime_info,
+    read_broker_config,
+    read_runtime_info,
+)
 
 
 @dataclass(slots=True)
@@ -44,8 +49,6 @@ class Process:
     @property
     def is_5x(self) -> bool:
         """Whether the broker is of 5.0 or above."""
-        from rmq_store.remoting.cluster.offsets import V5_0_0
-
         return self.version >= V5_0_0
 
     @property
@@ -61,28 +64,22 @@ def ask_processes(cluster: Cluster, info: ClusterInfo) -> list[Process]:
         for name, broker in sorted(info.broker_addr_table.items())
         for broker_id, address in sorted(broker.broker_addrs.items())
     ]
-    headers = GetBrokerRuntimeInfoRequestHeader(), GetBrokerConfigRequestHeader()
+    asked = ask_runtime_info, ask_broker_config
     asked_ms = _now_ms()
-    futures = [[cluster.client.submit(one.address, request(header)) for header in headers] for one in found]
+    futures = [[cluster.client.submit(one.address, ask()) for ask in asked] for one in found]
     for process, (figures, settings) in zip(found, futures, strict=True):
         try:
             answer = figures.result()
             process.version = answer.version
             process.asked_ms, process.answered_ms = asked_ms, _now_ms()
             if _is_told(process, answer):
-                process.figures = KVTable.decode(answer.body).table
+                process.figures = read_runtime_info(answer, process.broker_name)
             answer = settings.result()
             if _is_told(process, answer):
-                process.settings = properties_of(answer.body.decode("utf-8", "replace"))
+                process.settings = read_broker_config(answer, process.broker_name)
         except StoreError as error:
             process.error = str(error)
     return found
-
-
-def properties_of(text: str) -> dict[str, str]:
-    """The settings in the text of a broker, a line `name=value` each."""
-    pairs = (line.partition("=") for line in text.splitlines() if "=" in line and not line.startswith("#"))
-    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _is_told(process: Process, answer: RemotingCommand) -> bool:

@@ -15,11 +15,10 @@ from rmq_store.cli.cluster_checks.processes import Process
 from rmq_store.errors import StoreError
 from rmq_store.protocol.bodies.routes import ClusterInfo
 from rmq_store.protocol.errors import ResponseCode
-from rmq_store.protocol.wire.admin_headers import GetBrokerConfigRequestHeader
-from rmq_store.protocol.wire.header_fields import request
-from rmq_store.protocol.wire.name_server_headers import GetBrokerClusterInfoRequestHeader, GetRouteInfoRequestHeader
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.routes import SELF_TEST_TOPIC
+from rmq_store.remoting.questions.brokers import ask_broker_config
+from rmq_store.remoting.questions.name_servers import ask_clusters, ask_route
 from rmq_store.remoting.transport.client import RemotingClient
 from rmq_store.remoting.transport.settings import ClusterSettings, parse_address
 
@@ -41,7 +40,7 @@ def name_servers(cluster: Cluster) -> tuple[list[Finding], ClusterInfo | None]:
     tables: dict[str, ClusterInfo] = {}
     for address in cluster.name_servers.addresses():
         try:
-            answer = cluster.client.call(address, request(GetBrokerClusterInfoRequestHeader()))
+            answer = cluster.client.call(address, ask_clusters())
         except StoreError as error:
             findings.append(Finding("name server", FAIL, str(error), _fix_of_connection(str(error), cluster.settings)))
             continue
@@ -69,7 +68,7 @@ def name_servers(cluster: Cluster) -> tuple[list[Finding], ClusterInfo | None]:
 def _tells_routes(cluster: Cluster, address: str) -> bool:
     """Whether a peer that does not list brokers has routes, as a proxy; a broker has none."""
     try:
-        answer = cluster.client.call(address, request(GetRouteInfoRequestHeader(topic=SELF_TEST_TOPIC)))
+        answer = cluster.client.call(address, ask_route(SELF_TEST_TOPIC))
     except StoreError:
         return False
     return answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -114,7 +113,7 @@ def _answers(settings: ClusterSettings, registered: str, candidate: str) -> bool
     mapped = {**settings.address_map, registered: candidate}
     with RemotingClient(replace(settings, address_map=mapped)) as client:
         try:
-            client.call(registered, request(GetBrokerConfigRequestHeader()))
+            client.call(registered, ask_broker_config())
         except StoreError:
             return False
     return True

@@ -13,13 +13,13 @@ from rmq_store.cli.checks import FAIL, OK, Finding
 from rmq_store.format.text.names import retry_topic
 from rmq_store.protocol.errors import RemotingError
 from rmq_store.protocol.messages import MessageQueue
-from rmq_store.protocol.wire.admin_headers import GetTopicStatsInfoRequestHeader
 from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.protocol.wire.header_fields import request
-from rmq_store.protocol.wire.headers import QueryConsumerOffsetRequestHeader
-from rmq_store.remoting.cluster.cluster import Cluster, lacks_rights
+from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.pull_request import PullFilter, PullRequests
 from rmq_store.remoting.cluster.sending import single_request
+from rmq_store.remoting.questions.answer import lacks_rights
+from rmq_store.remoting.questions.offsets import ask_consumer_offset
+from rmq_store.remoting.questions.topics import ask_topic_stats
 
 NO_QUEUE: Final = (1 << 31) - 1
 
@@ -41,9 +41,7 @@ def _questions(
     cluster: Cluster, topic: str, group: str, pull_group: str, broker_name: str, now_ms: int
 ) -> Iterator[tuple[str, str, RemotingCommand]]:
     wire = cluster.wire_topic(topic)
-    yield "source: ends", f"Get (4.9: SUB) on topic {wire}", request(
-        GetTopicStatsInfoRequestHeader(topic=wire, bname=broker_name)
-    )
+    yield "source: ends", f"Get (4.9: SUB) on topic {wire}", ask_topic_stats(cluster, topic, broker_name)
     pulls = PullRequests(cluster, MessageQueue(topic, broker_name, 0), PullFilter(group=pull_group))
     yield "source: messages", f"Sub (4.9: SUB) on topic {wire} and group {pull_group}", pulls.request(0, 1)
     nowhere = MessageQueue(wire, broker_name, NO_QUEUE)
@@ -52,11 +50,10 @@ def _questions(
     )
     if group:
         for name in (topic, retry_topic(group)):
-            header = QueryConsumerOffsetRequestHeader(
-                consumer_group=cluster.wire_group(group), topic=cluster.wire_topic(name), queue_id=0, bname=broker_name
-            )
+            queue = MessageQueue(name, broker_name, 0)
+            command = ask_consumer_offset(cluster, group, queue, set_zero_if_not_found=None)
             needed = f"Sub (4.9: SUB) on topic {cluster.wire_topic(name)} and group {cluster.wire_group(group)}"
-            yield f"group: offsets of {name}", needed, request(header)
+            yield f"group: offsets of {name}", needed, command
 
 
 def _asked(cluster: Cluster, broker_name: str, what: str, needed: str, command: RemotingCommand) -> Finding:

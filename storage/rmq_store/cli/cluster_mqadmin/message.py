@@ -25,6 +25,7 @@ from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
     from rmq_store import StoredMessage
+    from rmq_store.cli.target.answers import Answers
     from rmq_store.protocol.messages import MessageQueue
     from rmq_store.remoting.cluster.cluster import Cluster
     from rmq_store.remoting.cluster.queries import Found
@@ -37,18 +38,25 @@ def query_msg_by_key(
     """The newest 64 messages with a key at each broker: unique id, queue and offset of each.
 
     They are printed in the order in which they were stored at each broker. stderr says so if a broker has perhaps more.
+    Exit code 1 if a broker does not answer: then its messages are missing, and stderr says so.
     """
+    from rmq_store.cli.target.answers import Answers
     from rmq_store.remoting.cluster.queries import query_by_key
 
     wanted = key.strip()
     with target.open() as cluster:
         require_route(cluster, topic)
-        answers = query_by_key(cluster, topic, wanted, begin_ms=begin_ms, end_ms=end_ms, max_num=max_num)
+        asked = Answers(cluster)
+        answers = query_by_key(
+            cluster, topic, wanted, begin_ms=begin_ms, end_ms=end_ms, max_num=max_num, on_missing=asked.miss
+        )
     _tell_full(answers)
     found = [message for _, message in messages_of(cluster, answers) if wanted in (message.keys or "").split(" ")]
     if not found:
+        asked.require_all()
         raise no_message()
     write_keys(found, as_json=as_json)
+    asked.tell()
 
 
 @like(store_commands.query_msg_by_id, LMQ_CLUSTER)
@@ -60,13 +68,17 @@ def query_msg_by_id(
     The id has the address of a broker: only an address that a broker of this cluster has registered is asked. A unique
     id (UNIQ_KEY), made by the producer, looks similar; with -t it is found as well.
     """
+    from rmq_store.cli.target.answers import Answers
+
     wanted = [msg_id.strip() for msg_id in msg_ids.split(",") if msg_id.strip()]
     with target.open() as cluster:
-        found = [_by_any_id(cluster, msg_id, topic) for msg_id in wanted]
+        asked = Answers(cluster)
+        found = [_by_any_id(cluster, msg_id, topic, asked) for msg_id in wanted]
         _write(cluster, found, as_json, encoding, body_dir, with_offset_id=True)
+        asked.tell()
 
 
-def _by_any_id(cluster: Cluster, msg_id: str, topic: str | None) -> tuple[str, StoredMessage]:
+def _by_any_id(cluster: Cluster, msg_id: str, topic: str | None, asked: Answers) -> tuple[str, StoredMessage]:
     """MQAdminImpl#viewMessage: an offset id, otherwise a unique id."""
     from rmq_store.format.text.ids import check_message_id
     from rmq_store.remoting.cluster.queries import view_message
@@ -82,7 +94,7 @@ def _by_any_id(cluster: Cluster, msg_id: str, topic: str | None) -> tuple[str, S
     if topic is None:
         hint = f"if a producer made this id: rmq queryMsgByUniqueKey -i {msg_id} -t TOPIC"
         raise no_message(f"{reason}; {hint}")
-    return _by_unique_key(cluster, topic, msg_id)[0]
+    return _by_unique_key(cluster, topic, msg_id, asked)[0]
 
 
 @like(store_commands.query_msg_by_unique_key, LMQ_CLUSTER)
@@ -98,22 +110,27 @@ def query_msg_by_unique_key(
     """One message by its unique id, made by the producer: all fields, and the groups that have consumed it.
 
     If a producer repeats a send, the message is stored again with the same id, perhaps at another broker. The newest is
-    shown; -a all shows each.
+    shown; -a all shows each. Exit code 1 if a broker does not answer, which may have others: stderr says so.
     """
+    from rmq_store.cli.target.answers import Answers
+
     with target.open() as cluster:
-        found = _by_unique_key(cluster, topic, msg_id.strip())
+        asked = Answers(cluster)
+        found = _by_unique_key(cluster, topic, msg_id.strip(), asked)
         _write(cluster, found if shows else found[:1], as_json, encoding, body_dir, with_offset_id=False)
+        asked.tell()
 
 
-def _by_unique_key(cluster: Cluster, topic: str, msg_id: str) -> list[tuple[str, StoredMessage]]:
+def _by_unique_key(cluster: Cluster, topic: str, msg_id: str, asked: Answers) -> list[tuple[str, StoredMessage]]:
     """(broker, message), the newest first."""
     from rmq_store.remoting.cluster.queries import query_by_unique_key
 
     require_route(cluster, topic)
-    answers = query_by_unique_key(cluster, topic, msg_id)
+    answers = query_by_unique_key(cluster, topic, msg_id, on_missing=asked.miss)
     _tell_full(answers)
     found = [(name, one) for name, one in messages_of(cluster, answers) if msg_id in (one.msg_id, one.java_unique_key)]
     if not found:
+        asked.require_all()
         raise no_message()
     return sorted(found, key=lambda one: one[1].store_timestamp_ms, reverse=True)
 
@@ -167,20 +184,27 @@ def query_msg_trace_by_id(
     """Trace of a message that clients with tracing enabled wrote: its sender, the consumers that got it, and how long
     each took.
 
-    Only clients with tracing write it. `rmq trace` prints what the brokers know of a message without tracing.
+    Only clients with tracing write it. `rmq trace` prints what the brokers know of a message without tracing. Exit code
+    1 if a broker does not answer: stderr says so.
     """
+    from rmq_store.cli.target.answers import Answers
     from rmq_store.remoting.cluster.queries import query_by_key
 
     with target.open() as cluster:
+        asked = Answers(cluster)
         answers: list[Found] = []
         if topic != TRACE_TOPIC or cluster.refresh_route(topic) is not None:
             require_route(cluster, topic)
-            answers = query_by_key(cluster, topic, msg_id, begin_ms=begin_ms, end_ms=end_ms, max_num=max_num)
+            answers = query_by_key(
+                cluster, topic, msg_id, begin_ms=begin_ms, end_ms=end_ms, max_num=max_num, on_missing=asked.miss
+            )
     _tell_full(answers)
     found = [view for _, one in messages_of(cluster, answers) for view in trace_views(one, msg_id)]
     if not found:
+        asked.require_all()
         raise no_message("query message by key finished, but no message. No client traced it.")
     write_traces(found, as_json=as_json)
+    asked.tell()
 
 
 def messages_of(cluster: Cluster, answers: Iterable[Found]) -> list[tuple[str, StoredMessage]]:

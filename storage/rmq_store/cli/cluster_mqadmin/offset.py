@@ -157,7 +157,8 @@ class _Reset:
     def _carry_out(
         self, cluster: Cluster, process: BrokerProcess, wanted: Mapping[MessageQueue, int]
     ) -> ResetDone:
-        from rmq_store.remoting.admin.resets import ALL_QUEUES, reset_at
+        from rmq_store.remoting.admin.resets import reset_at
+        from rmq_store.remoting.questions.offsets import ALL_QUEUES
 
         queue_id = ALL_QUEUES if self.queue is None else self.queue
         return reset_at(

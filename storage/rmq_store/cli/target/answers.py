@@ -4,7 +4,8 @@ then.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
 
 import click
 
@@ -13,7 +14,10 @@ from rmq_store.cli.target.cluster_target import ClusterTarget
 from rmq_store.errors import StoreError
 from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError
 from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.remoting.cluster.cluster import SUCCESS, Cluster, checked
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.questions.answer import Given
+
+Value = TypeVar("Value")
 
 
 class Answers:
@@ -27,13 +31,15 @@ class Answers:
         self.missing: dict[str, StoreError] = {}
 
     def ask(
-        self, commands: Sequence[tuple[str, RemotingCommand]], ok: Collection[int] = SUCCESS
-    ) -> list[RemotingCommand | None]:
-        """Ask (broker, request), all at once; slaves for masters that do not answer. None: no answer, or a refusal."""
-        found: list[RemotingCommand | None] = []
+        self, commands: Sequence[tuple[str, RemotingCommand]], read: Callable[[Given, str], Value]
+    ) -> list[Value | None]:
+        """Ask (broker, request), all at once; slaves for masters that do not answer. The answers as `read` (of
+        `remoting.questions`) reads them; None: no answer, or a refusal.
+        """
+        found: list[Value | None] = []
         for (broker, _), given in zip(commands, self._cluster.read_all(commands), strict=True):
             try:
-                found.append(checked(given, broker, ok))
+                found.append(read(given, broker))
                 self.hear(broker)
             except (RemotingError, MQBrokerError) as error:
                 self.miss(broker, error)
@@ -64,6 +70,11 @@ class Answers:
         """Raise the first error (RemotingError, MQBrokerError) if brokers were asked, and none has answered."""
         if self.missing and not self.heard:
             raise next(iter(self.missing.values()))
+
+    def require_all(self) -> None:
+        """Raise the first error (RemotingError, MQBrokerError) if a broker has not answered."""
+        for error in self.missing.values():
+            raise error
 
     def tell(self) -> None:
         """Write to stderr which brokers are missing in the output, and end with exit code 1 if there are some."""

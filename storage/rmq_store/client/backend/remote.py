@@ -51,7 +51,7 @@ class RemoteBackend:
         self._brokers: dict[str, RemoteBroker] = {}
         # Topic -> with how many queues its first message makes it.
         self._queue_nums: dict[str, int] = {}
-        self._looked_at: set[str] = set()
+        self._checked_topics = topics.CheckedTopics(self.cluster)
         self.cluster.client.on_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._members.on_change)
         self.cluster.client.on_request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, self._members.on_reset)
 
@@ -119,12 +119,9 @@ class RemoteBackend:
         return RemoteBroker(name, self.cluster, self._members, self._transactions, self.default_topic_queue_nums)
 
     def _look_at(self, topic: str) -> None:
-        """Refuse a topic of another kind. Brokers are asked once."""
-        if topic in self._looked_at or self.cluster.route(topic) is None:
-            return
+        """Refuse a topic of another kind."""
         try:
-            topics.refuse_to_read_topic(self.cluster, topic)
+            self._checked_topics.refuse_to_read(topic)
         except TopicKindError as error:
             raise MQClientError(str(error)) from error
-        self._looked_at.add(topic)
 

@@ -188,7 +188,7 @@ class RemoteBroker:
         except MQBrokerError as error:
             if error.response_code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
                 raise
-            groups.create_group(self._cluster, group, broker_name=self.name)
+            groups.create_group(self._cluster, group, self.name)
             offsets.update_consumer_offsets(self._cluster, group, ours)
         return set(ours)
 

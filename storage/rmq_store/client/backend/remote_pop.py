@@ -30,7 +30,8 @@ from rmq_store.protocol.wire.pop_headers import (
     PopMessageRequestHeader,
     PopMessageResponseHeader,
 )
-from rmq_store.remoting.cluster.cluster import Cluster, broker_error
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.questions.answer import broker_error
 
 MESSAGES_MAX: Final = 32
 """A broker refuses to give more in one answer."""

@@ -18,6 +18,7 @@ from rmq_store.broker.filter.tags import TagFilter
 from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batches
 from rmq_store.format.tables.schema import MESSAGE_SCHEMA
 from rmq_store.late.dataclasses import dataclass
+from rmq_store.protocol.answers import NOT_AT_SLAVE
 from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue, PullBatchResult, PullStatus
 from rmq_store.protocol.wire.command import RemotingCommand
@@ -129,10 +130,7 @@ class RemotePulls:
                     "condition is evaluated here", self._name,
                 )  # fmt: skip
                 return self._nothing(queue, held.offset)
-            if held.broker_id != MASTER_ID and error.response_code in (
-                ResponseCode.TOPIC_NOT_EXIST,
-                ResponseCode.SYSTEM_BUSY,
-            ):
+            if held.broker_id != MASTER_ID and error.response_code in NOT_AT_SLAVE:
                 self._source.is_behind()
                 return self._nothing(queue, held.offset)
             raise

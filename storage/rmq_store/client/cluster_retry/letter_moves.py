@@ -33,10 +33,9 @@ from rmq_store.format.text import names
 from rmq_store.format.text.ids import parse_offset_message_id
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.protocol.wire.header_fields import request
-from rmq_store.protocol.wire.headers import ViewMessageRequestHeader
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.sending import single_request
+from rmq_store.remoting.questions.messages import ask_message
 
 _log = logging.getLogger(__name__)
 
@@ -173,8 +172,8 @@ class LetterMoves:
         """
         if probe.new_log_offset is None or probe.target is None:
             return False
-        header = ViewMessageRequestHeader(offset=probe.new_log_offset, bname=probe.target.broker_name)
-        answer = self._cluster.call_broker(probe.target.broker_name, request(header))
+        name = probe.target.broker_name
+        answer = self._cluster.call_broker(name, ask_message(probe.new_log_offset, name))
         self._probed.add((group, broker_name))
         return decode_frame(memoryview(answer.body), 0, len(answer.body)).topic.startswith(names.DLQ_PREFIX)
 

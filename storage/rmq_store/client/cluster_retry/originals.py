@@ -8,9 +8,8 @@ from typing import NamedTuple
 from rmq_store.errors import ResponseError, UsageError
 from rmq_store.format.frames.stored_message import StoredMessage, decode_frame
 from rmq_store.protocol.errors import RemotingError, ResponseCode
-from rmq_store.protocol.wire.header_fields import request
-from rmq_store.protocol.wire.headers import ViewMessageRequestHeader
-from rmq_store.remoting.cluster.cluster import Cluster, broker_error
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.questions.messages import ask_message, read_message
 
 _PAUSE_S = 0.2
 
@@ -43,26 +42,22 @@ class OriginalReading:
         found: dict[int, StoredMessage] = {}
         left = list(range(len(places)))
         while True:
-            commands = [
-                (places[at].broker_name, request(ViewMessageRequestHeader(offset=places[at].commit_log_offset)))
-                for at in left
-            ]
+            commands = [(places[at].broker_name, ask_message(places[at].commit_log_offset)) for at in left]
             again, last = [], None
             for at, answer in zip(left, self._cluster.call_all(commands), strict=True):
                 if isinstance(answer, RemotingError):
                     again.append(at)
                     last = answer
-                elif answer.code == ResponseCode.SUCCESS and answer.body:
-                    message = decode_frame(memoryview(answer.body), 0, len(answer.body))
-                    found[at] = _checked(message, places[at], first_row + at)
-                elif answer.code == ResponseCode.SYSTEM_ERROR:
+                    continue
+                frame = read_message(answer, places[at].broker_name)
+                if not frame:
                     raise ResponseError(
                         ResponseCode.SYSTEM_ERROR,
                         f"row {first_row + at}: look message by offset failed, {places[at].commit_log_offset}: broker "
                         f"{places[at].broker_name!r} has no message there (any more): {answer.remark or ''}",
                     )
-                else:
-                    raise broker_error(answer, places[at].broker_name)
+                message = decode_frame(memoryview(frame), 0, len(frame))
+                found[at] = _checked(message, places[at], first_row + at)
             if last is None:
                 return [found[at] for at in range(len(places))]
             if self._cluster.timer() >= until_ms:

@@ -33,16 +33,17 @@ from rmq_store.format.frames.frame_check import COMPRESSION_MASK, SysFlag
 from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.format.text.names import retry_topic
 from rmq_store.late.dataclasses import dataclass
-from rmq_store.protocol.bodies.groups import ConsumerConnection, SubscriptionGroupConfig
-from rmq_store.protocol.errors import MQBrokerError, ResponseCode, WeakSendError
+from rmq_store.protocol.bodies.groups import SubscriptionGroupConfig
+from rmq_store.protocol.errors import MQBrokerError, WeakSendError
 from rmq_store.protocol.messages import MessageQueue
-from rmq_store.protocol.wire.admin_headers import GetConsumerConnectionListRequestHeader
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import ConsumerSendMsgBackRequestHeader
-from rmq_store.remoting.cluster.cluster import Cluster, is_not_told
+from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.groups import group_configs
 from rmq_store.remoting.cluster.sending import single_request
+from rmq_store.remoting.questions.answer import is_not_told
+from rmq_store.remoting.questions.groups import ask_consumer_connections, read_consumer_connections
 
 _log = logging.getLogger(__name__)
 
@@ -242,14 +243,10 @@ class SendBackTask:
 
     def _must_leave_reasons_out(self, broker_name: str) -> bool:
         if broker_name not in self._has_push_consumers:
-            header = GetConsumerConnectionListRequestHeader(
-                consumer_group=self._cluster.wire_group(self._settings.group)
-            )
-            known = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
-            answer = self._cluster.call_broker(broker_name, request(header), ok=known)
-            is_online = answer.code == ResponseCode.SUCCESS
-            kind = ConsumerConnection.decode(answer.body).consume_type if is_online else None
-            self._has_push_consumers[broker_name] = is_online and kind != "CONSUME_ACTIVELY"
+            command = ask_consumer_connections(self._cluster, self._settings.group)
+            answer = self._cluster.call_broker(broker_name, command, ok=None)
+            members = read_consumer_connections(answer, broker_name)
+            self._has_push_consumers[broker_name] = members is not None and members.consume_type != "CONSUME_ACTIVELY"
             if self._has_push_consumers[broker_name]:
                 _log.warning(
                     "group %r has live push consumers at broker %r, which may hold locks of queues: reasons of "

@@ -26,6 +26,7 @@ from enum import Enum
 from typing import Final
 
 from rmq_store.late.dataclasses import dataclass
+from rmq_store.protocol.answers import BUSY, is_lack_of_rights
 from rmq_store.protocol.errors import (
     ClientError,
     ClientErrorCode,
@@ -35,7 +36,6 @@ from rmq_store.protocol.errors import (
     RemotingError,
     RemotingTooMuchRequestError,
     ResponseCode,
-    is_lack_of_rights,
 )
 from rmq_store.protocol.wire.command import RemotingCommand
 
@@ -93,7 +93,6 @@ _NOT_TRIED: Final = frozenset(
         ClientErrorCode.NOT_FOUND_TOPIC_EXCEPTION,
     )
 )
-_BUSY: Final = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL, ResponseCode.TOO_MANY_REQUESTS))
 _UNKNOWN: Final = frozenset((ResponseCode.SYSTEM_ERROR, ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
 
 
@@ -130,7 +129,7 @@ def _of_code(code: int, remark: str) -> Verdict:
     reason = f"CODE: {code} DESC: {remark}"
     if code in _NOT_STORED:
         is_of_rights = is_lack_of_rights(code, remark)
-        return Verdict(Outcome.NOT_STORED, code, reason, is_busy=code in _BUSY, lacks_rights=is_of_rights)
+        return Verdict(Outcome.NOT_STORED, code, reason, is_busy=code in BUSY, lacks_rights=is_of_rights)
     if is_lack_of_rights(code, remark):
         return Verdict(Outcome.REFUSED, code, reason, lacks_rights=True)
     return Verdict(Outcome.UNKNOWN if code in _UNKNOWN else Outcome.REFUSED, code, reason)

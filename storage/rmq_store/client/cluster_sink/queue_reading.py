@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Final
 
 import numpy as np
 
@@ -16,18 +15,15 @@ from rmq_store.format.frames.frame_walk import frames_of_answer
 from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode, SendInDoubtError, SlaveBehindError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
-from rmq_store.protocol.wire.header_fields import request
-from rmq_store.protocol.wire.headers import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader
-from rmq_store.remoting.cluster.cluster import Cluster, checked
+from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.offsets import queue_ranges
 from rmq_store.remoting.cluster.pull_request import EVERYTHING, PullFilter
 from rmq_store.remoting.cluster.pulling import read_range
+from rmq_store.remoting.questions.offsets import ask_max_offset, read_max_offset
 
 _log = logging.getLogger(__name__)
 
 _PAUSE_S = 0.2
-_UNKNOWN: Final = (ResponseCode.TOPIC_NOT_EXIST,)
-_KNOWN_OR_NOT: Final = (ResponseCode.SUCCESS, *_UNKNOWN)
 
 
 class QueueReading:
@@ -63,28 +59,19 @@ class QueueReading:
     ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, Exception]]:
         """The ends of queues whose masters answer at once, and why the others do not."""
         commands = [
-            (
-                queue.broker_name,
-                request(
-                    GetMaxOffsetRequestHeader(
-                        topic=self._cluster.wire_topic(queue.topic), queue_id=queue.queue_id, bname=queue.broker_name
-                    )
-                ),
-            )
+            (queue.broker_name, ask_max_offset(self._cluster, queue.topic, queue.queue_id, queue.broker_name))
             for queue in queues
         ]
         ends: dict[MessageQueue, int] = {}
         missing: dict[MessageQueue, Exception] = {}
         for queue, answer in zip(queues, self._cluster.call_all(commands), strict=True):
             try:
-                header = checked(answer, queue.broker_name, _KNOWN_OR_NOT)
+                ends[queue] = read_max_offset(answer, queue.broker_name)
             except (RemotingError, MQBrokerError) as error:
-                missing[queue] = error
-                continue
-            if header.code == ResponseCode.TOPIC_NOT_EXIST:
-                ends[queue] = 0
-            else:
-                ends[queue] = max(GetMaxOffsetResponseHeader.from_ext(header.ext_fields).offset, 0)
+                if _is_unknown_topic(error):
+                    ends[queue] = 0
+                else:
+                    missing[queue] = error
         return ends, missing
 
     def await_again(self, missing: Mapping[MessageQueue, Exception], until_ms: float) -> None:
@@ -124,8 +111,7 @@ class QueueReading:
                 try:
                     ranges |= queue_ranges(self._cluster, part)
                 except (RemotingError, MQBrokerError) as error:
-                    is_unknown = isinstance(error, MQBrokerError) and error.response_code in _UNKNOWN
-                    if not is_unknown:
+                    if not _is_unknown_topic(error):
                         self.await_again(dict.fromkeys(part, error), until_ms)
                         parts.append(part)
                     elif len(part) > 1:  # one of the brokers does not have the topic
@@ -189,6 +175,10 @@ class QueueReading:
             )  # fmt: skip
             if begin < end:
                 self._keys_of(queue, begin, end, tag, into)
+
+
+def _is_unknown_topic(error: Exception) -> bool:
+    return isinstance(error, MQBrokerError) and error.response_code == ResponseCode.TOPIC_NOT_EXIST
 
 
 def _is_refusal(error: Exception) -> bool:

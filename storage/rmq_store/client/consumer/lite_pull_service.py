@@ -13,7 +13,7 @@ from rmq_store.client.backend.backend import Backend, broker_of
 from rmq_store.client.consume_service.ordered_process_queue import OrderedProcessQueue
 from rmq_store.client.consumer.due_messages import deliver_due
 from rmq_store.client.consumer.polled_offsets import PolledOffsets
-from rmq_store.client.consumer.pull_service import PULL_AFTER_ERROR_MS, with_bounds
+from rmq_store.client.consumer.pull_service import pause_after_ms, with_bounds
 from rmq_store.client.group.consumer_config import LitePullConsumerConfig
 from rmq_store.client.group.offset_store import OffsetStore
 from rmq_store.client.group.rebalance import Assignment
@@ -71,7 +71,7 @@ class LitePullService:
                 self._consumer_group, queue, assignment.next_offset, self._config.pull_batch_size, tags
             )
         except ClientError as error:
-            assignment.not_before_ms = now_ms + PULL_AFTER_ERROR_MS
+            assignment.not_before_ms = now_ms + pause_after_ms(error)
             _log.warning("group %s: %s cannot be pulled: %s", self._consumer_group, queue, error)
             return []
         if result.status is PullStatus.OFFSET_ILLEGAL:

@@ -124,8 +124,7 @@ class PullService(Generic[Held, Wanted]):
             broker = broker_of(self._backend, queue)
             result, wanted = self._fetch(broker, self._group, queue, offset, count, room, subscription)
         except ClientError as error:
-            is_limited = isinstance(error, MQBrokerError) and error.response_code == ResponseCode.FLOW_CONTROL
-            assignment.not_before_ms = now_ms + (PULL_AFTER_FLOW_CONTROL_MS if is_limited else PULL_AFTER_ERROR_MS)
+            assignment.not_before_ms = now_ms + pause_after_ms(error)
             _log.warning("group %s: %s cannot be pulled: %s", self._group, queue, error)
             return False
         if result.status is PullStatus.OFFSET_ILLEGAL:
@@ -148,6 +147,12 @@ class PullService(Generic[Held, Wanted]):
         self._offsets.update(queue, offset, increase_only=False)
         self._rebalance.remove(queue)
         self._on_removed()
+
+
+def pause_after_ms(error: ClientError) -> int:
+    """How long a queue rests after a pull that failed; a broker that limits pulls (215) wants a short pause."""
+    is_limited = isinstance(error, MQBrokerError) and error.response_code == ResponseCode.FLOW_CONTROL
+    return PULL_AFTER_FLOW_CONTROL_MS if is_limited else PULL_AFTER_ERROR_MS
 
 
 def pull_messages(

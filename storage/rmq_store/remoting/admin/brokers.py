@@ -1,4 +1,4 @@
-"""Settings, figures and cleaning of single brokers (AdminBrokerProcessor.java)."""
+"""Settings, figures and cleaning of single brokers (AdminBrokerProcessor.java). All raise as `scope.ask`."""
 
 from __future__ import annotations
 
@@ -6,39 +6,24 @@ from collections.abc import Mapping
 from typing import Final
 
 from rmq_store.errors import UsageError
-from rmq_store.protocol.bodies.routes import KVTable
 from rmq_store.protocol.bodies.topics import BrokerStatsData, QueryConsumeQueueResponseBody
-from rmq_store.protocol.errors import ResponseCode
-from rmq_store.protocol.wire.admin_headers import (
-    CleanExpiredConsumeQueueRequestHeader,
-    CleanUnusedTopicRequestHeader,
-    DeleteExpiredCommitLogRequestHeader,
-    GetBrokerConfigRequestHeader,
-    GetBrokerRuntimeInfoRequestHeader,
-    QueryConsumeQueueRequestHeader,
-    UpdateBrokerConfigRequestHeader,
-    ViewBrokerStatsDataRequestHeader,
-)
-from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.protocol.wire.header_fields import request
 from rmq_store.remoting.admin.scope import BrokerProcess, ask
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.questions import brokers as questions
+from rmq_store.remoting.questions.answer import checked
 
 CLEAN_TIMEOUT_MS: Final = 60_000
 """A broker answers when it has walked over all of its queues."""
-_SPECIAL = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "=": "\\=", ":": "\\:", "#": "\\#", "!": "\\!"})
 
 
 def runtime_info(cluster: Cluster, process: BrokerProcess) -> dict[str, str]:
-    """The figures of a process, as texts by their names (28). Raises as `scope.ask`."""
-    return dict(KVTable.decode(ask(cluster, process, request(GetBrokerRuntimeInfoRequestHeader())).body).table)
+    """The figures of a process, as texts by their names (28)."""
+    return ask(cluster, process, questions.ask_runtime_info(), questions.read_runtime_info)
 
 
 def broker_config(cluster: Cluster, process: BrokerProcess) -> dict[str, str]:
-    """The settings of a process, in the order of its answer (26). Raises as `scope.ask`."""
-    text = ask(cluster, process, request(GetBrokerConfigRequestHeader())).body.decode("utf-8", "replace")
-    pairs = (line.partition("=") for line in text.splitlines())
-    return {name: value for name, equals, value in pairs if equals}
+    """The settings of a process, in the order of its answer (26)."""
+    return ask(cluster, process, questions.ask_broker_config(), questions.read_broker_config)
 
 
 def require_setting(settings: Mapping[BrokerProcess, Mapping[str, str]], name: str) -> None:
@@ -53,19 +38,13 @@ def update_broker_config(cluster: Cluster, process: BrokerProcess, name: str, va
     """Change one setting of a process (25); it is in the broker's file on return.
 
     A broker answers "success" for a name that it does not know: `require_setting` looks it up before.
-
-    Raises as `scope.ask`.
     """
-    # java.util.Properties: what would end the name or the line is escaped.
-    line = f"{name}={value.translate(_SPECIAL)}\n"
-    ask(cluster, process, request(UpdateBrokerConfigRequestHeader(), line.encode()))
+    ask(cluster, process, questions.ask_update_broker_config(name, value), checked)
 
 
 def stats(cluster: Cluster, process: BrokerProcess, name: str, key: str) -> BrokerStatsData | None:
-    """One rate of a broker, as TOPIC_PUT_NUMS of a topic (315); None: the broker has none. Raises as `scope.ask`."""
-    header = ViewBrokerStatsDataRequestHeader(stats_name=name, stats_key=key)
-    answer = ask(cluster, process, request(header), ok=(ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR))
-    return BrokerStatsData.decode(answer.body) if answer.code == ResponseCode.SUCCESS else None
+    """One rate of a broker, as TOPIC_PUT_NUMS of a topic (315); None: the broker has none."""
+    return ask(cluster, process, questions.ask_stats(name, key), questions.read_stats)
 
 
 def queue_entries(
@@ -79,33 +58,22 @@ def queue_entries(
 ) -> QueryConsumeQueueResponseBody:
     """`count` entries of a queue's files from offset `index` on (321), as far as there are some.
 
-    With `group` each entry says whether the group's filter takes it. Raises as `scope.ask`.
+    With `group` each entry says whether the group's filter takes it.
     """
-    header = QueryConsumeQueueRequestHeader(
-        topic=cluster.wire_topic(topic),
-        queue_id=queue_id,
-        index=index,
-        count=count,
-        # A broker of 4.9 needs the field.
-        consumer_group=cluster.wire_group(group) if group else "",
-    )
-    return QueryConsumeQueueResponseBody.decode(ask(cluster, process, request(header)).body)
+    command = questions.ask_queue_entries(cluster, topic, queue_id, index, count, group)
+    return ask(cluster, process, command, questions.read_queue_entries)
 
 
 def clean_expired_consume_queues(cluster: Cluster, process: BrokerProcess) -> None:
-    """Delete queue files whose messages are gone (306). Raises as `scope.ask`."""
-    _clean(cluster, process, request(CleanExpiredConsumeQueueRequestHeader()))
+    """Delete queue files whose messages are gone (306)."""
+    ask(cluster, process, questions.ask_clean_expired_consume_queues(), checked, CLEAN_TIMEOUT_MS)
 
 
 def delete_expired_commit_log(cluster: Cluster, process: BrokerProcess) -> None:
-    """Delete files of the log that are older than fileReservedTime, at whatever hour (329). Raises as `scope.ask`."""
-    _clean(cluster, process, request(DeleteExpiredCommitLogRequestHeader()))
+    """Delete files of the log that are older than fileReservedTime, at whatever hour (329)."""
+    ask(cluster, process, questions.ask_delete_expired_commit_log(), checked, CLEAN_TIMEOUT_MS)
 
 
 def clean_unused_topics(cluster: Cluster, process: BrokerProcess) -> None:
-    """Delete the queues of topics that the broker does not have any more (316). Raises as `scope.ask`."""
-    _clean(cluster, process, request(CleanUnusedTopicRequestHeader()))
-
-
-def _clean(cluster: Cluster, process: BrokerProcess, command: RemotingCommand) -> None:
-    ask(cluster, process, command, CLEAN_TIMEOUT_MS)
+    """Delete the queues of topics that the broker does not have any more (316)."""
+    ask(cluster, process, questions.ask_clean_unused_topics(), checked, CLEAN_TIMEOUT_MS)

@@ -11,11 +11,12 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from rmq_store.errors import UsageError
+from rmq_store.protocol.answers import is_away
 from rmq_store.protocol.errors import BrokerAwayError, MQBrokerError, RemotingError
-from rmq_store.protocol.wire.admin_headers import GetBrokerRuntimeInfoRequestHeader
 from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.protocol.wire.header_fields import request
-from rmq_store.remoting.cluster.cluster import Cluster, broker_error
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.questions.answer import broker_error
+from rmq_store.remoting.questions.brokers import ask_runtime_info
 
 
 def parse_broker_names(text: str) -> tuple[str, ...]:
@@ -47,7 +48,7 @@ def require_brokers(cluster: Cluster, names: Sequence[str], topics: Collection[s
         RemotingError: no name server answers.
     """
     away = _unknown(cluster, names, topics)
-    asked = [(name, request(GetBrokerRuntimeInfoRequestHeader())) for name in names if name not in away]
+    asked = [(name, ask_runtime_info()) for name in names if name not in away]
     for (name, _), answer in zip(asked, cluster.read_all(asked), strict=True):
         why = _why_it_counts_as_away(name, answer)
         if why:
@@ -103,7 +104,5 @@ def _in_other_case(name: str, known: Collection[str]) -> str:
 
 def _why_it_counts_as_away(name: str, answer: RemotingCommand | RemotingError) -> str:
     """"" if the broker has answered."""
-    if isinstance(answer, RemotingError):
-        return str(answer)
-    refusal = broker_error(answer, name)
-    return str(refusal) if refusal.retryable else ""
+    error = answer if isinstance(answer, RemotingError) else broker_error(answer, name)
+    return str(error) if is_away(error) else ""

@@ -10,21 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from rmq_store.errors import UsageError
+from rmq_store.protocol.answers import V5_0_0
 from rmq_store.protocol.bodies.groups import ResetOffsetBody
 from rmq_store.protocol.errors import ResponseCode
 from rmq_store.protocol.messages import MessageQueue
-from rmq_store.protocol.wire.admin_headers import GetBrokerRuntimeInfoRequestHeader
-from rmq_store.protocol.wire.group_headers import InvokeBrokerToResetOffsetRequestHeader
-from rmq_store.protocol.wire.header_fields import request
 from rmq_store.remoting.admin.groups import connections
 from rmq_store.remoting.admin.scope import BrokerProcess, ask
 from rmq_store.remoting.cluster import offsets
-from rmq_store.remoting.cluster.cluster import Cluster, checked
-
-ALL_QUEUES: Final = -1
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.questions.answer import checked
+from rmq_store.remoting.questions.brokers import ask_runtime_info
+from rmq_store.remoting.questions.offsets import ALL_QUEUES, ask_reset
 
 
 class Way(StrEnum):
@@ -74,18 +73,10 @@ def reset_at(
                 f"members run: stop the members of {group!r}"
             )
         return _written(cluster, group, wanted)
-    header = InvokeBrokerToResetOffsetRequestHeader(
-        topic=cluster.wire_topic(topic),
-        group=cluster.wire_group(group),
-        timestamp=timestamp_ms,
-        is_force=force,
-        queue_id=queue_id,
-        offset=offset,
-    )
-    refusals = ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR
-    answer = ask(cluster, process, request(header), ok=(ResponseCode.SUCCESS, *refusals))
+    command = ask_reset(cluster, group, topic, timestamp_ms, force=force, queue_id=queue_id, offset=offset)
+    answer = ask(cluster, process, command, lambda answer, _: answer)
     is_offline = answer.code == ResponseCode.CONSUMER_NOT_ONLINE
-    if answer.code == ResponseCode.SYSTEM_ERROR and answer.version < offsets.V5_0_0:
+    if answer.code == ResponseCode.SYSTEM_ERROR and answer.version < V5_0_0:
         # A broker of 4.x knows no offset of the group in some queue ("not exist"), and looks for members afterwards.
         is_offline = connections(cluster, process, group) is None
     if is_offline:
@@ -102,4 +93,4 @@ def _written(cluster: Cluster, group: str, wanted: Mapping[MessageQueue, int]) -
 
 def _is_older_than_5(cluster: Cluster, process: BrokerProcess) -> bool:
     """Every answer has the version of its broker."""
-    return ask(cluster, process, request(GetBrokerRuntimeInfoRequestHeader())).version < offsets.V5_0_0
+    return ask(cluster, process, ask_runtime_info(), checked).version < V5_0_0

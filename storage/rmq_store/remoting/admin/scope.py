@@ -5,16 +5,18 @@ Only addresses that brokers have registered are dialled: mqadmin connects to wha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 from rmq_store.errors import UsageError
 from rmq_store.format.text.host import Host
 from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.remoting.cluster.cluster import SUCCESS, Cluster
+from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.routes import MASTER_ID
 from rmq_store.remoting.transport.connector import hosts_of
 from rmq_store.remoting.transport.settings import parse_address
+
+Value = TypeVar("Value")
 
 
 class BrokerProcess(NamedTuple):
@@ -92,14 +94,14 @@ def ask(
     cluster: Cluster,
     process: BrokerProcess,
     command: RemotingCommand,
+    read: Callable[[RemotingCommand, str], Value],
     timeout_ms: int | None = None,
-    *,
-    ok: Iterable[int] = SUCCESS,
-) -> RemotingCommand:
-    """Ask one process, never another one in its place.
+) -> Value:
+    """Ask one process, never another one in its place: the answer as `read` (of `remoting.questions`) reads it.
 
     Raises:
-        MQBrokerError: an answer whose code is not in `ok`.
+        MQBrokerError: the process refuses.
         RemotingConnectError: it was not reached. RemotingError: no answer: the outcome is unknown.
     """
-    return cluster.call_broker(process.broker_name, command, timeout_ms, broker_id=process.broker_id, ok=tuple(ok))
+    answer = cluster.call_broker(process.broker_name, command, timeout_ms, broker_id=process.broker_id, ok=None)
+    return read(answer, process.broker_name)

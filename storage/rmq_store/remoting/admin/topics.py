@@ -3,46 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
-from rmq_store.protocol.bodies.topics import TopicConfig, TopicConfigTable
-from rmq_store.protocol.errors import ResponseCode
-from rmq_store.protocol.wire.admin_headers import (
-    CreateTopicRequestHeader,
-    DeleteTopicFromNamesrvRequestHeader,
-    DeleteTopicRequestHeader,
-    GetAllTopicConfigRequestHeader,
-    GetTopicConfigRequestHeader,
-)
-from rmq_store.protocol.wire.header_fields import request
-from rmq_store.protocol.wire.name_server_headers import GetKVConfigRequestHeader, PutKVConfigRequestHeader
+from rmq_store.protocol.bodies.topics import TopicConfig
+from rmq_store.protocol.errors import MQBrokerError, ResponseCode
 from rmq_store.remoting.admin.scope import BrokerProcess, ask
-from rmq_store.remoting.cluster.cluster import Cluster, checked
-
-ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
-"""NamesrvUtil.NAMESPACE_ORDER_TOPIC_CONFIG: the queues of ordered topics, at the name servers."""
-_DEFAULT_TOPIC: Final = "TBW102"
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.questions import name_servers
+from rmq_store.remoting.questions import topics as questions
+from rmq_store.remoting.questions.answer import checked
 
 
 def topic_config(cluster: Cluster, process: BrokerProcess, topic: str) -> TopicConfig | None:
     """A topic's settings at one broker (351; of an older broker 21); None: it has no such topic. Raises as
     `scope.ask`.
     """
-    wire_topic = cluster.wire_topic(topic)
-    absent, unknown = ResponseCode.TOPIC_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-    answer = ask(
-        cluster, process, request(GetTopicConfigRequestHeader(topic=wire_topic)),
-        ok=(ResponseCode.SUCCESS, absent, unknown),
-    )  # fmt: skip
-    if answer.code == unknown:
-        return topic_configs(cluster, process).get(wire_topic)
-    return None if answer.code == absent else TopicConfig.decode(answer.body)
+    try:
+        return ask(cluster, process, questions.ask_topic_config(cluster, topic), questions.read_topic_config)
+    except MQBrokerError as error:
+        if error.response_code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise
+    return topic_configs(cluster, process).get(cluster.wire_topic(topic))
 
 
 def topic_configs(cluster: Cluster, process: BrokerProcess) -> dict[str, TopicConfig]:
     """The settings of all topics of a broker (21), by their names on the wire. Raises as `scope.ask`."""
-    answer = ask(cluster, process, request(GetAllTopicConfigRequestHeader()))
-    return dict(TopicConfigTable.decode(answer.body).topic_config_table)
+    return ask(cluster, process, questions.ask_topic_configs(), questions.read_topic_configs)
 
 
 def create_topic(
@@ -52,24 +37,12 @@ def create_topic(
 
     On return the broker has stored the topic. Raises as `scope.ask`.
     """
-    changes = [f"-{name}" if value is None else f"+{name}={value}" for name, value in attributes.items()]
-    header = CreateTopicRequestHeader(
-        topic=cluster.wire_topic(config.topic_name),
-        default_topic=_DEFAULT_TOPIC,
-        read_queue_nums=config.read_queue_nums,
-        write_queue_nums=config.write_queue_nums,
-        perm=config.perm,
-        topic_filter_type=config.topic_filter_type,
-        topic_sys_flag=config.topic_sys_flag,
-        order=config.order,
-        attributes=",".join(changes) or None,
-    )
-    ask(cluster, process, request(header))
+    ask(cluster, process, questions.ask_create_topic(cluster, config, attributes), checked)
 
 
 def delete_topic(cluster: Cluster, process: BrokerProcess, topic: str) -> None:
     """Delete a topic with its messages at one broker (215). Raises as `scope.ask`."""
-    ask(cluster, process, request(DeleteTopicRequestHeader(topic=cluster.wire_topic(topic))))
+    ask(cluster, process, questions.ask_delete_topic(cluster, topic), checked)
 
 
 def delete_route(cluster: Cluster, topic: str, cluster_name: str | None = None) -> None:
@@ -78,9 +51,8 @@ def delete_route(cluster: Cluster, topic: str, cluster_name: str | None = None) 
     Raises:
         MQBrokerError: a name server refuses. RemotingError: one does not answer: repeat the call.
     """
-    header = DeleteTopicFromNamesrvRequestHeader(topic=cluster.wire_topic(topic), cluster_name=cluster_name)
-    answers = cluster.name_servers.call_each(request(header), cluster.settings.timeout_ms)
-    for address, answer in answers.items():
+    command = name_servers.ask_delete_route(cluster.wire_topic(topic), cluster_name)
+    for address, answer in cluster.name_servers.call_each(command, cluster.settings.timeout_ms).items():
         checked(answer, f"name server {address}")
     cluster.refresh_route(topic)
 
@@ -93,14 +65,15 @@ def set_order_conf(cluster: Cluster, topic: str, counts: Mapping[str, int], *, r
     key = cluster.wire_topic(topic)
     known: dict[str, str] = {}
     if not replaces:
-        asked = request(GetKVConfigRequestHeader(namespace=ORDER_TOPIC_CONFIG, key=key))
-        answer = cluster.name_servers.call(asked, cluster.settings.timeout_ms)
-        checked(answer, "a name server", (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND))
+        known_or_none = ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND
+        asked = name_servers.ask_order_conf(key)
+        answer = cluster.name_servers.call(asked, cluster.settings.timeout_ms, known_or_none)
+        checked(answer, "a name server", known_or_none)
         pairs = (entry.partition(":") for entry in answer.ext_fields.get("value", "").split(";"))
         known = {name: count for name, colon, count in pairs if colon}
     known |= {name: str(count) for name, count in counts.items()}
     text = ";".join(f"{name}:{count}" for name, count in sorted(known.items()))
-    header = PutKVConfigRequestHeader(namespace=ORDER_TOPIC_CONFIG, key=key, value=text)
-    for address, given in cluster.name_servers.call_each(request(header), cluster.settings.timeout_ms).items():
+    command = name_servers.ask_put_order_conf(key, text)
+    for address, given in cluster.name_servers.call_each(command, cluster.settings.timeout_ms).items():
         checked(given, f"name server {address}")
     return text

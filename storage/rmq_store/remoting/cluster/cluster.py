@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
 from rmq_store.errors import UnknownTopicError
 from rmq_store.protocol.bodies.routes import ClusterInfo, TopicList
-from rmq_store.protocol.errors import (
-    MQBrokerError,
-    RemotingConnectError,
-    RemotingError,
-    ResponseCode,
-    is_lack_of_rights,
-)
-from rmq_store.protocol.proxy_answers import explained, not_listed
+from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError, ResponseCode
+from rmq_store.protocol.proxy_answers import not_listed
 from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.protocol.wire.header_fields import request
-from rmq_store.protocol.wire.name_server_headers import GetAllTopicListFromNamesrvRequestHeader
 from rmq_store.real_time import load_under_real_time
 from rmq_store.remoting.cluster import names
 from rmq_store.remoting.cluster.name_servers import NameServers, timer_ms
 from rmq_store.remoting.cluster.routes import MASTER_ID, BrokerAddresses, RouteTable, TopicRoute
+from rmq_store.remoting.questions.answer import SUCCESS, checked
+from rmq_store.remoting.questions.name_servers import ask_topics
 from rmq_store.remoting.transport.calls import Call, Request
 from rmq_store.remoting.transport.client import RemotingClient
 from rmq_store.remoting.transport.settings import ClusterSettings
 
-SUCCESS: Final = (int(ResponseCode.SUCCESS),)
+_LISTED_OR_PROXY: Final = (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 IN_FLIGHT_MAX: Final = 512
 """So many requests wait for answers at once, whatever the number of queues."""
 
@@ -102,6 +96,11 @@ class Cluster:
         """The name that users see of a topic or a group."""
         return names.without_namespace(self.settings.namespace, name)
 
+    def plain_names(self, wire_names: Iterable[str]) -> list[str]:
+        """The names that users see of those topics or groups that are in the namespace, sorted."""
+        namespace = self.settings.namespace
+        return sorted({self.plain_name(name) for name in wire_names if names.is_in_namespace(namespace, name)})
+
     # -- routes -----------------------------------------------------------------------------------------------------
 
     def route(self, topic: str) -> TopicRoute | None:
@@ -121,14 +120,12 @@ class Cluster:
 
     def topics(self) -> list[str]:
         """The topics of the namespace, sorted, those of the system and of groups, too (206)."""
-        answer = self.name_servers.call(request(GetAllTopicListFromNamesrvRequestHeader()), self.settings.timeout_ms)
+        answer = self.name_servers.call(ask_topics(), self.settings.timeout_ms, _LISTED_OR_PROXY)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             reason = not_listed("GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206), the list of topics")
             raise MQBrokerError(answer.code, reason, "a name server", answer.came_from)
         checked(answer, "a name server")
-        namespace = self.settings.namespace
-        found = TopicList.decode(answer.body).topic_list
-        return sorted(self.plain_name(topic) for topic in found if names.is_in_namespace(namespace, topic))
+        return self.plain_names(TopicList.decode(answer.body).topic_list)
 
     def cluster_info(self) -> ClusterInfo:
         """The clusters and their brokers, at most 30 s old (106). MQBrokerError: refused, as by a proxy."""
@@ -151,14 +148,14 @@ class Cluster:
         timeout_ms: int | None = None,
         *,
         broker_id: int = MASTER_ID,
-        ok: Collection[int] = SUCCESS,
+        ok: Collection[int] | None = SUCCESS,
     ) -> RemotingCommand:
         """Ask one process of a broker, the master by default, and wait at most `timeout_ms` (default: the settings').
 
         If it cannot be reached, and has another address by now, that is tried once.
 
         Raises:
-            MQBrokerError: an answer whose code is not in `ok`.
+            MQBrokerError: an answer whose code is not in `ok`; None: it may have any.
             RemotingConnectError: no broker has seen the request; also if there is no such process.
             RemotingError: connection lost, or no answer in time: whether it was carried out is unknown.
         """
@@ -174,7 +171,7 @@ class Cluster:
         except RemotingError as error:
             self.routes.not_reached(broker_name)
             raise _named(error, broker_name, broker_id) from error
-        return checked(answer, broker_name, ok)
+        return answer if ok is None else checked(answer, broker_name, ok)
 
     def submit_broker(
         self, broker_name: str, command: RemotingCommand, timeout_ms: int | None = None, *, broker_id: int = MASTER_ID
@@ -335,37 +332,6 @@ class Cluster:
                 self.routes.not_reached(broker_name)
                 unreachable[broker_name] = _named(error, broker_name, broker_ids.get(broker_name, MASTER_ID))
             return unreachable[broker_name]
-
-
-def checked(
-    answer: RemotingCommand | RemotingError, broker_name: str, ok: Collection[int] = SUCCESS
-) -> RemotingCommand:
-    """The answer. MQBrokerError: its code is not in `ok`. RemotingError: it is this error."""
-    if isinstance(answer, RemotingError):
-        raise answer
-    if answer.code not in ok:
-        raise broker_error(answer, broker_name)
-    return answer
-
-
-def broker_error(answer: RemotingCommand, broker_name: str) -> MQBrokerError:
-    """The error that an answer stands for: with its code, its remark, and the broker that gave it."""
-    remark = explained(answer.code, answer.remark or "")
-    return MQBrokerError(answer.code, remark, broker_name, answer.came_from)
-
-
-def lacks_rights(answer: RemotingCommand | MQBrokerError) -> bool:
-    """Whether a broker refuses a request for want of rights."""
-    code = answer.response_code if isinstance(answer, MQBrokerError) else answer.code
-    return is_lack_of_rights(code, answer.remark or "")
-
-
-def is_not_told(answer: RemotingCommand | MQBrokerError) -> bool:
-    """Whether a broker does not tell what others do: for want of rights, or because it does not know the question, as
-    an older one, or a proxy.
-    """
-    code = answer.response_code if isinstance(answer, MQBrokerError) else answer.code
-    return code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED or lacks_rights(answer)
 
 
 def _address_of(broker: BrokerAddresses | None, broker_id: int) -> str | None:

@@ -6,29 +6,12 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from rmq_store.protocol.bodies.clients import HeartbeatData
-from rmq_store.protocol.bodies.groups import (
-    ConsumerConnection,
-    ConsumerList,
-    ConsumeStats,
-    SubscriptionGroupConfig,
-    SubscriptionGroupTable,
-)
-from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
+from rmq_store.protocol.bodies.groups import ConsumerConnection, SubscriptionGroupConfig
+from rmq_store.protocol.errors import RemotingError
 from rmq_store.protocol.messages import MessageQueue
-from rmq_store.protocol.wire.admin_headers import (
-    DeleteSubscriptionGroupRequestHeader,
-    GetAllSubscriptionGroupRequestHeader,
-    GetConsumerConnectionListRequestHeader,
-    GetConsumeStatsRequestHeader,
-    UpdateSubscriptionGroupRequestHeader,
-)
-from rmq_store.protocol.wire.group_headers import (
-    GetConsumerListByGroupRequestHeader,
-    HeartbeatRequestHeader,
-    UnregisterClientRequestHeader,
-)
-from rmq_store.protocol.wire.header_fields import request
-from rmq_store.remoting.cluster.cluster import Cluster, checked
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.questions import groups as questions
+from rmq_store.remoting.questions.answer import checked
 
 
 class GroupProgress(NamedTuple):
@@ -51,8 +34,7 @@ def heartbeat(
         MQBrokerError: a broker refuses. RemotingError: none has answered.
     """
     names = sorted(cluster.broker_names() if broker_names is None else broker_names)
-    body = data.encode()
-    answers = cluster.call_all([(name, request(HeartbeatRequestHeader(), body)) for name in names], timeout_ms)
+    answers = cluster.call_all([(name, questions.ask_heartbeat(data)) for name in names], timeout_ms)
     reached = [name for name, given in zip(names, answers, strict=True) if not isinstance(given, RemotingError)]
     for name, given in zip(names, answers, strict=True):
         if not isinstance(given, RemotingError):
@@ -71,22 +53,15 @@ def unregister(
     broker_names: Collection[str] | None = None,
 ) -> None:
     """Leave a group at all brokers, or at some (35); one that does not answer forgets the client after 120 s."""
-    header = UnregisterClientRequestHeader(
-        client_id=client_id,
-        producer_group=producer_group and cluster.wire_group(producer_group),
-        consumer_group=consumer_group and cluster.wire_group(consumer_group),
-    )
+    groups = {"producer_group": producer_group, "consumer_group": consumer_group}
     names = cluster.broker_names() if broker_names is None else broker_names
-    cluster.call_all([(name, request(header)) for name in names])
+    cluster.call_all([(name, questions.ask_unregister(cluster, client_id, **groups)) for name in names])
 
 
 def consumer_ids(cluster: Cluster, group: str, broker_name: str) -> list[str]:
     """The ids of the live members of a group, sorted, as one broker knows them (38)."""
-    header = GetConsumerListByGroupRequestHeader(consumer_group=cluster.wire_group(group))
-    answer = cluster.call_broker(
-        broker_name, request(header), ok=(ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
-    )  # 1: nobody is online
-    return sorted(ConsumerList.decode(answer.body).consumer_id_list) if answer.body else []
+    answer = cluster.call_broker(broker_name, questions.ask_consumer_ids(cluster, group), ok=None)
+    return questions.read_consumer_ids(answer, broker_name)
 
 
 def consumer_connections(cluster: Cluster, group: str) -> dict[str, ConsumerConnection]:
@@ -95,14 +70,11 @@ def consumer_connections(cluster: Cluster, group: str) -> dict[str, ConsumerConn
     Raises:
         MQBrokerError: a broker refuses. RemotingError: a master does not answer.
     """
-    header = GetConsumerConnectionListRequestHeader(consumer_group=cluster.wire_group(group))
     names = cluster.broker_names()
-    found = {}
-    for name, given in zip(names, cluster.call_all([(name, request(header)) for name in names]), strict=True):
-        answer = checked(given, name, (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE))
-        if answer.code == ResponseCode.SUCCESS:
-            found[name] = ConsumerConnection.decode(answer.body)
-    return found
+    commands = [(name, questions.ask_consumer_connections(cluster, group)) for name in names]
+    told = zip(names, cluster.call_all(commands), strict=True)
+    found = {name: questions.read_consumer_connections(given, name) for name, given in told}
+    return {name: connections for name, connections in found.items() if connections is not None}
 
 
 def live_members(cluster: Cluster, group: str, broker_names: Collection[str] | None = None) -> set[str]:
@@ -111,42 +83,28 @@ def live_members(cluster: Cluster, group: str, broker_names: Collection[str] | N
     Raises:
         MQBrokerError: a broker refuses.
     """
-    header = GetConsumerConnectionListRequestHeader(consumer_group=cluster.wire_group(group))
     names = sorted(cluster.broker_names() if broker_names is None else broker_names)
+    commands = [(name, questions.ask_consumer_connections(cluster, group)) for name in names]
     found: set[str] = set()
-    for name, given in zip(names, cluster.call_all([(name, request(header)) for name in names]), strict=True):
-        if isinstance(given, RemotingError):
-            continue
-        answer = checked(given, name, (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE))
-        if answer.code == ResponseCode.SUCCESS:
-            found |= {one.client_id for one in ConsumerConnection.decode(answer.body).connection_set}
+    for name, given in zip(names, cluster.call_all(commands), strict=True):
+        connections = None if isinstance(given, RemotingError) else questions.read_consumer_connections(given, name)
+        found |= {one.client_id for one in connections.connection_set} if connections is not None else set()
     return found
 
 
-def create_group(
-    cluster: Cluster, group: str, config: SubscriptionGroupConfig | None = None, broker_name: str | None = None
-) -> None:
-    """Create a group, or change it, at the masters of all brokers or at one (200). On return they have stored it.
+def create_group(cluster: Cluster, group: str, broker_name: str) -> None:
+    """Create a group with the settings of a new one at the master of a broker (200). On return it has stored it.
 
     Raises:
-        MQBrokerError: a broker refuses; 16: no rights. RemotingError: a master does not answer.
+        MQBrokerError: the broker refuses; 16: no rights. RemotingError: the master does not answer.
     """
-    made = config or SubscriptionGroupConfig(group_name=cluster.wire_group(group))
-    for name in cluster.broker_names() if broker_name is None else [broker_name]:
-        cluster.call_broker(name, request(UpdateSubscriptionGroupRequestHeader(), made.encode()))
-
-
-def delete_group(cluster: Cluster, group: str, *, clean_offset: bool = False) -> None:
-    """Delete a group at all brokers, with `clean_offset` its offsets, too (207). Raises as `create_group`."""
-    header = DeleteSubscriptionGroupRequestHeader(group_name=cluster.wire_group(group), clean_offset=clean_offset)
-    for name in cluster.broker_names():
-        cluster.call_broker(name, request(header))
+    made = SubscriptionGroupConfig(group_name=cluster.wire_group(group))
+    cluster.call_broker(broker_name, questions.ask_update_group(made))
 
 
 def group_configs(cluster: Cluster, broker_name: str) -> dict[str, SubscriptionGroupConfig]:
     """The settings of all groups of a broker (201), by their names on the wire."""
-    answer = cluster.read_broker(broker_name, request(GetAllSubscriptionGroupRequestHeader()))
-    return dict(SubscriptionGroupTable.decode(answer.body).subscription_group_table)
+    return questions.read_group_configs(cluster.read_broker(broker_name, questions.ask_group_configs()), broker_name)
 
 
 def consume_stats(cluster: Cluster, group: str, topic: str | None = None) -> dict[MessageQueue, GroupProgress]:
@@ -157,19 +115,11 @@ def consume_stats(cluster: Cluster, group: str, topic: str | None = None) -> dic
     Raises:
         MQBrokerError: a broker refuses. RemotingError: neither master nor slave answers.
     """
-    header = GetConsumeStatsRequestHeader(
-        consumer_group=cluster.wire_group(group), topic=None if topic is None else cluster.wire_topic(topic)
-    )
-    names = cluster.broker_names()
+    commands = [(name, questions.ask_consume_stats(cluster, group, topic)) for name in cluster.broker_names()]
     found: dict[MessageQueue, GroupProgress] = {}
-    for name, given in zip(names, cluster.read_all([(name, request(header)) for name in names]), strict=True):
-        try:
-            answer = checked(given, name)
-        except MQBrokerError as error:
-            if error.response_code in (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.CONSUMER_NOT_ONLINE):
-                continue
-            raise
-        for queue, one in ConsumeStats.decode(answer.body).offset_table.items():
+    for (name, _), given in zip(commands, cluster.read_all(commands), strict=True):
+        stats = questions.read_consume_stats(given, name)
+        for queue, one in stats.offset_table.items() if stats is not None else ():
             plain = MessageQueue(cluster.plain_name(queue.topic), queue.broker_name, queue.queue_id)
             found[plain] = GroupProgress(one.broker_offset, one.consumer_offset, one.last_timestamp)
     return found

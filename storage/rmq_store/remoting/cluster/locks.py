@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection
 
-from rmq_store.protocol.bodies.clients import LockBatchRequestBody, LockBatchResponseBody
 from rmq_store.protocol.errors import MQBrokerError, RemotingError
 from rmq_store.protocol.messages import MessageQueue
-from rmq_store.protocol.wire.group_headers import LockBatchMqRequestHeader, UnlockBatchMqRequestHeader
-from rmq_store.protocol.wire.header_fields import request
-from rmq_store.remoting.cluster.cluster import Cluster, checked
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.questions.answer import checked
+from rmq_store.remoting.questions.groups import ask_lock, ask_unlock, read_lock
 
 
 def lock(cluster: Cluster, group: str, client_id: str, queues: Collection[MessageQueue]) -> set[MessageQueue]:
@@ -36,27 +35,20 @@ def try_lock(
 ) -> dict[str, set[MessageQueue] | MQBrokerError | RemotingError]:
     """As `lock`, but raises nothing: for each broker the queues that the client holds there now, or the error."""
     of_brokers = _by_broker(queues)
-    commands = [
-        (broker_name, request(LockBatchMqRequestHeader(), _body(cluster, group, client_id, of_broker)))
-        for broker_name, of_broker in of_brokers.items()
-    ]
+    commands = [(name, ask_lock(cluster, group, client_id, of_broker)) for name, of_broker in of_brokers.items()]
     outcomes: dict[str, set[MessageQueue] | MQBrokerError | RemotingError] = {}
     for (broker_name, of_broker), given in zip(of_brokers.items(), cluster.call_all(commands), strict=True):
         try:
-            held = set(LockBatchResponseBody.decode(checked(given, broker_name).body).lock_ok_mq_set)
+            outcomes[broker_name] = read_lock(cluster, of_broker, given, broker_name)
         except (MQBrokerError, RemotingError) as error:
             outcomes[broker_name] = error
-        else:
-            outcomes[broker_name] = {queue for queue in of_broker if _on_wire(cluster, queue) in held}
     return outcomes
 
 
 def unlock(cluster: Cluster, group: str, client_id: str, queues: Collection[MessageQueue]) -> None:
     """Release locks of the client (42); those of others stay. Raises as `lock`."""
-    commands = []
-    for broker_name, of_broker in _by_broker(queues).items():
-        body = _body(cluster, group, client_id, of_broker)
-        commands.append((broker_name, request(UnlockBatchMqRequestHeader(), body)))
+    of_brokers = _by_broker(queues)
+    commands = [(name, ask_unlock(cluster, group, client_id, of_broker)) for name, of_broker in of_brokers.items()]
     for (broker_name, _), given in zip(commands, cluster.call_all(commands), strict=True):
         checked(given, broker_name)
 
@@ -66,12 +58,3 @@ def _by_broker(queues: Collection[MessageQueue]) -> dict[str, list[MessageQueue]
     for queue in sorted(queues):
         found[queue.broker_name].append(queue)
     return found
-
-
-def _body(cluster: Cluster, group: str, client_id: str, queues: Collection[MessageQueue]) -> bytes:
-    on_wire = tuple(_on_wire(cluster, queue) for queue in queues)
-    return LockBatchRequestBody(consumer_group=cluster.wire_group(group), client_id=client_id, mq_set=on_wire).encode()
-
-
-def _on_wire(cluster: Cluster, queue: MessageQueue) -> MessageQueue:
-    return MessageQueue(cluster.wire_topic(queue.topic), queue.broker_name, queue.queue_id)

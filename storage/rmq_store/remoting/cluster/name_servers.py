@@ -1,4 +1,5 @@
-"""The name servers of a cluster: a shuffled list, one of them asked until it fails, then the next.
+"""The name servers of a cluster: a shuffled list, one of them asked until it fails, then the next. One
+that refuses, because it has just begun, stays the first, and the others are asked as well.
 
 A list entry that is an HTTP address is the address server of RocketMQ: its page names the name servers, and is read
 again every two minutes. Sources: NettyRemotingClient.java (getAndCreateNameserverChannel), TopAddressing.java,
@@ -11,7 +12,7 @@ import logging
 import random
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rmq_store import real_time
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 FETCH_EVERY_MS: Final = 120_000
 FETCH_TIMEOUT_S: Final = 3.0
 PAGE_BYTES_MAX: Final = 64 << 10
+NO_OPINION_MS: Final = 30_000
+"""So long a name server that has failed is asked only if no other answers."""
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +61,7 @@ class NameServers:
         self._fetched_at_ms: float | None = None
         self._addresses: tuple[str, ...] = ()
         self._chosen = 0
+        self._failed_until_ms: dict[str, float] = {}
         if not self._pages:
             self._take(self._given)
 
@@ -67,31 +71,46 @@ class NameServers:
             self._fetch_pages()
         return self._addresses
 
-    def call(self, request: RemotingCommand, timeout_ms: int) -> RemotingCommand:
-        """Ask one name server, after a failure the next; `timeout_ms` is for each. Only for requests that may be
-        repeated.
+    def call(self, request: RemotingCommand, timeout_ms: int, ok: Collection[int] | None = None) -> RemotingCommand:
+        """The last one of `ask`: an answer with a code in `ok`, or the refusal of all that have answered."""
+        return self.ask(request, timeout_ms, ok)[-1]
+
+    def ask(
+        self, request: RemotingCommand, timeout_ms: int, ok: Collection[int] | None = None
+    ) -> list[RemotingCommand]:
+        """Ask one name server, after a failure or a refusal the next; `timeout_ms` is for each. An answer with a code
+        in `ok` (None: any) is the last one; before it are the refusals. One that has just failed is not asked for a
+        second opinion. Only for requests that may be repeated.
 
         Raises:
             RemotingConnectError: none could be reached. RemotingError: none has answered.
         """
         addresses = self.addresses()
+        answers: list[RemotingCommand] = []
         failures: list[str] = []
         last: RemotingError | None = None
         reached = False
         first = self._chosen
         for step in range(len(addresses)):
             place = (first + step) % len(addresses)
+            if answers and self._timer() < self._failed_until_ms.get(addresses[place], 0):
+                continue
             try:
                 answer = self._client.call(addresses[place], request, timeout_ms)
             except RemotingError as error:
                 reached |= not isinstance(error, RemotingConnectError)
                 failures.append(f"{addresses[place]}: {error}")
                 last = error
+                self._failed_until_ms[addresses[place]] = self._timer() + NO_OPINION_MS
                 continue
-            if step:
+            if failures and not answers:
                 _log.info("name server %s is asked from now on: %s", addresses[place], "; ".join(failures))
                 self._chosen = place
-            return answer
+            answers.append(answer)
+            if ok is None or answer.code in ok:
+                break
+        if answers:
+            return answers
         kind = RemotingError if reached else RemotingConnectError
         raise kind(f"no name server answers: {'; '.join(failures)}") from last
 

@@ -7,45 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping
 from itertools import islice
-from typing import Final, NamedTuple
 
 import numpy as np
 
 from rmq_store.format.frames.frame_fields import frame_columns
 from rmq_store.format.frames.frame_walk import frames_of_answer
+from rmq_store.protocol.answers import PULL_CODES
 from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.protocol.wire.group_headers import InvokeBrokerToResetOffsetRequestHeader
-from rmq_store.protocol.wire.header_fields import request
-from rmq_store.protocol.wire.headers import (
-    GetMaxOffsetRequestHeader,
-    GetMaxOffsetResponseHeader,
-    GetMinOffsetRequestHeader,
-    GetMinOffsetResponseHeader,
-    QueryConsumerOffsetRequestHeader,
-    QueryConsumerOffsetResponseHeader,
-    SearchOffsetRequestHeader,
-    SearchOffsetResponseHeader,
-    UpdateConsumerOffsetRequestHeader,
+from rmq_store.remoting.cluster.cluster import IN_FLIGHT_MAX, Cluster
+from rmq_store.remoting.cluster.pull_request import PullRequests, answer_of
+from rmq_store.remoting.questions.answer import checked
+from rmq_store.remoting.questions.offsets import (
+    ConsumerOffset,
+    ask_commit,
+    ask_consumer_offset,
+    ask_max_offset,
+    ask_min_offset,
+    ask_offset_by_time,
+    read_consumer_offset,
+    read_offset_by_time,
+    read_range,
 )
-from rmq_store.remoting.cluster.cluster import IN_FLIGHT_MAX, Cluster, checked
-from rmq_store.remoting.cluster.pull_request import PULL_CODES, PullRequests, answer_of
-
-V5_0_0: Final = 413
-"""MQVersion.V5_0_0: brokers write their version into answers."""
-TO_THE_END: Final = -1
-_OFFSET_CODES: Final = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
-
-
-class ConsumerOffset(NamedTuple):
-    """A group's offset in a queue. `may_be_none`: the broker is older than 5.0, and answers 0 for a queue that still
-    has its first message, whether or not the group has an offset.
-    """
-
-    offset: int
-    may_be_none: bool = False
 
 
 def queue_ranges(cluster: Cluster, queues: Collection[MessageQueue]) -> dict[MessageQueue, QueueRange]:
@@ -60,29 +45,17 @@ def queue_ranges(cluster: Cluster, queues: Collection[MessageQueue]) -> dict[Mes
     commands = end_requests(cluster, asked)
     answers = cluster.read_all(commands)
     pairs = zip(answers[::2], answers[1::2], strict=True)
-    return {queue: range_of(*pair, queue.broker_name) for queue, pair in zip(asked, pairs, strict=True)}
+    return {queue: read_range(*pair, queue.broker_name) for queue, pair in zip(asked, pairs, strict=True)}
 
 
 def end_requests(cluster: Cluster, queues: Collection[MessageQueue]) -> list[tuple[str, RemotingCommand]]:
-    """The two requests for the range of each queue, for `range_of`: (broker name, 31), (broker name, 30)."""
+    """The two requests for the range of each queue, for `read_range`: (broker name, 31), (broker name, 30)."""
     commands = []
     for queue in queues:
-        topic, queue_id = cluster.wire_topic(queue.topic), queue.queue_id
-        least = GetMinOffsetRequestHeader(topic=topic, queue_id=queue_id, bname=queue.broker_name)
-        # The beginning first: retention moves it up, and a range must not begin behind its end.
-        commands.append((queue.broker_name, request(least)))
-        most = GetMaxOffsetRequestHeader(topic=topic, queue_id=queue_id, bname=queue.broker_name)
-        commands.append((queue.broker_name, request(most)))
+        name = queue.broker_name
+        commands.append((name, ask_min_offset(cluster, queue)))
+        commands.append((name, ask_max_offset(cluster, queue.topic, queue.queue_id, name)))
     return commands
-
-
-def range_of(
-    least: RemotingCommand | RemotingError, most: RemotingCommand | RemotingError, broker_name: str
-) -> QueueRange:
-    """The range of a queue by the answers to `end_requests`. Raises as `queue_ranges`."""
-    first, behind = checked(least, broker_name), checked(most, broker_name)
-    start = max(GetMinOffsetResponseHeader.from_ext(first.ext_fields).offset, 0)
-    return QueueRange(start, max(GetMaxOffsetResponseHeader.from_ext(behind.ext_fields).offset, start))
 
 
 def search_offset(cluster: Cluster, queue: MessageQueue, timestamp_ms: int) -> int:
@@ -99,30 +72,18 @@ def search_offsets(
     Raises as `queue_ranges`.
     """
     asked = list(queues)
-    commands = []
-    for queue in asked:
-        header = SearchOffsetRequestHeader(
-            topic=cluster.wire_topic(queue.topic),
-            queue_id=queue.queue_id,
-            timestamp=timestamp_ms,
-            bname=queue.broker_name,
-        )
-        commands.append((queue.broker_name, request(header)))
+    commands = [(queue.broker_name, ask_offset_by_time(cluster, queue, timestamp_ms)) for queue in asked]
     found: dict[MessageQueue, int] = {}
     near: dict[MessageQueue, int] = {}
     for queue, given in zip(asked, cluster.read_all(commands), strict=True):
-        answer = checked(given, queue.broker_name)
-        offset = max(SearchOffsetResponseHeader.from_ext(answer.ext_fields).offset, 0)
-        (found if answer.version >= V5_0_0 else near)[queue] = offset
+        told = read_offset_by_time(given, queue.broker_name)
+        (near if told.is_near else found)[queue] = told.offset
     return found | _first_stored(cluster, near, timestamp_ms)
 
 
 def _first_stored(cluster: Cluster, near: Mapping[MessageQueue, int], timestamp_ms: int) -> dict[MessageQueue, int]:
     """Of each queue the first offset stored at or after the time, by pulls of single messages around `near`. Each round
     has one pull of each queue that is not done.
-
-    Brokers of 4.x answer the message that is nearest in time, of several any one, and the last if all are older
-    (ConsumeQueue#getOffsetInQueueByTime).
     """
     ranges = queue_ranges(cluster, near) if near else {}
     found: dict[MessageQueue, int] = {}
@@ -204,57 +165,33 @@ def query_consumer_offsets(
     `query_consumer_offset`.
     """
     asked = list(queues)
-    found = {}
     answers = _asked(cluster, group, asked, set_zero_if_not_found=set_zero_if_not_found)
-    for queue, given in zip(asked, answers, strict=True):
-        answer = checked(given, queue.broker_name, _OFFSET_CODES)
-        if answer.code == ResponseCode.SUCCESS:
-            offset = QueryConsumerOffsetResponseHeader.from_ext(answer.ext_fields).offset
-            found[queue] = ConsumerOffset(
-                offset, offset == 0 and set_zero_if_not_found is False and answer.version < V5_0_0
-            )
-    return found
+    told = zip(asked, answers, strict=True)
+    found = {queue: read_consumer_offset(given, queue.broker_name) for queue, given in told}
+    return {queue: offset for queue, offset in found.items() if offset is not None}
 
 
 def _asked(
     cluster: Cluster, group: str, queues: Collection[MessageQueue], *, set_zero_if_not_found: bool | None
 ) -> list[RemotingCommand | RemotingError]:
     """The answers of brokers about the group's offsets (14), one for each queue."""
-    commands = []
-    for queue in queues:
-        header = QueryConsumerOffsetRequestHeader(
-            consumer_group=cluster.wire_group(group),
-            topic=cluster.wire_topic(queue.topic),
-            queue_id=queue.queue_id,
-            set_zero_if_not_found=set_zero_if_not_found,
-            bname=queue.broker_name,
-        )
-        commands.append((queue.broker_name, request(header)))
+    commands = [
+        (queue.broker_name, ask_consumer_offset(cluster, group, queue, set_zero_if_not_found=set_zero_if_not_found))
+        for queue in queues
+    ]
     return cluster.read_all(commands)
-
-
-def update_consumer_offset(
-    cluster: Cluster, group: str, queue: MessageQueue, offset: int, *, two_way: bool = True
-) -> int:
-    """Commit an offset (15) at the broker's master, and return what stands there now: another one if a reset of the
-    group is pending, which the broker then keeps. Without `two_way` nobody waits for an answer.
-
-    Raises:
-        MQBrokerError: 26 the group does not exist at this broker (5.x; `groups.create_group`), 17, 16.
-        RemotingError: no answer; the master does not answer, and an offset is never committed to a slave.
-    """
-    if not two_way:
-        command = _update(cluster, group, queue, offset)
-        cluster.client.call_oneway(cluster.address(queue.broker_name), command)
-        return offset
-    return update_consumer_offsets(cluster, group, {queue: offset})[queue]
 
 
 def update_consumer_offsets(
     cluster: Cluster, group: str, offsets: Mapping[MessageQueue, int]
 ) -> dict[MessageQueue, int]:
-    """Commit offsets, and return what stands at the brokers now. See `update_consumer_offset`; an error is
-    raised after all brokers have answered, so the offsets of the others are committed.
+    """Commit offsets (15) at their masters, and return what stands there now: another one if a reset of the group is
+    pending, which the broker then keeps. An error is raised after all brokers have answered, so the offsets of
+    the others are committed.
+
+    Raises:
+        MQBrokerError: 26 the group does not exist at this broker (5.x; `groups.create_group`), 17, 16.
+        RemotingError: no answer; the master does not answer, and an offset is never committed to a slave.
     """
     stands: dict[MessageQueue, int] = {}
     failure: MQBrokerError | RemotingError | None = None
@@ -299,12 +236,12 @@ def try_update_consumer_offsets(
                 pending.append(queue)
     for queue, given in zip(pending, _asked(cluster, group, pending, set_zero_if_not_found=None), strict=True):
         try:
-            answer = checked(given, queue.broker_name, _OFFSET_CODES)
+            stands = read_consumer_offset(given, queue.broker_name)
         except (MQBrokerError, RemotingError) as error:
             outcomes[queue] = error
         else:
-            if answer.code == ResponseCode.SUCCESS:
-                outcomes[queue] = QueryConsumerOffsetResponseHeader.from_ext(answer.ext_fields).offset
+            if stands is not None:
+                outcomes[queue] = stands.offset
     return outcomes
 
 
@@ -312,19 +249,8 @@ def _committed(
     cluster: Cluster, group: str, offsets: Mapping[MessageQueue, int], queues: Collection[MessageQueue]
 ) -> dict[MessageQueue, RemotingCommand | RemotingError]:
     """The answers of brokers to commits of these queues (15), all sent at once."""
-    commands = [(queue.broker_name, _update(cluster, group, queue, offsets[queue])) for queue in queues]
+    commands = [(queue.broker_name, ask_commit(cluster, group, queue, offsets[queue])) for queue in queues]
     return dict(zip(queues, cluster.call_all(commands), strict=True))
-
-
-def _update(cluster: Cluster, group: str, queue: MessageQueue, offset: int) -> RemotingCommand:
-    header = UpdateConsumerOffsetRequestHeader(
-        consumer_group=cluster.wire_group(group),
-        topic=cluster.wire_topic(queue.topic),
-        queue_id=queue.queue_id,
-        commit_offset=offset,
-        bname=queue.broker_name,
-    )
-    return request(header)
 
 
 def _explained(error: MQBrokerError, group: str) -> MQBrokerError:
@@ -332,22 +258,3 @@ def _explained(error: MQBrokerError, group: str) -> MQBrokerError:
         return error
     remark = f"{error.remark}; the group {group!r} is not there at this broker: create it (rmq updateSubGroup)"
     return MQBrokerError(error.response_code, remark, error.broker_name, error.address)
-
-
-def reset_offsets(cluster: Cluster, group: str, topic: str, timestamp_ms: int, *, force: bool = True) -> None:
-    """Order every master of the topic to reset the group to a time, or to the end with TO_THE_END (222). Members of the
-    group learn it by themselves. Without `force` offsets only go back.
-
-    Raises:
-        MQBrokerError: 206 a broker of 4.x has no member of the group online: commit offsets instead.
-        RemotingError: a master does not answer.
-    """
-    for broker_name in sorted(cluster.known_route(topic).queues):
-        header = InvokeBrokerToResetOffsetRequestHeader(
-            topic=cluster.wire_topic(topic),
-            group=cluster.wire_group(group),
-            timestamp=timestamp_ms,
-            is_force=force,
-            queue_id=-1,
-        )
-        cluster.call_broker(broker_name, request(header))

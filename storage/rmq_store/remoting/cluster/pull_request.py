@@ -12,14 +12,16 @@ from concurrent.futures import Future
 from typing import Final
 
 from rmq_store.late.dataclasses import dataclass
+from rmq_store.protocol.answers import PULL_CODES
 from rmq_store.protocol.errors import MQBrokerError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import PullMessageRequestHeader, PullMessageResponseHeader
-from rmq_store.remoting.cluster.cluster import Cluster, checked
+from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.names import TOOLS_CONSUMER
 from rmq_store.remoting.cluster.routes import MASTER_ID
+from rmq_store.remoting.questions.answer import checked
 from rmq_store.remoting.transport.calls import Call
 from rmq_store.remoting.transport.template import RequestTemplate
 
@@ -27,13 +29,6 @@ _VARYING: Final = ("queueOffset", "maxMsgNums")
 SQL92: Final = "SQL92"
 SUSPEND_FLAG: Final = 2
 SUBSCRIPTION_FLAG: Final = 4
-PULL_CODES: Final = (
-    ResponseCode.SUCCESS,
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.PULL_OFFSET_MOVED,
-)
-"""The codes of answers that tell the range of the queue."""
 
 
 @dataclass(frozen=True, slots=True)

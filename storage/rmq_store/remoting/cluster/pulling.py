@@ -5,9 +5,9 @@ piece of about as many messages as the broker gives in one answer: 32 messages o
 64 KiB from its disk, by default. Answers come in any order; frames leave in that of the queue. Small answers come in
 more lanes, so that the broker and this process seldom wait for each other: the bytes that are on their way are bounded.
 
-    2, 215, 14           the broker is busy: fewer lanes, and a pause that grows
+    2, 14, 215, 1500     the broker is busy, or goes away: fewer lanes, and a pause that grows
     no answer            another process of the broker, or a pause
-    19, 20, 21, 17       from a slave: not there yet; the master is asked again if it is there
+    19, 20, 21, 17       from a slave: not there yet; the master is asked again if it is there. 2, 14: neither
     an end below `end`   from a master: the messages are gone, OffsetOutOfRangeError
     a gap                QueueHoleError; nothing is skipped
 
@@ -25,6 +25,7 @@ from typing import Final
 
 from rmq_store.errors import OffsetOutOfRangeError
 from rmq_store.format.frames.frame_walk import WalkedFrames
+from rmq_store.protocol.answers import NOT_AT_SLAVE
 from rmq_store.protocol.errors import (
     MQBrokerError,
     RemotingCommandError,
@@ -59,7 +60,6 @@ _FILTERED_PER_PULL_MAX: Final = 1 << 16
 _GROW_AFTER: Final = 64
 # A broker that was busy gets one lane more after so many answers.
 _LANE_AFTER: Final = 16
-_BUSY: Final = (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL, ResponseCode.SERVICE_NOT_AVAILABLE)
 _PAUSE_MS, _PAUSE_MS_MAX = 20.0, 2000.0
 PATIENCE_MS: Final = 30_000
 
@@ -358,9 +358,10 @@ class _RangeReader:
     def _refused(self, lane: _Lane, error: MQBrokerError) -> None:
         code = error.response_code
         is_slave = lane.broker_id != MASTER_ID
-        if code not in _BUSY and not (is_slave and code == ResponseCode.TOPIC_NOT_EXIST):
+        is_not_there = is_slave and code in NOT_AT_SLAVE
+        if not (is_not_there or error.retryable):
             raise error
-        if is_slave and code != ResponseCode.FLOW_CONTROL:
+        if is_not_there:
             self._wait_for_slave(lane, f"it answers: {error}")
         elif lane.attempt == self._attempt:
             self._lanes_now = max(self._width // 2, 1)

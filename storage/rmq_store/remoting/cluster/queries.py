@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 from rmq_store.errors import CorruptRecordError, UsageError
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import parse_offset_message_id
-from rmq_store.protocol.bodies.routes import KVTable
-from rmq_store.protocol.errors import RemotingError, ResponseCode
-from rmq_store.protocol.wire.admin_headers import GetBrokerRuntimeInfoRequestHeader
+from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.protocol.wire.header_fields import request
-from rmq_store.protocol.wire.headers import QueryMessageRequestHeader, ViewMessageRequestHeader
-from rmq_store.remoting.cluster.cluster import Cluster, checked
+from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.routes import RegisteredProcess
+from rmq_store.remoting.questions.brokers import ask_runtime_info, read_runtime_info
+from rmq_store.remoting.questions.messages import (
+    ask_message,
+    ask_messages_by_key,
+    read_message,
+    read_messages_by_key,
+)
 from rmq_store.remoting.transport.connector import hosts_of
 from rmq_store.remoting.transport.settings import parse_address
 
@@ -24,6 +27,10 @@ UNIQUE_KEY_MAX: Final = 32
 """So many messages a broker finds at most for one key, whatever it is asked for."""
 QUERY_TIMEOUT_MS: Final = 18_000
 END_OF_TIME_MS: Final = (1 << 63) - 1
+
+
+OnMissing: TypeAlias = Callable[[str, MQBrokerError | RemotingError], object]
+"""Told of a broker that refuses, or whose master and slaves do not answer, and why."""
 
 
 class Found(NamedTuple):
@@ -45,42 +52,62 @@ def query_by_key(
     begin_ms: int = 0,
     end_ms: int = END_OF_TIME_MS,
     max_num: int = KEY_MAX,
+    on_missing: OnMissing | None = None,
 ) -> list[Found]:
-    """The messages of a topic with a key, stored in [begin_ms, end_ms], from each of its brokers (12).
+    """The messages of a topic with a key, stored in [begin_ms, end_ms], from each of its brokers (12). With
+    `on_missing` a broker that does not tell is left out.
 
     Raises:
         UnknownTopicError: no broker has the topic.
         MQBrokerError: a broker refuses. RemotingError: neither master nor slave of a broker answers.
     """
-    return _query(cluster, topic, key, begin_ms, end_ms, min(max_num, KEY_MAX), is_unique_key=False)
+    max_num = min(max_num, KEY_MAX)
+    return _query(cluster, topic, key, begin_ms, end_ms, max_num, on_missing, is_unique_key=False)
 
 
 def query_by_unique_key(
-    cluster: Cluster, topic: str, unique_key: str, *, begin_ms: int = 0, end_ms: int = END_OF_TIME_MS
+    cluster: Cluster,
+    topic: str,
+    unique_key: str,
+    *,
+    begin_ms: int = 0,
+    end_ms: int = END_OF_TIME_MS,
+    on_missing: OnMissing | None = None,
 ) -> list[Found]:
     """The messages of a topic with a UNIQ_KEY. As `query_by_key`."""
-    return _query(cluster, topic, unique_key, begin_ms, end_ms, UNIQUE_KEY_MAX, is_unique_key=True)
+    return _query(cluster, topic, unique_key, begin_ms, end_ms, UNIQUE_KEY_MAX, on_missing, is_unique_key=True)
 
 
 def copies_by_key(
-    cluster: Cluster, topics: Iterable[str], broker_names: Iterable[str], key: str, *, is_unique_key: bool = True
+    cluster: Cluster,
+    topics: Iterable[str],
+    broker_names: Iterable[str],
+    key: str,
+    *,
+    on_missing: OnMissing,
+    is_unique_key: bool = True,
 ) -> list[Found]:
     """The messages with a UNIQ_KEY, or a key, in several topics at each of these brokers, whether it has the topics or
-    not. All are asked at once.
-
-    Raises:
-        MQBrokerError: a broker refuses. RemotingError: neither master nor slave of a broker answers.
+    not. All are asked at once. A broker that does not tell is left out.
     """
     places = [(name, topic) for topic in topics for name in broker_names]
     max_num = UNIQUE_KEY_MAX if is_unique_key else KEY_MAX
-    return _ask(cluster, places, key, 0, END_OF_TIME_MS, max_num, is_unique_key=is_unique_key)
+    return _ask(cluster, places, key, 0, END_OF_TIME_MS, max_num, on_missing, is_unique_key=is_unique_key)
 
 
 def _query(
-    cluster: Cluster, topic: str, key: str, begin_ms: int, end_ms: int, max_num: int, *, is_unique_key: bool
+    cluster: Cluster,
+    topic: str,
+    key: str,
+    begin_ms: int,
+    end_ms: int,
+    max_num: int,
+    on_missing: OnMissing | None,
+    *,
+    is_unique_key: bool,
 ) -> list[Found]:
     places = [(name, topic) for name in sorted(cluster.known_route(topic).queues)]
-    return _ask(cluster, places, key, begin_ms, end_ms, max_num, is_unique_key=is_unique_key)
+    return _ask(cluster, places, key, begin_ms, end_ms, max_num, on_missing, is_unique_key=is_unique_key)
 
 
 def _ask(
@@ -90,6 +117,7 @@ def _ask(
     begin_ms: int,
     end_ms: int,
     max_num: int,
+    on_missing: OnMissing | None,
     *,
     is_unique_key: bool,
 ) -> list[Found]:
@@ -97,20 +125,24 @@ def _ask(
     questions = [
         (
             name,
-            request(
-                QueryMessageRequestHeader(
-                    topic=cluster.wire_topic(topic), key=key, max_num=max_num, begin_timestamp=begin_ms,
-                    end_timestamp=end_ms, is_unique_key=is_unique_key,
-                )
+            ask_messages_by_key(
+                cluster, topic, key,
+                begin_ms=begin_ms, end_ms=end_ms, max_num=max_num, is_unique_key=is_unique_key,
             ),
         )
         for name, topic in places
     ]  # fmt: skip
     found = []
     for (name, _), given in zip(places, cluster.read_all(questions, QUERY_TIMEOUT_MS), strict=True):
-        answer = checked(given, name, (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND))
-        if answer.code == ResponseCode.SUCCESS and answer.body:
-            found.append(Found(name, answer.body, _frame_count(answer.body) >= max_num))
+        try:
+            frames = read_messages_by_key(given, name)
+        except (MQBrokerError, RemotingError) as error:
+            if on_missing is None:
+                raise
+            on_missing(name, error)
+            continue
+        if frames:
+            found.append(Found(name, frames, _frame_count(frames) >= max_num))
     return found
 
 
@@ -121,7 +153,7 @@ def view_message(cluster: Cluster, offset_message_id: str) -> Found | None:
 
     Raises:
         UsageError: the text is no offset id, or no broker of this cluster has registered its address.
-        RemotingError: the broker does not answer.
+        MQBrokerError: it refuses. RemotingError: it does not answer.
     """
     host, offset = parse_offset_message_id(offset_message_id)
     owners, is_sure = _owners(cluster, host)
@@ -132,16 +164,14 @@ def view_message(cluster: Cluster, offset_message_id: str) -> Found | None:
         )
     failure: RemotingError | None = None
     for name, broker_id, _ in owners:
-        command = request(ViewMessageRequestHeader(offset=offset, bname=name))
         try:
-            answer = cluster.call_broker(
-                name, command, broker_id=broker_id, ok=(ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
-            )
+            answer = cluster.call_broker(name, ask_message(offset, name), broker_id=broker_id, ok=None)
         except RemotingError as error:
             failure = failure or error
             continue
-        if answer.code == ResponseCode.SUCCESS and answer.body and (is_sure or _is_of(answer.body, host, offset)):
-            return Found(name, answer.body, False)
+        frame = read_message(answer, name)
+        if frame and (is_sure or _is_of(frame, host, offset)):
+            return Found(name, frame, False)
     if failure is not None:
         raise failure
     return None
@@ -182,12 +212,6 @@ def _is_of(frame: bytes, host: Host, offset: int) -> bool:
     return (message.store_host, message.commit_log_offset) == (host, offset)
 
 
-def runtime_info(cluster: Cluster, broker_name: str, broker_id: int = 0) -> dict[str, str]:
-    """The figures of a broker's process, as texts by their names (28): brokerVersionDesc, putTps, ..."""
-    answer = cluster.call_broker(broker_name, request(GetBrokerRuntimeInfoRequestHeader()), broker_id=broker_id)
-    return dict(KVTable.decode(answer.body).table)
-
-
 def _frame_count(frames: bytes) -> int:
     from rmq_store.format.frames.frame_walk import frames_of_answer
 
@@ -211,7 +235,7 @@ def log_figures(cluster: Cluster, broker_names: Sequence[str]) -> list[LogFigure
     """The figure of each broker, all asked at once (28); a slave's while the master does not answer. RemotingError:
     nobody answers. None: the broker refuses, or tells no such figure.
     """
-    commands = [(name, request(GetBrokerRuntimeInfoRequestHeader())) for name in broker_names]
+    commands = [(name, ask_runtime_info()) for name in broker_names]
     return [
         answer if isinstance(answer, RemotingError) else _figure_of(answer, broker_id)
         for answer, broker_id in cluster.read_all_with_ids(commands)
@@ -221,7 +245,7 @@ def log_figures(cluster: Cluster, broker_names: Sequence[str]) -> list[LogFigure
 def _figure_of(answer: RemotingCommand, broker_id: int) -> LogFigure | None:
     if answer.code != ResponseCode.SUCCESS:
         return None
-    texts = KVTable.decode(answer.body).table
+    texts = read_runtime_info(answer, "")
     first, end, behind = (
         texts.get(name, "") for name in ("commitLogMinOffset", "commitLogMaxOffset", "dispatchBehindBytes")
     )

@@ -12,7 +12,7 @@ that were heard, and of the route of SELF_TEST_TOPIC.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
@@ -22,9 +22,10 @@ from rmq_store.protocol.errors import MQBrokerError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.order_conf import queues_of_order_conf
 from rmq_store.protocol.proxy_answers import not_listed
-from rmq_store.protocol.wire.header_fields import request
-from rmq_store.protocol.wire.name_server_headers import GetBrokerClusterInfoRequestHeader, GetRouteInfoRequestHeader
+from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.name_servers import NameServers, timer_ms
+from rmq_store.remoting.questions.answer import SUCCESS, broker_error, checked
+from rmq_store.remoting.questions.name_servers import ask_clusters, ask_route
 
 POLL_EVERY_MS: Final = 30_000
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
@@ -35,6 +36,7 @@ MASTER_ID: Final = 0
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 
+_LISTED_OR_PROXY: Final = (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 _LIST: Final = "GET_BROKER_CLUSTER_INFO (106), the list of clusters and brokers"
 
 _log = logging.getLogger(__name__)
@@ -171,9 +173,7 @@ class RouteTable:
         except RemotingError as error:
             if entry is None:
                 raise
-            _log.warning("topic %s: the known route stays in use: %s", topic, error)
-            self._topics[topic] = entry._replace(ask_at_ms=self._timer() + AGAIN_AFTER_MS)
-            return entry.route
+            return self._kept(topic, entry, str(error))
 
     def routes(self, topics: Iterable[str], asks_at_most: int) -> dict[str, TopicRoute | None]:
         """The routes of topics as `route`, of which so many are asked for now; others that are due stay as they are
@@ -188,19 +188,36 @@ class RouteTable:
         return found
 
     def refresh(self, topic: str) -> TopicRoute | None:
-        """The route as a name server knows it now. Raises as `route`."""
-        header = GetRouteInfoRequestHeader(topic=self._wire_name(topic), accept_standard_json_only=True)
-        answer = self._name_servers.call(request(header), self._timeout_ms)
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            self._topics.pop(topic, None)
-            return None
+        """The route as a name server knows it now; the known one if those that answer refuse. Raises as `route`, and
+        RemotingError also for a known route.
+        """
+        command = ask_route(self._wire_name(topic), standard_json=True)
+        answers = self._name_servers.ask(command, self._timeout_ms, SUCCESS)
+        answer = answers[-1]
         if answer.code != ResponseCode.SUCCESS:
-            raise MQBrokerError(answer.code, answer.remark or "", "a name server", answer.came_from)
+            return self._without_route(topic, answers)
         route = route_of(topic, TopicRouteData.decode(answer.body))
         now_ms = self._timer()
         self._topics[topic] = _Entry(now_ms, now_ms + POLL_EVERY_MS, route)
         self._shown_by.update(dict.fromkeys(route.brokers, topic))
         return route
+
+    def _without_route(self, topic: str, refusals: Sequence[RemotingCommand]) -> TopicRoute | None:
+        """A name server that has just begun refuses, or knows no topic (17). So a known route goes when all say so."""
+        entry = self._topics.get(topic)
+        others = [one for one in refusals if one.code != ResponseCode.TOPIC_NOT_EXIST]
+        have_all_answered = len(refusals) == len(self._name_servers.addresses())
+        if entry is not None and (others or not have_all_answered):
+            return self._kept(topic, entry, str(broker_error((others or refusals)[-1], "a name server")))
+        if len(others) == len(refusals):
+            raise broker_error(others[-1], "a name server")
+        self._topics.pop(topic, None)
+        return None
+
+    def _kept(self, topic: str, entry: _Entry, reason: str) -> TopicRoute | None:
+        _log.warning("topic %s: the known route stays in use: %s", topic, reason)
+        self._topics[topic] = entry._replace(ask_at_ms=self._timer() + AGAIN_AFTER_MS)
+        return entry.route
 
     def clusters(self, *, refresh: bool = False) -> ClusterInfo:
         """All clusters and their brokers, at most 30 s old unless no name server answers.
@@ -213,8 +230,9 @@ class RouteTable:
         if known is not None and not refresh and self._timer() < known[1]:
             return known[2]
         try:
-            answer = self._name_servers.call(request(GetBrokerClusterInfoRequestHeader()), self._timeout_ms)
-        except RemotingError as error:
+            answer = self._name_servers.call(ask_clusters(), self._timeout_ms, _LISTED_OR_PROXY)
+            checked(answer, "a name server", _LISTED_OR_PROXY)
+        except (RemotingError, MQBrokerError) as error:
             if known is None:
                 raise
             _log.warning("the known brokers stay in use: %s", error)
@@ -222,8 +240,6 @@ class RouteTable:
             return known[2]
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise MQBrokerError(answer.code, not_listed(_LIST), "a name server", answer.came_from)
-        if answer.code != ResponseCode.SUCCESS:
-            raise MQBrokerError(answer.code, answer.remark or "", "a name server", answer.came_from)
         now_ms = self._timer()
         self._clusters = (now_ms, now_ms + POLL_EVERY_MS, ClusterInfo.decode(answer.body))
         return self._clusters[2]

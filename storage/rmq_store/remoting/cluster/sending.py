@@ -17,20 +17,20 @@ from rmq_store.format.properties.property_string import (
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
 )
-from rmq_store.protocol.bodies.routes import TIMER_MESSAGES, KVTable
+from rmq_store.protocol.answers import V5_0_0
+from rmq_store.protocol.bodies.routes import TIMER_MESSAGES
 from rmq_store.protocol.errors import RemotingError, ResponseCode, TimerNotSupportedError
 from rmq_store.protocol.messages import MessageQueue
-from rmq_store.protocol.wire.admin_headers import GetBrokerRuntimeInfoRequestHeader
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.header_fields import request
 from rmq_store.protocol.wire.headers import (
-    GetMaxOffsetRequestHeader,
     SendBatchMessageRequestHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.offsets import V5_0_0
+from rmq_store.remoting.questions.brokers import ask_runtime_info, read_runtime_info
+from rmq_store.remoting.questions.offsets import ask_max_offset
 
 NO_DEFAULT_TOPIC: Final = "rmq_sys_none"
 """With TBW102 here a broker would make the topic with its own settings, and only at itself."""
@@ -111,23 +111,26 @@ def refuse_timers(
     The version is in every answer of a broker, also in a refusal. So it is asked for an end of the topic (30), once for
     each address of a master that has timers; one that has none is asked each time.
 
-    A served store (`rmq broker run`) announces a version of 4.9, and has timers. Its figures (28) say so.
+    A served store (`rmq broker run`) announces a version of 4.9, and has timers. Its figures (28) say so. A broker that
+    does not know this request is none.
 
     Raises:
         TimerNotSupportedError: a broker has no timers. RemotingError: a master does not answer.
+        MQBrokerError: a broker that may be a served store refuses to tell its figures, because it is busy, say.
     """
     known = cluster.with_timers | cluster.served_with_timers
     asked = {name: cluster.address(name) for name in sorted(set(broker_names))}
     asked = {name: address for name, address in asked.items() if address not in known}
-    end = request(GetMaxOffsetRequestHeader(topic=cluster.wire_topic(topic), queue_id=0))
+    end = ask_max_offset(cluster, topic, 0, None)
     old = []
     for name, answer in _answers(cluster, list(asked), end, timeout_ms):
         if answer.version >= V5_0_0:
             cluster.with_timers.add(asked[name])
         else:
             old.append(name)
-    for name, answer in _answers(cluster, old, request(GetBrokerRuntimeInfoRequestHeader()), timeout_ms):
-        if answer.code != ResponseCode.SUCCESS or KVTable.decode(answer.body).table.get(TIMER_MESSAGES) != "true":
+    for name, answer in _answers(cluster, old, ask_runtime_info(), timeout_ms):
+        is_unknown = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        if is_unknown or read_runtime_info(answer, name).get(TIMER_MESSAGES) != "true":
             raise TimerNotSupportedError(name)
         cluster.served_with_timers.add(asked[name])
 

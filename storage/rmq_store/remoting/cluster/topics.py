@@ -14,6 +14,7 @@ Source: AdminBrokerProcessor.java (getTopicStatsInfo, getMaxOffset, getMinOffset
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -27,29 +28,20 @@ from rmq_store.format.text.names import LMQ_PREFIX
 from rmq_store.kinds.table import STATIC_TOPICS, Kind
 from rmq_store.kinds.topics import kind_by_attributes
 from rmq_store.late.dataclasses import dataclass
-from rmq_store.protocol.bodies.groups import GroupList
-from rmq_store.protocol.bodies.topics import TopicConfig, TopicConfigTable, TopicOffset, TopicStatsTable
+from rmq_store.protocol.bodies.topics import TopicConfig, TopicOffset
 from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError, ResponseCode
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
-from rmq_store.protocol.wire.admin_headers import (
-    CreateTopicRequestHeader,
-    DeleteTopicFromNamesrvRequestHeader,
-    DeleteTopicRequestHeader,
-    GetAllTopicConfigRequestHeader,
-    GetTopicConfigRequestHeader,
-    GetTopicStatsInfoRequestHeader,
-    QueryTopicConsumeByWhoRequestHeader,
-)
 from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.protocol.wire.header_fields import request
-from rmq_store.remoting.cluster.cluster import Cluster, broker_error, checked, is_not_told
-from rmq_store.remoting.cluster.offsets import end_requests, queue_ranges, range_of
-from rmq_store.remoting.cluster.routes import MASTER_ID, TopicRoute
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.offsets import end_requests, queue_ranges
+from rmq_store.remoting.cluster.routes import MASTER_ID, POLL_EVERY_MS, TopicRoute
+from rmq_store.remoting.questions import topics as questions
+from rmq_store.remoting.questions.answer import broker_error, is_not_told
+from rmq_store.remoting.questions.offsets import read_range
 
 ROUTE_WAIT_MS: Final = 10_000
 _LOOK_EVERY_S: Final = 0.1
-_DEFAULT_TOPIC: Final = "TBW102"
 _MADE_OR_UNKNOWN: Final = (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 
 
@@ -116,11 +108,7 @@ def ends_at_brokers(cluster: Cluster, asked: Sequence[TopicAt], *, of_masters: b
     Raises nothing for a broker: see `BrokerEnds.error`.
     """
     commands = [
-        (
-            one.broker_name,
-            request(GetTopicStatsInfoRequestHeader(topic=cluster.wire_topic(one.topic), bname=one.broker_name)),
-        )
-        for one in asked
+        (one.broker_name, questions.ask_topic_stats(cluster, one.topic, one.broker_name)) for one in asked
     ]
     answers = _answers(cluster, commands, of_masters)
     found = [_listed(one, *answer) for one, answer in zip(asked, answers, strict=True)]
@@ -149,19 +137,8 @@ def _listed(one: TopicAt, answer: RemotingCommand | RemotingError, broker_id: in
         return BrokerEnds(one, {}, broker_id)
     if answer.code != ResponseCode.SUCCESS:
         return BrokerEnds(one, {}, broker_id, error=broker_error(answer, one.broker_name))
-    table = TopicStatsTable.decode(answer.body)
-    told = sorted((queue.queue_id, limits) for queue, limits in table.offset_table.items())
-    return BrokerEnds(
-        one, {queue_id: _in_order(limits) for queue_id, limits in told}, broker_id, topic_put_tps=table.topic_put_tps
-    )
-
-
-def _in_order(limits: TopicOffset) -> TopicOffset:
-    """0 <= minOffset <= maxOffset: a queue without files has -1 and 0 in an answer."""
-    if 0 <= limits.min_offset <= limits.max_offset:
-        return limits
-    start = max(limits.min_offset, 0)
-    return replace(limits, min_offset=start, max_offset=max(limits.max_offset, start))
+    limits, topic_put_tps = questions.read_topic_stats(answer, one.broker_name)
+    return BrokerEnds(one, limits, broker_id, topic_put_tps=topic_put_tps)
 
 
 def _with_left_out(cluster: Cluster, found: list[BrokerEnds], of_masters: bool) -> list[BrokerEnds]:
@@ -193,7 +170,7 @@ def _completed(
     pairs = zip(answers[::2], answers[1::2], strict=True)
     try:
         for queue, ((least, _), (most, _)) in zip(queues, pairs, strict=True):
-            start, end = range_of(least, most, queue.broker_name)
+            start, end = read_range(least, most, queue.broker_name)
             limits[queue.queue_id] = TopicOffset(min_offset=start, max_offset=end)
     except (RemotingError, MQBrokerError) as error:
         return replace(ends, limits={}, error=error)
@@ -226,28 +203,33 @@ def topic_stats(
     return {queue: ranges[queue] for queue in wanted}
 
 
-def topic_config(cluster: Cluster, topic: str, broker_name: str) -> TopicConfig | None:
-    """A topic's settings at one broker (351); None: the broker does not have it, or is older than 5.0."""
-    header = GetTopicConfigRequestHeader(topic=cluster.wire_topic(topic), bname=broker_name)
-    nothing = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
-    answer = cluster.read_broker(broker_name, request(header), ok=(ResponseCode.SUCCESS, *nothing))
-    return None if answer.code in nothing else TopicConfig.decode(answer.body)
+class CheckedTopics:
+    """The topics that one reader has found to be of a kind that can be read. A topic is asked about until all of its
+    brokers have told its kind, every 30 s.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        # Topic -> when to ask again.
+        self._due_ms: dict[str, float] = {}
+
+    def refuse_to_read(self, topic: str) -> None:
+        """See `refuse_to_read_topic`; a topic without a route is let pass, and looked at when it has one."""
+        if self._cluster.timer() < self._due_ms.get(topic, -math.inf) or self._cluster.route(topic) is None:
+            return
+        is_known = refuse_to_read_topic(self._cluster, topic)
+        self._due_ms[topic] = math.inf if is_known else self._cluster.timer() + POLL_EVERY_MS
 
 
-def topic_configs(cluster: Cluster, broker_name: str) -> dict[str, TopicConfig]:
-    """The settings of all topics of a broker (21), by their names on the wire."""
-    answer = cluster.read_broker(broker_name, request(GetAllTopicConfigRequestHeader()))
-    return dict(TopicConfigTable.decode(answer.body).topic_config_table)
-
-
-def refuse_to_read_topic(cluster: Cluster, topic: str) -> None:
-    """Refuse a topic whose queues brokers keep in another way, so that offsets or frames are other ones.
+def refuse_to_read_topic(cluster: Cluster, topic: str) -> bool:
+    """Refuse a topic whose queues brokers keep in another way, so that offsets or frames are other ones. True: all of
+    its brokers have answered.
 
     Raises:
         TopicKindError: batch queues, compaction, a static topic, or a queue of other topics' messages (LMQ).
         UnknownTopicError: no broker has the topic.
     """
-    _refuse(cluster, topic, kinds.refuse_to_read_topic)
+    return _refuse(cluster, topic, kinds.refuse_to_read_topic)
 
 
 def refuse_to_write_topic(cluster: Cluster, topic: str) -> None:
@@ -255,7 +237,7 @@ def refuse_to_write_topic(cluster: Cluster, topic: str) -> None:
     _refuse(cluster, topic, kinds.refuse_to_write_topic)
 
 
-def _refuse(cluster: Cluster, topic: str, refuse: Callable[[str, Kind | None], None]) -> None:
+def _refuse(cluster: Cluster, topic: str, refuse: Callable[[str, Kind | None], None]) -> bool:
     if topic.startswith(LMQ_PREFIX):
         raise TopicKindError(
             f"topic {topic!r} is a queue of other topics' messages (LMQ): read the topics that these were sent to"
@@ -266,11 +248,19 @@ def _refuse(cluster: Cluster, topic: str, refuse: Callable[[str, Kind | None], N
             f"topic {topic!r}: {STATIC_TOPICS.what}. Over the network it is neither read nor written here"
         )
     names = sorted(route.queues)
-    header = GetTopicConfigRequestHeader(topic=cluster.wire_topic(topic))
-    for given in cluster.read_all([(name, request(header)) for name in names]):
-        # An older broker does not know the request, nor these kinds; one may refuse it for want of rights.
-        if not isinstance(given, RemotingError) and given.code == ResponseCode.SUCCESS:
-            refuse(topic, kind_by_attributes(TopicConfig.decode(given.body).attributes or {}))
+    have_all_answered = True
+    commands = [(name, questions.ask_topic_config(cluster, topic)) for name in names]
+    for (name, _), (given, broker_id) in zip(commands, cluster.read_all_with_ids(commands), strict=True):
+        if isinstance(given, RemotingError):
+            have_all_answered = False
+        elif given.code == ResponseCode.SUCCESS:
+            config = questions.read_topic_config(given, name)
+            refuse(topic, kind_by_attributes((config.attributes if config is not None else None) or {}))
+        # An older broker does not know the request, nor these kinds; one may refuse it for want of rights. A busy one
+        # tells it later, as a slave that does not have the topic yet.
+        elif not (is_not_told(given) or (given.code == ResponseCode.TOPIC_NOT_EXIST and broker_id == MASTER_ID)):
+            have_all_answered = False
+    return have_all_answered
 
 
 def create_topic(
@@ -294,18 +284,12 @@ def create_topic(
     names = sorted(cluster.broker_names() if broker_names is None else broker_names)
     if not names:
         raise RemotingConnectError(f"topic {topic!r} cannot be made: no broker is registered at the name servers now")
-    header = CreateTopicRequestHeader(
-        topic=cluster.wire_topic(topic),
-        default_topic=_DEFAULT_TOPIC,
-        read_queue_nums=queue_count,
-        write_queue_nums=queue_count,
-        perm=perm,
-        topic_sys_flag=0,
-        order=order,
-        attributes=",".join(f"+{key}={value}" for key, value in (attributes or {}).items()) or None,
+    config = TopicConfig(
+        topic_name=topic, read_queue_nums=queue_count, write_queue_nums=queue_count, perm=perm, order=order
     )
     for name in names:
-        answer = cluster.call_broker(name, request(header), ok=_MADE_OR_UNKNOWN)
+        command = questions.ask_create_topic(cluster, config, attributes or {})
+        answer = cluster.call_broker(name, command, ok=_MADE_OR_UNKNOWN)
         if answer.code != ResponseCode.SUCCESS:
             reason = (
                 f"topic {topic!r} cannot be made here: UPDATE_AND_CREATE_TOPIC (17) is not served, as by RocketMQ 5's "
@@ -324,30 +308,3 @@ def create_topic(
                 f"of them after {ROUTE_WAIT_MS // 1000} s",
             )
         time.sleep(_LOOK_EVERY_S)
-
-
-def delete_topic(cluster: Cluster, topic: str) -> None:
-    """Delete a topic with its messages at all brokers (215), then its route at all name servers (216).
-
-    Raises:
-        MQBrokerError: a broker refuses. RemotingError: a broker or a name server does not answer: repeat the call.
-    """
-    wire_topic = cluster.wire_topic(topic)
-    for name in cluster.broker_names():
-        cluster.call_broker(name, request(DeleteTopicRequestHeader(topic=wire_topic)))
-    answers = cluster.name_servers.call_each(
-        request(DeleteTopicFromNamesrvRequestHeader(topic=wire_topic)), cluster.settings.timeout_ms
-    )
-    for address, answer in answers.items():
-        checked(answer, f"name server {address}")
-    cluster.refresh_route(topic)
-
-
-def topic_groups(cluster: Cluster, topic: str) -> list[str]:
-    """The groups that consume a topic, or have offsets in it, at any of its brokers, sorted (300)."""
-    header = QueryTopicConsumeByWhoRequestHeader(topic=cluster.wire_topic(topic))
-    names = sorted(cluster.known_route(topic).queues)
-    found: set[str] = set()
-    for name, given in zip(names, cluster.read_all([(name, request(header)) for name in names]), strict=True):
-        found.update(GroupList.decode(checked(given, name).body).group_list)
-    return sorted(cluster.plain_name(group) for group in found)

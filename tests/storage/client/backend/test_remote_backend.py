@@ -35,7 +35,9 @@ from rmq_store.protocol.errors import MQBrokerError, MQClientError, RemotingConn
 from rmq_store.protocol.messages import MessageQueue, PoppedMessage, PullStatus
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
 from rmq_store.remoting.cluster.routes import POLL_EVERY_MS
+from rmq_store.remoting.cluster.sending import refuse_timers
 
+from ...remoting.cluster.conftest import Timer
 from ...remoting.cluster.fake_cluster import FakeNet
 
 A0, A1 = MessageQueue("Orders", "broker-a", 0), MessageQueue("Orders", "broker-a", 1)
@@ -46,6 +48,11 @@ def net() -> FakeNet:
     net = FakeNet()
     net.add_broker("broker-a", slaves=1).create_topic("Orders", 2)
     return net
+
+
+@pytest.fixture
+def timer() -> Timer:
+    return Timer()
 
 
 @pytest.fixture
@@ -152,6 +159,20 @@ def test_a_message_with_a_deliver_time_goes_to_a_broker_with_timers_which_is_ask
     assert len([command for command in net.brokers["broker-b"].processes[0].asked if command.code == 30]) == 1
 
 
+@pytest.mark.parametrize("code", [2, 16])
+def test_a_broker_that_may_be_a_served_store_and_does_not_tell_its_figures_is_not_called_too_old(
+    net: FakeNet, code: int
+) -> None:
+    net.brokers["broker-a"].processes[0].version = 407
+    net.brokers["broker-a"].refused[28] = (code, "not now")
+    with pytest.raises(MQBrokerError) as caught:
+        refuse_timers(net.cluster(), "Orders", ["broker-a"])
+    assert (caught.value.response_code, caught.value.retryable) == (code, code == 2)
+    net.brokers["broker-a"].refused[28] = (3, "request type 28 not supported")
+    with pytest.raises(TimerNotSupportedError):
+        refuse_timers(net.cluster(), "Orders", ["broker-a"])
+
+
 def test_a_missing_topic_is_made_by_its_first_message_where_brokers_allow_that(net: FakeNet) -> None:
     backend = RemoteBackend(net.cluster())
     with Producer("pg", backend) as producer:
@@ -180,6 +201,41 @@ def test_a_topic_of_another_kind_is_refused(net: FakeNet, backend: RemoteBackend
     net.brokers["broker-a"].topics["Orders"]["attributes"] = {"cleanup.policy": "COMPACTION"}
     with pytest.raises(MQClientError, match="'Orders'"):
         backend.subscribe_queues("Orders")
+
+
+@pytest.mark.parametrize("way", ["no answer", "busy", "a late slave"])
+def test_a_topic_of_another_kind_is_refused_later_if_its_broker_has_not_told_it_at_first(
+    net: FakeNet, timer: Timer, way: str
+) -> None:
+    net.add_broker("broker-b").create_topic("Batches", attributes={"queue.type": "BatchCQ"})
+    net.brokers["broker-a"].create_topic("Batches", 2)
+    broker = net.brokers["broker-a" if way == "a late slave" else "broker-b"]
+    broker.topics["Batches"]["attributes"] = {"queue.type": "BatchCQ"}
+    net.brokers["broker-b"].topics["Batches"].pop("attributes", None) if way == "a late slave" else None
+    master = broker.processes[0]
+    master.down = way != "busy"
+    if way == "busy":
+        broker.refused[351] = (2, "[OVERLOAD]system busy")
+    if way == "a late slave":
+        broker.processes[1].answers.append(lambda asked: response_to(asked, 17, "No topic in this broker."))
+    with RemoteBackend(net.cluster(timer=timer)) as backend:
+        assert backend.subscribe_queues("Batches")
+        asked = net.codes().count(351)
+        master.down = False
+        broker.refused.clear()
+        assert backend.subscribe_queues("Batches") and net.codes().count(351) == asked, "not at each send"
+        timer.now_ms += POLL_EVERY_MS
+        with pytest.raises(MQClientError, match="'Batches'"):
+            backend.subscribe_queues("Batches")
+
+
+def test_the_kind_of_a_topic_is_asked_for_once_if_all_brokers_tell_it(net: FakeNet, timer: Timer) -> None:
+    net.brokers["broker-a"].refused[351] = (16, "no right, and a question of administrators")
+    with RemoteBackend(net.cluster(timer=timer)) as backend:
+        for _ in range(2):
+            assert backend.subscribe_queues("Orders")
+            timer.now_ms += 2 * POLL_EVERY_MS
+    assert net.codes().count(351) == 1
 
 
 # -- pulls -------------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from rmq_store.broker.processor import local_groups
 from rmq_store.client.backend.local import LocalBackend
 from rmq_store.client.consume_service.listener import ConsumeConcurrentlyStatus
 from rmq_store.client.consume_service.send_back import MessageSender
+from rmq_store.client.consumer.lite_pull_consumer import LitePullConsumer
 from rmq_store.client.group.consumer_config import PushConsumerConfig
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import offset_message_id
@@ -265,6 +266,22 @@ def test_a_broker_that_fails_is_left_alone_for_a_while_and_the_others_go_on(
     assert lab.bodies() == ["b0"]
     lab.advance(1)
     assert lab.bodies() == ["b0", "a0"]
+
+
+@pytest.mark.parametrize(("code", "pause_ms"), [(ResponseCode.SYSTEM_BUSY, 3000), (ResponseCode.FLOW_CONTROL, 20)])
+def test_a_lite_pull_consumer_leaves_a_queue_alone_as_long_as_a_push_consumer(
+    lab: Any, cluster: Cluster, code: int, pause_ms: int
+) -> None:
+    send(cluster, "broker-a", "a0")
+    with LitePullConsumer(GROUP, cluster, client_id="l1") as consumer:
+        consumer.subscribe(TOPIC)
+        consumer.start(threads=False)
+        cluster.down["broker-a"] = MQBrokerError(code, "slower")
+        consumer.poll(0)
+        cluster.down.clear()
+        for passed_ms, bodies in ((pause_ms - 1, []), (1, [b"a0"])):
+            lab.advance(passed_ms)
+            assert [message.body for message in consumer.poll(0)] == bodies
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,7 @@ def test_an_answer_of_a_broker_says_code_remark_and_broker() -> None:
         (RemotingTimeoutError("x"), True),
         (MQBrokerError(2, "busy"), True),
         (MQBrokerError(14, "disk full"), True),
+        (MQBrokerError(1500, "go away"), True),
         (MQBrokerError(13, "too large"), False),
         (MQClientError("given up", 10001), True),
         (MQClientError("no topic", 10005), False),

@@ -273,7 +273,7 @@ def refusing(code: int, remark: str = "[TIMEOUT_CLEAN_QUEUE]broker busy") -> Ans
     return lambda command: response_to(command, code, remark)
 
 
-@pytest.mark.parametrize("code", [2, 14, 215])
+@pytest.mark.parametrize("code", [2, 14, 215, 1500, 42900])
 def test_a_busy_broker_is_asked_again_after_a_pause(reading: Reading, code: int) -> None:
     reading.broker.processes[0].answers += [refusing(code)] * 20
     assert reading.offsets(0, 1000) == list(range(1000))

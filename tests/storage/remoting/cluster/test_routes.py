@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from rmq_store.errors import UnknownTopicError
-from rmq_store.protocol.errors import RemotingConnectError
+from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError
 from rmq_store.protocol.messages import MessageQueue
+from rmq_store.protocol.wire.command import response_to
+from rmq_store.remoting.cluster.name_servers import NO_OPINION_MS
 from rmq_store.remoting.cluster.routes import AGAIN_AFTER_MS, POLL_EVERY_MS
 
 from .conftest import Timer
-from .fake_cluster import NAME_SERVER, FakeNet
+from .fake_cluster import NAME_SERVER, Answer, FakeNet, FakeProcess
 
 
 def two_brokers(net: FakeNet) -> FakeNet:
@@ -69,6 +71,79 @@ def test_the_known_route_stays_while_no_name_server_answers_and_is_not_asked_for
     assert len(net.calls) == 2
     with pytest.raises(RemotingConnectError, match=NAME_SERVER):
         cluster.route("Unknown")
+
+
+NS2 = "ns2:9876"
+NOT_READY = (1, "name server not ready")
+
+
+def answering(process: FakeProcess, code: int, remark: str) -> None:
+    """From now on."""
+    process.answers = Endless([lambda asked: response_to(asked, code, remark)])
+
+
+class Endless(list[Answer]):
+    def pop(self, *_: object) -> Answer:
+        return self[0]
+
+
+@pytest.mark.parametrize("refusal", [NOT_READY, (17, "No topic route info")])
+def test_a_name_server_that_has_just_begun_is_passed_over(net: FakeNet, refusal: tuple[int, str]) -> None:
+    net.add_name_server(NS2)
+    cluster = two_brokers(net).cluster()
+    answering(net.name_servers[cluster.name_servers.addresses()[0]], *refusal)
+    assert cluster.known_route("Orders").queues.keys() == {"broker-a", "broker-b"}
+    if refusal == NOT_READY:
+        assert cluster.topics() == ["Orders"]
+        assert cluster.broker_names() == ["broker-a", "broker-b"]
+
+
+@pytest.mark.parametrize("other", ["knows it", "not ready", "away"])
+def test_the_known_route_goes_only_when_all_name_servers_say_so(net: FakeNet, timer: Timer, other: str) -> None:
+    net.add_name_server(NS2)
+    cluster = two_brokers(net).cluster(timer=timer)
+    route = cluster.known_route("Orders")
+    for broker in net.brokers.values():
+        del broker.topics["Orders"]
+    if other == "not ready":
+        answering(net.name_servers[NS2], *NOT_READY)
+    elif other == "knows it":
+        net.brokers["broker-a"].create_topic("Orders", 2)
+        answering(net.name_servers[cluster.name_servers.addresses()[0]], 17, "No topic route info")
+    net.name_servers[NS2].down = other == "away"
+    timer.now_ms += POLL_EVERY_MS
+    assert cluster.route("Orders") is not None
+    assert other == "knows it" or cluster.refresh_route("Orders") == route
+    assert cluster.route("Unknown") is None
+    net.name_servers[NS2].down = False
+    for server in net.name_servers.values():
+        server.answers = []
+    for broker in net.brokers.values():
+        broker.topics.clear()
+    timer.now_ms += POLL_EVERY_MS
+    assert cluster.route("Orders") is None, "a topic that was deleted shows within 30 s"
+
+
+def test_the_known_route_and_brokers_stay_while_all_name_servers_refuse(net: FakeNet, timer: Timer) -> None:
+    cluster = two_brokers(net).cluster(timer=timer)
+    route, names = cluster.known_route("Orders"), cluster.broker_names()
+    answering(net.name_servers[NAME_SERVER], *NOT_READY)
+    timer.now_ms += POLL_EVERY_MS
+    assert cluster.route("Orders") == route
+    assert cluster.broker_names() == names
+    with pytest.raises(MQBrokerError, match="not ready"):
+        cluster.route("Unknown")
+
+
+def test_a_name_server_that_is_silent_is_not_waited_for_at_each_unknown_topic(net: FakeNet, timer: Timer) -> None:
+    net.add_name_server(NS2)
+    cluster = two_brokers(net).cluster(timer=timer)
+    silent = net.name_servers[NS2]
+    silent.silent = True
+    assert [cluster.route("Unknown") for _ in range(5)] == [None] * 5
+    assert len(silent.asked) <= 1
+    timer.now_ms += NO_OPINION_MS
+    assert cluster.route("Unknown") is None
 
 
 def test_a_topic_that_no_broker_has_has_no_route(net: FakeNet) -> None:
