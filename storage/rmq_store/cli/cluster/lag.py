@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_store.cli.groups.lag import EVERY_S, LagGauge, LagLine, show_lag, together
-from rmq_store.cli.shared.numbers import DAY_S, FiniteRange
 from rmq_store.cli.shared.output import wide_option
+from rmq_store.cli.shared.parameters import DAY_S, FiniteRange
 from rmq_store.cli.target.cluster_target import ClusterCommand, ClusterTarget, cluster_options
 
 if TYPE_CHECKING:

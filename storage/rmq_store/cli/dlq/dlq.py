@@ -9,8 +9,8 @@ import click
 
 from rmq_store.cli.dlq import dlq_export, dlq_list, dlq_redrive
 from rmq_store.cli.shared.completion import DEAD_GROUP, GROUP
-from rmq_store.cli.shared.numbers import OFFSET, FiniteRange
 from rmq_store.cli.shared.output import common_options, open_store, printable, write_json
+from rmq_store.cli.shared.parameters import OFFSET, FiniteRange
 from rmq_store.cli.shared.progress import counting_bar
 
 _HOUR_MS = 3_600_000

@@ -13,7 +13,6 @@ import click
 from rmq_store.cli.shared.completion import GROUP
 from rmq_store.cli.shared.formatting import Rates, duration_text, rate_text
 from rmq_store.cli.shared.name_lookup import require_group
-from rmq_store.cli.shared.numbers import DAY_S, FiniteRange
 from rmq_store.cli.shared.output import (
     common_options,
     lmq_option,
@@ -23,6 +22,7 @@ from rmq_store.cli.shared.output import (
     write_json,
     write_table,
 )
+from rmq_store.cli.shared.parameters import DAY_S, FiniteRange
 from rmq_store.format.text.names import RETRY_PREFIX
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from rmq_store.cli.shared.output import LocalPath, printable, write_json
+from rmq_store.cli.shared.output import printable, write_json
+from rmq_store.cli.shared.parameters import LocalPath, store_options
 from rmq_store.errors import UsageError
 
 
@@ -16,7 +17,7 @@ from rmq_store.errors import UsageError
     short_help="Make an empty store.",
     epilog="\b\nExample:\n  rmq init /data/rocketmq/store --flush-disk-type SYNC_FLUSH",
 )
-@click.argument("path", metavar="PATH", type=LocalPath(file_okay=False, path_type=Path))
+@store_options(LocalPath(file_okay=False, path_type=Path), text="Directory of the new store.")
 @click.option(
     "--config",
     "conf",
@@ -49,15 +50,16 @@ from rmq_store.errors import UsageError
     help="Hours after which messages expire [default: 72].",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-def init(path: Path, conf: Path | None, as_json: bool, **settings: Any) -> None:
+def init(root: Path, conf: Path | None, as_json: bool, **settings: Any) -> None:
     """Make an empty store in the directory PATH, which must be missing or empty.
 
     The command refuses a directory that already has a store, and changes nothing in it. The settings of a store cannot
-    be changed later, except those of retention (`Retention.configure`). Prints the settings of the new store.
+    be changed later, except those of retention (`Retention.configure`). Prints the settings of the new store. Stderr
+    warns of a directory in memory (tmpfs), in a container, or on a network.
     """
     from rmq_store import Store, StoreConfig
 
-    root = path.absolute()
+    root = root.absolute()
     if _is_taken(root):
         raise UsageError(f"{root} holds a store already: nothing was changed")
     config = StoreConfig() if conf is None else StoreConfig.from_broker_conf(conf)
@@ -71,12 +73,22 @@ def init(path: Path, conf: Path | None, as_json: bool, **settings: Any) -> None:
             "defaultTopicQueueNums": store.config.default_topic_queue_nums,
             "fileReservedTime": store.config.file_reserved_time,
         }
+    _warn_of_file_system(root)
     if as_json:
         write_json(made)
         return
     click.echo(printable(f"made an empty store at {root}"))
     for name, value in list(made.items())[1:]:
         click.echo(printable(f"  {name} = {value}"))
+
+
+def _warn_of_file_system(root: Path) -> None:
+    """Write to stderr if the new store is lost with the machine's memory or a container, or is on a network."""
+    from rmq_store.cli.checks import OK, directory
+
+    finding = directory.file_system(root)
+    if finding.status != OK:
+        click.echo(printable(f"rmq: warning: {root} is on {finding.text}; {finding.fix}"), err=True)
 
 
 def _is_taken(root: Path) -> bool:

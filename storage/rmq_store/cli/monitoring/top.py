@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rmq_store.cli.shared.formatting import Rates, bytes_text, duration_text, rate_text
-from rmq_store.cli.shared.numbers import DAY_S, FiniteRange
 from rmq_store.cli.shared.output import common_options, open_store, printable, write_json, write_table
+from rmq_store.cli.shared.parameters import DAY_S, FiniteRange
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

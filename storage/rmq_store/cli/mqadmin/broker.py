@@ -28,8 +28,8 @@ from rmq_store.cli.mqadmin_print.brokers import (
 from rmq_store.cli.mqadmin_print.lines import write_line
 from rmq_store.cli.shared.completion import TOPIC
 from rmq_store.cli.shared.name_lookup import require_queue, require_topic
-from rmq_store.cli.shared.numbers import DAY_S, FiniteRange
 from rmq_store.cli.shared.output import open_store, write_json
+from rmq_store.cli.shared.parameters import DAY_S, FiniteRange
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:

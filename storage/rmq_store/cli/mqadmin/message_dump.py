@@ -20,7 +20,8 @@ from rmq_store.cli.mqadmin.message_print import PREVIEW_CHARACTERS, java_message
 from rmq_store.cli.mqadmin_print.lines import date_text, write_line
 from rmq_store.cli.shared.completion import TOPIC
 from rmq_store.cli.shared.name_lookup import require_topic
-from rmq_store.cli.shared.output import StorePath, open_store, printable, wide_option, write_json, write_table
+from rmq_store.cli.shared.output import open_store, printable, wide_option, write_json, write_table
+from rmq_store.cli.shared.parameters import store_options
 from rmq_store.errors import CorruptRecordError, UsageError
 
 if TYPE_CHECKING:
@@ -50,8 +51,7 @@ _HEAD = (
 @click.option("--at", "offset", type=click.IntRange(0, (1 << 62) - 1), metavar="BYTE",
               help="Show one record, field by field: its offset in the file, or without -f in the log of "
                    "--store.")  # fmt: skip
-@click.option("--store", "root", metavar="PATH", envvar="RMQ_STORE", show_envvar=True,
-              type=StorePath(), help="Directory of a store.")  # fmt: skip
+@store_options(is_required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @wide_option
 @click.option("-n", "--namesrvAddr", hidden=True, expose_value=False)

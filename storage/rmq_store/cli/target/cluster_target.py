@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from rmq_store.cli.shared.numbers import FiniteRange
+from rmq_store.cli.shared.parameters import FiniteRange
 from rmq_store.errors import StoreError, UsageError
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings, parse_address_map

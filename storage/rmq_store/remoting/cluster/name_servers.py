@@ -18,6 +18,7 @@ from rmq_store import real_time
 from rmq_store.errors import UsageError
 from rmq_store.protocol.errors import RemotingConnectError, RemotingError
 from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.request_codes import without_requests
 from rmq_store.remoting.transport.settings import is_address_server, split_name_servers
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 FETCH_EVERY_MS: Final = 120_000
 FETCH_TIMEOUT_S: Final = 3.0
 PAGE_BYTES_MAX: Final = 64 << 10
+_NEXT_STEP: Final = "Is it the right address, and does a name server run there? `rmq doctor -n` with it names the fault"
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +87,7 @@ class NameServers:
                 answer = self._client.call(addresses[place], request, timeout_ms)
             except RemotingError as error:
                 reached |= not isinstance(error, RemotingConnectError)
-                failures.append(f"{addresses[place]}: {error}")
+                failures.append(_failure(addresses[place], error))
                 last = error
                 continue
             if step:
@@ -93,7 +95,7 @@ class NameServers:
                 self._chosen = place
             return answer
         kind = RemotingError if reached else RemotingConnectError
-        raise kind(f"no name server answers: {'; '.join(failures)}") from last
+        raise kind(f"no name server answers: {'; '.join(failures)}. {_NEXT_STEP}") from last
 
     def turn(self) -> None:
         """Ask the next one first from now on. Their tables may differ: one that has just begun, or that a broker does
@@ -141,3 +143,9 @@ def read_address_server(url: str) -> str:
 
 def _addresses_of(page: str) -> tuple[str, ...]:
     return split_name_servers(page.replace("\n", ";"))
+
+
+def _failure(address: str, error: RemotingError) -> str:
+    """Why a name server has not answered; the transport's errors begin with the address."""
+    text = without_requests(str(error))
+    return text if text.startswith(address) else f"{address}: {text}"
