@@ -10,7 +10,9 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
+from rmq_store import NotAStoreError, Store
 from rmq_store.cli import commands
+from rmq_store.verify import verify_store
 
 from .test_frame import LEAVES
 
@@ -75,3 +77,27 @@ def test_names_are_completed_for_either_form(golden: Path, form: list[str]) -> N
     words = ["queryMsgByKey", *(word.format(store=golden / "store") for word in form), "-t"]
     found = ShellComplete(commands, {}, "rmq", "_RMQ_COMPLETE").get_completions(words, "Ord")
     assert [item.value for item in found] == ["OrderTopic"]
+
+
+@pytest.mark.parametrize("words", ["topics", "verify", "repair", "top", "broker run", "groups --store"])
+def test_the_parent_of_a_store_says_where_it_is(run: Run, scratch: Path, words: str) -> None:
+    assert run("init", str(scratch / "parent" / "store")).exit_code == 0
+    (scratch / "parent" / "another").mkdir()
+    result = run(*words.split(), str(scratch / "parent"))
+    assert result.exit_code == 2
+    assert result.stderr.endswith(f"; did you mean {scratch / 'parent' / 'store'}?\n"), result.stderr
+
+
+def test_a_store_of_another_name_and_the_directories_of_a_store_are_recognised(run: Run, scratch: Path) -> None:
+    assert run("init", str(scratch / "parent" / "orders")).exit_code == 0
+    for named in ("parent", "parent/orders/commitlog", "parent/orders/pyrmq"):
+        assert f"; did you mean {scratch / 'parent' / 'orders'}?" in run("topics", str(scratch / named)).stderr
+    assert "did you mean" in run("init", str(scratch / "parent")).stderr
+    assert "did you mean" not in run("topics", str(scratch)).stderr
+
+
+def test_the_other_openers_say_it_too(scratch: Path) -> None:
+    Store.open(scratch / "parent" / "store", create=True).close()
+    for opened in (Store.open, verify_store):
+        with pytest.raises(NotAStoreError, match=r"; did you mean .*/parent/store\?$"):
+            opened(scratch / "parent")

@@ -33,7 +33,7 @@ def dlq() -> None:
 @click.option("--to", "directory", required=True, metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
               help="Directory of the archive, outside of the store; created if it is missing.")  # fmt: skip
 @click.option("--older-than", "hours", type=FiniteRange(0, _HOURS_MAX), metavar="HOURS",
-              help="Only dead letters that are older than this.")  # fmt: skip
+              help="Only dead letters that are older than this many hours.")  # fmt: skip
 def archive(root: Path, as_json: bool, groups: tuple[str, ...], directory: Path, hours: float | None) -> None:
     """Write dead letters to Parquet files: of the named groups, or of all groups.
 

@@ -35,7 +35,8 @@ from rmq_store.errors import UsageError
     "--mapped-file-size-commit-log",
     metavar="BYTES",
     type=click.IntRange(1),
-    help="Size of a commit log file [default: 67108864]. A broker that opens the store needs the same setting.",
+    help="Size in bytes of a commit log file [default: 67108864]. A broker that opens the store needs the same "
+    "setting.",
 )
 @click.option(
     "--default-topic-queue-nums",

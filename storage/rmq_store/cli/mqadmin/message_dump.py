@@ -193,7 +193,8 @@ def _short_hex(raw: bytes) -> str:
 @click.option("-t", "--traceTopic", "topic", type=TOPIC, default=TRACE_TOPIC, show_default=True,
               help="Topic of the traces.")  # fmt: skip
 @click.option("-b", "--beginTimestamp", "begin_ms", type=int, default=0, help="Traces of this time (ms) or later.")
-@click.option("-e", "--endTimestamp", "end_ms", type=int, default=(1 << 63) - 1, help="... or before.")
+@click.option("-e", "--endTimestamp", "end_ms", type=int, default=(1 << 63) - 1,
+              help="Traces of this time (ms) or before.")  # fmt: skip
 @click.option("-c", "--maxNum", "max_num", type=click.IntRange(1, 64), default=64, show_default=True,
               help="Maximum number of trace messages to read.")  # fmt: skip
 def query_msg_trace_by_id(

@@ -17,6 +17,7 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
+from rmq_store.cli.shared.times import DURATIONS, parse_duration
 from rmq_store.errors import UsageError
 
 STORE_VARIABLE: Final = "RMQ_STORE"
@@ -43,6 +44,27 @@ class FiniteRange(click.FloatRange):
         if math.isnan(number):
             self.fail(f"{value!r} is no number", param, ctx)
         return number
+
+
+class Seconds(FiniteRange):
+    """A number of seconds, or a duration with its unit, as `500ms` or `10m`. The command gets seconds."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The seconds. Raises click.BadParameter."""
+        try:
+            return super().convert(_seconds_of(value), param, ctx)
+        except click.BadParameter as error:
+            raise click.BadParameter(f"{error.message} Seconds are expected, or {DURATIONS}.", ctx, param) from error
+
+
+def _seconds_of(value: Any) -> Any:
+    """A duration in seconds; any other value as it is."""
+    if not isinstance(value, str) or not value.strip()[-1:].isalpha():
+        return value
+    try:
+        return parse_duration(value) / 1000
+    except UsageError:
+        return value
 
 
 class LocalPath(click.Path):
