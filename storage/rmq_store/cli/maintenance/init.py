@@ -48,15 +48,16 @@ from rmq_store.errors import UsageError
     "--file-reserved-time",
     metavar="HOURS",
     type=click.IntRange(0),
-    help="Hours after which messages expire [default: 72].",
+    help="Hours after which `rmq retention run` and `rmq broker run` delete messages [default: 72].",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def init(root: Path, conf: Path | None, as_json: bool, **settings: Any) -> None:
     """Make an empty store in the directory PATH, which must be missing or empty.
 
-    The command refuses a directory that already has a store, and changes nothing in it. The settings of a store cannot
-    be changed later, except those of retention (`Retention.configure`). Prints the settings of the new store. Stderr
-    warns of a directory in memory (tmpfs), in a container, or on a network.
+    The command refuses a directory that already has a store, and changes nothing in it. Settings that decide the form
+    of the files, and flushDiskType, cannot be changed later. Those of retention and flushing can: `rmq
+    updateBrokerConfig`. A store deletes no message by itself: `rmq retention run` and `rmq broker run` do. Prints the
+    settings of the new store. Stderr warns of a directory in memory (tmpfs), in a container, or on a network.
     """
     from rmq_store import Store, StoreConfig
 

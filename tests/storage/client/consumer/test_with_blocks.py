@@ -100,7 +100,7 @@ def test_a_producer_may_be_started_in_its_block_and_before_it(store: Store, kind
             return LocalTransactionState.COMMIT_MESSAGE
 
     def made() -> Producer:
-        return Producer("pg", store) if kind == "plain" else TransactionProducer("pg", store, Listener())
+        return Producer("pg", store) if kind == "plain" else TransactionProducer("pg", store, listener=Listener())
 
     with made() as producer:
         producer.start()
