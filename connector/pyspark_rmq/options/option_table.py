@@ -427,8 +427,8 @@ _WHERE = (
         "false",
         "Read, instead of messages of topics, what a broker left: timers of its wheel, which only a broker delivers, "
         "and half messages of transactions. kind (`timer`, `half message`), topic, queueId, msgId, tags, keys, "
-        "storeTimestamp, dueTimestamp, producerGroup, checkTimes, commitLogOffset. `rmq delayed` lists the same. Only `path` and "
-        "`storePathCommitLog` are possible beside it.",
+        "storeTimestamp, dueTimestamp, producerGroup, checkTimes, commitLogOffset. `rmq delayed` lists the same. Only "
+        "`path` and `storePathCommitLog` are possible beside it.",
         cluster="refused: a broker does not hand out its timers and half messages",
     ),
 )
