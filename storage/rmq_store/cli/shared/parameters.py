@@ -89,7 +89,7 @@ class NewFile(click.Path):
 
     def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Raise click.BadParameter, which names the directory."""
-        path: Path = super().convert(value, param, ctx)
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
         directory = path.parent
         if not directory.is_dir():
             what = "is no directory" if os.path.lexists(directory) else "does not exist; make it"
