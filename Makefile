@@ -28,13 +28,13 @@ help: ## show this list
 
 venv: $(STAMP) ## make or refresh .venv with everything needed here (the other targets do it by themselves)
 
-# Editable, so that only a change of the dependencies or of the C sources asks for another round. An environment whose interpreter is gone
+# pip shows its progress: bars on a terminal, else a line for each package. Editable, so that only a change of the dependencies or of the C sources asks for another round. An environment whose interpreter is gone
 # (a removed or upgraded Python) is made anew.
 $(STAMP): setup.py pyproject.toml $(wildcard storage/rmq_store/native/*)
 	@python=$$($(CHECK_HOST) python) || exit 1; \
 	"$(PY)" -c '' 2>/dev/null || "$$python" -m venv --clear "$(VENV)" || exit 1; \
 	echo "Installing into $(VENV): Spark is about 450 MB, so the first time takes some minutes."; \
-	"$(PY)" -m pip install --quiet --disable-pip-version-check -e '.[spark,dev]' \
+	"$(PY)" -u -m pip install --disable-pip-version-check -e '.[spark,dev]' \
 	    || { echo "The packages could not be installed; pip's message above says which one. Is the network reachable?" >&2; exit 1; }; \
 	touch "$@"
 

@@ -124,7 +124,7 @@ setup(
     install_requires=["numpy>=2.0", "pyarrow>=18.0", "click>=8.1", "rich>=13.7"],
     extras_require=EXTRAS,
     entry_points={
-        "console_scripts": ["rmq = rmq_store.cli:main"],
+        "console_scripts": ["rmq = rmq_store.__main__:main"],
         "pytest11": ["rmq = pyspark_rmq.testing", "rmq-broker = rmq_store.testing"],
         # Commands of the connector in `rmq`: rmq_store/cli/plugin_loader.py.
         "rmq.commands": ["checkpoint = pyspark_rmq.checkpoint.command:PLUGIN"],

@@ -62,7 +62,7 @@ LAYERS["late"] = {"real_time"}
 LAYERS["real_time"].clear()
 
 # The command and the public names may use all of the parts.
-FREE: Final = ("cli", "cluster", "__init__")
+FREE: Final = ("cli", "cluster", "__init__", "__main__")
 
 # Part -> its folders; each imports only folders that stand before it. "." are the modules of the part itself.
 FOLDERS: Final[dict[str, tuple[str, ...]]] = {

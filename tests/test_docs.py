@@ -301,3 +301,17 @@ def test_the_drawing_of_a_lease_fits_its_module() -> None:
 
 def test_the_columns_of_a_staged_file_are_those_of_its_schema() -> None:
     assert re.findall(r"^\| `(\w+)` \|", section("### 3.6 Staged files"), re.MULTILINE) == ENCODED_SCHEMA.names
+
+
+def test_the_modules_that_the_design_of_the_mirrors_lists_exist() -> None:
+    page = (ROOT / "docs" / "kafka-design.md").read_text(encoding="utf-8")
+    bridge = ROOT / "storage" / "rmq_store" / "bridge"
+    cells = re.findall(r"^\| (`[a-z_]+\.[a-z_]+`.*?) \|", page, re.MULTILINE)
+    assert len(cells) > 20
+    for cell in cells:
+        folder = ""
+        for name in re.findall(r"`([a-z_.]+)`", cell):
+            folder = name.rpartition(".")[0] or folder
+            assert (bridge / folder / f"{name.rpartition('.')[2]}.py").is_file(), name
+    (folders,) = re.findall(r"imports only from folders above it: ([a-z_, ]+)\.", page)
+    assert sorted(folders.split(", ")) == sorted(path.parent.name for path in bridge.glob("*/__init__.py"))

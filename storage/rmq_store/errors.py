@@ -44,7 +44,28 @@ All of them pickle with their fields, because Spark moves them between processes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from itertools import islice
+from typing import Any, Final
+
+# Names that are compared with a misspelled one: an error about one of many thousands comes without a hint, but at once.
+_COMPARED_MAX: Final = 5000
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name that is most like `name`, in any case of letters, which somebody may have meant. None: none is
+    like it by `cutoff` (0 to 1).
+    """
+    from difflib import get_close_matches  # no caller at work needs it
+
+    by_lower = {each.lower(): each for each in islice(known, _COMPARED_MAX)}
+    near = get_close_matches(name[:255].lower(), by_lower, 1, cutoff)
+    return by_lower[near[0]] if near else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of an error about an unknown name: "; did you mean 'Orders'?", or "" if no known name is like it."""
+    meant = nearest(name, known)
+    return "" if meant is None else f"; did you mean {meant!r}?"
 
 
 def _rebuild(cls: type[StoreError], message: str, fields: dict[str, Any]) -> StoreError:

@@ -126,3 +126,26 @@ def test_make_stops_at_that_line(machine: Path, tmp_path: Path, target: str) -> 
     assert len(lines) == 1
     assert "Java 17" in lines[0]
     assert not (tmp_path / ".venv").exists()
+
+
+def test_make_shows_how_far_the_packages_are(machine: Path, tmp_path: Path) -> None:
+    """It takes minutes, and a silent command looks dead: pip writes its own lines, each as soon as it is there."""
+    make = shutil.which("make")
+    if make is None:
+        pytest.skip("needs make")
+    shutil.copy(SCRIPT.parents[1] / "Makefile", tmp_path / "Makefile")
+    (tmp_path / "tools").mkdir()
+    shutil.copy(SCRIPT, tmp_path / "tools")
+    for name in ("setup.py", "pyproject.toml"):
+        (tmp_path / name).write_text("")
+    program(tmp_path / ".venv" / "bin" / "python", 'echo "progress of: $*"')
+    result = subprocess.run(
+        [make, "-C", str(tmp_path), "venv"], capture_output=True, text=True, check=False,
+        env={**{key: value for key, value in os.environ.items() if not key.startswith("MAKE")},
+             "PYTHON": sys.executable},
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    lines = [line for line in result.stdout.splitlines() if not line.startswith("make")]
+    assert "Spark is about 450 MB" in lines[-2]
+    assert lines[-1].startswith("progress of: -u -m pip install ")
+    assert "--quiet" not in lines[-1] and "-q " not in lines[-1] and "progress-bar" not in lines[-1]

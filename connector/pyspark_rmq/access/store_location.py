@@ -1,8 +1,8 @@
 """Where the messages are, and how a source opens them there. Control plane.
 
 `StoreLocation` is the interface. `StoreDirectory` is a store in a directory of this host, `ClusterLocation` the brokers
-behind name servers. `location_of` chooses by the options of the read, so no other module of the sources decides by
-`path`.
+behind name servers. `location_of` chooses by the options of the read. Other modules of the sources ask
+`options.cluster` only where a cluster has other columns, options or errors.
 """
 
 from __future__ import annotations

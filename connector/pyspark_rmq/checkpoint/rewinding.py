@@ -33,7 +33,7 @@ from pyspark_rmq.checkpoint.reading import Batch, Checkpoint, Commit, Standing
 from pyspark_rmq.position.fingerprint import fingerprint_before
 from pyspark_rmq.position.position import Queue, StreamPosition
 from rmq_store.cli.plugin import RETRY_PREFIX, OffsetChange, QueuePlace, Target, copy_tree, durable
-from rmq_store.errors import UsageError
+from rmq_store.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from rmq_store import Store
@@ -197,7 +197,8 @@ def _require_topics(selection: Selection, standings: Sequence[Standing]) -> None
     known = {queue.topic for standing in standings for queue in standing.begin.next}
     for topic in selection.topics:
         if topic not in known:
-            raise UsageError(f"the checkpoint has no topic {topic!r}; it has {', '.join(sorted(known))}")
+            hint = did_you_mean(topic, sorted(known))
+            raise UsageError(f"the checkpoint has no topic {topic!r}; it has {', '.join(sorted(known))}{hint}")
 
 
 def _ends_of(position: StreamPosition) -> Target:

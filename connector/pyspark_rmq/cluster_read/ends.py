@@ -153,4 +153,5 @@ def _open(
 def unknown_topic(cluster: Cluster, topic: str) -> UnknownTopicError:
     """The error for a topic that no broker has."""
     servers = ";".join(cluster.settings.name_servers)
-    return UnknownTopicError(f"no broker has a topic {topic!r}, as the name servers {servers} say")
+    hint = cluster.did_you_mean(topic)
+    return UnknownTopicError(f"no broker has a topic {topic!r}, as the name servers {servers} say{hint}")

@@ -425,10 +425,10 @@ _WHERE = (
         values.boolean,
         "boolean",
         "false",
-        "Read, instead of messages of topics, what only a broker delivers: timers of its wheel, and half messages of "
-        "transactions. kind (`timer`, `half message`), topic, queueId, msgId, tags, keys, storeTimestamp, "
-        "dueTimestamp, producerGroup, checkTimes, commitLogOffset. `rmq delayed` lists the same. Only `path` and "
-        "`storePathCommitLog` are possible beside it.",
+        "Read, instead of messages of topics, what a broker left: timers of its wheel, which only a broker delivers, "
+        "and half messages of transactions. kind (`timer`, `half message`), topic, queueId, msgId, tags, keys, "
+        "storeTimestamp, dueTimestamp, producerGroup, checkTimes, commitLogOffset. `rmq delayed` lists the same. Only "
+        "`path` and `storePathCommitLog` are possible beside it.",
         cluster="refused: a broker does not hand out its timers and half messages",
     ),
 )

@@ -5,7 +5,6 @@ Spark compares option names without case and passes them in lower case.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -22,6 +21,7 @@ from pyspark_rmq.options.option_values import FROM_LAST, FROM_TIMESTAMP, SKIP
 from pyspark_rmq.position.planning import Limits
 from pyspark_rmq.position.position import LATEST, Position, refuse
 from pyspark_rmq.position.queue_ids import QueueId, broker_of
+from rmq_store.errors import nearest
 
 # Spark's own options of a streaming query arrive among those of its sink.
 _OF_SPARK = frozenset({"checkpointlocation", "queryname", "outputmode"})
@@ -164,9 +164,9 @@ def check_names(names: Iterable[str]) -> None:
         if name.lower() in _BY_NAME or _is_of_spark(name):
             continue
         meant = _CALLED_ELSEWHERE.get(name.lower())
-        near = [meant.lower()] if meant else difflib.get_close_matches(name.lower(), _BY_NAME, n=1, cutoff=0.5)
+        near = meant.lower() if meant else nearest(name, _BY_NAME, 0.5)
         known = ", ".join(option.name for option in OPTIONS)
-        hint = f"did you mean {_BY_NAME[near[0]].name!r}?" if near else f"known options: {known}"
+        hint = f"did you mean {_BY_NAME[near].name!r}?" if near else f"known options: {known}"
         refuse(f"unknown option {name!r} of data source rmq; {hint}")
 
 

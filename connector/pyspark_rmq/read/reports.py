@@ -16,6 +16,7 @@ from pyspark_rmq.access.store_location import StoreDirectory
 from pyspark_rmq.options.options import ReportOptions
 from pyspark_rmq.position.position import refuse
 from pyspark_rmq.read.loss_report import LOSS_SCHEMA, loss_rows
+from rmq_store.errors import did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +56,8 @@ class ReportReader(DataSourceReader):
         known = _SCHEMAS[options.name].names
         unknown = [name for name in schema.fieldNames() if name not in known]
         if unknown or not schema.fields:
-            refuse(f"the report {options.name} has no column {unknown}; it has {', '.join(known)}")
+            hint = did_you_mean(unknown[0], known) if unknown else ""
+            refuse(f"the report {options.name} has no column {unknown}; it has {', '.join(known)}{hint}")
         self._options = options
         self._names = schema.fieldNames()
 

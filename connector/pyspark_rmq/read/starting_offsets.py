@@ -7,7 +7,6 @@ starting option of the user, `consumeFromWhere`. Each queue is decided on its ow
 
 from __future__ import annotations
 
-import difflib
 import logging
 import re
 from collections.abc import Collection, Mapping
@@ -25,6 +24,7 @@ from pyspark_rmq.position.queue_ids import QueueId, named_in_full, quoted
 from pyspark_rmq.read import loss_report
 from pyspark_rmq.read.away_brokers import late_queue_start
 from pyspark_rmq.read.loss_detection import report_loss
+from rmq_store.errors import did_you_mean
 
 _log = logging.getLogger(__name__)
 
@@ -282,9 +282,7 @@ def _unknown_group(store: StoreReader, options: SourceOptions) -> str:
         return ""
     if options.group in known:
         return ""
-    by_lower = {name.lower(): name for name in sorted(known)}
-    near = difflib.get_close_matches(options.group.lower(), by_lower, n=1)
-    hint = f"; did you mean {by_lower[near[0]]!r}?" if near else ""
+    hint = did_you_mean(options.group, sorted(known))
     return f"{location_of(options)} knows no group {options.group!r}, so it has committed nothing{hint}"
 
 

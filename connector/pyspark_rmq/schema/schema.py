@@ -45,7 +45,6 @@ them at any time. How they are made: `origin_columns.py`. With the option sendBa
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -66,6 +65,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_rmq.position.position import refuse
+from rmq_store.errors import nearest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -304,9 +304,8 @@ def _listed() -> str:
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
-    by_lower = {known.lower(): known for known in names}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
-    return f" (did you mean {by_lower[near[0]]!r}?)" if near else ""
+    meant = nearest(name, names)
+    return "" if meant is None else f" (did you mean {meant!r}?)"
 
 
 def _refuse_twice(names: list[str]) -> None:

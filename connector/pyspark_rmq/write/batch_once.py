@@ -28,6 +28,7 @@ from pyspark_rmq.query.foreach_batch import BatchFunction
 from pyspark_rmq.retry.idempotency import STUB_TABLES
 from pyspark_rmq.write.batch_rows import BatchRows
 from rmq_store.arguments import instance
+from rmq_store.errors import did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -216,6 +217,7 @@ def _columns_of(table: sa.Table, columns: list[str]) -> list[str]:
         refuse(
             f"write_once: the table {table.name!r} has no column {', '.join(map(repr, strange))}; it has "
             f"{', '.join(map(repr, table.c.keys()))}. Rename the columns of the stream, or drop them"
+            f"{did_you_mean(strange[0], table.c.keys())}"
         )
     found = [name for name in columns if name in table.c]
     if not found:

@@ -35,12 +35,14 @@ from rmq_store.cli.sections import SectionedGroup
 from rmq_store.cli.shared import output
 from rmq_store.cli.target.cluster_target import remember_target
 from rmq_store.cli.target.commands import cluster_of, cluster_only, command_of
+from rmq_store.cli.target.error_text import without_codes
 from rmq_store.errors import NotAStoreError, StoreError, UsageError
 
 EXIT_PROBLEMS, EXIT_USAGE = 1, 2
 # As a shell counts those that a signal has ended.
 EXIT_SIGNAL = 128
 _STDERR = 2
+_INTERRUPTED = "rmq: interrupted"
 
 
 class _Commands(SectionedGroup):
@@ -55,6 +57,9 @@ class _Commands(SectionedGroup):
             text, code = _refused(error)
             click.echo(text, err=True, nl=False)
             sys.exit(code)
+        except KeyboardInterrupt:  # --help imports the commands of other packages
+            click.echo(_INTERRUPTED, err=True)
+            sys.exit(EXIT_SIGNAL + signal.SIGINT)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -84,19 +89,21 @@ class _Commands(SectionedGroup):
             with _terminated_as_interrupted(), output.remarks_shown(), _shown_safely():
                 return super().invoke(ctx)
         except StoreError as error:
-            self._give_up(
-                ctx, str(error), EXIT_USAGE if isinstance(error, (UsageError, NotAStoreError)) else EXIT_PROBLEMS
-            )
+            is_mistake = isinstance(error, (UsageError, NotAStoreError))
+            text = str(error) if str(ctx.invoked_subcommand).lower() in _MQADMIN_NAMES else without_codes(str(error))
+            self._give_up(ctx, text, EXIT_USAGE if is_mistake else EXIT_PROBLEMS)
         except OSError as error:
             text, code = _refused(error)
             click.echo(text, err=True, nl=False)
             ctx.exit(code)
         except KeyboardInterrupt as error:
-            self._give_up(ctx, "interrupted", EXIT_SIGNAL + (error.args[0] if error.args else signal.SIGINT))
+            click.echo(_INTERRUPTED, err=True)
+            ctx.exit(EXIT_SIGNAL + (error.args[0] if error.args else signal.SIGINT))
         except click.Abort as error:
             if not isinstance(error.__context__, KeyboardInterrupt):  # the answer to a question was no
                 raise
-            self._give_up(ctx, "interrupted", EXIT_SIGNAL + signal.SIGINT)
+            click.echo(_INTERRUPTED, err=True)
+            ctx.exit(EXIT_SIGNAL + signal.SIGINT)
 
     def _give_up(self, ctx: click.Context, message: str, code: int) -> None:
         click.echo(f"rmq: {output.printable(message)}", err=True)
@@ -172,13 +179,15 @@ def _terminated_as_interrupted() -> Iterator[None]:
 def commands(name_server: str | None) -> None:
     """Read, check, change and copy an Apache RocketMQ store directory, without a broker; or ask a cluster of brokers.
 
-    Commands that only read take --store PATH (or the environment variable RMQ_STORE) and --json, and change nothing on
-    disk. `-n ADDRESSES`, `--store rmq://ADDRESSES` and RMQ_STORE=rmq://ADDRESSES name a cluster; so does NAMESRV_ADDR,
-    where neither --store nor RMQ_STORE is given. docs/cluster.md says what each command is over a cluster.
+    A store is named by PATH, by --store PATH, or by the environment variable RMQ_STORE. A command with arguments of its
+    own, as `rmq tail TOPIC`, takes --store only. Commands that only read take --json, and change nothing on disk.
+
+    `-n ADDRESSES`, `--store rmq://ADDRESSES` and RMQ_STORE=rmq://ADDRESSES name a cluster; so does NAMESRV_ADDR, where
+    no store is named. docs/cluster.md says what each command is over a cluster.
 
     \b
     Examples:
-      rmq topics --store /data/rocketmq/store
+      rmq topics /data/rocketmq/store
       rmq -n 'ns1:9876;ns2:9876' topics
     """
 
@@ -231,6 +240,8 @@ _MQADMIN: dict[str, Sequence[click.Command]] = {
     "cleaning": cleaning.COMMANDS,
     "export": export.COMMANDS,
 }
+# They print errors as mqadmin does.
+_MQADMIN_NAMES = frozenset(str(command.name).lower() for several in _MQADMIN.values() for command in several)
 
 commands.add_section("Look", _LOOK)
 commands.add_section("Messages", _MESSAGES)
@@ -245,7 +256,7 @@ commands.plugins = plugin_loader.plugins
 
 
 def main() -> None:
-    """Entry point of the `rmq` script."""
+    """Run the command that the arguments of this process name, and end the process."""
     _open_what_is_closed()
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal may know fewer letters than a message has
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""RocketMQ's clients over a backend: the local store, later a cluster.
+"""RocketMQ's clients over a backend: stores of this host, or a cluster of brokers.
 
 >>> import tempfile
 >>> from rmq_store import Message, Store

@@ -20,6 +20,7 @@ from rmq_store.kinds.signs import (
     refuse_to_read,
     refuse_to_repair,
     refuse_to_write,
+    store_nearby,
     tables_are_in_rocksdb,
 )
 from rmq_store.kinds.table import BATCH_QUEUES, COMMON, KINDS, Effect, Kind
@@ -53,6 +54,7 @@ __all__ = [
     "refuse_to_repair",
     "refuse_to_write",
     "refuse_to_write_topic",
+    "store_nearby",
     "tables_are_in_rocksdb",
     "topics_with_batch_queues",
 ]

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -35,6 +36,11 @@ _DIRECTORIES = {
 }
 _FILES = {"config/tieredStoreMetadata.json": table.TIERED}
 _WITHOUT_LOG = ("pyrmq/store.json", "consumequeue", _SEPARATE, "config/topics.json", *_ROCKSDB_TABLES)
+# Directories of a store, one of which may be named for it; the usual name of a store (storePathRootDir); and how many
+# entries of a directory are looked at for a store.
+_PARTS = ("commitlog", "consumequeue", "config", "index", "pyrmq")
+_USUAL_NAME = "store"
+_CHILDREN_MAX = 1000
 # What a file system makes where it is mounted.
 _LOST_AND_FOUND = "lost+found"
 
@@ -123,6 +129,21 @@ def missing_log(root: Path) -> Seen | None:
         if (root / name).exists():
             return Seen(table.LOG_ELSEWHERE, f"commitlog/ is missing, though {name} of a store is there")
     return None
+
+
+def store_nearby(root: Path) -> str:
+    """The end of an error about a directory without a store: "; did you mean ROOT/store?" if a child of it is a store,
+    or if it is itself a part of one. "" if there is none, or it cannot be looked up.
+    """
+    places = [root.parent] if root.name in _PARTS else []
+    try:
+        with os.scandir(root) as children:
+            names = sorted(child.name for child in islice(children, _CHILDREN_MAX))
+        places += [root / name for name in sorted(names, key=lambda name: name != _USUAL_NAME)]
+        meant = next((place for place in places if (place / "commitlog").is_dir()), None)
+    except OSError:
+        return ""
+    return "" if meant is None else f"; did you mean {meant}?"
 
 
 def _signs(root: Path) -> Iterator[Seen]:

@@ -82,7 +82,7 @@ def address_of(host: str, port: int) -> str:
 
 
 def advertised(address: str) -> str:
-    """The address that clients are told, as given. UsageError: it is no `ip:port` that one can dial."""
+    """The address that clients are told, as given. UsageError: it is no `HOST:PORT` that one can dial."""
     host = Host.parse(address)
     if host.port == 0 or ipaddress.ip_address(host.address).is_unspecified:
         raise UsageError(f"cannot advertise {address!r}: clients dial it, so it needs an IP address and a port")
@@ -90,7 +90,7 @@ def advertised(address: str) -> str:
 
 
 class BrokerServer:
-    """Serves a store at `host:port` (0: a free port) until `close`. Clients are told this address.
+    """Serves a store at `HOST:PORT` (0: a free port) until `close`. Clients are told this address.
 
     A store given by path is opened for writing, with `config` and `create` as for `Store.open`. The store host of new
     messages becomes the served address, in all processes that open the store from now on: clients dial it. The server
@@ -107,7 +107,7 @@ class BrokerServer:
     `vip_channel`: it listens at the port before the last one, too, if that is free (`port` - 2, `vip_port`): clients
     before 4.5.1, and later ones with vipChannelEnabled, send there (BrokerConfig, fastListenPort).
 
-    `advertise`: the `ip:port` that clients are told instead, for example behind `host` 0.0.0.0. `name_servers`: those
+    `advertise`: the `HOST:PORT` that clients are told instead, for example behind `host` 0.0.0.0. `name_servers`: those
     of other processes, `ns1:9876;ns2:9876`, or with keys to sign; the server registers there, too.
 
     Raises:

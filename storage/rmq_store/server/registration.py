@@ -47,7 +47,7 @@ class Registration:
         self, settings: ClusterSettings, own: BrokerData, topics: Callable[[], Mapping[str, TopicConfig]]
     ) -> None:
         if any(map(is_address_server, settings.name_servers)):
-            raise UsageError("a broker registers with name servers, and not with an address server: give their ip:port")
+            raise UsageError("a broker registers with name servers, not with an address server: give their HOST:PORT")
         self._addresses = settings.name_servers
         self._own = own
         self._topics = topics

@@ -78,7 +78,7 @@ def wait_until(
 class RmqTestBroker:
     """A broker and name server over an empty store at `path`, until `close`. It carries out what mqadmin changes, too.
 
-    `address` is its `ip:port`, for RocketMQ's own clients; `url` the same for those of this package, `rmq://ip:port`.
+    `address` is its `HOST:PORT`, for RocketMQ's own clients; `url` the same for those of this package, `rmq://HOST:PORT`.
     `store` has the whole interface of the same messages; `clock` is the time of store and server. With `grpc_port`
     (0: a free one) it has a port for clients of RocketMQ 5 as well, which needs the extra `[grpc]`. `grpc_tls_port` is
     one for those that speak TLS, with `grpc_certificate`, or with a throw-away one, which clients must not verify.
@@ -104,26 +104,26 @@ class RmqTestBroker:
 
     @property
     def address(self) -> str:
-        """The `ip:port` of broker and name server."""
+        """The `HOST:PORT` of broker and name server."""
         return self._server.address
 
     @property
     def grpc_address(self) -> str:
-        """The `ip:port` for clients that speak gRPC. Raises UsageError: made without `grpc_port`."""
+        """The `HOST:PORT` for clients that speak gRPC. Raises UsageError: made without `grpc_port`."""
         if self._server.grpc_address is None:
             raise UsageError("this broker has no port for gRPC: make it with RmqTestBroker(path, grpc_port=0)")
         return self._server.grpc_address
 
     @property
     def grpc_tls_address(self) -> str:
-        """The `ip:port` for clients that speak gRPC over TLS. Raises UsageError: made without `grpc_tls_port`."""
+        """The `HOST:PORT` for clients that speak gRPC over TLS. Raises UsageError: made without `grpc_tls_port`."""
         if self._server.grpc_tls_address is None:
             raise UsageError("this broker has no port for TLS: make it with RmqTestBroker(path, grpc_tls_port=0)")
         return self._server.grpc_tls_address
 
     @property
     def url(self) -> str:
-        """The address for clients of this package and for Spark's option `nameServer`: `rmq://ip:port`."""
+        """The address for clients of this package and for Spark's option `nameServer`: `rmq://HOST:PORT`."""
         return f"rmq://{self._server.address}"
 
     @property

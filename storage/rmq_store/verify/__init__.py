@@ -60,7 +60,7 @@ def verify_store(root: str | Path, progress: Callable[[int, int, int], None] | N
     try:
         kinds.refuse_to_check(path)
         if not (path / "commitlog").is_dir():
-            raise NotAStoreError(str(path), "not a store: it has no commitlog directory")
+            raise NotAStoreError(str(path), f"not a store: it has no commitlog directory{kinds.store_nearby(path)}")
         return check(path, lambda: _Scan(Ledger(path), tell).run())
     except PermissionError as error:
         text = f"{error.filename or path}: cannot be read: {error.strerror}; check the store as the user it belongs to"

@@ -74,6 +74,8 @@ def test_queues_of_all_brokers_are_one_topic(reader: ClusterReader) -> None:
     assert reader.find_topic("Orders") == "Orders" and reader.find_topic("Nope") is None
     with pytest.raises(UnknownTopicError, match="no broker has a topic 'Nope', as the name servers ns:9876 say"):
         reader.queue_ranges("Nope")
+    with pytest.raises(UnknownTopicError, match=r"; did you mean 'Orders'\?$"):
+        reader.queue_ranges("Order")
 
 
 def test_one_look_is_one_request_per_broker_and_idle_polls_ask_nobody(

@@ -87,3 +87,5 @@ def test_an_unknown_column_of_a_report_is_refused(waiting: Path) -> None:
     source = DefaultSource({"path": str(waiting), "brokerWaits": "true"})
     with pytest.raises(UsageError, match=r"the report brokerWaits has no column .*'colour'"):
         source.reader(StructType().add("colour", "string"))
+    with pytest.raises(UsageError, match=r"did you mean 'topic'\?"):
+        source.reader(StructType().add("topics", "string"))

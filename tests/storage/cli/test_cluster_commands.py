@@ -135,6 +135,7 @@ def test_messages_are_read_queue_by_queue(ask: Ask) -> None:
         (["read", "Orders", "--queue", "1"], 2, "several queues 1: broker-000:1, broker-001:1; name one of them"),
         (["read", "Orders", "--queue", "broker-000:7"], 2, "has no queue broker-000:7; it has broker-000:0, "),
         (["read", "Orders", "--queue", "broker-000:0", "--from", "101"], 1, "offset 101 is not in queue broker-000:0"),
+        (["tail", "Orders", "--queue", "broker-000:0", "--from", "101"], 1, "offset 101 is not in queue broker-000:0"),
         (["tail", "Orders", "-n", "1", "--from", "latest"], 2, "-n and --from exclude each other"),
         (["tail", "Orders", "--filter", "a >"], 2, "SQL92"),
         (["offsets", "reset", GROUP, "--yes"], 2, "name one of --to-earliest"),
@@ -154,6 +155,16 @@ def test_the_last_messages_come_in_the_order_of_their_times(ask: Ask) -> None:
     assert _plain(ask("tail", "Orders", "-n", "0")) == ""
     rows = [json.loads(row) for row in _plain(ask("tail", "Orders", "--from", "earliest", "--json")).splitlines()]
     assert [row["queueOffset"] for row in rows] == [offset for offset in range(10, 100) for _ in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("where", "offsets"),
+    [("98", [98, 99]), ("offset:99", [99]), (str(START_MS + 97_000), [97, 98, 99]), ("latest", [])],
+)
+def test_read_and_tail_begin_at_the_same_messages(ask: Ask, where: str, offsets: list[int]) -> None:
+    for command in ("read", "tail"):
+        lines = _plain(ask(command, "Orders", "--from", where, "--json")).splitlines()
+        assert sorted(json.loads(line)["queueOffset"] for line in lines) == sorted(offsets * 4), command
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_a_refused_command_ends_with_the_sentence_of_its_row(ask: Ask, path: str
 
 
 def test_rocketmqs_variable_does_not_refuse_a_command_for_stores(ask: Ask, golden: Path) -> None:
-    assert "Missing option '--store'" in ask("verify", NAMESRV_ADDR="a:1").stderr
+    assert "Missing argument 'PATH'" in ask("verify", NAMESRV_ADDR="a:1").stderr
     assert "is refused" in ask("verify", RMQ_STORE="rmq://a:1").stderr
     assert ask("verify", "--store", str(golden / "store"), NAMESRV_ADDR="a:1").exit_code == 0
 

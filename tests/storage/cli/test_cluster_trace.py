@@ -111,7 +111,7 @@ def test_a_key_finds_the_dead_letter_of_an_original_that_is_gone(
         (["--uniq-key", DEAD], 2, "--uniq-key needs -t TOPIC over a cluster"),
         (["-t", "OrderTopci", "-k", "x"], 2, "did you mean 'OrderTopic'?"),
         (["--msg-id", "7F000001000051AF0000000000009E68"], 2, "none of this cluster"),
-        (["--uniq-key", "C0" * 16, "-t", "OrderTopic"], 1, "CODE: 208  DESC: no record of this message"),
+        (["--uniq-key", "C0" * 16, "-t", "OrderTopic"], 1, "rmq: no record of this message"),
         (["-t", "OrderTopic", "-k", "x", "--archive", "/"], 2, "--archive belongs to a store"),
     ],
 )

@@ -221,7 +221,9 @@ def _assert_one_line(result: Result, code: int, words: str) -> None:
 def test_an_unknown_topic_group_or_queue_is_one_line_and_exit_code_2(run: Run) -> None:
     _assert_one_line(run("read", "NoTopic"), 2, "NoTopic")
     _assert_one_line(run("read", "OrderTopc"), 2, "did you mean 'OrderTopic'?")
-    _assert_one_line(run("groups", "no_group"), 2, "no such group: no_group")
+    _assert_one_line(run("groups", "no_group"), 2, "no group 'no_group' in ")
+    for name in ("groups", "lag"):
+        _assert_one_line(run(name, "cg_orders", "cg_order"), 2, "did you mean 'cg_orders'?")
     _assert_one_line(run("read", "OrderTopic", "--queue", "9"), 2, "has no queue 9")
 
 

@@ -10,6 +10,7 @@ import pytest
 from click.testing import Result
 
 from rmq_store import Message, NotAStoreError, Store
+from rmq_store.cli.checks import directory
 from rmq_store.client import Producer
 from rmq_store.verify import verify_store
 
@@ -83,3 +84,27 @@ def test_where_other_files_are_no_store_is_offered(scratch: Path) -> None:
     with pytest.raises(NotAStoreError) as refused:
         Store.open(scratch)
     assert "rmq init" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("tmpfs", "in memory, and gone when the machine stops"), ("overlay", "its container"), ("nfs4", "locks and maps")],
+)
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_store_on_a_file_system_that_does_not_keep_it_is_made_with_a_warning(
+    run: Run, scratch: Path, monkeypatch: pytest.MonkeyPatch, kind: str, words: str, options: list[str]
+) -> None:
+    mounts = f"23 22 0:5 / {scratch.resolve()} rw - {kind} somewhere rw\n"
+    found = directory.file_system(scratch, mounts)
+    monkeypatch.setattr(directory, "file_system", lambda root: found)
+    result = run("init", str(scratch / "new"), *options, store=None)
+    assert (result.exit_code, result.stderr.count("\n")) == (0, 1)
+    assert result.stderr.startswith(f"rmq: warning: {scratch / 'new'} is on {kind}: ") and words in result.stderr
+
+
+def test_a_store_on_a_disk_is_made_without_a_warning(
+    run: Run, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = directory.file_system(scratch, f"23 22 0:5 / {scratch.resolve()} rw - ext4 somewhere rw\n")
+    monkeypatch.setattr(directory, "file_system", lambda root: found)
+    assert run("init", str(scratch / "new"), store=None).stderr == ""

@@ -104,3 +104,46 @@ def test_who_sends_lines_and_is_stopped_closes_the_store_and_says_how_many_are_s
     assert result.exit_code == code
     assert result.stderr.endswith("rmq: 1 messages are stored in Orders, and then:\nrmq: interrupted\n")
     assert not (root / "abort").exists()
+
+
+# Ctrl-C arrives while this module is imported.
+_INTERRUPTED_IMPORT = """
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+        return None
+
+sys.meta_path.insert(0, Interrupts())
+sys.argv = ["rmq", *{words!r}]
+from rmq_store.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("click", ["--version"]),  # the first one
+        ("rmq_store.cli.monitoring.topics", ["--version"]),  # in the middle of the commands
+        ("rmq_store.verify", ["verify"]),  # of one command, when it runs
+        ("pyarrow", ["topics"]),
+        ("pyspark_rmq.checkpoint.command", ["--help"]),  # of another package
+    ],
+)
+def test_ctrl_c_while_modules_are_imported_is_one_line(root: Path, module: str, words: list[str]) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "RMQ_STORE": str(root)}
+    code = _INTERRUPTED_IMPORT.format(module=module, words=words)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "rmq: interrupted\n")
+
+
+def test_the_script_is_the_entry_point_that_imports_late() -> None:
+    setup = Path(__file__).resolve().parents[3] / "setup.py"
+    assert '"rmq = rmq_store.__main__:main"' in setup.read_text(encoding="utf-8")
+    code = "import sys, rmq_store.__main__; print(sorted({'click', 'numpy', 'rmq_store.cli'} & sys.modules.keys()))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n"

@@ -19,7 +19,7 @@ from click.testing import Result
 
 from rmq_store import ClockFile, Message, Store, clock
 from rmq_store.broker.write import disk_space
-from rmq_store.cli.checks import directory, machine, spark
+from rmq_store.cli.checks import OK, Finding, directory, machine, spark
 
 Run = Callable[..., Result]
 EXPECTED = Path(__file__).parent / "expected"
@@ -62,7 +62,8 @@ def test_what_waits_in_a_broker(run: Run, tmp_path: Path, scratch: Path) -> None
     check(run("delayed", store=tmp_path / "store"), "delayed", scratch)
 
 
-def test_a_store_that_is_made(run: Run, scratch: Path) -> None:
+def test_a_store_that_is_made(run: Run, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "file_system", lambda root: Finding("file system", OK, "ext4"))
     check(run("init", str(scratch / "new")), "init", scratch)
 
 

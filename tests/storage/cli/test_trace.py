@@ -81,8 +81,8 @@ def test_a_message_that_waits_has_its_due_time(run: Run, scratch: Path) -> None:
         (["-t", "Orders", "-k", " "], 2, "-k ' ': one key is expected"),
         (["-t", "OrderTopci", "-k", "x"], 2, "did you mean 'OrderTopic'?"),
         (["--msg-id", "x"], 2, "not an offset message id"),
-        (["--uniq-key", "C0" * 16], 1, "CODE: 208  DESC: no record of this message is in the store"),
-        (["--msg-id", "7F000001000051AF0000000000009E68"], 1, "CODE: 208"),
+        (["--uniq-key", "C0" * 16], 1, "rmq: no record of this message is in the store"),
+        (["--msg-id", "7F000001000051AF0000000000009E68"], 1, "rmq: no record"),
     ],
 )
 def test_mistakes_are_one_line(run: Run, arguments: list[str], code: int, words: str) -> None:

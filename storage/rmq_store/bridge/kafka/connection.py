@@ -17,11 +17,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from rmq_store.errors import UsageError
+from rmq_store.errors import UsageError, did_you_mean
 from rmq_store.late.dataclasses import dataclass
 
 CLIENT_ID: Final = "pyspark-rmq-mirror"
@@ -139,9 +138,8 @@ def _checked(name: str, value: object) -> str | int | bool:
         return _flag(name, value)
     if name in _NUMBERS:
         return _number(name, value)
-    near = get_close_matches(name, OPTIONS, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(OPTIONS)}"
-    raise UsageError(f"unknown option of Kafka's client {name!r}; {hint}")
+    hint = did_you_mean(name, OPTIONS) or f"; known are {', '.join(OPTIONS)}"
+    raise UsageError(f"unknown option of Kafka's client {name!r}{hint}")
 
 
 def _text(name: str, value: object) -> str:

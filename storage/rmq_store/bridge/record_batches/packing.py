@@ -1,4 +1,5 @@
-"""The four compressions of record batches, by Arrow and Python: no other library is needed.
+"""The four compressions of record batches, by Arrow and Python. This module needs no other
+library.
 
 Source: CompressionType.java and the classes beside it in Kafka's clients (gzip streams, xerial's blocks of Snappy, LZ4
 frames with independent blocks, Zstandard frames).

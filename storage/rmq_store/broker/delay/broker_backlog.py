@@ -1,5 +1,6 @@
-"""Messages that only a broker delivers: timers of its wheel, and half messages of transactions. This module changes
-none of them. They lie in topics as other messages do:
+"""Messages that a broker left: timers of its wheel, which only a broker delivers, and half messages of transactions,
+which a served store and `rmq transactions resume` go on with. This module changes none of them. They lie in topics as
+other messages do:
 
     rmq_sys_wheel_timer           due at TIMER_OUT_MS. Due before `lastReadTimeMs` of config/timercheck: delivered. A
                                   record with TIMER_DEL_UNIQKEY cancels the timer of that id and time. One that is far

@@ -10,11 +10,10 @@ import functools
 import re
 from collections.abc import Sequence
 from dataclasses import Field, fields, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from rmq_store.errors import UsageError
+from rmq_store.errors import UsageError, did_you_mean
 from rmq_store.format.text.host import Host
 from rmq_store.format.views.index import file_size as index_file_bytes
 from rmq_store.late.dataclasses import dataclass
@@ -255,8 +254,7 @@ def parse_settings(values: dict[str, Any], where: str) -> dict[str, Any]:
         name = OLD_NAMES.get(given, given)
         field = JAVA_NAMES.get(name)
         if field is None:
-            near = get_close_matches(name, JAVA_NAMES, 1)
-            raise UsageError(f"{where}: unknown setting {given!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            raise UsageError(f"{where}: unknown setting {given!r}{did_you_mean(name, JAVA_NAMES)}")
         kind = _kind(field)
         if kind is int and isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value, re.ASCII):
             value = int(value)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +15,7 @@ import pyarrow as pa
 from rmq_store.broker.dlq.archive_schema import DEAD_LETTER_SCHEMA, columns_of_properties
 from rmq_store.broker.dlq.redrive_ledger import OffsetRanges
 from rmq_store.broker.filter.sql92 import Selector
-from rmq_store.errors import OffsetOutOfRangeError, UsageError
+from rmq_store.errors import OffsetOutOfRangeError, UsageError, nearest
 from rmq_store.format.tables.schema import MESSAGE_SCHEMA
 from rmq_store.format.text import names
 from rmq_store.late.arrow_compute import pc
@@ -60,8 +59,8 @@ class DeadLetterRows:
         if store.find_topic(self.topic) is None:
             prefix = names.DLQ_PREFIX
             known = [name.removeprefix(prefix) for name in store.topics() if name.startswith(prefix)]
-            near = get_close_matches(group, known, 1)
-            raise UsageError(f"group {group!r} has no dead letters" + (f"; {near[0]!r} has" if near else ""))
+            meant = nearest(group, known)
+            raise UsageError(f"group {group!r} has no dead letters" + (f"; {meant!r} has" if meant else ""))
         self.group = group
         self._store = store
         self._wanted = wanted or Wanted()

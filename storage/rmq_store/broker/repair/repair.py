@@ -100,7 +100,7 @@ def _examine(
     durable.refuse_links(*(root / name for name in ("commitlog", "config", "pyrmq")))
     kinds.refuse_to_repair(root)
     if not (root / "commitlog").is_dir():
-        raise NotAStoreError(str(root), "not a store: it has no commitlog directory")
+        raise NotAStoreError(str(root), f"not a store: it has no commitlog directory{kinds.store_nearby(root)}")
     with closing(OfdLock(root / "lock")) as lock:
         _refuse_company(root, lock)
     trash, seen = Trash(root, _target(root, removed)), stamps_of(root)

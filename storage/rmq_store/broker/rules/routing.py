@@ -16,7 +16,7 @@ import pyarrow as pa
 from rmq_store import kinds
 from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.metadata.topics import TopicConfig
-from rmq_store.errors import UnknownTopicError, UsageError
+from rmq_store.errors import UnknownTopicError, UsageError, did_you_mean
 from rmq_store.format.text.hashing import java_hash, java_hashes
 from rmq_store.format.text.names import is_sent_by_broker_only, validate_topic
 from rmq_store.late.arrow_compute import pc
@@ -80,7 +80,10 @@ class Router:
         if is_sent_by_broker_only(topic):
             raise UsageError(f"{topic!r} is a system topic: only the store itself writes to it")
         if not self._config.auto_create_topic_enable:
-            raise UnknownTopicError(f"no topic {topic!r}, and autoCreateTopicEnable is false: create it first")
+            raise UnknownTopicError(
+                f"no topic {topic!r}, and autoCreateTopicEnable is false: create it first"
+                f"{did_you_mean(topic, self._topics)}"
+            )
         return None
 
     def route(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from rmq_store import kinds
 from rmq_store.errors import (
@@ -11,6 +12,8 @@ from rmq_store.errors import (
 )
 from rmq_store.files import durable
 from rmq_store.log.recovery.starting_point import OUR_LOCK_TEXT
+
+_NOT_EMPTY: Final = "not an empty directory, and no store: create one in a directory of its own"
 
 
 def is_store(root: Path) -> bool:
@@ -34,6 +37,8 @@ def is_store(root: Path) -> bool:
 def why_no_store(root: Path) -> str:
     """The reason of the error for a directory without a store."""
     reason = "no RocketMQ store is here (no commitlog/ and no pyrmq/store.json)"
+    if nearby := kinds.store_nearby(root):
+        return reason + nearby
     if root.exists() and not (root.is_dir() and not any(root.iterdir())):
         return reason
     return f"{reason}; check the path, or make a store with `rmq init` or Store.open(path, create=True)"
@@ -51,7 +56,7 @@ def make_root(root: Path) -> None:
     """Make the directory of a new store, durably. NotAStoreError: other files are there."""
     # Looked at last whether it is a store: another process may be creating it at this moment.
     if root.exists() and (not root.is_dir() or (any(root.iterdir()) and not is_store(root))):
-        raise NotAStoreError(str(root), "not an empty directory, and no store: create one in a directory of its own")
+        raise NotAStoreError(str(root), f"{_NOT_EMPTY}{kinds.store_nearby(root)}")
     missing = [path for path in [root, *root.parents] if not path.is_dir()]
     try:
         for path in reversed(missing):

@@ -220,7 +220,7 @@ class Reading(TopicsAndGroups):
         return backlog_by_topic(self._log, newest_unit, self._reading().end())
 
     def broker_backlog(self) -> Iterator[pa.RecordBatch]:
-        """Yield the messages that only a broker delivers, with their due times: timers of its wheel, and half messages
+        """Yield the messages that a broker left, with their due times: timers of its wheel, and half messages
         of transactions. Schema BROKER_BACKLOG_SCHEMA of `rmq_store.broker.delay.broker_backlog`; reads three system
         topics. Raises as `read`, and as `committed_offsets`.
         """

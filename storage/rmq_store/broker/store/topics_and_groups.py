@@ -14,6 +14,7 @@ from rmq_store.broker.store.parts import StoreParts
 from rmq_store.errors import (
     UnknownTopicError,
     UsageError,
+    did_you_mean,
 )
 from rmq_store.format.properties.light_queues import is_light
 from rmq_store.format.text.names import is_sent_by_broker_only, validate_topic
@@ -31,7 +32,7 @@ class TopicsAndGroups(StoreParts):
         """One topic, as `find_topic`; UnknownTopicError names some that the table lacks."""
         topic = self.find_topic(name)
         if topic is None:
-            hint = self._unlisted.hint()
+            hint = self._unlisted.hint() + did_you_mean(str(name), [*self._topics.all(), *self._unlisted.all()])
             if is_light(name) and kinds.queues_are_in(self.path) != "files":
                 hint = ": light message queues that its broker keeps in RocksDB are not read here"
             raise UnknownTopicError(f"no topic {str(name)[:255]!r} in {self.path}{hint}")

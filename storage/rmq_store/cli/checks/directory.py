@@ -30,7 +30,8 @@ FUTURE_S = 5.0
 FORGOTTEN_S = 24 * 3600.0
 
 _REMOTE = ("nfs", "cifs", "smb", "9p", "ceph", "gluster", "lustre", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "afs")
-_FLEETING = {"overlay": "it goes with its container", "tmpfs": "it goes when the machine stops", "ramfs": "it goes"}
+_IN_MEMORY = "the store is in memory, and gone when the machine stops"
+_FLEETING = {"overlay": "it goes with its container", "tmpfs": _IN_MEMORY, "ramfs": _IN_MEMORY}
 
 
 def checks(root: Path) -> list[Finding]:

@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rmq_store import real_time
-from rmq_store.cli.messages.consume import POLL_S, Handler, Stop, begin, consume_options, consumer_config, show_row
+from rmq_store.cli.messages.consume import (
+    POLL_S,
+    Handler,
+    Stop,
+    begin,
+    consume_options,
+    consumer_config,
+    parse_group_start,
+    show_row,
+)
 from rmq_store.cli.shared.message_text import columns_of, tell
 from rmq_store.cli.shared.output import wide_option
-from rmq_store.cli.shared.times import parse_time
 from rmq_store.cli.target.cluster_target import ClusterCommand, ClusterTarget, cluster_options
 from rmq_store.errors import UsageError
 
@@ -125,10 +133,7 @@ def _waiting(
     queues = cluster.known_route(topic).read_queues()
     columns = columns_of(as_json=as_json, body=body, of_cluster=True)
     follower = ClusterFollower(cluster, target, queues, tags=tags, columns=columns, tell=tell)
-    if start == "latest":
-        follower.start_last(0)
-    elif start != "earliest":
-        follower.start_at(parse_time(start, time.time_ns() // 1_000_000))
+    follower.begin(parse_group_start(start, time.time_ns() // 1_000_000))
     # A broker of 4.x says 0 for a group without an offset, which is where its consumers begin, too.
     found = query_consumer_offsets(cluster, group, queues)
     follower.start_from({queue: one.offset for queue, one in found.items()})

@@ -14,6 +14,7 @@ from typing import Any, Final
 from rmq_store.broker.filter.sql92 import Selector, compile_selector
 from rmq_store.broker.filter.tags import TagFilter
 from rmq_store.cli.cluster.queues import rows_between, shown, topic_ends
+from rmq_store.cli.shared.targets import LATEST, OFFSET, TIME, Start
 from rmq_store.cli.target.answers import Answers
 from rmq_store.cli.target.cluster_target import ClusterTarget
 from rmq_store.errors import OffsetOutOfRangeError
@@ -64,6 +65,20 @@ class ClusterFollower:
 
     # -- where to begin: at the first message, unless one of these is called. A queue whose broker does not answer yet
     # -- begins by the same choice when it does.
+
+    def begin(self, start: Start, *, is_one_queue: bool = False) -> None:
+        """Begin where --from says. OffsetOutOfRangeError: an offset that the one wanted queue does not have."""
+        if start.kind == LATEST:
+            self.start_last(0)
+        elif start.kind == TIME:
+            self.start_at(start.value)
+        else:
+            self._beginnings = lambda unseen: {
+                queue: start.first_offset(present, _no_time) for queue, present in unseen.items()
+            }
+        if is_one_queue and start.kind == OFFSET:
+            for queue, present in self.ranges().items():
+                start.require_in(present, shown(queue), queue.topic)
 
     def start_at(self, timestamp_ms: int) -> None:
         """Begin with the first message of each queue that was stored at that time (ms) or later."""
@@ -173,6 +188,10 @@ class ClusterFollower:
         for row in rows_between(self._cluster, self._target, queue, start, stop, names, tags=self._tags, lanes=1):
             if self._selector is None or self._selector.matches(row["properties"]):
                 yield row
+
+
+def _no_time(time_ms: int) -> int:
+    raise AssertionError(f"{time_ms} is looked up for all queues at once")
 
 
 def _first_offsets(ranges: Mapping[MessageQueue, QueueRange]) -> Mapping[MessageQueue, int]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_store.cli.groups.lag import EVERY_S, LagGauge, LagLine, show_lag, together
-from rmq_store.cli.shared.numbers import DAY_S, FiniteRange
 from rmq_store.cli.shared.output import wide_option
+from rmq_store.cli.shared.parameters import DAY_S, Seconds
 from rmq_store.cli.target.cluster_target import ClusterCommand, ClusterTarget, cluster_options
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @wide_option
 @click.argument("names", metavar="[GROUP]...", nargs=-1)
 @click.option("--queues", "per_queue", is_flag=True, help="One line per queue, as with names of groups.")
-@click.option("--watch", "every_s", metavar="[SECONDS]", type=FiniteRange(0.05, DAY_S), is_flag=False,
+@click.option("--watch", "every_s", metavar="[SECONDS]", type=Seconds(0.05, DAY_S), is_flag=False,
               flag_value=EVERY_S, help="Poll repeatedly, every 2 seconds by default, and show rates and times to "
                                        "catch up.")  # fmt: skip
 def lag(target: ClusterTarget, as_json: bool, names: tuple[str, ...], per_queue: bool, every_s: float | None) -> None:

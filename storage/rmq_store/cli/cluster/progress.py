@@ -7,10 +7,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from rmq_store.cli.cluster.queues import nearest, topic_ends
+from rmq_store.cli.cluster.queues import topic_ends
 from rmq_store.cli.target.answers import Answers
 from rmq_store.cli.target.cluster_target import ClusterTarget
-from rmq_store.errors import UsageError
+from rmq_store.errors import UsageError, did_you_mean
 from rmq_store.format.text.names import RETRY_PREFIX, dlq_topic, is_system_group
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.answers import PULL_CODES
@@ -89,7 +89,7 @@ def require_groups(cluster: Cluster, answers: Answers, wanted: Sequence[str]) ->
     for name in wanted:
         if name not in known:
             answers.require_all()
-            raise UsageError(f"no group {name[:255]!r} in the cluster{nearest(name, known)}")
+            raise UsageError(f"no group {name[:255]!r} in the cluster{did_you_mean(name, sorted(known))}")
     return known
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from itertools import islice
 from typing import Any, Final
 
@@ -36,16 +35,9 @@ def require_topic(cluster: Cluster, topic: str) -> TopicRoute:
     """
     route = cluster.route(topic)
     if route is None:
-        raise UnknownTopicError(f"no topic {topic[:255]!r} in the cluster{nearest(topic, cluster.topics())}")
+        raise UnknownTopicError(f"no topic {topic[:255]!r} in the cluster{cluster.did_you_mean(topic)}")
     refuse_to_read_topic(cluster, topic)
     return route
-
-
-def nearest(name: str, known: Collection[str]) -> str:
-    """The known name that is most like `name`, as the end of an error."""
-    lower = {one.lower(): one for one in sorted(known)}
-    near = [lower[found] for found in get_close_matches(name.lower(), lower, 1)]
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def named_queues(route: TopicRoute, text: str | None) -> list[MessageQueue]:

@@ -80,6 +80,7 @@ def _send_many(
         shown = template.topic[:255]
         raise UnknownTopicError(
             f"no topic {shown!r} in the cluster: --lines and --jsonl make none; `rmq updateTopic -t {shown}` does"
+            f"{cluster.did_you_mean(shown)}"
         )
     queue = None if queue_name is None else _queue(cluster, template.topic, queue_name)
 

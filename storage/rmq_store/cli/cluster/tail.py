@@ -10,7 +10,7 @@ import click
 from rmq_store.cli.messages.tail import reader_left
 from rmq_store.cli.shared.message_text import body_option, columns_of, json_row, message_line, tell
 from rmq_store.cli.shared.output import wide_option, write_json
-from rmq_store.cli.shared.times import parse_time
+from rmq_store.cli.shared.targets import parse_start, start_option
 from rmq_store.cli.target.cluster_target import ClusterCommand, ClusterTarget, cluster_options
 from rmq_store.errors import UsageError
 
@@ -34,9 +34,7 @@ POLL_S: Final = 0.5
 @click.option(
     "-n", "--lines", "count", type=click.IntRange(min=0), metavar="N", help="The last N messages; 10 by default."
 )
-@click.option("--from", "start", metavar="WHERE",
-              help="Start, instead of -n: earliest, latest, or a time (2026-11-21T00:21Z; 10m: 10 "
-                   "minutes ago).")  # fmt: skip
+@start_option
 @click.option("--queue", metavar="BROKER:ID", help="Only this queue, as broker-a:0.")
 @click.option("--tags", metavar="EXPR", help='Only messages with these tags: "TagA || TagB".')
 @click.option("--filter", "sql", metavar="SQL92", help="Only messages whose properties match this SQL92 filter.")
@@ -70,12 +68,10 @@ def tail(
             cluster, target, named_queues(require_topic(cluster, topic), queue), tags=tags, sql=sql,
             columns=columns_of(as_json=as_json, body=body, of_cluster=True), tell=tell, takes_new_queues=queue is None,
         )  # fmt: skip
-        if start == "latest":
-            follower.start_last(0)
-        elif start is None:
+        if start is None:
             follower.start_last(10 if count is None else count)
-        elif start != "earliest":
-            follower.start_at(parse_time(start, time.time_ns() // 1_000_000))
+        else:
+            follower.begin(parse_start(start, time.time_ns() // 1_000_000), is_one_queue=queue is not None)
         try:
             _show(follower, as_json, body)
             follower.answers.require_any()

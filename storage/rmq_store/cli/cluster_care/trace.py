@@ -17,6 +17,7 @@ from rmq_store.cli.cluster_mqadmin.tracks import ClusterTracker
 from rmq_store.cli.messages import trace as store_command
 from rmq_store.cli.messages.trace import named_once, no_record, write_lives
 from rmq_store.cli.shared.output import printable
+from rmq_store.cli.target.error_text import without_codes
 from rmq_store.errors import UsageError
 from rmq_store.format.properties import property_string as keys
 from rmq_store.format.text import names
@@ -188,7 +189,7 @@ class _History:
             place = record.topic, record.queue_id, record.queue_offset
             entries = queue_entries(self._cluster, process, *place, 1).queue_data
         except (MQBrokerError, RemotingError, ValueError) as error:
-            text = f"rmq: broker {broker_name} does not show when delayed messages are due: {error}"
+            text = f"rmq: broker {broker_name} does not show when delayed messages are due: {without_codes(str(error))}"
             click.echo(printable(text), err=True)
             return None
         return entries[0].tags_code if entries else None

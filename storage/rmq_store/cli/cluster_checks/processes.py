@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import field
 
+from rmq_store.cli.target.error_text import without_codes
 from rmq_store.errors import StoreError
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.answers import V5_0_0
@@ -78,7 +79,7 @@ def ask_processes(cluster: Cluster, info: ClusterInfo) -> list[Process]:
             if _is_told(process, answer):
                 process.settings = read_broker_config(answer, process.broker_name)
         except StoreError as error:
-            process.error = str(error)
+            process.error = without_codes(str(error))
     return found
 
 

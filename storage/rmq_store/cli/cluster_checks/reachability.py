@@ -12,6 +12,7 @@ from typing import Final
 
 from rmq_store.cli.checks import FAIL, OK, WARN, Finding
 from rmq_store.cli.cluster_checks.processes import Process
+from rmq_store.cli.target.error_text import without_codes
 from rmq_store.errors import StoreError
 from rmq_store.protocol.bodies.routes import ClusterInfo
 from rmq_store.protocol.errors import ResponseCode
@@ -23,6 +24,12 @@ from rmq_store.remoting.transport.client import RemotingClient
 from rmq_store.remoting.transport.settings import ClusterSettings, parse_address
 
 _ADDRESS: Final = "brokerIP1 (rmq broker run: --advertise)"
+_AT_A_BROKER: Final = (
+    f"is the process alive, and its address reachable from here? Else --address-map, or set {_ADDRESS}"
+)
+_AT_A_NAME_SERVER: Final = (
+    "is the process alive, and is this its address, reachable from here? Its port is 9876 by default"
+)
 _PROXY: Final = (
     "RocketMQ 5's proxy, which serves clients: it lists no brokers (106) and tells none of their settings and figures"
 )
@@ -42,7 +49,9 @@ def name_servers(cluster: Cluster) -> tuple[list[Finding], ClusterInfo | None]:
         try:
             answer = cluster.client.call(address, ask_clusters())
         except StoreError as error:
-            findings.append(Finding("name server", FAIL, str(error), _fix_of_connection(str(error), cluster.settings)))
+            text = without_codes(str(error))
+            fix = _fix_of_connection(text, cluster.settings, _AT_A_NAME_SERVER)
+            findings.append(Finding("name server", FAIL, text, fix))
             continue
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and _tells_routes(cluster, address):
             findings.append(Finding("name server", WARN, f"{address}: {_PROXY}", _AT_A_PROXY))
@@ -106,7 +115,7 @@ def _unreachable(cluster: Cluster, process: Process) -> Finding:
                 pair = f"{process.address}={candidate}"
                 fix = f"a broker answers at {candidate}: --address-map '{pair}' (Spark: addressMap), or set {_ADDRESS}"
                 return Finding("address", FAIL, text, fix)
-    return Finding("address", FAIL, text, _fix_of_connection(process.error, settings))
+    return Finding("address", FAIL, text, _fix_of_connection(process.error, settings, _AT_A_BROKER))
 
 
 def _answers(settings: ClusterSettings, registered: str, candidate: str) -> bool:
@@ -119,14 +128,14 @@ def _answers(settings: ClusterSettings, registered: str, candidate: str) -> bool
     return True
 
 
-def _fix_of_connection(error: str, settings: ClusterSettings) -> str:
+def _fix_of_connection(error: str, settings: ClusterSettings, otherwise: str) -> str:
     if "certificate is not accepted for the name" in error:
         return "--tls-server-name with a name of the certificate, or one with this name (an IP address as IP SAN)"
     if "TLS" in error:
         return "compare --tls and the certificates with the server's tls.server.mode"
     if "connection was lost" in error and settings.tls is None:
         return "does the server want TLS (tls.server.mode=enforcing)? Then --tls; else look at its log"
-    return f"is the process alive, and its address reachable from here? Else --address-map, or set {_ADDRESS}"
+    return otherwise
 
 
 def _count(info: ClusterInfo) -> int:

@@ -15,11 +15,11 @@ from rmq_store.broker.dlq.archive_schema import DEAD_LETTER_SCHEMA
 from rmq_store.broker.dlq.redrive_ledger import OffsetRanges
 from rmq_store.broker.monitoring.dead_letter_rows import Wanted, chosen_rows, columns_to_read
 from rmq_store.cli.cluster.progress import known_groups
-from rmq_store.cli.cluster.queues import nearest, topic_ends
+from rmq_store.cli.cluster.queues import topic_ends
 from rmq_store.cli.target.answers import Answers
 from rmq_store.cli.target.cluster_target import ClusterTarget
 from rmq_store.client.cluster_retry.redrive import ClusterDeadLetters
-from rmq_store.errors import OffsetOutOfRangeError, UsageError
+from rmq_store.errors import OffsetOutOfRangeError, UsageError, did_you_mean
 from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batches
 from rmq_store.format.text import names
 from rmq_store.protocol.errors import MQBrokerError, RemotingError, SlaveBehindError
@@ -67,7 +67,7 @@ class ClusterLetterRows:
             raise error
         prefix = names.DLQ_PREFIX
         dead = [name.removeprefix(prefix) for name in self._cluster.topics() if name.startswith(prefix)]
-        raise UsageError(f"group {self.group!r} has no dead letters{nearest(self.group, dead)}")
+        raise UsageError(f"group {self.group!r} has no dead letters{did_you_mean(self.group, dead)}")
 
     def count(self) -> int:
         """The number of dead letters, without the filter."""

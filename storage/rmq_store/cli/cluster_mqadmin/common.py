@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from rmq_store.cli.shared import parameters
 from rmq_store.cli.shared.output import printable
 from rmq_store.cli.target.cluster_target import ClusterCommand, cluster_options
 from rmq_store.errors import StoreError, UnknownTopicError, UsageError
@@ -31,7 +32,7 @@ LMQ_CLUSTER = click.Option(["-c", "--clusterName"], hidden=True, expose_value=Fa
 """mqadmin finds the route of an LMQ by it: not needed here."""
 
 # Of a command for a store: what names the store, and what `cluster_options` adds.
-_OF_STORE = ("root", "as_json")
+_OF_STORE = {*parameters.STORE_PARAMETERS, "as_json"}
 # What chooses brokers must not be ignored: a command that cannot choose does not know these.
 _CHOICES = frozenset({"--brokerAddr", "--clusterName"})
 
@@ -84,14 +85,9 @@ def chosen(cluster: Cluster, broker_address: str | None, cluster_name: str | Non
 
 def require_route(cluster: Cluster, topic: str) -> TopicRoute:
     """The topic's route. UnknownTopicError: no broker has the topic; suggests the nearest."""
-    from difflib import get_close_matches
-
     route = cluster.refresh_route(topic)
     if route is None:
-        lower = {one.lower(): one for one in cluster.topics()}
-        near = [lower[found] for found in get_close_matches(topic.lower(), lower, 1)]
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise UnknownTopicError(f"no broker of the cluster has a topic {topic[:255]!r}{hint}")
+        raise UnknownTopicError(f"no broker of the cluster has a topic {topic[:255]!r}{cluster.did_you_mean(topic)}")
     return route
 
 

@@ -15,7 +15,7 @@ from rmq_store.cli.mqadmin_print.progress import (
     write_queue_progress,
 )
 from rmq_store.cli.target.cluster_target import ClusterTarget
-from rmq_store.errors import UsageError
+from rmq_store.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from rmq_store.protocol.bodies.groups import ConsumerConnection, ConsumeStats
@@ -64,11 +64,10 @@ def consumer_progress(
 
 def _require_known(cluster: Cluster, brokers: Brokers, processes: list[BrokerProcess], group: str) -> None:
     """Raise UsageError if no broker knows the group: the answer to 208 for it is that for a group without offsets."""
-    from rmq_store.cli.cluster.queues import nearest
 
     known = _known_groups(cluster, brokers, processes)
     if group not in known and not brokers.failed:
-        raise UsageError(f"no broker of the cluster knows a group {group[:255]!r}{nearest(group, known)}")
+        raise UsageError(f"no broker of the cluster knows a group {group[:255]!r}{did_you_mean(group, known)}")
 
 
 def _stats(cluster: Cluster, process: BrokerProcess, group: str, topic: str | None) -> ConsumeStats | None:

@@ -9,8 +9,8 @@ import click
 
 from rmq_store.cli.dlq import dlq_export, dlq_list, dlq_redrive
 from rmq_store.cli.shared.completion import DEAD_GROUP, GROUP
-from rmq_store.cli.shared.numbers import OFFSET, FiniteRange
 from rmq_store.cli.shared.output import common_options, open_store, printable, write_json
+from rmq_store.cli.shared.parameters import OFFSET, FiniteRange
 from rmq_store.cli.shared.progress import counting_bar
 
 _HOUR_MS = 3_600_000
@@ -33,7 +33,7 @@ def dlq() -> None:
 @click.option("--to", "directory", required=True, metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
               help="Directory of the archive, outside of the store; created if it is missing.")  # fmt: skip
 @click.option("--older-than", "hours", type=FiniteRange(0, _HOURS_MAX), metavar="HOURS",
-              help="Only dead letters that are older than this.")  # fmt: skip
+              help="Only dead letters that are older than this many hours.")  # fmt: skip
 def archive(root: Path, as_json: bool, groups: tuple[str, ...], directory: Path, hours: float | None) -> None:
     """Write dead letters to Parquet files: of the named groups, or of all groups.
 

@@ -15,6 +15,7 @@ import click
 from rmq_store.cli.shared.completion import DEAD_GROUP
 from rmq_store.cli.shared.message_text import json_row, rows_of
 from rmq_store.cli.shared.output import common_options, open_store, printable, write_json
+from rmq_store.cli.shared.parameters import NewFile
 from rmq_store.cli.shared.progress import counting_bar
 from rmq_store.cli.shared.times import parse_time
 from rmq_store.errors import UsageError
@@ -35,7 +36,7 @@ _FORMULA_BEGINS = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 )
 @common_options
 @click.argument("group", type=DEAD_GROUP)
-@click.option("--to", "path", required=True, metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+@click.option("--to", "path", required=True, metavar="FILE", type=NewFile(),
               help="A new file. Its ending selects the format: .parquet, .jsonl or .csv.")  # fmt: skip
 @click.option(
     "--reason", help="Only dead letters of this error class, with or without its module, or of this stack hash."
@@ -96,6 +97,10 @@ class LetterFile:
                     if tell is not None:
                         tell(count, size_bytes)
             part.replace(self._path)
+        except OSError as error:
+            if error.filename != str(part):
+                raise
+            raise OSError(error.errno, error.strerror, str(self._path)) from error  # nobody knows the other name
         finally:
             part.unlink(missing_ok=True)
         return count

@@ -13,8 +13,8 @@ from rmq_store.cli.dlq import redrive_run
 from rmq_store.cli.dlq.redrive_run import CALL_ROWS, Totals, in_calls
 from rmq_store.cli.shared.completion import DEAD_GROUP, TOPIC
 from rmq_store.cli.shared.confirm import changing_options
-from rmq_store.cli.shared.numbers import FiniteRange
 from rmq_store.cli.shared.output import common_options, wide_option
+from rmq_store.cli.shared.parameters import FiniteRange
 from rmq_store.cli.shared.progress import counting_bar
 from rmq_store.cli.shared.times import parse_time
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store.cli.shared.completion import GROUP
+from rmq_store.cli.shared.name_lookup import require_group
 from rmq_store.cli.shared.output import (
     common_options,
     lmq_option,
@@ -20,7 +21,7 @@ from rmq_store.cli.shared.output import (
     write_json,
     write_table,
 )
-from rmq_store.errors import CorruptionError, UsageError
+from rmq_store.errors import CorruptionError
 from rmq_store.format.text.names import dlq_topic, retry_topic
 
 if TYPE_CHECKING:
@@ -55,10 +56,9 @@ def groups(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, s
         committed = store.all_committed_offsets()
         tell_conflicts(store)
         known = set(committed) | set(store.groups())
-        for name in names:  # an error of their own for those that cannot be used
-            _ = name in committed or name in store.groups()
-        if unknown := sorted(set(names) - known):
-            raise UsageError(f"no such group: {', '.join(unknown)}")
+        for name in names:
+            _ = name in committed or name in store.groups()  # an error of their own for those that cannot be used
+            require_group(store, name)
         waiting = store.backlog_by_topic()
         failed = {name for name in known if retry_topic(name) in waiting}
         shown = sorted(names or (known if show_all else {*committed, *failed}))

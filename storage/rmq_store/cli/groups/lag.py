@@ -13,7 +13,6 @@ import click
 from rmq_store.cli.shared.completion import GROUP
 from rmq_store.cli.shared.formatting import Rates, duration_text, rate_text
 from rmq_store.cli.shared.name_lookup import require_group
-from rmq_store.cli.shared.numbers import DAY_S, FiniteRange
 from rmq_store.cli.shared.output import (
     common_options,
     lmq_option,
@@ -23,6 +22,7 @@ from rmq_store.cli.shared.output import (
     write_json,
     write_table,
 )
+from rmq_store.cli.shared.parameters import DAY_S, Seconds
 from rmq_store.format.text.names import RETRY_PREFIX
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class LagLine(NamedTuple):
 @wide_option
 @click.argument("names", metavar="[GROUP]...", nargs=-1, type=GROUP)
 @click.option("--queues", "per_queue", is_flag=True, help="One line per queue, as with names of groups.")
-@click.option("--watch", "every_s", metavar="[SECONDS]", type=FiniteRange(0.05, DAY_S), is_flag=False,
+@click.option("--watch", "every_s", metavar="[SECONDS]", type=Seconds(0.05, DAY_S), is_flag=False,
               flag_value=EVERY_S, help="Poll repeatedly, every 2 seconds by default, and show rates and times to "
                                         "catch up.")  # fmt: skip
 def lag(root: Path, as_json: bool, names: tuple[str, ...], per_queue: bool, every_s: float | None) -> None:

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
-from click.core import ParameterSource
 
-from rmq_store.cli.shared.output import LocalPath, StorePath, printable, write_json
+from rmq_store.cli.shared.output import printable, write_json
+from rmq_store.cli.shared.parameters import LocalPath, is_typed, store_options
 from rmq_store.cli.shared.progress import progress_bar
 
 
@@ -16,9 +16,8 @@ from rmq_store.cli.shared.progress import progress_bar
     short_help="Copy a store while it is in use.",
     epilog="\b\nExample:\n  rmq backup /data/rocketmq/store /backup/store-2026-11-21",
 )
+@store_options(is_required=False, text="Instead of STORE.")
 @click.argument("places", metavar="[STORE] TARGET", nargs=-1, required=True, type=LocalPath(path_type=Path))
-@click.option("--store", "root", metavar="PATH", envvar="RMQ_STORE", show_envvar=True, help="Instead of STORE.",
-              type=StorePath())  # fmt: skip
 @click.option("--with-credentials", is_flag=True,
               help="Also copy the files in which a broker keeps passwords and secret keys.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
@@ -36,7 +35,7 @@ def backup(places: tuple[Path, ...], root: Path | None, with_credentials: bool, 
     store = named[0] if named else root
     if store is None:
         raise click.UsageError("which store? Name STORE before TARGET, or --store, or RMQ_STORE")
-    if len(named) > 1 or (named and _is_given("root")):
+    if len(named) > 1 or (named and is_typed("root")):
         raise click.UsageError("one STORE and one TARGET, but more names are given")
     if not store.is_dir():
         raise click.UsageError(f"{store} is no directory")
@@ -51,8 +50,3 @@ def backup(places: tuple[Path, ...], root: Path | None, with_credentials: bool, 
     if report.left_out:
         names = printable(", ".join(report.left_out))
         click.echo(f"rmq: left out, as they hold passwords or secret keys: {names} (see --with-credentials)", err=True)
-
-
-def _is_given(name: str) -> bool:
-    """True if an option is on the command line: an argument wins over RMQ_STORE."""
-    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE

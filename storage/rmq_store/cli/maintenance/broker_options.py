@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
-from rmq_store.cli.shared.output import StorePath
+from rmq_store.cli.shared.parameters import NewFile, is_store_typed, missing_store, store_options
 from rmq_store.cli.shared.stop_signal import StopSignal, stopped_by_signals
 from rmq_store.errors import UsageError
 from rmq_store.late.imports import no_collection
@@ -29,14 +28,9 @@ def store_or_ephemeral(command: Callable[..., None]) -> Callable[..., None]:
     """
 
     @functools.wraps(command)
-    def with_root(
-        path: Path | None, also_path: Path | None, ephemeral: bool, virtual_clock: bool, listen: Any, **given: Any
-    ) -> None:
-        context = click.get_current_context()
-        is_typed = context.get_parameter_source("path") is not ParameterSource.ENVIRONMENT
-        root = also_path or path
+    def with_root(root: Path | None, ephemeral: bool, virtual_clock: bool, listen: Any, **given: Any) -> None:
         if ephemeral:
-            if root is not None and (also_path or is_typed):
+            if root is not None and is_store_typed():
                 raise UsageError(f"{root}: --ephemeral makes a store of its own; leave out the path")
             with _ephemeral_store(virtual_clock=virtual_clock) as made:
                 command(root=made, listen=listen or _LOOPBACK, **given)
@@ -44,13 +38,11 @@ def store_or_ephemeral(command: Callable[..., None]) -> Callable[..., None]:
         if virtual_clock:
             raise UsageError("--virtual-clock needs --ephemeral: a store that is kept has the clock of the machine")
         if root is None:
-            raise click.MissingParameter(param_hint="'PATH' (env var: 'RMQ_STORE')", param_type="argument")
+            raise missing_store()
         command(root=root, listen=listen, **given)
 
-    kind = StorePath()
     options = (
-        click.argument("path", metavar="PATH", required=False, envvar="RMQ_STORE", type=kind),
-        click.option("--store", "also_path", metavar="PATH", type=kind, help="The same as PATH."),
+        store_options(is_required=False),
         click.option("--ephemeral", is_flag=True, help="Serve an empty store that is removed at the end; no PATH."),
         click.option(
             "--virtual-clock", is_flag=True,
@@ -65,7 +57,7 @@ def store_or_ephemeral(command: Callable[..., None]) -> Callable[..., None]:
 def suite_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add --port-file and --until-stdin-closes."""
     port_file = click.option(
-        "--port-file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+        "--port-file", metavar="FILE", type=NewFile(),
         help="Write HOST:PORT into this file when the server answers; it is removed at the end.",
     )  # fmt: skip
     until_stdin_closes = click.option(

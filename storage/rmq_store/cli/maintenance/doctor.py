@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.shared.output import LocalPath, printable, write_json
+from rmq_store.cli.shared.output import printable, write_json
+from rmq_store.cli.shared.parameters import LocalPath, store_options
 
 if TYPE_CHECKING:
     from rmq_store.cli.checks import Finding
@@ -21,11 +22,10 @@ _COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "red"}
     short_help="Check Python, Java, PySpark, limits and a store; propose fixes.",
     epilog="\b\nExample:\n  rmq doctor /data/rocketmq/store",
 )
-@click.argument("root", metavar="[PATH]", required=False, envvar="RMQ_STORE", type=LocalPath(path_type=Path))
-@click.option("--store", "also_root", metavar="PATH", type=LocalPath(path_type=Path), help="The same as PATH.")
+@store_options(LocalPath(path_type=Path), is_required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.option("--no-spark", is_flag=True, help="Do not check Java and PySpark, whose checks start processes.")
-def doctor(root: Path | None, also_root: Path | None, as_json: bool, no_spark: bool) -> None:
+def doctor(root: Path | None, as_json: bool, no_spark: bool) -> None:
     """Check Python and its packages, limits and clock, Java and PySpark, and the store at PATH, if given.
 
     The content of the store's files is not checked: `rmq verify` does that. PySpark is checked as Spark would find it:
@@ -40,11 +40,10 @@ def doctor(root: Path | None, also_root: Path | None, as_json: bool, no_spark: b
     ]  # fmt: skip
     if not no_spark:
         findings += spark.checks(os.environ)
-    path = also_root or root
-    if path is not None:
+    if root is not None:
         from rmq_store.cli.checks import directory
 
-        findings += directory.checks(path.absolute())
+        findings += directory.checks(root.absolute())
     write_findings(findings, as_json=as_json)
 
 

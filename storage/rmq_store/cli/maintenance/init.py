@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from rmq_store.cli.shared.output import LocalPath, printable, write_json
+from rmq_store.cli.shared.output import printable, write_json
+from rmq_store.cli.shared.parameters import LocalPath, store_options
 from rmq_store.errors import UsageError
 
 
@@ -16,7 +17,7 @@ from rmq_store.errors import UsageError
     short_help="Make an empty store.",
     epilog="\b\nExample:\n  rmq init /data/rocketmq/store --flush-disk-type SYNC_FLUSH",
 )
-@click.argument("path", metavar="PATH", type=LocalPath(file_okay=False, path_type=Path))
+@store_options(LocalPath(file_okay=False, path_type=Path), text="Directory of the new store.")
 @click.option(
     "--config",
     "conf",
@@ -34,7 +35,8 @@ from rmq_store.errors import UsageError
     "--mapped-file-size-commit-log",
     metavar="BYTES",
     type=click.IntRange(1),
-    help="Size of a commit log file [default: 67108864]. A broker that opens the store needs the same setting.",
+    help="Size in bytes of a commit log file [default: 67108864]. A broker that opens the store needs the same "
+    "setting.",
 )
 @click.option(
     "--default-topic-queue-nums",
@@ -46,18 +48,20 @@ from rmq_store.errors import UsageError
     "--file-reserved-time",
     metavar="HOURS",
     type=click.IntRange(0),
-    help="Hours after which messages expire [default: 72].",
+    help="Hours after which `rmq retention run` and `rmq broker run` delete messages [default: 72].",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-def init(path: Path, conf: Path | None, as_json: bool, **settings: Any) -> None:
+def init(root: Path, conf: Path | None, as_json: bool, **settings: Any) -> None:
     """Make an empty store in the directory PATH, which must be missing or empty.
 
-    The command refuses a directory that already has a store, and changes nothing in it. The settings of a store cannot
-    be changed later, except those of retention (`Retention.configure`). Prints the settings of the new store.
+    The command refuses a directory that already has a store, and changes nothing in it. Settings that decide the form
+    of the files, and flushDiskType, cannot be changed later. Those of retention and flushing can: `rmq
+    updateBrokerConfig`. A store deletes no message by itself: `rmq retention run` and `rmq broker run` do. Prints the
+    settings of the new store. Stderr warns of a directory in memory (tmpfs), in a container, or on a network.
     """
     from rmq_store import Store, StoreConfig
 
-    root = path.absolute()
+    root = root.absolute()
     if _is_taken(root):
         raise UsageError(f"{root} holds a store already: nothing was changed")
     config = StoreConfig() if conf is None else StoreConfig.from_broker_conf(conf)
@@ -71,12 +75,22 @@ def init(path: Path, conf: Path | None, as_json: bool, **settings: Any) -> None:
             "defaultTopicQueueNums": store.config.default_topic_queue_nums,
             "fileReservedTime": store.config.file_reserved_time,
         }
+    _warn_of_file_system(root)
     if as_json:
         write_json(made)
         return
     click.echo(printable(f"made an empty store at {root}"))
     for name, value in list(made.items())[1:]:
         click.echo(printable(f"  {name} = {value}"))
+
+
+def _warn_of_file_system(root: Path) -> None:
+    """Write to stderr if the new store is lost with the machine's memory or a container, or is on a network."""
+    from rmq_store.cli.checks import OK, directory
+
+    finding = directory.file_system(root)
+    if finding.status != OK:
+        click.echo(printable(f"rmq: warning: {root} is on {finding.text}; {finding.fix}"), err=True)
 
 
 def _is_taken(root: Path) -> bool:

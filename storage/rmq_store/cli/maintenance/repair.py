@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.shared.output import printable, store_argument, write_json
+from rmq_store.cli.shared.output import printable, write_json
+from rmq_store.cli.shared.parameters import store_options
 from rmq_store.cli.shared.progress import progress_bar
 from rmq_store.errors import StoreError, UsageError
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     short_help="Repair a damaged store.",
     epilog="\b\nExamples:\n  rmq repair /data/rocketmq/store --dry-run\n  rmq repair /data/rocketmq/store --yes",
 )
-@store_argument
+@store_options()
 @click.option("--dry-run", is_flag=True, help="Show what is wrong and what would be done; change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--queues", is_flag=True, help="Rebuild the consume queues, even if they are sound.")

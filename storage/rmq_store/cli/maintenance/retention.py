@@ -63,7 +63,7 @@ def retention() -> None:
     "--file-reserved-time",
     metavar="HOURS",
     type=click.IntRange(0),
-    help="Use this value instead of the store's fileReservedTime.",
+    help="Use this number of hours instead of the store's fileReservedTime.",
 )
 @click.option("--drop-waiting", is_flag=True, help="Also delete delayed messages that were not delivered yet.")
 @click.option("--yes", is_flag=True, help="Do not ask.")

@@ -25,7 +25,8 @@ from rmq_store.cli.shared.output import (
     wide_option,
     write_json,
 )
-from rmq_store.cli.shared.times import parse_time
+from rmq_store.cli.shared.targets import EARLIEST, LATEST, OFFSET, Start, parse_start
+from rmq_store.cli.shared.times import TIMES
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ _OPTIONS = (
     click.option("--tags", metavar="EXPR",
                  help='Only messages with these tags: "TagA || TagB". Others count as consumed.'),
     click.option("--from", "start", metavar="WHERE", default="earliest", show_default=True,
-                  help="Start of a group without an offset: earliest, latest, or a time."),
+                  help=f"Start of a group without an offset: earliest, latest, or a time: now, {TIMES}."),
     click.option("--exec", "command", metavar="CMD",
                   help="Run a command for each message, with the body on standard input. Exit code 0: "
                        "consumed."),
@@ -231,14 +232,24 @@ def consumer_config(start: str, now_ms: int) -> PushConsumerConfig:
     return PushConsumerConfig(consume_from_where=where, consume_timestamp=timestamp)
 
 
+def parse_group_start(text: str, now_ms: int) -> Start:
+    """As `parse_start`, for a group: UsageError for an offset, because each queue has its own."""
+    start = parse_start(text, now_ms)
+    if start.kind == OFFSET:
+        raise UsageError(f"{text!r} is no time: a group begins at earliest, latest or a time, because each queue has "
+                         "offsets of its own; `rmq offsets reset --to-offset` sets one")  # fmt: skip
+    return start
+
+
 def _where(start: str, now_ms: int) -> tuple[Any, str | None]:
     from rmq_store.client import ConsumeFromWhere
 
-    if start == "earliest":
+    beginning = parse_group_start(start, now_ms)
+    if beginning.kind == EARLIEST:
         return ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, None
-    if start == "latest":
+    if beginning.kind == LATEST:
         return ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, None
-    moment = time.localtime(parse_time(start, now_ms) / 1000)
+    moment = time.localtime(beginning.value / 1000)
     return ConsumeFromWhere.CONSUME_FROM_TIMESTAMP, time.strftime("%Y%m%d%H%M%S", moment)
 
 
@@ -290,10 +301,7 @@ def _waiting(
 
     columns = MESSAGE_SCHEMA.names if as_json else LINE_COLUMNS
     follower = Follower(store, topic, tags=tags, columns=columns, tell=tell)
-    if start == "latest":
-        follower.start_last(0)
-    elif start != "earliest":
-        follower.start_at(parse_time(start, store.clock()))
+    follower.begin(parse_group_start(start, store.clock()))
     offsets = store.committed_offsets(group)
     follower.start_from({queue_id: offset for (name, queue_id), offset in offsets.items() if name == topic})
     yield from follower.take()

@@ -28,7 +28,7 @@ from rmq_store.cli.shared.output import (
 @wide_option
 @click.option("--max", "limit", type=click.IntRange(min=1), metavar="N", help="Maximum number of messages to show.")
 def delayed(root: Path, as_json: bool, limit: int | None) -> None:
-    """Messages that only a broker delivers: timers of its timer wheel, and half messages of transactions.
+    """Messages that a broker left: timers of its timer wheel, which only a broker delivers, and half messages.
 
     TOPIC and QUEUE are the target of the message. DUE is the delivery time of a timer; a half message has none, because
     it waits for the decision of its producer group. AGE is the time since each was stored. Messages that wait for a

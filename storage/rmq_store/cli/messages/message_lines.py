@@ -10,10 +10,9 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from difflib import get_close_matches
 from typing import IO, TYPE_CHECKING, Any
 
-from rmq_store.errors import UsageError
+from rmq_store.errors import UsageError, did_you_mean
 from rmq_store.late.dataclasses import dataclass
 
 if TYPE_CHECKING:
@@ -172,9 +171,9 @@ def _fields_of(number: int, line: bytes) -> dict[str, Any]:
         if name in ("body", "bodyHex") or name in _PASSED_OVER or value is None:
             continue
         if name not in _FIELDS:
-            near = get_close_matches(name, ("body", "bodyHex", *_FIELDS), 1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; known are body, bodyHex, {', '.join(_FIELDS)}"
-            raise UsageError(f"line {number}: unknown key {name!r}{hint}")
+            hint = did_you_mean(name, ("body", "bodyHex", *_FIELDS))
+            known = f"; known are body, bodyHex, {', '.join(_FIELDS)}"
+            raise UsageError(f"line {number}: unknown key {name!r}{hint or known}")
         fields[name] = _value(number, name, value)
     return fields
 

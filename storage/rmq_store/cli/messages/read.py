@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from rmq_store.cli.shared.output import (
     write_table,
 )
 from rmq_store.cli.shared.tables import widths_of
-from rmq_store.errors import OffsetOutOfRangeError
+from rmq_store.cli.shared.targets import EARLIEST, Start, parse_start, start_option
 
 if TYPE_CHECKING:
     from rmq_store import Store
@@ -45,14 +46,12 @@ _TOGETHER, _TOGETHER_CHARACTERS = 1000, 1 << 20
     type=click.IntRange(min=0),
     help="Only this queue; by default all queues, one after the other.",
 )
-@click.option(
-    "--from", "start", type=click.IntRange(min=0), help="First queue offset; by default that of the oldest message."
-)
+@start_option
 @click.option(
     "--max", "limit", type=click.IntRange(min=1), default=20, show_default=True, help="Maximum number of messages."
 )
 @body_option
-def read(root: Path, as_json: bool, topic: str, queue_id: int | None, start: int | None, limit: int, body: str) -> None:
+def read(root: Path, as_json: bool, topic: str, queue_id: int | None, start: str | None, limit: int, body: str) -> None:
     """Print messages of a topic, each queue in the order of its offsets.
 
     No message is consumed: no group's offset moves. With --json every message is one line, with all columns of the data
@@ -60,7 +59,8 @@ def read(root: Path, as_json: bool, topic: str, queue_id: int | None, start: int
     exact bytes.
     """
     with open_store(root) as store:
-        rows = _rows(store, topic, queue_id, start, limit, columns_of(as_json=as_json, body=body))
+        beginning = parse_start(start or EARLIEST, store.clock())
+        rows = _rows(store, topic, queue_id, beginning, limit, columns_of(as_json=as_json, body=body))
         write_rows(rows, as_json=as_json, body=body)
 
 
@@ -98,19 +98,16 @@ def _together(lines: Iterable[list[str | int]]) -> Iterator[list[list[str | int]
 
 
 def _rows(
-    store: Store, topic: str, queue_id: int | None, start: int | None, limit: int, columns: list[str]
+    store: Store, topic: str, queue_id: int | None, start: Start, limit: int, columns: list[str]
 ) -> Iterator[dict[str, Any]]:
     """The wanted messages, as `rows_of` gives them."""
     ranges = store.queue_ranges(require_topic(store, topic))
     if queue_id is not None:
         require_queue(store, topic, queue_id)
     for queue, present in sorted(ranges.items()) if queue_id is None else [(queue_id, ranges[queue_id])]:
-        first = present.min_offset if start is None else start
-        if queue_id is None:  # --from for several queues: what each of them has from there on
-            first = min(max(first, present.min_offset), present.max_offset)
-        elif not present.min_offset <= first <= present.max_offset:
-            message = f"offset {first} is not in queue {queue} of {topic}: {present.min_offset} to {present.max_offset}"
-            raise OffsetOutOfRangeError(message, first, present.min_offset, present.max_offset)
+        if queue_id is not None:  # of several queues: what each of them has from there on
+            start.require_in(present, queue, topic)
+        first = start.first_offset(present, partial(store.offset_by_time, topic, queue))
         last = min(first + limit, present.max_offset)
         for batch in store.read(topic, queue, first, last, columns=columns) if first < last else ():
             yield from rows_of(batch)

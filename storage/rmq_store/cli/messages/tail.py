@@ -14,7 +14,7 @@ from rmq_store.cli.shared.completion import TOPIC
 from rmq_store.cli.shared.message_text import LINE_COLUMNS, body_option, json_row, message_line, tell
 from rmq_store.cli.shared.name_lookup import require_topic
 from rmq_store.cli.shared.output import common_options, open_store, wide_option, write_json
-from rmq_store.cli.shared.times import parse_time
+from rmq_store.cli.shared.targets import parse_start, start_option
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,9 +36,7 @@ POLL_S = 0.1
 @click.option(
     "-n", "--lines", "count", type=click.IntRange(min=0), metavar="N", help="The last N messages; 10 by default."
 )
-@click.option("--from", "start", metavar="WHERE",
-              help="Start, instead of -n: earliest, latest, or a time (2026-11-21T00:21Z; 10m: 10 "
-                   "minutes ago).")  # fmt: skip
+@start_option
 @click.option("--queue", "queue_id", type=click.IntRange(min=0), metavar="ID", help="Only this queue.")
 @click.option("--tags", metavar="EXPR", help='Only messages with these tags: "TagA || TagB".')
 @click.option("--filter", "sql", metavar="SQL92", help="Only messages whose properties match this SQL92 filter.")
@@ -72,12 +70,10 @@ def tail(
             store, require_topic(store, topic), queue_id=queue_id, tags=tags, sql=sql, columns=columns,
             tell=tell,
         )  # fmt: skip
-        if start == "latest":
-            follower.start_last(0)
-        elif start is None:
+        if start is None:
             follower.start_last(10 if count is None else count)
-        elif start != "earliest":
-            follower.start_at(parse_time(start, store.clock()))
+        else:
+            follower.begin(parse_start(start, store.clock()))
         try:
             _show(follower, as_json, body)
             while follow and not reader_left(POLL_S):

@@ -11,8 +11,8 @@ import click
 from rmq_store.cli.mirror.mirror_options import conflict_exit, kafka_options, names_of, write_remarks
 from rmq_store.cli.shared.completion import DEAD_GROUP
 from rmq_store.cli.shared.confirm import changing_options, confirm
-from rmq_store.cli.shared.numbers import FiniteRange
-from rmq_store.cli.shared.output import common_options, printable, store_argument, wide_option, write_json, write_table
+from rmq_store.cli.shared.output import common_options, printable, wide_option, write_json, write_table
+from rmq_store.cli.shared.parameters import FiniteRange, store_options
 from rmq_store.cli.shared.progress import counting_bar
 from rmq_store.cli.shared.stop_signal import stopped_by_signals
 from rmq_store.cli.shared.times import parse_time
@@ -30,7 +30,7 @@ _REASONS_SHOWN = 5
     epilog="\b\nExample:\n  rmq mirror dead-letters /data/store --cluster-id rmq-eu --bootstrap-servers kafka:9092 \\\n"
     "      --topics orders.DLT,dlq-orders-sink --group billing --once",
 )
-@store_argument
+@store_options()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @kafka_options
 @click.option("--topics", "letter_topics", multiple=True, required=True, metavar="NAME",

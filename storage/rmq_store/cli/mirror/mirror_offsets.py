@@ -12,8 +12,8 @@ import click
 
 from rmq_store.cli.mirror.mirror_options import kafka_options
 from rmq_store.cli.shared.confirm import changing_options, confirm
-from rmq_store.cli.shared.numbers import FiniteRange
-from rmq_store.cli.shared.output import printable, store_argument, wide_option, write_json, write_table
+from rmq_store.cli.shared.output import printable, wide_option, write_json, write_table
+from rmq_store.cli.shared.parameters import Seconds, store_options
 from rmq_store.cli.shared.stop_signal import stopped_by_signals
 from rmq_store.errors import KafkaUnavailableError, StoreError, StoreFailedError, UsageError
 from rmq_store.late.dataclasses import dataclass
@@ -67,7 +67,7 @@ class _Outcome:
     "  rmq mirror offsets /data/store --to kafka --name out --back-name in --cluster-id rmq-eu \\\n"
     "      --bootstrap-servers kafka:9092 -g billing_v2=billing.v2 --yes",
 )
-@store_argument
+@store_options()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table; a line for each round.")
 @wide_option
 @changing_options
@@ -101,8 +101,9 @@ class _Outcome:
     "--force", is_flag=True, help="Move a group of the store even if it has members, which may overwrite the offsets."
 )
 @click.option("--force-back", is_flag=True, help="Move a group back if its offset there is further than here.")
-@click.option("--every", "every_s", type=FiniteRange(min=1), metavar="SECONDS",
-              help="Repeat until Ctrl-C or SIGTERM, with this time between two rounds. Needs --yes.")  # fmt: skip
+@click.option("--every", "every_s", type=Seconds(min=1), metavar="SECONDS",
+              help="Repeat until Ctrl-C or SIGTERM, with this many seconds, or a duration (1m), between two "
+                   "rounds. Needs --yes.")  # fmt: skip
 def offsets(
     root: Path,
     as_json: bool,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store import real_time
-from rmq_store.cli.shared.numbers import FiniteRange
 from rmq_store.cli.shared.output import printable, write_json
+from rmq_store.cli.shared.parameters import FiniteRange, NewFile
 from rmq_store.errors import MirrorConflictError, UsageError
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def run_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--max-letters", "letters_max", type=click.IntRange(0), metavar="N",
                      help="End when more than N records became dead letters."),
         click.option("--once", is_flag=True, help="Copy the records that are there now, then end."),
-        click.option("--metrics", "metrics_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+        click.option("--metrics", "metrics_file", metavar="FILE", type=NewFile(),
                      help="Write OpenMetrics text to this file, for node_exporter's textfile collector."),
     )  # fmt: skip
     return _with_options(with_display, options)

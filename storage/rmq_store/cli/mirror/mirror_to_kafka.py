@@ -18,7 +18,7 @@ from rmq_store.cli.mirror.mirror_options import (
     run_options,
     topic_options,
 )
-from rmq_store.cli.shared.output import store_argument
+from rmq_store.cli.shared.parameters import store_options
 from rmq_store.cli.shared.stop_signal import stopped_by_signals
 from rmq_store.cli.shared.times import TIMES, parse_time
 from rmq_store.errors import StoreLockedError, UsageError
@@ -82,7 +82,7 @@ def copy_options(command: Command) -> Command:
     "  rmq mirror rmq-to-kafka /data/store --name out --cluster-id rmq-eu --bootstrap-servers kafka:9092 \\\n"
     "      --pattern 'Shop.*' --from latest --old-timestamps now --compression lz4",
 )
-@store_argument
+@store_options()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: a line every few seconds, and one at the end.")
 @copy_options
 @click.option(

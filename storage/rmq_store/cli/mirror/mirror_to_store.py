@@ -15,7 +15,7 @@ from rmq_store.cli.mirror.mirror_options import (
     run_options,
     topic_options,
 )
-from rmq_store.cli.shared.output import store_argument
+from rmq_store.cli.shared.parameters import store_options
 from rmq_store.cli.shared.stop_signal import stopped_by_signals
 from rmq_store.cli.shared.times import TIMES, parse_time
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     "      --pattern 'shop[.].*' --dots-as _ --kafka security_protocol=SASL_SSL \\\n"
     "      --kafka sasl_mechanism=PLAIN --kafka sasl_plain_username=rmq --kafka sasl_plain_password=env:KAFKA_PASSWORD",
 )
-@store_argument
+@store_options()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: a line every few seconds, and one at the end.")
 @kafka_options
 @topic_options

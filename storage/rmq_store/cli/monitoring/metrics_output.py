@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from rmq_store.cli.shared.output import write_json
+from rmq_store.cli.shared.parameters import NewFile
 from rmq_store.errors import UsageError
 from rmq_store.late.dataclasses import dataclass
 
@@ -20,7 +21,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _OPTIONS: Final = (
     click.option("--queues", is_flag=True, help="Also a series for each queue: offsets and lag."),
-    click.option("--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+    click.option("--output", metavar="FILE", type=NewFile(),
                  help="Write to this file instead of printing. The file is replaced atomically, and every user may "
                       "read it."),
     click.option("--listen", "address", metavar="HOST:PORT",

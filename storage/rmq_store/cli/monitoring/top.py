@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rmq_store.cli.shared.formatting import Rates, bytes_text, duration_text, rate_text
-from rmq_store.cli.shared.numbers import DAY_S, FiniteRange
 from rmq_store.cli.shared.output import common_options, open_store, printable, write_json, write_table
+from rmq_store.cli.shared.parameters import DAY_S, Seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,8 +26,8 @@ _GROUPS = ("GROUP", "LAG", "LAG TIME", "OUT/S", "RETRIES", "DEAD")
 
 
 _OPTIONS = (
-    click.option("--every", "every_s", metavar="SECONDS", type=FiniteRange(0.01, DAY_S), default=2.0, show_default=True,
-                  help="Time between two polls."),
+    click.option("--every", "every_s", metavar="SECONDS", type=Seconds(0.01, DAY_S), default=2.0, show_default=True,
+                  help="Seconds between two polls, or a duration (500ms, 1m)."),
     click.option(
         "--max",
         "limit",

@@ -28,8 +28,8 @@ from rmq_store.cli.mqadmin_print.brokers import (
 from rmq_store.cli.mqadmin_print.lines import write_line
 from rmq_store.cli.shared.completion import TOPIC
 from rmq_store.cli.shared.name_lookup import require_queue, require_topic
-from rmq_store.cli.shared.numbers import DAY_S, FiniteRange
 from rmq_store.cli.shared.output import open_store, write_json
+from rmq_store.cli.shared.parameters import DAY_S, Seconds
 from rmq_store.errors import UsageError
 
 if TYPE_CHECKING:
@@ -115,8 +115,8 @@ def update_broker_config(root: Path, as_json: bool, key: str, value: str) -> Non
 )
 @mqadmin_options("nc")
 @click.option("-m", "--moreStats", hidden=True, is_flag=True, expose_value=False)
-@click.option("-i", "--interval", "every_s", metavar="SECONDS", type=FiniteRange(0.05, DAY_S),
-              help="Poll repeatedly, until Ctrl-C.")  # fmt: skip
+@click.option("-i", "--interval", "every_s", metavar="SECONDS", type=Seconds(0.05, DAY_S),
+              help="Poll repeatedly, with this many seconds between two polls, until Ctrl-C.")  # fmt: skip
 def cluster_list(root: Path, as_json: bool, every_s: float | None) -> None:
     """Show the store as a cluster of one broker. #Hour is the age of its oldest message, #SPACE the disk usage."""
     with open_store(root) as store, contextlib.suppress(KeyboardInterrupt):

@@ -20,7 +20,8 @@ from rmq_store.cli.mqadmin.message_print import PREVIEW_CHARACTERS, java_message
 from rmq_store.cli.mqadmin_print.lines import date_text, write_line
 from rmq_store.cli.shared.completion import TOPIC
 from rmq_store.cli.shared.name_lookup import require_topic
-from rmq_store.cli.shared.output import StorePath, open_store, printable, wide_option, write_json, write_table
+from rmq_store.cli.shared.output import open_store, printable, wide_option, write_json, write_table
+from rmq_store.cli.shared.parameters import store_options
 from rmq_store.errors import CorruptRecordError, UsageError
 
 if TYPE_CHECKING:
@@ -50,8 +51,7 @@ _HEAD = (
 @click.option("--at", "offset", type=click.IntRange(0, (1 << 62) - 1), metavar="BYTE",
               help="Show one record, field by field: its offset in the file, or without -f in the log of "
                    "--store.")  # fmt: skip
-@click.option("--store", "root", metavar="PATH", envvar="RMQ_STORE", show_envvar=True,
-              type=StorePath(), help="Directory of a store.")  # fmt: skip
+@store_options(is_required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @wide_option
 @click.option("-n", "--namesrvAddr", hidden=True, expose_value=False)
@@ -193,7 +193,8 @@ def _short_hex(raw: bytes) -> str:
 @click.option("-t", "--traceTopic", "topic", type=TOPIC, default=TRACE_TOPIC, show_default=True,
               help="Topic of the traces.")  # fmt: skip
 @click.option("-b", "--beginTimestamp", "begin_ms", type=int, default=0, help="Traces of this time (ms) or later.")
-@click.option("-e", "--endTimestamp", "end_ms", type=int, default=(1 << 63) - 1, help="... or before.")
+@click.option("-e", "--endTimestamp", "end_ms", type=int, default=(1 << 63) - 1,
+              help="Traces of this time (ms) or before.")  # fmt: skip
 @click.option("-c", "--maxNum", "max_num", type=click.IntRange(1, 64), default=64, show_default=True,
               help="Maximum number of trace messages to read.")  # fmt: skip
 def query_msg_trace_by_id(

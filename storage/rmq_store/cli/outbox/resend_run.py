@@ -13,8 +13,8 @@ import click
 
 from rmq_store import real_time
 from rmq_store.cli.outbox.resend_databases import database_options, open_databases
-from rmq_store.cli.shared.numbers import FiniteRange
 from rmq_store.cli.shared.output import common_options, printable, write_json
+from rmq_store.cli.shared.parameters import NewFile, Seconds
 from rmq_store.cli.shared.stop_signal import StopEvent, StopSignal, stopped_by_signals
 from rmq_store.errors import UsageError
 
@@ -56,9 +56,10 @@ def relay_options(command: Command) -> Command:
     options: tuple[Callable[[Any], Any], ...] = (
         database_options,
         click.option("--once", is_flag=True, help="Run one round, then end."),
-        click.option("--interval", "interval_s", type=FiniteRange(0.01, _INTERVAL_MAX_S), default=1.0,
-                     show_default=True, metavar="SECONDS", help="Time between two rounds."),
-        click.option("--metrics", "metrics_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+        click.option("--interval", "interval_s", type=Seconds(0.01, _INTERVAL_MAX_S), default=1.0,
+                     show_default=True, metavar="SECONDS",
+                     help="Seconds between two rounds, or a duration (500ms, 1m)."),
+        click.option("--metrics", "metrics_file", metavar="FILE", type=NewFile(),
                      help="Write OpenMetrics text about outages of the databases to this file after each round, for "
                           "node_exporter's textfile collector."),
         click.option("--max-send-count", type=click.IntRange(min=1), default=16, show_default=True, metavar="N",

@@ -6,12 +6,12 @@ groups that a broker creates for itself are left out; a user can type them.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli.shared.parameters import named_store
 from rmq_store.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _names(ctx: click.Context, file: str, table: str) -> set[str]:
     from rmq_store.files.durable import read_limited
     from rmq_store.format.tables.config_json import SIZE_MAX, loads
 
-    root = ctx.params.get("root") or os.environ.get("RMQ_STORE")
+    root = named_store(ctx)
     if not root:
         return set()
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rmq_store.cli.shared.message_text import rows_of
@@ -17,6 +18,7 @@ from rmq_store.errors import OffsetOutOfRangeError, UsageError
 if TYPE_CHECKING:
     from rmq_store import Store
     from rmq_store.broker.filter.sql92 import Selector
+    from rmq_store.cli.shared.targets import Start
     from rmq_store.protocol.results import QueueRange
 
 _STEP_ROWS = 512
@@ -60,10 +62,13 @@ class Follower:
 
     # -- where to begin: at the first message, unless one of these is called ----------------------------------------
 
-    def start_at(self, timestamp_ms: int) -> None:
-        """Begin with the first message of each queue that was stored at that time (ms) or later."""
-        for queue_id in self._ranges():
-            self._next[queue_id] = self._store.offset_by_time(self._topic, queue_id, timestamp_ms)
+    def begin(self, start: Start) -> None:
+        """Begin where --from says. OffsetOutOfRangeError: an offset that the one wanted queue does not have."""
+        for queue_id, present in self._ranges().items():
+            if self._queue_id is not None:
+                start.require_in(present, queue_id, self._topic)
+            at_time = partial(self._store.offset_by_time, self._topic, queue_id)
+            self._next[queue_id] = start.first_offset(present, at_time)
 
     def start_from(self, offsets: dict[int, int]) -> None:
         """Begin at these queue offsets; other queues begin at their first message."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from rmq_store.errors import UnknownTopicError, UsageError
+from rmq_store.errors import UnknownTopicError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from rmq_store import Store
@@ -20,7 +18,7 @@ def require_topic(store: Store, name: str) -> str:
     """
     if store.find_topic(name) is None:
         known = {*store.topics(), *store.unlisted_topics()}
-        raise UnknownTopicError(f"no topic {name[:255]!r} in {store.path}{_nearest(name, known)}")
+        raise UnknownTopicError(f"no topic {name[:255]!r} in {store.path}{did_you_mean(name, sorted(known))}")
     return name
 
 
@@ -54,11 +52,6 @@ def require_group(store: Store, name: str) -> str:
     """
     groups = known_groups(store)
     if name not in groups and name not in store.groups() and name not in store.all_committed_offsets():
-        raise UsageError(f"no group {name[:255]!r} in {store.path}{_nearest(name, groups)}")
+        raise UsageError(f"no group {name[:255]!r} in {store.path}{did_you_mean(name, sorted(groups))}")
     return name
 
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    lower = {one.lower(): one for one in sorted(known)}
-    near = [lower[found] for found in get_close_matches(name.lower(), lower, 1)]
-    return f"; did you mean {near[0]!r}?" if near else ""

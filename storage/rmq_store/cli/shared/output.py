@@ -5,7 +5,6 @@ log on stderr.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import logging
 import os
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from rmq_store.cli.shared.parameters import store_options
 from rmq_store.cli.shared.tables import Row, columns_of, table_lines
 from rmq_store.errors import UsageError
 
@@ -41,50 +41,10 @@ _WITH_TIME = "%(asctime)s %(levelname)s %(message)s"
 _LOG_PATHS_VARIABLE = "RMQ_STORE_PATH_COMMIT_LOG"
 
 
-class LocalPath(click.Path):
-    """A path, or a file: URI, as the options of the data source take it."""
-
-    def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Raise click.BadParameter as `click.Path`, and for URIs of other file systems."""
-        from rmq_store.arguments import local_path  # with `inspect`: too slow for --help
-
-        try:
-            value = local_path(value) if isinstance(value, str) else value
-        except UsageError as error:
-            raise click.BadParameter(str(error), ctx, param) from error
-        return super().convert(value, param, ctx)
-
-
-class StorePath(LocalPath):
-    """The directory of a store, which must exist; the error says how to create one."""
-
-    def __init__(self) -> None:
-        super().__init__(exists=True, file_okay=False, path_type=Path)
-
-    def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Raise click.BadParameter if it does not exist, or is no directory."""
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter as error:
-            if os.path.lexists(value):
-                raise
-            hint = "Check the path, or make a store: `rmq init`."
-            raise click.BadParameter(f"{error.message} {hint}", error.ctx, error.param) from error
-
-
 def common_options(command: Command) -> Command:
-    """Add --store and --json, which every command has; the command gets `root: Path` and `as_json: bool`."""
+    """Add the store (`store_options`) and --json; the command gets `root: Path` and `as_json: bool`."""
     command = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(command)
-    return click.option(
-        "--store",
-        "root",
-        required=True,
-        metavar="PATH",
-        envvar="RMQ_STORE",
-        show_envvar=True,
-        type=StorePath(),
-        help="Directory of the store: the one that holds commitlog/.",
-    )(command)
+    return store_options()(command)  # type: ignore[return-value]
 
 
 def wide_option(command: Command) -> Command:
@@ -103,21 +63,6 @@ def terminal_columns() -> int | None:
     if not sys.stdout.isatty() or (context is not None and context.meta.get(_WIDE)):
         return None
     return shutil.get_terminal_size().columns
-
-
-def store_argument(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the argument PATH, and --store, which means the same; the command gets `root: Path`."""
-
-    @functools.wraps(command)
-    def with_root(path: Path | None, also_path: Path | None, **given: Any) -> None:
-        root = also_path or path
-        if root is None:
-            raise click.MissingParameter(param_hint="'PATH' (env var: 'RMQ_STORE')", param_type="argument")
-        command(root=root, **given)
-
-    kind = StorePath()
-    option = click.option("--store", "also_path", metavar="PATH", type=kind, help="The same as PATH.")
-    return click.argument("path", metavar="PATH", required=False, envvar="RMQ_STORE", type=kind)(option(with_root))
 
 
 def open_store(root: Path) -> Store:

@@ -11,6 +11,7 @@ import click
 
 from rmq_store.cli.shared.output import printable
 from rmq_store.cli.target.cluster_target import ClusterTarget
+from rmq_store.cli.target.error_text import without_codes
 from rmq_store.errors import StoreError
 from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError
 from rmq_store.protocol.wire.command import RemotingCommand
@@ -81,7 +82,7 @@ class Answers:
         if not self.missing:
             return
         for broker, error in sorted(self.missing.items()):
-            click.echo(f"rmq: without broker {printable(broker)}: {printable(str(error))}", err=True)
+            click.echo(f"rmq: without broker {printable(broker)}: {printable(without_codes(str(error)))}", err=True)
         raise click.exceptions.Exit(1)
 
 
@@ -114,7 +115,8 @@ class Polls:
         self._target.require_answers(missing)
         self._answers.require_any()
         for broker in sorted(missing.keys() - self._silent):
-            click.echo(f"rmq: without broker {printable(broker)}: {printable(str(missing[broker]))}", err=True)
+            text = printable(without_codes(str(missing[broker])))
+            click.echo(f"rmq: without broker {printable(broker)}: {text}", err=True)
         for broker in sorted(self._silent - missing.keys()):
             click.echo(f"rmq: broker {printable(broker)} answers again", err=True)
         self._silent = set(missing)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from rmq_store.cli.shared.numbers import FiniteRange
+from rmq_store.cli.shared.parameters import Seconds
 from rmq_store.errors import StoreError, UsageError
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings, parse_address_map
@@ -135,8 +135,8 @@ _OPTIONS: Final = (
     _option("--required-brokers", metavar="NAMES", default="",
             help="Brokers, broker-a,broker-b, that must be there and answer; else nothing is read or changed. Without "
                  "this option the rows of a broker that is away are missing, and nobody can tell."),
-    _option("--timeout", "timeout_s", metavar="SECONDS", type=FiniteRange(0.01, _TIMEOUT_S_MAX), default=3.0,
-            help="How long each request waits for its answer; 3 by default."),
+    _option("--timeout", "timeout_s", metavar="SECONDS", type=Seconds(0.01, _TIMEOUT_S_MAX), default=3.0,
+            help="Seconds that each request waits for its answer, or a duration (500ms, 1m); 3 by default."),
 )  # fmt: skip
 
 

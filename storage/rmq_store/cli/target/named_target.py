@@ -17,11 +17,11 @@ from typing import Final
 
 import click
 
+from rmq_store.cli.shared.parameters import STORE_VARIABLE
 from rmq_store.cli.target.cluster_target import NAME_SERVER_VARIABLE, ClusterCommand, cluster_options
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.remoting.transport.settings import SCHEME
 
-STORE_VARIABLE: Final = "RMQ_STORE"
 _SHORT: Final = "-n"
 _NAMES: Final = (_SHORT, "--name-server", "--namesrvAddr")
 REGISTERS: Final = "register_with"

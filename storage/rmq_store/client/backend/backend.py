@@ -1,8 +1,8 @@
 """The interface between clients and the brokers that hold the messages. Clients do not know the kind of broker.
 
-A backend is a cluster of one or more brokers: store directories (`client/backend/local.py`), later brokers reached over
-a network. Every call may raise a ClientError (`protocol/errors.py`). Of the engine's own errors a call raises only two:
-UsageError (the caller's mistake) and CorruptionError (a damaged store). Source: MQClientAPIImpl.java.
+A backend is a cluster of one or more brokers: store directories (`local.py`), or brokers reached over a network
+(`remote.py`). Every call may raise a ClientError (`protocol/errors.py`). Of the engine's own errors a call raises only
+two: UsageError (the caller's mistake) and CorruptionError (a damaged store). Source: MQClientAPIImpl.java.
 """
 
 from __future__ import annotations

@@ -173,7 +173,10 @@ class SinkTask:
         if route is None:
             validate_topic(topic)
             if not self._settings.new_topic_queues:
-                raise UnknownTopicError(f"no broker of the cluster has a topic {topic!r}, and createTopic=false")
+                raise UnknownTopicError(
+                    f"no broker of the cluster has a topic {topic!r}, and createTopic=false"
+                    f"{self._cluster.did_you_mean(topic)}"
+                )
             _log.warning("made the topic %r with %d queues at all masters", topic, self._settings.new_topic_queues)
             route = create_topic(self._cluster, topic, self._settings.new_topic_queues)
         refuse_to_write_topic(self._cluster, topic)

@@ -100,16 +100,33 @@ class LitePullConsumer:
             shares=not is_broadcasting, guard=self._guard,
         )  # fmt: skip
         self._failure: BaseException | None = None
+        self._is_of_block = False
         self._ending = Event()
         self._thread = Background(self._stay_alive, f"LitePull_{consumer_group}")
 
     def __enter__(self) -> LitePullConsumer:
+        """Start the consumer if it has topics or queues, and was not started. Otherwise call `start` in
+        the block. Raises as `start`.
+        """
+        if self._state == "new" and (self._subscriptions or self._assigned is not None):
+            self.start()
+            self._is_of_block = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Shut the consumer down. UsageError: it was set up, and nobody has started it."""
+        is_idle = self._state == "new" and (bool(self._subscriptions) or self._assigned is not None)
         self.shutdown()
+        if is_idle:
+            text = (
+                f"consumer group {self.consumer_group!r}: it was never started, so it got no messages; "
+                "call start() behind subscribe() or assign()"
+            )
+            if kind is None:
+                raise UsageError(text)
+            _log.warning("%s", text)
 
     # -- what to read -----------------------------------------------------------------------------------------------
 
@@ -185,10 +202,17 @@ class LitePullConsumer:
         """Join the group. A thread keeps this consumer in the group between polls; without `threads` only `poll` does.
 
         Raises:
-            UsageError: started before.
+            UsageError: started before, but not by the `with` block: then nothing happens.
             LeaseHeldError: another live member has this client id, or a stream of the group reads a subscribed topic.
             ClientError: a broker cannot be reached; nothing was started.
         """
+        if self._is_of_block and self._state == "running":
+            if not threads:
+                raise UsageError(
+                    f"consumer group {self.consumer_group!r}: its `with` block has started it with threads; call "
+                    "start(threads=False) before the block"
+                )
+            return
         with self._guard.entered():
             if self._state != "new":
                 raise UsageError(f"consumer group {self.consumer_group!r}: it was started before; make a new consumer")

@@ -71,6 +71,7 @@ class PushConsumer:
         self._subscriptions: dict[str, Subscription] = {}
         self._listener: MessageListener | None = None
         self._state = "new"
+        self._is_of_block = False
         # A listener may end its consumer while that still starts.
         self._guard = Guard()
         # Held by `run_once`, but not while listeners run.
@@ -82,12 +83,28 @@ class PushConsumer:
         self._executor = Executor(self._backend.clock)
 
     def __enter__(self) -> PushConsumer:
+        """Start the consumer if it has a listener and a subscription, and was not started. Otherwise call `start` in
+        the block. Raises as `start`.
+        """
+        if self._state == "new" and self._listener is not None and self._subscriptions:
+            self.start()
+            self._is_of_block = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Shut the consumer down. UsageError: it was set up, and nobody has started it."""
+        is_idle = self._state == "new" and (self._listener is not None or bool(self._subscriptions))
         self.shutdown()
+        if is_idle:
+            text = (
+                f"consumer group {self.consumer_group!r}: it was never started, so it got no messages; "
+                "call start() behind subscribe() and register_message_listener()"
+            )
+            if kind is None:
+                raise UsageError(text)
+            _log.warning("%s", text)
 
     # -- before it starts -------------------------------------------------------------------------------------------
 
@@ -138,10 +155,18 @@ class PushConsumer:
         """Join the group and acquire queues; messages come from now on (without `threads`: by `run_once`).
 
         Raises:
-            UsageError: no listener, no subscription, started before, or shut down while it started.
+            UsageError: no listener, no subscription, started before (but by the `with` block: then nothing happens), or
+                shut down while it started.
             LeaseHeldError: another live member has this client id, or a stream of the group reads one of the topics.
             ClientError: a broker cannot be reached; nothing was started.
         """
+        if self._is_of_block and self._state == "running":
+            if not threads:
+                raise UsageError(
+                    f"consumer group {self.consumer_group!r}: its `with` block has started it with threads; call "
+                    "start(threads=False) before the block"
+                )
+            return
         if self._state != "new":
             raise UsageError(f"consumer group {self.consumer_group!r}: it was started before; make a new consumer")
         if self._listener is None or not self._subscriptions:

@@ -87,9 +87,17 @@ class Producer:
             self.config, self._strategy, self._retries_not_ok, timer=timer, sleep=sleep, uniform=self._rng.uniform
         )
         self._async: AsyncSender | None = None
+        self._is_of_block = False
 
     def start(self) -> None:
-        """Make the producer ready; MQClientError the second time. Opens stores that were given by path."""
+        """Make the producer ready. Opens stores that were given by path. Does nothing in a `with` block, which has done
+        so.
+
+        Raises:
+            MQClientError: it was started before, or shut down.
+        """
+        if self._is_of_block and self._state == "RUNNING":
+            return
         if self._state != "CREATE_JUST":
             raise MQClientError(f"the producer cannot be started: {self._state}")
         self._backend, self._close_own = backend_of(self._given)
@@ -117,7 +125,10 @@ class Producer:
                 raise
 
     def __enter__(self) -> Self:
-        self.start()
+        """Start the producer, unless it runs. Raises as `start`."""
+        if self._state != "RUNNING":
+            self.start()
+            self._is_of_block = True
         return self
 
     def __exit__(

@@ -95,6 +95,8 @@ class TransactionProducer(Producer):
 
     def start(self) -> None:
         """As `Producer.start`. The group is known to all brokers that answer."""
+        if self._is_of_block and self._transactions is not None:
+            return
         super().start()
         try:
             self._transactions = self._cluster().transactions(self.group, make_client_id(None), self._on_check)

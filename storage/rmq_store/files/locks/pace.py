@@ -24,7 +24,7 @@ _LONGEST_S = 1.0
 # A sleep that ends so much later means that the process did not run.
 STOPPED_S = 1.0
 
-# Without a bell a waiter looks for the first time after so long, then ever later.
+# Without a futex a waiter polls for the first time after so long, then ever later.
 FIRST_S = 50e-6
 
 

@@ -142,7 +142,7 @@ def _high(log: CommitLog, base: int, limit: int | None) -> int:
 
 
 def _end_of_accepted_damage(log: CommitLog, base: int, position: int) -> int:
-    """Where the log goes on behind a bad frame in damage that was kept; else where the frame is."""
+    """The end of the accepted damage that has the bad frame; without accepted damage, the offset of the frame."""
     offset = base + position
     bad = log.accepted_damage.covering(offset)
     if bad is None or bad.start == offset:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
+from typing import Final
 
 
 class RequestCode(IntEnum):
@@ -94,6 +96,22 @@ class RequestCode(IntEnum):
     NOTIFICATION = 200054
     POLLING_INFO = 200055
     BATCH_ACK_MESSAGE = 200151
+
+
+_NAME: Final = r"(?:[A-Z][A-Z0-9_]* \([0-9]+\)|request [0-9]+)"
+_OF_REQUESTS: Final = (
+    (re.compile(rf"; {_NAME} was not sent\b"), ""),
+    (re.compile(rf"\b{_NAME} was not sent: "), ""),
+    (re.compile(rf"\b{_NAME} (?=was not sent\b)"), "the request "),
+    (re.compile(rf" to {_NAME}"), ""),
+)
+
+
+def without_requests(text: str) -> str:
+    """The text of a transport's error without `request_name`, for people to whom a request means nothing."""
+    for pattern, replacement in _OF_REQUESTS:
+        text = pattern.sub(replacement, text)
+    return text
 
 
 def request_name(code: int) -> str:

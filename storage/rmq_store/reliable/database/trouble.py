@@ -12,6 +12,7 @@ Reference; SQLite, Result Codes; PgBouncer and ProxySQL give codes of the databa
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from enum import StrEnum
 from typing import Any, Final
@@ -70,6 +71,12 @@ _MYSQL_AWAY_BY_TEXT: Final = {
 _MYSQL_NO_ENTRY: Final = frozenset({1045, 1049, 1698})
 _MYSQL_READ_ONLY_TRANSACTION: Final = 1792
 _MYSQL_DUPLICATE: Final = 1062
+# The first place with brackets in an answer of PostgreSQL in any language; in MySQL's the last words, behind the value.
+_KEYS: Final = (
+    re.compile(r"\(([A-Za-z_]\w*)\)=\("),
+    re.compile(r"UNIQUE constraint failed: ([\w.]+)\Z"),
+    re.compile(r"for key '([^']+)'[^']*\Z"),
+)
 
 _SQLITE_CONFLICT: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
 _SQLITE_AWAY: Final = frozenset({
@@ -125,6 +132,14 @@ def is_duplicate(error: sa.exc.IntegrityError) -> bool:
     if isinstance(original, sqlite3.IntegrityError):
         return original.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE)
     return sqlstate_of(original) == "23505" or mysql_code_of(original) == _MYSQL_DUPLICATE
+
+
+def duplicate_key(error: sa.exc.IntegrityError) -> str:
+    """Of an error for which `is_duplicate` is true the column of the key that a row had, as far as the driver says it:
+    PostgreSQL and SQLite name columns, MariaDB and MySQL the index, which is "PRIMARY" for a primary key. Else "".
+    """
+    found = next((found for pattern in _KEYS if (found := pattern.search(str(error.orig))) is not None), None)
+    return "" if found is None else found[1].rpartition(".")[2]
 
 
 def _of_sqlite(original: sqlite3.Error) -> Trouble | None:

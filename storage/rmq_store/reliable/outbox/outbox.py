@@ -31,7 +31,7 @@ from rmq_store.reliable.database import leases
 from rmq_store.reliable.database.drivers import require_engine
 from rmq_store.reliable.database.message_id import UNIQUE_KEY, check_message_id
 from rmq_store.reliable.database.tables import UNCONFIRMED, Tables
-from rmq_store.reliable.database.trouble import is_duplicate
+from rmq_store.reliable.database.trouble import duplicate_key, is_duplicate
 from rmq_store.reliable.outbox.backoff import ResendBackoff
 from rmq_store.reliable.outbox.caller_transaction import connection_of
 from rmq_store.reliable.outbox.committed_stubs import Committed, look
@@ -60,6 +60,10 @@ class Flushed:
 
     sent: Mapping[str, SendResult] = field(default_factory=dict)
     left: Mapping[str, str] = field(default_factory=dict)
+
+
+# The primary key of stubs, as `duplicate_key` names it.
+_SEQUENCE_KEYS = ("seq", "PRIMARY")
 
 
 class Outbox:
@@ -145,7 +149,7 @@ class Outbox:
         Raises:
             UsageError: a message that no broker would accept (MessageIllegalError), that is half of a transaction, or
                 whose `message_id` has a stub already; no group; a connection that commits each statement; a forked
-                child.
+                child; or the sequence of the table is behind its rows, as after a restore.
         """
         self._check_process()
         named = self._groups if groups is None else checked_groups(groups)
@@ -187,11 +191,27 @@ class Outbox:
             with connection.begin_nested() if is_chosen else contextlib.nullcontext():
                 key = connection.execute(*self._insertion(connection, row)).inserted_primary_key
         except sa.exc.IntegrityError as error:
-            if is_duplicate(error):
-                raise UsageError(f"message id {row['message_id']!r} has a stub already: give another one") from error
-            raise
+            if not is_duplicate(error):
+                raise
+            key = duplicate_key(error)
+            # An id that is made here is new, so it is no duplicate, also where the driver does not say which key is.
+            if key in _SEQUENCE_KEYS or not (key or is_chosen):
+                raise UsageError(self._sequence_is_behind(connection)) from error
+            raise UsageError(f"message id {row['message_id']!r} has a stub already: give another one") from error
         assert key is not None
         return int(key[0])
+
+    def _sequence_is_behind(self, connection: sa.Connection) -> str:
+        """The text of the error if the database gives a new row the seq of one that is there, as after a restore."""
+        stub = self._tables.stub
+        name = connection.dialect.identifier_preparer.format_table(stub)
+        step = f"SELECT setval(pg_get_serial_sequence('{name}', 'seq'), (SELECT max(seq) FROM {name}))"
+        if connection.dialect.name != "postgresql":
+            step = f"ALTER TABLE {name} AUTO_INCREMENT = N, with N above SELECT max(seq) FROM {name}"
+        return (
+            f"the message was not promised: the database gives it a seq that a row of {name} has. The sequence is "
+            f"behind its table, as after a restore or an import. Run {step}; then repeat the transaction"
+        )
 
     def _insertion(self, connection: sa.Connection, row: Mapping[str, Any]) -> tuple[sa.Insert, Mapping[str, Any]]:
         if connection.dialect.driver != "aiomysql":

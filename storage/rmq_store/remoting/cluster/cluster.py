@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
-from rmq_store.errors import UnknownTopicError
+from rmq_store.errors import UnknownTopicError, did_you_mean
 from rmq_store.protocol.bodies.routes import ClusterInfo, TopicList
 from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError, ResponseCode
 from rmq_store.protocol.proxy_answers import not_listed
@@ -115,8 +115,17 @@ class Cluster:
         """The topic's route. UnknownTopicError: no broker has the topic."""
         route = self.route(topic)
         if route is None:
-            raise UnknownTopicError(f"no broker of the cluster has a topic {topic!r}")
+            raise UnknownTopicError(f"no broker of the cluster has a topic {topic!r}{self.did_you_mean(topic)}")
         return route
+
+    def did_you_mean(self, topic: str) -> str:
+        """The end of an error about an unknown topic, see `errors.did_you_mean`. "" also if the topics are not told: by
+        a proxy, or without rights.
+        """
+        try:
+            return did_you_mean(topic, self.topics())
+        except (RemotingError, MQBrokerError):
+            return ""
 
     def topics(self) -> list[str]:
         """The topics of the namespace, sorted, those of the system and of groups, too (206)."""

@@ -19,6 +19,7 @@ from rmq_store import real_time
 from rmq_store.errors import UsageError
 from rmq_store.protocol.errors import RemotingConnectError, RemotingError
 from rmq_store.protocol.wire.command import RemotingCommand
+from rmq_store.protocol.wire.request_codes import without_requests
 from rmq_store.remoting.transport.settings import is_address_server, split_name_servers
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ FETCH_TIMEOUT_S: Final = 3.0
 PAGE_BYTES_MAX: Final = 64 << 10
 NO_OPINION_MS: Final = 30_000
 """So long a name server that has failed is asked only if no other answers."""
+_NEXT_STEP: Final = "Is it the right address, and does a name server run there? `rmq doctor -n` with it names the fault"
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +101,7 @@ class NameServers:
                 answer = self._client.call(addresses[place], request, timeout_ms)
             except RemotingError as error:
                 reached |= not isinstance(error, RemotingConnectError)
-                failures.append(f"{addresses[place]}: {error}")
+                failures.append(_failure(addresses[place], error))
                 last = error
                 self._failed_until_ms[addresses[place]] = self._timer() + NO_OPINION_MS
                 continue
@@ -112,7 +114,7 @@ class NameServers:
         if answers:
             return answers
         kind = RemotingError if reached else RemotingConnectError
-        raise kind(f"no name server answers: {'; '.join(failures)}") from last
+        raise kind(f"no name server answers: {'; '.join(failures)}. {_NEXT_STEP}") from last
 
     def turn(self) -> None:
         """Ask the next one first from now on. Their tables may differ: one that has just begun, or that a broker does
@@ -160,3 +162,9 @@ def read_address_server(url: str) -> str:
 
 def _addresses_of(page: str) -> tuple[str, ...]:
     return split_name_servers(page.replace("\n", ";"))
+
+
+def _failure(address: str, error: RemotingError) -> str:
+    """Why a name server has not answered; the transport's errors begin with the address."""
+    text = without_requests(str(error))
+    return text if text.startswith(address) else f"{address}: {text}"

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from rmq_store import Message, UsageError
 from rmq_store.client import MessageIllegalError, Producer, RemotingConnectError, RemotingTimeoutError
+from rmq_store.reliable.database.trouble import duplicate_key
 from rmq_store.reliable.outbox.sending import Claimed, NotSent, Sent, send_claimed
 
 from .cluster import START_MS, World
@@ -440,6 +441,48 @@ def test_an_id_is_promised_once(world: World) -> None:
     with pytest.raises(UsageError, match="has a stub already"), outbox.begin() as connection:
         outbox.add(connection, Message("Orders", b"more"), message_id="A")
     assert world.bodies() == [b"tea"]
+
+
+@pytest.mark.parametrize("message_id", [None, "B"])
+def test_a_sequence_behind_its_table_is_no_duplicate_message(world: World, message_id: str | None) -> None:
+    """As after a restore of rows without the sequence: the next row gets the seq of one that is there."""
+    outbox = world.outbox()
+    with outbox.begin() as connection:
+        outbox.add(connection, Message("Orders", b"tea"), message_id="A", send_now=False)
+    with world.engine.begin() as connection:
+        connection.execute(sa.update(world.tables.stub).values(seq=world.tables.stub.c.seq + 1))
+    if world.engine.dialect.name != "postgresql":  # the next number of the others is behind all rows
+        with outbox.begin() as connection:
+            outbox.add(connection, Message("Orders", b"milk"), message_id=message_id, send_now=False)
+        return
+    with pytest.raises(UsageError, match=r"The sequence is behind its table.* max\(seq\)"):
+        with outbox.begin() as connection:
+            outbox.add(connection, Message("Orders", b"milk"), message_id=message_id, send_now=False)
+    with world.engine.begin() as connection:
+        name = world.tables.stub.name
+        step = f"SELECT setval(pg_get_serial_sequence('{name}', 'seq'), (SELECT max(seq) FROM {name}))"
+        connection.exec_driver_sql(step)
+    with outbox.begin() as connection:
+        outbox.add(connection, Message("Orders", b"milk"), message_id=message_id, send_now=False)
+    with pytest.raises(UsageError, match="'A' has a stub already"), outbox.begin() as connection:
+        outbox.add(connection, Message("Orders", b"again"), message_id="A")
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("Duplicate entry '7' for key 'PRIMARY'", "PRIMARY"),
+        ("Duplicate entry '7' for key 'rmq_stub.PRIMARY'", "PRIMARY"),
+        ("Duplicate entry 'x' for key 'PRIMARY'' for key 'message_id'", "message_id"),
+        ("(1062, \"Duplicate entry '7' for key 'PRIMARY'\")", "PRIMARY"),
+        ("UNIQUE constraint failed: rmq_stub.message_id", "message_id"),
+        ("llave duplicada\nDETAIL:  Ya existe la llave (seq)=(7).", "seq"),
+        ("doppelt\nDETAIL:  Key (message_id)=((seq)=(7) already exists.", "message_id"),
+        ("duplicate key value violates a constraint", ""),
+    ],
+)
+def test_drivers_name_the_key_that_is_there(text: str, key: str) -> None:
+    assert duplicate_key(sa.exc.IntegrityError("INSERT", {}, Exception(text))) == key
 
 
 def test_a_producer_that_is_not_started_checks_and_leaves_the_sending_to_others(world: World) -> None:
