@@ -112,10 +112,8 @@ class Tables:
         self._index("stub", "due", "status", "is_manual", "resend_ms")
         # What is not sent is little, whatever else is there: it has small indexes of its own where the database can.
         unsent = self.stub.c.sent_ms.is_(None)
-        of_key = sa.and_(unsent, self.stub.c.sharding_key.is_not(None))
         self._index("stub", "unsent", "sent_ms", "seq", where=unsent)
-        self._index("stub", "key", "topic", "sharding_key", "sent_ms", "seq", where=of_key)
-        self._index("stub", "key_due", "sent_ms", "resend_ms", where=of_key)
+        self._index("stub", "key", "sent_ms", "topic", "sharding_key", "seq", where=unsent)
         self.stub_group: Final = self._table(
             "stub_group",
             sa.Column("message_id", text_type(MESSAGE_ID_CHARACTERS_MAX), primary_key=True),

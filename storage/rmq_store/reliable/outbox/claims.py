@@ -67,13 +67,14 @@ def claim_first_sends(
     now_ms: int,
     limit: int,
     without_topics: Collection[str] = (),
+    probed_topics: Collection[str] = (),
 ) -> Claim:
     """Claim up to `limit` messages that no broker has, in a short transaction of the caller. A message that was sent as
     often as allowed is put on the manual list instead.
     """
     take_turn(connection, tables)
     stub = tables.stub
-    found, is_all = find_first_sends(connection, tables, rules, now_ms, limit, without_topics)
+    found, is_all = find_first_sends(connection, tables, rules, now_ms, limit, without_topics, probed_topics)
     readable, broken = _readable(found, tables, now_ms)
     spent, taken = _one_page(readable, rules)
     is_free = sa.and_(is_unsent(tables), may_be_sent(tables, rules, now_ms))
