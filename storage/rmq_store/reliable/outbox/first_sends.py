@@ -13,7 +13,7 @@ people must decide, or for a topic without brokers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database.raw_rows import fault_of, fetch_raw, raw_value
 from rmq_store.reliable.database.tables import UNCONFIRMED, Tables
-from rmq_store.reliable.outbox.key_heads import find_heads
+from rmq_store.reliable.outbox.key_heads import by_seq_of_key, find_heads
 from rmq_store.reliable.outbox.sending_rules import SendingRules
 from rmq_store.reliable.outbox.stub import has_unknown_status, is_open, without_content
 
@@ -91,7 +91,10 @@ class _Search:
     probed_topics: Collection[str]
 
     def find(self, connection: sa.Connection) -> tuple[list[sa.Row[Any]], bool]:
-        page = fetch_raw(connection, self._open().order_by(*self._order("sent_ms", "seq")).limit(self.limit))
+        stub = self.tables.stub
+        # In the order of the index (sent_ms, seq); otherwise PostgreSQL goes through sent ones by their numbers.
+        by_seq = (stub.c.sent_ms, stub.c.seq) if connection.dialect.name == "postgresql" else (stub.c.seq,)
+        page = fetch_raw(connection, self._open().order_by(*by_seq).limit(self.limit))
         ready = _Ready(self)
         ready.take(page)
         if len(page) < self.limit:
@@ -111,7 +114,7 @@ class _Search:
                 continue
             is_probe = topic in self.probed_topics
             limit = PROBE_ROWS if is_probe else self.limit
-            some_plain = fetch_raw(connection, self._plain(topic).limit(limit))
+            some_plain = fetch_raw(connection, self._plain(connection, topic).limit(limit))
             some_heads = list(find_heads(connection, self.tables, topic, self._open(), limit))
             is_all = is_all and max(len(some_plain), len(some_heads)) < limit
             some_heads = [row for row in some_heads if row.seq <= closed.get((row.topic, row.sharding_key), row.seq)]
@@ -137,8 +140,7 @@ class _Search:
 
     def _behind(self, connection: sa.Connection, head: sa.Row[Any], limit: int) -> tuple[list[sa.Row[Any]], bool]:
         """At most `limit` messages of the key behind its oldest one, and whether nothing else of it may be sent."""
-        key = self._of_key(head).order_by(*self._order("sent_ms", "topic", "sharding_key", "seq"))
-        rows = fetch_raw(connection, key.limit(limit + 1))
+        rows = fetch_raw(connection, self._of_key(connection, head).limit(limit + 1))
         if not rows or rows[0].seq != head.seq:  # somebody else has it meanwhile
             return [], True
         ready = _Ready(self)
@@ -151,7 +153,7 @@ class _Search:
         """
         stub = self.tables.stub
         asked = sa.select(*(column for column in without_content(stub) if column.name == "topic"))
-        asked = asked.where(stub.c.sent_ms.is_(None)).order_by(*self._order("sent_ms", "topic")).limit(1)
+        asked = asked.where(stub.c.sent_ms.is_(None)).order_by(stub.c.topic).limit(1)
         topic: Any = None
         is_after: sa.ColumnElement[bool] = stub.c.topic.is_not(None)
         yield topic
@@ -163,28 +165,33 @@ class _Search:
     def _open(self) -> sa.Select[Any]:
         """The unsent stubs, and whether each may be sent as far as it alone is concerned."""
         stub = self.tables.stub
-        may_be = sa.and_(is_unsent(self.tables), may_be_sent(self.tables, self.rules, self.now_ms))
-        is_ready = sa.case((may_be, 1), else_=0).label("is_ready")
-        return sa.select(*without_content(stub), is_ready).where(stub.c.sent_ms.is_(None), is_open(self.tables))
-
-    def _plain(self, topic: Any) -> sa.Select[Any]:
-        stub = self.tables.stub
-        return (
-            self._open()
-            .where(stub.c.topic == raw_value(topic), stub.c.sharding_key.is_(None))
-            .where(is_unsent(self.tables), may_be_sent(self.tables, self.rules, self.now_ms))
-            .order_by(*self._order("sent_ms", "topic", "sharding_key", "seq"))
+        return sa.select(*without_content(stub), self._is_ready().label("is_ready")).where(
+            stub.c.sent_ms.is_(None), is_open(self.tables)
         )
 
-    def _of_key(self, row: sa.Row[Any]) -> sa.Select[Any]:
+    def _is_ready(self) -> sa.ColumnElement[int]:
+        # No condition: a database would take it for a reason to read another index.
+        may_be = sa.and_(is_unsent(self.tables), may_be_sent(self.tables, self.rules, self.now_ms))
+        return sa.case((may_be, 1), else_=0)
+
+    def _plain(self, connection: sa.Connection, topic: Any) -> sa.Select[Any]:
+        """What may be sent of a topic, without sharding keys, by `seq`."""
         stub = self.tables.stub
-        return self._open().where(
+        asked = self._open().where(stub.c.topic == raw_value(topic), stub.c.sharding_key.is_(None))
+        asked = asked.order_by(*by_seq_of_key(connection, stub))
+        if connection.dialect.name != "postgresql":
+            return asked.where(self._is_ready() == 1)
+        # It takes the condition for one that few stubs meet, and would sort them all. Behind OFFSET it does not see it.
+        rows = asked.offset(0).subquery("plain")
+        in_order = (rows.c[column.name] for column in by_seq_of_key(connection, stub))
+        return sa.select(rows).where(rows.c.is_ready == 1).order_by(*in_order)
+
+    def _of_key(self, connection: sa.Connection, row: sa.Row[Any]) -> sa.Select[Any]:
+        stub = self.tables.stub
+        asked = self._open().where(
             stub.c.topic == raw_value(row.topic), stub.c.sharding_key == raw_value(row.sharding_key)
         )
-
-    def _order(self, *names: str) -> Iterable[sa.Column[Any]]:
-        # All columns of an index: PostgreSQL does not know that IS NULL leaves one value, and would sort.
-        return (self.tables.stub.c[name] for name in names)
+        return asked.order_by(*by_seq_of_key(connection, stub))
 
 
 @dataclass(slots=True)
