@@ -113,10 +113,11 @@ class Tables:
         # What is not sent is little, whatever else is there: it has small indexes of its own where the database can.
         unsent = self.stub.c.sent_ms.is_(None)
         self._index("stub", "unsent", "sent_ms", "seq", where=unsent)
-        # The unsent stubs of a topic or key one after the other, in a form for databases with indexes of some rows only,
-        # and in one for the others.
-        self._index("stub", "key", "topic", "sharding_key", "sent_ms", "seq", where=unsent, on=("sqlite", "postgresql"))
-        self._index("stub", "unsent_key", "sent_ms", "topic", "sharding_key", "seq", on=("mysql", "mariadb"))
+        # The unsent stubs of a topic or key one after the other. PostgreSQL cannot seek behind a column that the index's
+        # own condition fixes; for the others it has to be the first one.
+        self._index("stub", "key", "topic", "sharding_key", "sent_ms", "seq", where=unsent, on=("postgresql",))
+        behind_null = ("sent_ms", "topic", "sharding_key", "seq")
+        self._index("stub", "unsent_key", *behind_null, where=unsent, on=("sqlite", "mysql", "mariadb"))
         self.stub_group: Final = self._table(
             "stub_group",
             sa.Column("message_id", text_type(MESSAGE_ID_CHARACTERS_MAX), primary_key=True),

@@ -22,9 +22,9 @@ import sqlalchemy as sa
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database.raw_rows import fault_of, fetch_raw, raw_value
 from rmq_store.reliable.database.tables import UNCONFIRMED, Tables
-from rmq_store.reliable.outbox.key_heads import by_seq_of_key, find_heads
+from rmq_store.reliable.outbox.key_heads import by_seq_of_key, find_heads, without_primary_key
 from rmq_store.reliable.outbox.sending_rules import SendingRules
-from rmq_store.reliable.outbox.stub import has_unknown_status, is_open, without_content
+from rmq_store.reliable.outbox.stub import as_filter, has_unknown_status, is_open, without_content
 
 KEYS_READ_MAX: Final = 100
 """A search by topics reads further messages of so many sharding keys; of more keys, the oldest message of each."""
@@ -165,14 +165,12 @@ class _Search:
     def _open(self) -> sa.Select[Any]:
         """The unsent stubs, and whether each may be sent as far as it alone is concerned."""
         stub = self.tables.stub
-        return sa.select(*without_content(stub), self._is_ready().label("is_ready")).where(
-            stub.c.sent_ms.is_(None), is_open(self.tables)
-        )
+        is_ready = sa.case((self._may_be_sent(), 1), else_=0).label("is_ready")
+        asked = sa.select(*without_content(stub), is_ready).where(stub.c.sent_ms.is_(None), is_open(self.tables))
+        return without_primary_key(asked, stub)
 
-    def _is_ready(self) -> sa.ColumnElement[int]:
-        # No condition: a database would take it for a reason to read another index.
-        may_be = sa.and_(is_unsent(self.tables), may_be_sent(self.tables, self.rules, self.now_ms))
-        return sa.case((may_be, 1), else_=0)
+    def _may_be_sent(self) -> sa.ColumnElement[bool]:
+        return sa.and_(is_unsent(self.tables), may_be_sent(self.tables, self.rules, self.now_ms))
 
     def _plain(self, connection: sa.Connection, topic: Any) -> sa.Select[Any]:
         """What may be sent of a topic, without sharding keys, by `seq`."""
@@ -180,11 +178,10 @@ class _Search:
         asked = self._open().where(stub.c.topic == raw_value(topic), stub.c.sharding_key.is_(None))
         asked = asked.order_by(*by_seq_of_key(connection, stub))
         if connection.dialect.name != "postgresql":
-            return asked.where(self._is_ready() == 1)
+            return asked.where(as_filter(self._may_be_sent()))
         # It takes the condition for one that few stubs meet, and would sort them all. Behind OFFSET it does not see it.
         rows = asked.offset(0).subquery("plain")
-        in_order = (rows.c[column.name] for column in by_seq_of_key(connection, stub))
-        return sa.select(rows).where(rows.c.is_ready == 1).order_by(*in_order)
+        return sa.select(rows).where(rows.c.is_ready == 1)
 
     def _of_key(self, connection: sa.Connection, row: sa.Row[Any]) -> sa.Select[Any]:
         stub = self.tables.stub
