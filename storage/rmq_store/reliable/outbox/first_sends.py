@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database.raw_rows import fault_of, fetch_raw, raw_value
 from rmq_store.reliable.database.tables import UNCONFIRMED, Tables
-from rmq_store.reliable.outbox.key_heads import by_seq_of_key, find_heads, without_primary_key
+from rmq_store.reliable.outbox.key_heads import by_seq_of_key, find_heads, is_mysql, without_primary_key
 from rmq_store.reliable.outbox.sending_rules import SendingRules
 from rmq_store.reliable.outbox.stub import as_filter, has_unknown_status, is_open, without_content
 
@@ -173,15 +173,13 @@ class _Search:
         return sa.and_(is_unsent(self.tables), may_be_sent(self.tables, self.rules, self.now_ms))
 
     def _plain(self, connection: sa.Connection, topic: Any) -> sa.Select[Any]:
-        """What may be sent of a topic, without sharding keys, by `seq`."""
+        """What may be sent of a topic, without sharding keys."""
         stub = self.tables.stub
-        asked = self._open().where(stub.c.topic == raw_value(topic), stub.c.sharding_key.is_(None))
-        asked = asked.order_by(*by_seq_of_key(connection, stub))
-        if connection.dialect.name != "postgresql":
-            return asked.where(as_filter(self._may_be_sent()))
-        # It takes the condition for one that few stubs meet, and would sort them all. Behind OFFSET it does not see it.
-        rows = asked.offset(0).subquery("plain")
-        return sa.select(rows).where(rows.c.is_ready == 1)
+        asked = self._open().where(
+            stub.c.topic == raw_value(topic), stub.c.sharding_key.is_(None), as_filter(self._may_be_sent())
+        )
+        # These have no order among each other, and MariaDB would go through all unsent stubs for one.
+        return asked if is_mysql(connection) else asked.order_by(*by_seq_of_key(connection, stub))
 
     def _of_key(self, connection: sa.Connection, row: sa.Row[Any]) -> sa.Select[Any]:
         stub = self.tables.stub

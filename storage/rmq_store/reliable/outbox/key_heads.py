@@ -28,7 +28,7 @@ def find_heads(
     stubs; its column `is_ready` tells that one may be sent.
     """
     stub = tables.stub
-    keys = _grouped_keys(tables, topic) if connection.dialect.name in _MYSQL else _recursive_keys(tables, topic)
+    keys = _grouped_keys(tables, topic) if is_mysql(connection) else _recursive_keys(tables, topic)
     is_of_key = sa.and_(_of_topic(stub, topic), stub.c.sharding_key == keys.c.sharding_key)
     if connection.dialect.name == "postgresql":  # which would hash the whole table for the join below
         oldest = asked.where(is_of_key).order_by(*by_seq_of_key(connection, stub)).limit(1).correlate(keys)
@@ -40,7 +40,7 @@ def find_heads(
         first = sa.select(seq.scalar_subquery().label("seq")).select_from(keys).subquery("first")
         heads = asked.join_from(first, stub, stub.c.seq == first.c.seq).subquery("heads")
         found = sa.select(heads)
-    return fetch_raw(connection, found.where(heads.c.is_ready == 1).limit(limit))
+    return fetch_raw(connection, found.where(heads.c.is_ready != 0).limit(limit))
 
 
 def by_seq_of_key(connection: sa.Connection, stub: sa.Table) -> Sequence[sa.Column[Any]]:
@@ -50,6 +50,11 @@ def by_seq_of_key(connection: sa.Connection, stub: sa.Table) -> Sequence[sa.Colu
     if connection.dialect.name == "postgresql":
         return stub.c.topic, stub.c.sharding_key, stub.c.sent_ms, stub.c.seq
     return (stub.c.seq,)
+
+
+def is_mysql(connection: sa.Connection) -> bool:
+    """True for MariaDB and MySQL."""
+    return connection.dialect.name in _MYSQL
 
 
 def without_primary_key(asked: sa.Select[Any], stub: sa.Table) -> sa.Select[Any]:

@@ -59,7 +59,7 @@ def fill(world: World) -> None:
         }.get(dialect, f"(SELECT seq AS i FROM seq_{begin}_to_{until - 1})")
         key = f"CONCAT('K', i % {KEYS})" if dialect == "mysql" else f"'K' || CAST(i % {KEYS} AS TEXT)"
         values = columns.format(
-            sent=START_MS - 2 * QUARTER_MS, due=START_MS - QUARTER_MS, recent=START_MS - DAY_MS, first=begin, keys=KEYS,
+            sent=START_MS - 2 * QUARTER_MS, due=f"{START_MS - QUARTER_MS} + i % 1000", recent=START_MS - DAY_MS, first=begin, keys=KEYS,
             concat=key,
         )  # fmt: skip
         text = "CONCAT('m', i)" if dialect == "mysql" else "'m' || CAST(i AS TEXT)"
