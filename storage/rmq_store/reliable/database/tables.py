@@ -113,8 +113,8 @@ class Tables:
         # What is not sent is little, whatever else is there: it has small indexes of its own where the database can.
         unsent = self.stub.c.sent_ms.is_(None)
         self._index("stub", "unsent", "sent_ms", "seq", where=unsent)
-        # The unsent stubs of a topic or key one after the other. PostgreSQL cannot seek behind a column that the index's
-        # own condition fixes; for the others it has to be the first one.
+        # The unsent stubs of a topic or key one after the other. PostgreSQL cannot seek behind a column that the
+        # condition of the index fixes; for the others it has to be the first one.
         self._index("stub", "key", "topic", "sharding_key", "sent_ms", "seq", where=unsent, on=("postgresql",))
         behind_null = ("sent_ms", "topic", "sharding_key", "seq")
         self._index("stub", "unsent_key", *behind_null, where=unsent, on=("sqlite", "mysql", "mariadb"))
@@ -221,7 +221,7 @@ class Tables:
         only: dict[str, Any] = {f"{dialect}_where": where for dialect in ("sqlite", "postgresql") if where is not None}
         index = sa.Index(f"ix_{self.prefix}{table}_{name}", *(of.c[column] for column in columns), **only)
         if on:
-            index.ddl_if(dialect=on)
+            index.ddl_if(callable_=lambda *_, dialect, **__: dialect.name in on)
             index.info["dialects"] = on
 
 
