@@ -209,10 +209,12 @@ def clean(engine: sa.Engine, tables: Tables) -> int:
 
 def _is_over(tables: Tables) -> sa.ColumnElement[bool]:
     manual, inbox, stub = tables.manual, tables.inbox, tables.stub
-    is_done = sa.exists().where(inbox.c.group_name == manual.c.group_name, inbox.c.message_id == manual.c.message_id)
-    of_stub = stub.c.message_id == manual.c.message_id
-    is_settled = sa.exists().where(of_stub, stub.c.status.in_((CONFIRMED, VOID)))
-    is_void = sa.exists().where(of_stub, stub.c.status == VOID)
+    of_inbox = sa.and_(inbox.c.group_name == manual.c.group_name, inbox.c.message_id == manual.c.message_id)
+    # No EXISTS: PostgreSQL would read the whole inbox once, and keep it, for a list of some hundred entries.
+    is_done = sa.select(inbox.c.message_id).where(of_inbox).scalar_subquery().is_not(None)
+    status = sa.select(stub.c.status).where(stub.c.message_id == manual.c.message_id).scalar_subquery()
+    is_settled = status.in_((CONFIRMED, VOID))
+    is_void = status == VOID
     return sa.or_(
         sa.and_(manual.c.reason == DEAD_LETTER, sa.or_(is_done, is_void)),
         sa.and_(manual.c.reason.in_(OF_SENDING), is_settled),

@@ -34,6 +34,13 @@ def fetch_raw(
         return connection.execute(statement, given).all()
 
 
+def raw_value(value: Any) -> Any:
+    """A value that was fetched raw, to be compared with its column: text that is no UTF-8, bytes, or None, too."""
+    if isinstance(value, str) and _has_surrogates(value):
+        return sa.cast(sa.literal(value.encode("utf-8", "surrogateescape"), sa.LargeBinary), sa.Text)
+    return sa.literal(value, sa.LargeBinary) if isinstance(value, bytes) else value
+
+
 def fault_of(table: sa.Table, row: sa.Row[Any]) -> str | None:
     """The first wrong type in a row of `table`, as text for a person; None: there is none. It looks at the columns that
     the row has.

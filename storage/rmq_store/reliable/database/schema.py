@@ -20,7 +20,7 @@ from rmq_store.reliable.database.drivers import require_engine
 from rmq_store.reliable.database.inserting import insert_new
 from rmq_store.reliable.database.leases import now_ms
 from rmq_store.reliable.database.schema_columns import column_differences
-from rmq_store.reliable.database.tables import Tables
+from rmq_store.reliable.database.tables import Tables, indexes_of
 from rmq_store.reliable.database.transact import read, transact
 
 Step = Callable[[sa.Connection, Tables], None]
@@ -39,9 +39,18 @@ def _add_column(connection: sa.Connection, column: sa.Column[Any]) -> None:
         connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN {declaration}")
 
 
-STEPS: Final[Mapping[int, Step]] = {
-    2: lambda connection, tables: _add_column(connection, tables.inbox.c.fingerprint),
-}
+def _add_indexes(connection: sa.Connection, table: sa.Table) -> None:
+    """Make the indexes that are not there. Writers of the table wait meanwhile on PostgreSQL."""
+    for index in indexes_of(table, connection.dialect.name):
+        index.create(connection, checkfirst=True)
+
+
+def _to_version_2(connection: sa.Connection, tables: Tables) -> None:
+    _add_column(connection, tables.inbox.c.fingerprint)
+    _add_indexes(connection, tables.stub)
+
+
+STEPS: Final[Mapping[int, Step]] = {2: _to_version_2}
 """{version: what brings the version before it to it}. DDL of MySQL commits by itself, and a migration may be killed: a
 step looks at what is there, and may run again. Workers of the version before are still at work while a step runs: it
 adds only what they need not know.
@@ -141,7 +150,7 @@ def _create_missing(engine: sa.Engine, tables: Tables) -> None:
     tables.metadata.create_all(engine, tables=tables.all())
     # A process that was killed behind a CREATE TABLE has left its indexes to the next one.
     for table in tables.all():
-        for index in sorted(table.indexes, key=lambda index: str(index.name)):
+        for index in indexes_of(table, engine.dialect.name):
             index.create(engine, checkfirst=True)
 
 
@@ -210,7 +219,7 @@ def _differences(engine: sa.Engine, inspector: sa.Inspector, table: sa.Table) ->
     for column in table.columns:
         if column.unique and (column.name,) not in unique:
             yield f"{table.name}.{column.name}: it is not unique"
-    for index in sorted(table.indexes, key=lambda index: str(index.name)):
+    for index in indexes_of(table, engine.dialect.name):
         names = tuple(column.name for column in index.columns)
         if not any(found[: len(names)] == names for found in indexes):
             yield f"{table.name}: no index of ({', '.join(names)})"

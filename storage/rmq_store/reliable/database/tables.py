@@ -112,10 +112,12 @@ class Tables:
         self._index("stub", "due", "status", "is_manual", "resend_ms")
         # What is not sent is little, whatever else is there: it has small indexes of its own where the database can.
         unsent = self.stub.c.sent_ms.is_(None)
-        of_key = sa.and_(unsent, self.stub.c.sharding_key.is_not(None))
         self._index("stub", "unsent", "sent_ms", "seq", where=unsent)
-        self._index("stub", "key", "topic", "sharding_key", "sent_ms", "seq", where=of_key)
-        self._index("stub", "key_due", "sent_ms", "resend_ms", where=of_key)
+        # The unsent stubs of a topic or key one after the other. PostgreSQL cannot seek behind a column that the
+        # condition of the index fixes; for the others it has to be the first one.
+        self._index("stub", "key", "topic", "sharding_key", "sent_ms", "seq", where=unsent, on=("postgresql",))
+        behind_null = ("sent_ms", "topic", "sharding_key", "seq")
+        self._index("stub", "unsent_key", *behind_null, where=unsent, on=("sqlite", "mysql", "mariadb"))
         self.stub_group: Final = self._table(
             "stub_group",
             sa.Column("message_id", text_type(MESSAGE_ID_CHARACTERS_MAX), primary_key=True),
@@ -207,7 +209,23 @@ class Tables:
             options["sqlite_with_rowid"] = False
         return sa.Table(f"{self.prefix}{name}", self.metadata, *columns, schema=self.schema, **options)
 
-    def _index(self, table: str, name: str, *columns: str, where: sa.ColumnElement[bool] | None = None) -> None:
+    def _index(
+        self,
+        table: str,
+        name: str,
+        *columns: str,
+        where: sa.ColumnElement[bool] | None = None,
+        on: tuple[str, ...] = (),
+    ) -> None:
         of: sa.Table = getattr(self, table)
         only: dict[str, Any] = {f"{dialect}_where": where for dialect in ("sqlite", "postgresql") if where is not None}
-        sa.Index(f"ix_{self.prefix}{table}_{name}", *(of.c[column] for column in columns), **only)
+        index = sa.Index(f"ix_{self.prefix}{table}_{name}", *(of.c[column] for column in columns), **only)
+        if on:
+            index.ddl_if(callable_=lambda *_, dialect, **__: dialect.name in on)
+            index.info["dialects"] = on
+
+
+def indexes_of(table: sa.Table, dialect: str) -> list[sa.Index]:
+    """The indexes that a table of the kit has in such a database, by name."""
+    there = (index for index in table.indexes if dialect in index.info.get("dialects", (dialect,)))
+    return sorted(there, key=lambda index: str(index.name))

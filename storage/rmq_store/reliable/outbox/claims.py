@@ -40,7 +40,7 @@ from rmq_store.reliable.database.tables import UNCONFIRMED, Tables
 from rmq_store.reliable.outbox.first_sends import find_first_sends, is_unsent, may_be_sent
 from rmq_store.reliable.outbox.sending import Claimed
 from rmq_store.reliable.outbox.sending_rules import SendingRules
-from rmq_store.reliable.outbox.stub import message_of, unknown_statuses, without_content
+from rmq_store.reliable.outbox.stub import as_filter, message_of, unknown_statuses, without_content
 
 CLAIM_BYTES_MAX: Final = 16 << 20
 SUSPECT_COUNT: Final = 2
@@ -67,13 +67,14 @@ def claim_first_sends(
     now_ms: int,
     limit: int,
     without_topics: Collection[str] = (),
+    probed_topics: Collection[str] = (),
 ) -> Claim:
     """Claim up to `limit` messages that no broker has, in a short transaction of the caller. A message that was sent as
     often as allowed is put on the manual list instead.
     """
     take_turn(connection, tables)
     stub = tables.stub
-    found, is_all = find_first_sends(connection, tables, rules, now_ms, limit, without_topics)
+    found, is_all = find_first_sends(connection, tables, rules, now_ms, limit, without_topics, probed_topics)
     readable, broken = _readable(found, tables, now_ms)
     spent, taken = _one_page(readable, rules)
     is_free = sa.and_(is_unsent(tables), may_be_sent(tables, rules, now_ms))
@@ -306,7 +307,9 @@ def list_stubs(
         return []
     stub = tables.stub
     seqs = sorted(
-        connection.scalars(sa.select(stub.c.seq).where(stub.c.seq.in_(sorted(entries)), is_free).with_for_update())
+        connection.scalars(
+            sa.select(stub.c.seq).where(stub.c.seq.in_(sorted(entries)), as_filter(is_free)).with_for_update()
+        )
     )
     if seqs:
         freed = {"is_manual": True, "claim_token": None, "claim_until_ms": 0}
@@ -336,7 +339,7 @@ def _claim(
     stub, token = tables.stub, new_token()
     connection.execute(
         stub.update()
-        .where(stub.c.seq.in_(seqs), is_free)
+        .where(stub.c.seq.in_(seqs), as_filter(is_free))
         .values({"claim_token": token, "claim_until_ms": until_ms, "send_count": stub.c.send_count + 1})
         .values({column.name: value for column, value in also.items()})
     )

@@ -1,23 +1,39 @@
 """The stubs that may be sent for the first time now: queries of the senders' database, which change nothing.
 
 A stub whose sharding key has an older unsent stub that must wait, waits too.
+
+    first page    the oldest unsent stubs, whatever they wait for                   one statement
+    by topics     if most of these must wait: of each topic the stubs without a     some statements for each topic
+                  key, and the sharding keys whose oldest stub may be sent
+
+So a search reads what may be sent, and few of the stubs that wait: a million of them may wait behind a key for which
+people must decide, or for a topic without brokers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import field
+from typing import Any, Final
 
 import sqlalchemy as sa
 
-from rmq_store.reliable.database.raw_rows import fault_of, fetch_raw
+from rmq_store.late.dataclasses import dataclass
+from rmq_store.reliable.database.raw_rows import fault_of, fetch_raw, raw_value
 from rmq_store.reliable.database.tables import UNCONFIRMED, Tables
+from rmq_store.reliable.outbox.key_heads import by_seq_of_key, find_heads, is_mysql, without_primary_key
 from rmq_store.reliable.outbox.sending_rules import SendingRules
-from rmq_store.reliable.outbox.stub import has_unknown_status, without_content
+from rmq_store.reliable.outbox.stub import as_filter, has_unknown_status, is_open, without_content
+
+KEYS_READ_MAX: Final = 100
+"""A search by topics reads further messages of so many sharding keys; of more keys, the oldest message of each."""
+
+PROBE_ROWS: Final = 1
 
 
 def count_first_sends(connection: sa.Connection, tables: Tables, rules: SendingRules, now_ms: int) -> int:
-    """The number of messages that a claim without a limit would take now, or give up."""
+    """The number of messages that a claim without a limit would take now, or give up. It reads all unsent ones."""
     stub = tables.stub
     first = _first_that_wait(tables, rules, now_ms).subquery("first_that_waits")
     same_key = sa.and_(first.c.topic == stub.c.topic, first.c.sharding_key == stub.c.sharding_key)
@@ -31,16 +47,6 @@ def count_first_sends(connection: sa.Connection, tables: Tables, rules: SendingR
         )
     )
     return connection.scalar(found) or 0
-
-
-def is_anything_unsent(connection: sa.Connection, tables: Tables, rules: SendingRules, now_ms: int) -> bool:
-    """True if a claim would find something. It saves the write of an empty claim. Its order makes SQLite take the index
-    of unsent stubs, and not that of all unconfirmed ones.
-    """
-    stub = tables.stub
-    found = sa.select(stub.c.seq).where(is_unsent(tables), may_be_sent(tables, rules, now_ms))
-    found = found.order_by(stub.c.seq).limit(1)
-    return connection.scalar(found) is not None
 
 
 def is_unsent(tables: Tables) -> sa.ColumnElement[bool]:
@@ -61,61 +67,162 @@ def find_first_sends(
     rules: SendingRules,
     now_ms: int,
     limit: int,
-    without_topics: Collection[str],
+    without_topics: Collection[str] = (),
+    probed_topics: Collection[str] = (),
 ) -> tuple[list[sa.Row[Any]], bool]:
-    """At most `limit` messages that may be sent for the first time now, oldest first, and whether these are all.
+    """At most `limit` messages that may be sent for the first time now, by `seq`, none before an older one of its key;
+    and whether these are all. `without_topics` are left out. Of `probed_topics`, whose brokers have not answered
+    lately, it finds PROBE_ROWS messages each.
 
-    Each page is read before the keys that wait. A sender that has locked a row between two messages of a key has
-    committed the older one before. So if a page has the younger one, the second query sees the older one waiting. The
-    first page is read without a join: databases would sort all unsent rows for it. A key that waited at one page stays
-    left out of the later ones: its wait may end in between, and the messages that were left out are older than those.
+    What is read of a key comes from one statement, oldest message first. A sender that has locked a row between two
+    messages of a key has committed the older one before: a statement that sees the younger one sees both. A key that
+    waited at the first page is left out to the end: its wait may end in between.
     """
-    found: list[sa.Row[Any]] = []
-    after, is_held = 0, False
-    closed: set[tuple[str, str]] = set()
-    while True:
-        asked = _page(tables, rules, now_ms, after, without_topics)
-        page = fetch_raw(connection, (_not_held(asked, tables, rules, now_ms) if is_held else asked).limit(limit))
-        waiting: dict[tuple[str, str], int] = {}
-        if any(row.sharding_key is not None for row in page):
-            first = fetch_raw(connection, _first_that_wait(tables, rules, now_ms))
-            waiting = {(row.topic, row.sharding_key): row.seq for row in first}
-        for row in page:
-            key = (row.topic, row.sharding_key)
-            is_behind = row.sharding_key is not None and (key in closed or waiting.get(key, row.seq) < row.seq)
-            if is_behind and fault_of(tables.stub, row) is None:
-                is_held = True
-                closed.add(key)
+    return _Search(tables, rules, now_ms, limit, without_topics, probed_topics).find(connection)
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    tables: Tables
+    rules: SendingRules
+    now_ms: int
+    limit: int
+    without_topics: Collection[str]
+    probed_topics: Collection[str]
+
+    def find(self, connection: sa.Connection) -> tuple[list[sa.Row[Any]], bool]:
+        stub = self.tables.stub
+        # In the order of the index (sent_ms, seq); otherwise PostgreSQL goes through sent ones by their numbers.
+        by_seq = (stub.c.sent_ms, stub.c.seq) if connection.dialect.name == "postgresql" else (stub.c.seq,)
+        page = fetch_raw(connection, self._open().order_by(*by_seq).limit(self.limit))
+        ready = _Ready(self)
+        ready.take(page)
+        if len(page) < self.limit:
+            return ready.rows, not ready.is_cut
+        if 2 * len(ready.rows) >= self.limit:
+            return ready.rows, False
+        return self._by_topics(connection, ready.closed)
+
+    def _by_topics(
+        self, connection: sa.Connection, closed: Mapping[tuple[Any, Any], int]
+    ) -> tuple[list[sa.Row[Any]], bool]:
+        plain: list[sa.Row[Any]] = []
+        heads: list[sa.Row[Any]] = []
+        is_all = True
+        for topic in self._topics(connection):
+            if topic in self.without_topics:
+                continue
+            is_probe = topic in self.probed_topics
+            limit = PROBE_ROWS if is_probe else self.limit
+            some_plain = fetch_raw(connection, self._plain(connection, topic).limit(limit))
+            some_heads = list(find_heads(connection, self.tables, topic, self._open(), limit))
+            is_all = is_all and max(len(some_plain), len(some_heads)) < limit
+            some_heads = [row for row in some_heads if row.seq <= closed.get((row.topic, row.sharding_key), row.seq)]
+            if is_probe:
+                plain += sorted([*some_plain, *some_heads], key=_seq)[:limit]
             else:
-                found.append(row)
-        is_all = len(page) < limit
-        if is_all or len(found) >= limit:
-            return found[:limit], is_all and len(found) <= limit
-        after = page[-1].seq
+                plain += some_plain
+                heads += some_heads
+        found = sorted([*plain, *heads], key=_seq)
+        if len(found) >= self.limit:
+            return found[: self.limit], False
+        if len(heads) > KEYS_READ_MAX:
+            return found, False
+        left = self.limit - len(found)
+        for head in heads:
+            behind, is_end = self._behind(connection, head, left)
+            found += behind
+            left -= len(behind)
+            is_all = is_all and is_end
+            if not left:
+                break
+        return sorted(found, key=_seq), is_all
+
+    def _behind(self, connection: sa.Connection, head: sa.Row[Any], limit: int) -> tuple[list[sa.Row[Any]], bool]:
+        """At most `limit` messages of the key behind its oldest one, and whether nothing else of it may be sent."""
+        rows = fetch_raw(connection, self._of_key(connection, head).limit(limit + 1))
+        if not rows or rows[0].seq != head.seq:  # somebody else has it meanwhile
+            return [], True
+        ready = _Ready(self)
+        ready.take(rows)
+        return ready.rows[1:], len(rows) <= limit or len(ready.rows) < len(rows)
+
+    def _topics(self, connection: sa.Connection) -> Iterator[Any]:
+        """The topics of unsent stubs, by one question for each: no database skips from one to the next by itself. None,
+        which own tables may allow, is always asked for.
+        """
+        stub = self.tables.stub
+        asked = sa.select(*(column for column in without_content(stub) if column.name == "topic"))
+        asked = asked.where(stub.c.sent_ms.is_(None)).order_by(stub.c.topic).limit(1)
+        topic: Any = None
+        is_after: sa.ColumnElement[bool] = stub.c.topic.is_not(None)
+        yield topic
+        while rows := fetch_raw(connection, asked.where(is_after)):
+            topic = rows[0].topic
+            yield topic
+            is_after = stub.c.topic > raw_value(topic)
+
+    def _open(self) -> sa.Select[Any]:
+        """The unsent stubs, and whether each may be sent as far as it alone is concerned."""
+        stub = self.tables.stub
+        is_ready = sa.case((self._may_be_sent(), 1), else_=0).label("is_ready")
+        asked = sa.select(*without_content(stub), is_ready).where(stub.c.sent_ms.is_(None), is_open(self.tables))
+        return without_primary_key(asked, stub)
+
+    def _may_be_sent(self) -> sa.ColumnElement[bool]:
+        return sa.and_(is_unsent(self.tables), may_be_sent(self.tables, self.rules, self.now_ms))
+
+    def _plain(self, connection: sa.Connection, topic: Any) -> sa.Select[Any]:
+        """What may be sent of a topic, without sharding keys."""
+        stub = self.tables.stub
+        asked = self._open().where(
+            stub.c.topic == raw_value(topic), stub.c.sharding_key.is_(None), as_filter(self._may_be_sent())
+        )
+        # These have no order among each other, and MariaDB would go through all unsent stubs for one.
+        return asked if is_mysql(connection) else asked.order_by(*by_seq_of_key(connection, stub))
+
+    def _of_key(self, connection: sa.Connection, row: sa.Row[Any]) -> sa.Select[Any]:
+        stub = self.tables.stub
+        asked = self._open().where(
+            stub.c.topic == raw_value(row.topic), stub.c.sharding_key == raw_value(row.sharding_key)
+        )
+        return asked.order_by(*by_seq_of_key(connection, stub))
 
 
-def _page(
-    tables: Tables, rules: SendingRules, now_ms: int, after: int, without_topics: Collection[str]
-) -> sa.Select[Any]:
-    stub = tables.stub
-    asked = (
-        sa.select(*without_content(stub))
-        .where(is_unsent(tables), may_be_sent(tables, rules, now_ms), stub.c.seq > after)
-        .order_by(stub.c.seq)
-    )
-    if without_topics:
-        asked = asked.where(stub.c.topic.not_in(sorted(without_topics)))
-    return asked
-
-
-def _not_held(asked: sa.Select[Any], tables: Tables, rules: SendingRules, now_ms: int) -> sa.Select[Any]:
-    """`asked` without the messages of keys that wait, which may be many: the database leaves them out, and not the
-    pages after them.
+@dataclass(slots=True)
+class _Ready:
+    """Takes what may be sent out of rows that come oldest first. `closed` has the first row that waits, by key.
+    `is_cut`: a probe has left some of it out.
     """
-    stub = tables.stub
-    first = _first_that_wait(tables, rules, now_ms).subquery("first_that_waits")
-    same_key = sa.and_(first.c.topic == stub.c.topic, first.c.sharding_key == stub.c.sharding_key)
-    return asked.outerjoin(first, same_key).where(sa.or_(first.c.seq.is_(None), stub.c.seq < first.c.seq))
+
+    of: _Search
+    rows: list[sa.Row[Any]] = field(default_factory=list)
+    closed: dict[tuple[Any, Any], int] = field(default_factory=dict)
+    probes: Counter[Any] = field(default_factory=Counter)
+    is_cut: bool = False
+
+    def take(self, rows: Sequence[sa.Row[Any]]) -> None:
+        for row in rows:
+            key = (row.topic, row.sharding_key)
+            if row.topic in self.of.without_topics:
+                continue
+            if not row.is_ready:
+                self.closed.setdefault(key, row.seq)
+            # A row that cannot be read goes to people, and not to a broker, whatever is before it.
+            elif row.sharding_key is None or key not in self.closed or fault_of(self.of.tables.stub, row) is not None:
+                self._take(row)
+
+    def _take(self, row: sa.Row[Any]) -> None:
+        if row.topic in self.of.probed_topics:
+            self.probes[row.topic] += 1
+            if self.probes[row.topic] > PROBE_ROWS:
+                self.is_cut = True
+                return
+        self.rows.append(row)
+
+
+def _seq(row: sa.Row[Any]) -> int:
+    return int(row.seq)
 
 
 def _first_that_wait(tables: Tables, rules: SendingRules, now_ms: int) -> sa.Select[Any]:

@@ -23,8 +23,9 @@ _LOG = logging.getLogger(__name__)
 
 class ClaimSender:
     """`failed_topics` of the round: a topic whose brokers do not answer must not hold up the others, so the round
-    claims no more of its messages. A message that is refused itself goes to the manual list: later tries would end in
-    the same way.
+    claims no more of its messages. `silent_topics`: none of their messages could be sent in the last round that tried,
+    so the next one tries a few first, and not a page that it would have to give back. A message that is refused itself
+    goes to the manual list: later tries would end in the same way.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class ClaimSender:
         self._clock = clock
         self._streaks: Counter[str] = Counter()
         self.failed_topics: set[str] = set()
+        self.silent_topics: set[str] = set()
 
     def begin_round(self) -> None:
         """Forget which topics failed: each may be tried again."""
@@ -64,7 +66,7 @@ class ClaimSender:
         finally:
             sent = [each for each in outcomes if isinstance(each, Sent)]
             not_sent = [each for each in outcomes if isinstance(each, NotSent)]
-            self._learn(not_sent, report)
+            self._learn(sent, not_sent, report)
             report.give_up(transact(self._engine, lambda connection: self._mark(connection, sent, not_sent)) or ())
         return len(sent)
 
@@ -87,7 +89,7 @@ class ClaimSender:
         give_back(connection, self._tables, left, self._rules.backoff, now_ms, self._streaks)
         return listed
 
-    def _learn(self, not_sent: Sequence[NotSent], report: RelayReport) -> None:
+    def _learn(self, sent: Sequence[Sent], not_sent: Sequence[NotSent], report: RelayReport) -> None:
         report.failed += len(not_sent)
         # A topic fails where its brokers do; a message that is to blame itself says nothing of the others.
         errors: dict[str, str] = {}
@@ -97,3 +99,5 @@ class ClaimSender:
         for topic, error in errors.items():
             _LOG.warning("messages of topic %s could not be sent and are tried again later: %s", topic, error)
         self.failed_topics |= errors.keys()
+        self.silent_topics |= errors.keys()
+        self.silent_topics -= {each.claimed.message.topic for each in sent}

@@ -15,7 +15,7 @@ Any number of relays may work on one database: no relay sends a message that ano
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import sqlalchemy as sa
@@ -29,7 +29,7 @@ from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.transact import is_transient, read, transact
 from rmq_store.reliable.outbox.backoff import ResendBackoff
 from rmq_store.reliable.outbox.claims import claim_first_sends, has_any_hidden, list_hidden
-from rmq_store.reliable.outbox.first_sends import count_first_sends, is_anything_unsent
+from rmq_store.reliable.outbox.first_sends import count_first_sends, find_first_sends
 from rmq_store.reliable.outbox.sending_rules import SendingRules
 from rmq_store.reliable.outbox.stub_purge import KEEP_MS, purge
 from rmq_store.reliable.relay.claim_sender import ClaimSender
@@ -164,13 +164,7 @@ class Relay:
             return
         done = 0
         while not stop.is_set():
-            without = frozenset(self._sender.failed_topics)
-            claim = transact(
-                self._engine,
-                lambda connection, without=without: claim_first_sends(  # type: ignore[misc]
-                    connection, self._tables, self._rules, self._clock(), self._page_rows, without
-                ),
-            )
+            claim = transact(self._engine, lambda connection: claim_first_sends(connection, *self._search()))
             report.give_up(claim.given_up)
             report.sent += self._sender.send(claim.claimed, report)
             done += len(claim.claimed)
@@ -181,8 +175,12 @@ class Relay:
                 return
 
     def _what_is_there(self, connection: sa.Connection) -> tuple[bool, bool]:
-        """Whether anything is unsent, and whether a stub is there that no other question finds."""
-        return is_anything_unsent(connection, *self._terms()), has_any_hidden(connection, self._tables)
+        """Whether anything may be sent, and whether a stub is there that no other question finds."""
+        found, _ = find_first_sends(connection, *self._search())
+        return bool(found), has_any_hidden(connection, self._tables)
+
+    def _search(self) -> tuple[Tables, SendingRules, int, int, Collection[str], Collection[str]]:
+        return *self._terms(), self._page_rows, self._sender.failed_topics, self._sender.silent_topics
 
     def _look_after_people(self, report: RelayReport) -> None:
         manual_list.clean(self._engine, self._tables)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from rmq_store import Message
+from rmq_store.client import RemotingConnectError
 from rmq_store.reliable.database.transact import read
+from rmq_store.reliable.outbox import first_sends
 from rmq_store.reliable.outbox.sending_rules import SendingRules
 from rmq_store.reliable.relay import looks, resending
 from rmq_store.reliable.relay.looks import AGAIN_EVERY_MS
@@ -178,3 +181,90 @@ def test_waits_begin_anew_once_a_minute_after_a_clock_was_set_back(world: World)
     assert relay.run_once().counted_again == 1
     world.clock.advance(QUARTER_MS)
     assert relay.run_once().resent == 1
+
+
+# -- first sends -------------------------------------------------------------------------------------------------------
+
+
+def unsent(world: World, count: int, keys: int) -> None:
+    """Messages behind `keys` keys on the manual list."""
+    ids = world.add(*(Message("Orders", b"%d" % number, sharding_key=f"K{number % keys}") for number in range(count)))
+    for each in ids[:keys]:
+        world.update(each, is_manual=True)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_round_passes_over_messages_that_wait_for_people_key_by_key(world: World) -> None:
+    """The steps of SQLite's machine: they follow the keys, and not the messages behind them."""
+    steps = []
+    for count in (60, 1_200):
+        world.execute(world.tables.stub.delete())
+        unsent(world, count, 3)
+        world.add(Message("Orders", b"new"), Message("Orders", b"new", sharding_key="new"))
+        found = [0]
+
+        def count_one(found: list[int] = found) -> int:
+            found[0] += 1
+            return 0
+
+        relay = world.relay(page_rows=10)
+        with world.engine.connect() as connection:
+            driver = connection.connection.dbapi_connection
+            assert driver is not None
+            driver.set_progress_handler(count_one, 100)  # type: ignore[attr-defined]
+            rows, is_all = first_sends.find_first_sends(
+                connection, world.tables, SendingRules(), world.clock(), 10
+            )
+            driver.set_progress_handler(None, 0)  # type: ignore[attr-defined]
+        assert ([row.sharding_key for row in rows], is_all) == ([None, "new"], True)
+        steps.append(found[0])
+        assert relay.run_once().sent == 2
+    assert steps[1] < 3 * steps[0]
+
+
+def test_keys_go_on_in_order_when_people_have_decided(world: World) -> None:
+    unsent(world, 40, 2)
+    relay = world.relay(page_rows=5)
+    assert relay.run_once().sent == 0
+    first = world.stubs()[0]
+    world.update(first.message_id, status="void")
+    assert relay.run_once().sent == 19
+    assert world.stubs()[2].sent_ms is not None
+    second = world.stubs()[1]
+    world.update(second.message_id, is_manual=False)
+    assert relay.run_once().sent == 20
+    numbers = [int(body) for body in world.bodies()]
+    for key in range(2):
+        of_key = [number for number in numbers if number % 2 == key]
+        assert of_key == sorted(of_key)
+
+
+def test_many_keys_that_wait_do_not_hide_many_that_go_on(world: World) -> None:
+    unsent(world, 150, 50)
+    world.add(*(Message("Orders", b"new", sharding_key=f"new{number % 120}") for number in range(360)))
+    assert world.relay(page_rows=20).run_once().sent == 360
+
+
+@pytest.mark.parametrize("topic", ["Others", "Zebras", "Apples"])
+def test_a_topic_without_brokers_is_probed_with_one_message(world: World, topic: str) -> None:
+    world.add(*(Message("Orders", b"x") for _ in range(60)))
+    world.add(*(Message("Orders", b"x", sharding_key=f"K{number % 7}") for number in range(60)))
+    world.add(*(Message(topic, b"y") for _ in range(30)))
+    away = [True]
+
+    def refuse(messages: Sequence[Message]) -> None:
+        if messages[0].topic == "Orders" and away[0]:
+            raise RemotingConnectError("refused")
+
+    world.broker.before = refuse
+    relay = world.relay(page_rows=10)
+    first = relay.run_once()
+    assert (first.sent, first.failed) == (30, 10)
+    for _ in range(5):
+        world.clock.advance(1_000)
+        world.add(Message(topic, b"y"))
+        report = relay.run_once()
+        assert (report.sent, report.failed) == (1, 1)
+    away[0] = False
+    world.clock.advance(600_000)
+    assert relay.run_once().sent == 120
