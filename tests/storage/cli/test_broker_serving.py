@@ -120,7 +120,7 @@ def test_a_name_server_has_the_broker_until_it_is_stopped(tmp_path: Path, scratc
         (["broker", "run"], "Missing argument 'PATH'"),
         (["broker", "run", "--ephemeral", "--listen", "0.0.0.0:0"], "say --advertise"),
         (["broker", "run", "--ephemeral", "--listen", "0.0.0.0:0", "--advertise", "127.0.0.1:1"], "say --insecure"),
-        (["broker", "run", "--ephemeral", "--port-file", "STORE/no/port"], "directory does not exist"),
+        (["broker", "run", "--ephemeral", "--port-file", "STORE/no/port"], "store/no does not exist; make it"),
         (["namesrv", "run", "--listen", "0.0.0.0:0"], "say --insecure"),
         (
             ["broker", "run", "STORE", "--listen", "127.0.0.1:0", "--access-key", "env:A", "--secret-key", "env:S"],

@@ -103,7 +103,6 @@ def test_a_file_is_replaced_and_the_text_collector_can_parse_it(run: Run, store:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--output", "absent/rmq.prom"], "there is no directory absent"),
         (["--output", "x", "--json"], "one of them at a time"),
         (["--listen", "127.0.0.1:0", "--json"], "one of them at a time"),
         (["--expose"], "--expose goes with --listen"),
@@ -122,6 +121,12 @@ def test_mistakes_are_one_line(run: Run, store: Path, arguments: list[str], word
     result = run("metrics", *arguments, store=store)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.output
     assert words in result.stderr
+
+
+def test_a_missing_directory_of_the_output_is_named(run: Run, store: Path) -> None:
+    result = run("metrics", "--output", "absent/rmq.prom", store=store)
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    assert "the directory absent does not exist; make it" in result.stderr
 
 
 def test_every_address_of_this_machine_alone_is_served_without_a_question() -> None:

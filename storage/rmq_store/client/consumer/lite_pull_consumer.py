@@ -100,17 +100,11 @@ class LitePullConsumer:
             shares=not is_broadcasting, guard=self._guard,
         )  # fmt: skip
         self._failure: BaseException | None = None
-        self._is_of_block = False
         self._ending = Event()
         self._thread = Background(self._stay_alive, f"LitePull_{consumer_group}")
 
     def __enter__(self) -> LitePullConsumer:
-        """Start the consumer if it has topics or queues, and was not started. Otherwise call `start` in
-        the block. Raises as `start`.
-        """
-        if self._state == "new" and (self._subscriptions or self._assigned is not None):
-            self.start()
-            self._is_of_block = True
+        """Leave the start to `start` in the block: the consumer may be set up there."""
         return self
 
     def __exit__(
@@ -202,17 +196,10 @@ class LitePullConsumer:
         """Join the group. A thread keeps this consumer in the group between polls; without `threads` only `poll` does.
 
         Raises:
-            UsageError: started before, but not by the `with` block: then nothing happens.
+            UsageError: started before.
             LeaseHeldError: another live member has this client id, or a stream of the group reads a subscribed topic.
             ClientError: a broker cannot be reached; nothing was started.
         """
-        if self._is_of_block and self._state == "running":
-            if not threads:
-                raise UsageError(
-                    f"consumer group {self.consumer_group!r}: its `with` block has started it with threads; call "
-                    "start(threads=False) before the block"
-                )
-            return
         with self._guard.entered():
             if self._state != "new":
                 raise UsageError(f"consumer group {self.consumer_group!r}: it was started before; make a new consumer")

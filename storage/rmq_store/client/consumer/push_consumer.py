@@ -71,7 +71,6 @@ class PushConsumer:
         self._subscriptions: dict[str, Subscription] = {}
         self._listener: MessageListener | None = None
         self._state = "new"
-        self._is_of_block = False
         # A listener may end its consumer while that still starts.
         self._guard = Guard()
         # Held by `run_once`, but not while listeners run.
@@ -83,12 +82,7 @@ class PushConsumer:
         self._executor = Executor(self._backend.clock)
 
     def __enter__(self) -> PushConsumer:
-        """Start the consumer if it has a listener and a subscription, and was not started. Otherwise call `start` in
-        the block. Raises as `start`.
-        """
-        if self._state == "new" and self._listener is not None and self._subscriptions:
-            self.start()
-            self._is_of_block = True
+        """Leave the start to `start` in the block: the consumer may be set up there."""
         return self
 
     def __exit__(
@@ -155,18 +149,10 @@ class PushConsumer:
         """Join the group and acquire queues; messages come from now on (without `threads`: by `run_once`).
 
         Raises:
-            UsageError: no listener, no subscription, started before (but by the `with` block: then nothing happens), or
-                shut down while it started.
+            UsageError: no listener, no subscription, started before, or shut down while it started.
             LeaseHeldError: another live member has this client id, or a stream of the group reads one of the topics.
             ClientError: a broker cannot be reached; nothing was started.
         """
-        if self._is_of_block and self._state == "running":
-            if not threads:
-                raise UsageError(
-                    f"consumer group {self.consumer_group!r}: its `with` block has started it with threads; call "
-                    "start(threads=False) before the block"
-                )
-            return
         if self._state != "new":
             raise UsageError(f"consumer group {self.consumer_group!r}: it was started before; make a new consumer")
         if self._listener is None or not self._subscriptions:

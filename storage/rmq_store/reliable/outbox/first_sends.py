@@ -74,7 +74,7 @@ def find_first_sends(
     and whether these are all. `without_topics` are left out. Of `probed_topics`, whose brokers have not answered
     lately, it finds PROBE_ROWS messages each.
 
-    What is read of a key comes from one statement, oldest message first. A sender that has locked a row between two
+    One statement reads all that is needed of a key, oldest message first. A sender that has locked a row between two
     messages of a key has committed the older one before: a statement that sees the younger one sees both. A key that
     waited at the first page is left out to the end: its wait may end in between.
     """

@@ -44,7 +44,7 @@ def find_heads(
 
 
 def by_seq_of_key(connection: sa.Connection, stub: sa.Table) -> Sequence[sa.Column[Any]]:
-    """What to order the unsent stubs of one key by, or those of a topic without a key: `seq`, as the index has them.
+    """The order of the unsent stubs of one key, or of those of a topic without a key: `seq`, as the index has them.
     PostgreSQL does not know that IS NULL leaves one value, and would sort; MariaDB does, and sorts for more columns.
     """
     if connection.dialect.name == "postgresql":

@@ -31,7 +31,6 @@ from rmq_store.reliable.outbox.backoff import ResendBackoff
 from rmq_store.reliable.outbox.claims import claim_first_sends, has_any_hidden, list_hidden
 from rmq_store.reliable.outbox.first_sends import count_first_sends, find_first_sends
 from rmq_store.reliable.outbox.sending_rules import SendingRules
-from rmq_store.reliable.outbox.stub_purge import KEEP_MS, purge
 from rmq_store.reliable.relay.claim_sender import ClaimSender
 from rmq_store.reliable.relay.inboxes import Inboxes
 from rmq_store.reliable.relay.notifier import Notifications, Notifier
@@ -39,6 +38,7 @@ from rmq_store.reliable.relay.relay_report import RelayReport
 from rmq_store.reliable.relay.resend_page import end_of_queue
 from rmq_store.reliable.relay.resend_rule import STUCK_AFTER_MS
 from rmq_store.reliable.relay.resending import Resending
+from rmq_store.reliable.relay.stub_purge import KEEP_MS, purge
 
 PAGE_ROWS: Final = 1_000
 ROUND_ROWS_MAX: Final = 100_000

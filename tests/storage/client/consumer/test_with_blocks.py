@@ -1,4 +1,6 @@
-"""`with` and clients: a block starts a client that is set up, start() in it is allowed, and none is idle in silence."""
+"""`with` and clients: start() is allowed in the block of a producer, which has done so, and no consumer is idle in
+silence.
+"""
 
 from __future__ import annotations
 
@@ -46,34 +48,14 @@ def make(request: pytest.FixtureRequest, store: Store) -> Make:
     return lambda: request.param("cg", store)
 
 
-def test_a_consumer_that_is_set_up_starts_with_its_block(make: Make) -> None:
+@pytest.mark.parametrize("is_set_up_before", [True, False])
+def test_a_consumer_is_started_in_its_block(make: Make, is_set_up_before: bool) -> None:
     consumer = make()
-    set_up(consumer)
-    with consumer:
-        assert consumer._state == "running"
-        consumer.start()  # as before blocks did so
-    with pytest.raises(UsageError, match="was started before"):
-        consumer.start()
-
-
-def test_the_block_does_not_start_what_runs(make: Make) -> None:
-    consumer = make()
-    set_up(consumer)
-    consumer.start(threads=False)
-    with consumer, pytest.raises(UsageError, match="was started before"):
-        consumer.start()
-
-
-def test_threads_are_chosen_before_the_block(make: Make) -> None:
-    consumer = make()
-    set_up(consumer)
-    with consumer, pytest.raises(UsageError, match=r"call start\(threads=False\) before the block"):
-        consumer.start(threads=False)
-
-
-def test_in_the_block_a_consumer_is_set_up_and_started(make: Make) -> None:
-    with make() as consumer:
+    if is_set_up_before:
         set_up(consumer)
+    with consumer:
+        if not is_set_up_before:
+            set_up(consumer)
         consumer.start(threads=False)
         assert consumer._state == "running"
 
