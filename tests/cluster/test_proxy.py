@@ -61,8 +61,17 @@ class Behind(NamedTuple):
         return f"rmq://{self.proxy.address}"
 
     def create_topic(self, topic: str, queue_count: int = 2, message_type: str = "") -> str:
-        """Make a topic as an administrator does, at the brokers; the proxy sees it, too, when this returns."""
+        """Make a topic as an administrator does, at the brokers; the proxy, which remembers for 20 s that there was
+        none, shows it when this returns.
+        """
         self.cluster.create_topic(topic, queue_count, attributes=message_type and f"+message.type={message_type}")
+        with Cluster(ClusterSettings.of_text(self.place)) as known:
+
+            def is_shown() -> bool:
+                route = known.refresh_route(topic)
+                return route is not None and route.queues.keys() == set(self.cluster.broker_names)
+
+            wait_until(is_shown, f"{topic} at the proxy")
         return topic
 
     def asked(self, code: int, **fields: object) -> tuple[int, str]:

@@ -132,19 +132,24 @@ def test_offsets_of_a_group_are_read_without_a_list_of_groups(proxy: SimulatedPr
     assert RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER in proxy.refused
 
 
-def write(cluster: Cluster) -> int:
+def write(cluster: Cluster, **columns: Any) -> int:
     settings = SinkSettings(EncoderSettings("Orders"), patience_ms=2_000)
     with SinkTask(cluster, settings, WritePart("w", 0, 0)) as task:
-        task.write(pa.RecordBatch.from_pydict({"body": [b"a", b"b"]}))
+        task.write(pa.RecordBatch.from_pydict({"body": [b"a", b"b"], **columns}))
         return task.finish().rows
 
 
-def test_the_sink_writes_where_an_administrator_has_made_its_topic(proxy: SimulatedProxy, cluster: Cluster) -> None:
+def test_the_sink_writes_where_an_administrator_has_made_its_topic(
+    proxy: SimulatedProxy, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
     cluster.route("Orders")
     with pytest.raises(MQBrokerError, match=rf"topic '{RECORDS}' cannot be made here.*proxy.*with 1 queues"):
         write(cluster)
+    assert "made the topic" not in caplog.text
     proxy.cluster.create_topic(RECORDS, queue_count=1)
     assert write(cluster) == 2
+    with pytest.raises(MQBrokerError, match=r"is NORMAL, but .* DELAY: .*\+message\.type=DELAY"):
+        write(cluster, delayLevel=pa.array([1, 1], pa.int32()))
 
 
 def test_clients_send_and_consume(proxy: SimulatedProxy) -> None:

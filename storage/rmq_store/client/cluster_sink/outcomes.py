@@ -37,6 +37,7 @@ from rmq_store.protocol.errors import (
     RemotingTooMuchRequestError,
     ResponseCode,
 )
+from rmq_store.protocol.proxy_answers import explained
 from rmq_store.protocol.wire.command import RemotingCommand
 
 
@@ -99,7 +100,8 @@ _UNKNOWN: Final = frozenset((ResponseCode.SYSTEM_ERROR, ResponseCode.REQUEST_COD
 def verdict_of(answer: RemotingCommand | BaseException) -> Verdict:
     """The verdict of an answer to a send, or of the error that came instead."""
     if isinstance(answer, RemotingCommand):
-        return replace(_of_code(answer.code, answer.remark or ""), address=answer.came_from)
+        remark = explained(answer.code, answer.remark or "")
+        return replace(_of_code(answer.code, remark), address=answer.came_from)
     if isinstance(answer, MQBrokerError):
         return replace(_of_code(answer.response_code, answer.remark), address=answer.address)
     if isinstance(answer, MQClientError):

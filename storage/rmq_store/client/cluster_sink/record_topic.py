@@ -185,8 +185,8 @@ class RecordTopic:
             self._reading.await_brokers()
             route = self._cluster.refresh_route(self._topic)
         if route is None:
-            _log.warning("made the topic %r at all masters: sinks keep there where queues ended", self._topic)
             route = create_topic(self._cluster, self._topic, 1)
+            _log.warning("made the topic %r at all masters: sinks keep there where queues ended", self._topic)
 
         def rank(queue: MessageQueue) -> bytes:
             return hashlib.blake2b(f"{part.write}/{part.partition}/{queue.broker_name}".encode()).digest()
