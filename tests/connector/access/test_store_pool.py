@@ -144,6 +144,22 @@ def test_what_is_wrong_with_a_replaced_store_is_no_business_of_the_next_commit(
     assert f"{path} could not be closed" in caplog.text
 
 
+def test_to_close_a_store_that_was_deleted_is_one_line_and_makes_no_file(
+    make_store: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark keeps its workers, and so their stores, for some seconds after a write; tests delete their directories."""
+    monkeypatch.setattr(store_writer, "is_worker", lambda: True)
+    path = make_store(Orders=10)
+    with store_writer._commit_store(str(path), stays_open=True):
+        pass
+    shutil.rmtree(path)
+    store_pool.close_pooled()
+    assert not path.exists()
+    (line,) = caplog.messages
+    assert line.startswith(f"{path} could not be closed, it was deleted or replaced before: ") and "\n" not in line
+    assert not any(record.exc_info for record in caplog.records)
+
+
 @pytest.mark.parametrize("worker", [False, True])
 @pytest.mark.parametrize("stays_open", [False, True])
 def test_a_store_that_was_replaced_while_it_was_written_does_not_have_what_was_written(
