@@ -109,7 +109,7 @@ class Tables:
             sa.Column("is_manual", sa.Boolean, nullable=False),
             sqlite_autoincrement=True,
         )
-        self._index("stub", "due", "status", "is_manual", "resend_ms")
+        self._index("stub", "look", "status", "is_manual", "resend_ms", "seq")
         # What is not sent is little, whatever else is there: it has small indexes of its own where the database can.
         unsent = self.stub.c.sent_ms.is_(None)
         self._index("stub", "unsent", "sent_ms", "seq", where=unsent)

@@ -47,7 +47,7 @@ GROUPS_OF_ROWS = {
 }  # fmt: skip
 
 
-def fill(world: World) -> None:
+def fill(world: World, due_times: int) -> None:
     dialect = world.engine.dialect.name
     for first, end, columns in GROUPS_OF_ROWS.values():
         begin, until = first * ROWS // 1_000, end * ROWS // 1_000
@@ -58,7 +58,7 @@ def fill(world: World) -> None:
         }.get(dialect, f"(SELECT seq AS i FROM seq_{begin}_to_{until - 1})")
         key = f"CONCAT('K', i % {KEYS})" if dialect == "mysql" else f"'K' || CAST(i % {KEYS} AS TEXT)"
         values = columns.format(
-            sent=START_MS - 2 * QUARTER_MS, due=f"{START_MS - QUARTER_MS} + i % 1000", recent=START_MS - DAY_MS,
+            sent=START_MS - 2 * QUARTER_MS, due=f"{START_MS - QUARTER_MS} + i % {due_times}", recent=START_MS - DAY_MS,
             first=begin, keys=KEYS, concat=key,
         )  # fmt: skip
         text = "CONCAT('m', i)" if dialect == "mysql" else "'m' || CAST(i AS TEXT)"
@@ -145,11 +145,12 @@ def check(found: list[tuple[int, str]], what: str) -> None:
     assert not too_many, f"{what}: {too_many}"
 
 
-def test_no_statement_of_a_round_reads_what_waits(world: World) -> None:
+@pytest.mark.parametrize("due_times", [1, 1_000])
+def test_no_statement_of_a_round_reads_what_waits(world: World, due_times: int) -> None:
     with rows_read(world.engine) as empty:
         world.relay().run_once()
     check(empty, "an empty table")
-    fill(world)
+    fill(world, due_times)
     away = {"Away", "AwayToo"}
 
     def refuse(messages: Any) -> None:

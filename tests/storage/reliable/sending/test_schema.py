@@ -128,7 +128,7 @@ COMMON = {
     "number_for_text": (number_for_text, "rmq_inbox.token: the type is INTEGER"),
     "text_for_number": (text_for_number, "rmq_log.received_ms: the type is VARCHAR(20)"),
     "not_null": (not_null, "rmq_stub.sharding_key: it refuses NULL"),
-    "no_index": (no_index, "rmq_stub: no index of (status, is_manual, resend_ms)"),
+    "no_index": (no_index, "rmq_stub: no index of (status, is_manual, resend_ms, seq)"),
     "not_unique": (not_unique, "rmq_stub.message_id: it is not unique"),
     "new_column": (new_column, "rmq_relay.owner: a column that the kit does not know"),
 }
