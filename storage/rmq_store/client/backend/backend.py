@@ -249,8 +249,8 @@ def broker_of(backend: Backend, queue: MessageQueue) -> Broker:
 
 
 def brokers_for(backend: Backend, topics: Collection[str]) -> list[Broker]:
-    """Every broker, sorted by name. Where nobody lists them, as behind a proxy that hides SELF_TEST_TOPIC, those of the
-    routes of `topics`.
+    """Every broker, sorted by name. If no name server lists them, the brokers in the routes of `topics`: a proxy
+    may hide the route of SELF_TEST_TOPIC, which names all.
     """
     known = backend.brokers()
     if not known:

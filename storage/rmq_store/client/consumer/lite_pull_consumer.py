@@ -30,7 +30,7 @@ from rmq_store.client.consumer.lite_pull_service import LitePullService
 from rmq_store.client.consumer.polled_offsets import PolledOffsets
 from rmq_store.client.group.client_id import make_client_id
 from rmq_store.client.group.consumer_config import LitePullConsumerConfig, MessageModel
-from rmq_store.client.group.membership import Membership
+from rmq_store.client.group.membership import Membership, report_never_started
 from rmq_store.client.group.offset_store import checked_offset, open_offset_store
 from rmq_store.client.group.rebalance import Assignment, Rebalance
 from rmq_store.client.group.timers import SteadyClock
@@ -114,13 +114,7 @@ class LitePullConsumer:
         is_idle = self._state == "new" and (bool(self._subscriptions) or self._assigned is not None)
         self.shutdown()
         if is_idle:
-            text = (
-                f"consumer group {self.consumer_group!r}: it was never started, so it got no messages; "
-                "call start() behind subscribe() or assign()"
-            )
-            if kind is None:
-                raise UsageError(text)
-            _log.warning("%s", text)
+            report_never_started(self.consumer_group, "subscribe() or assign()", error)
 
     # -- what to read -----------------------------------------------------------------------------------------------
 

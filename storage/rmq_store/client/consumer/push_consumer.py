@@ -32,6 +32,7 @@ from rmq_store.client.consumer.due_messages import deliver_due
 from rmq_store.client.consumer.push_parts import make_parts
 from rmq_store.client.group.client_id import make_client_id
 from rmq_store.client.group.consumer_config import MessageModel, PushConsumerConfig
+from rmq_store.client.group.membership import report_never_started
 from rmq_store.errors import UsageError
 from rmq_store.files.locks.background import Background
 from rmq_store.files.locks.guard import Event, Guard
@@ -92,13 +93,7 @@ class PushConsumer:
         is_idle = self._state == "new" and (self._listener is not None or bool(self._subscriptions))
         self.shutdown()
         if is_idle:
-            text = (
-                f"consumer group {self.consumer_group!r}: it was never started, so it got no messages; "
-                "call start() behind subscribe() and register_message_listener()"
-            )
-            if kind is None:
-                raise UsageError(text)
-            _log.warning("%s", text)
+            report_never_started(self.consumer_group, "subscribe() and register_message_listener()", error)
 
     # -- before it starts -------------------------------------------------------------------------------------------
 

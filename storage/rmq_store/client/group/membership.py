@@ -18,7 +18,7 @@ from typing import Any
 from rmq_store.client.backend.backend import Backend, Broker, brokers_for
 from rmq_store.client.group.rebalance import Rebalance
 from rmq_store.client.group.timers import SteadyClock, Timer
-from rmq_store.errors import LeaseHeldError
+from rmq_store.errors import LeaseHeldError, UsageError
 from rmq_store.files.locks.guard import Guard
 from rmq_store.protocol.errors import ClientError
 
@@ -174,3 +174,15 @@ class Membership:
 
     def _brokers(self) -> list[Broker]:
         return brokers_for(self._backend, self._topics())
+
+
+def report_never_started(group: str, set_up_by: str, error: BaseException | None) -> None:
+    """Report a consumer that was set up, and whose `with` block ended before somebody started it.
+
+    Raises:
+        UsageError: unless the block ends with `error`; then the log has the text.
+    """
+    text = f"consumer group {group!r}: it was never started, so it got no messages; call start() behind {set_up_by}"
+    if error is None:
+        raise UsageError(text)
+    _log.warning("%s", text)
