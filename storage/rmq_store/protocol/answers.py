@@ -9,7 +9,7 @@
                                 NOT_AT_SLAVE
     0, 19, 20, 21 of a pull     it tells the range of the queue: PULL_CODES
 
-Two judgements are made elsewhere: the fate of a send (`client.cluster_sink.outcomes`), and the repetition of a send
+Two judgements are made elsewhere: the fate of a send (`client.delivery.outcome`), and the repetition of a send
 by a producer (`client.producer.producer_config`), as in Java.
 """
 

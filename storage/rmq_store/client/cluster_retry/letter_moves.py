@@ -26,6 +26,7 @@ from rmq_store.client.cluster_retry.redrive_ledger import MOVED, SENDING, Ledger
 from rmq_store.client.cluster_retry.sent_letters import LetterVerifier, SentLetters
 from rmq_store.client.cluster_retry.single_sends import IN_FLIGHT_MAX, Single, SingleSends
 from rmq_store.client.cluster_sink.queue_reading import QueueReading
+from rmq_store.client.delivery.request import single_request
 from rmq_store.errors import UsageError
 from rmq_store.format.frames.frame_check import COMPRESSION_MASK, SysFlag
 from rmq_store.format.frames.stored_message import StoredMessage, decode_frame
@@ -34,7 +35,6 @@ from rmq_store.format.text.ids import parse_offset_message_id
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.sending import single_request
 from rmq_store.remoting.questions.messages import ask_message
 
 _log = logging.getLogger(__name__)
@@ -153,10 +153,9 @@ class LetterMoves:
                 one.new_log_offset = parse_offset_message_id(id_text)[1] if id_text else None
 
     def _request(self, target: MessageQueue, message: StoredMessage, properties: str) -> RemotingCommand:
-        wire = MessageQueue(self._cluster.wire_topic(target.topic), target.broker_name, target.queue_id)
         # reconsumeTimes 0 of 1: no broker makes a dead letter of it.
         return single_request(
-            wire, message.body, properties, group="pyspark_rmq", flag=message.flag,
+            self._cluster, target, message.body, properties, group="pyspark_rmq", flag=message.flag,
             sys_flag=message.sys_flag & _COMPRESSION_BITS, born_ms=message.born_timestamp_ms, max_reconsume_times=1,
         )  # fmt: skip
 

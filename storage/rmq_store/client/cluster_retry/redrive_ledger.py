@@ -18,15 +18,16 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
 
 from rmq_store.broker.dlq.redrive_ledger import OffsetRanges
-from rmq_store.client.cluster_sink.outcomes import Outcome, verdict_of
 from rmq_store.client.cluster_sink.queue_reading import QueueReading
 from rmq_store.client.cluster_sink.records import Offsets
+from rmq_store.client.delivery.outcome import Outcome, verdict_of
+from rmq_store.client.delivery.request import single_request, stored_offset
 from rmq_store.errors import OffsetOutOfRangeError
 from rmq_store.format.batches.batch_bodies import MessageParts
 from rmq_store.format.frames.frame_check import BODY_POSITIONS
@@ -39,7 +40,6 @@ from rmq_store.remoting.cluster.names import TOOLS_CONSUMER
 from rmq_store.remoting.cluster.offsets import queue_ranges
 from rmq_store.remoting.cluster.pull_request import PullFilter
 from rmq_store.remoting.cluster.pulling import read_range
-from rmq_store.remoting.cluster.sending import single_request, stored_offset
 from rmq_store.remoting.cluster.topics import create_topic
 
 LEDGER_TOPIC: Final = "PYRMQ_REDRIVEN"
@@ -183,11 +183,11 @@ class RedriveLedger:
         """
         if not self._is_routed(broker_name):
             create_topic(self._cluster, LEDGER_TOPIC, 1, broker_names=[broker_name])
-        wire = replace(queue_of(broker_name), topic=self._cluster.wire_topic(LEDGER_TOPIC))
         properties = f"TAGS\x01{_tag_of(record.group)}\x02KEYS\x01{record.group}\x02WAIT\x01true\x02"
         command = single_request(
-            wire, record.to_json(), properties, group="pyspark_rmq", born_ms=time.time_ns() // 1_000_000
-        )
+            self._cluster, queue_of(broker_name), record.to_json(), properties,
+            group="pyspark_rmq", born_ms=time.time_ns() // 1_000_000,
+        )  # fmt: skip
         reason = ""
         for number in range(_TRIES):
             try:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, S
 from concurrent.futures import Future
 from typing import Final, Protocol
 
-from rmq_store.client.cluster_sink.outcomes import Outcome, Verdict, verdict_of
+from rmq_store.client.delivery.outcome import Outcome, Verdict, verdict_of
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.errors import MQBrokerError, MQClientError, RemotingError, ResponseCode
 from rmq_store.protocol.wire.command import RemotingCommand

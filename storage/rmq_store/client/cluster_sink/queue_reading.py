@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
-from rmq_store.client.cluster_sink.outcomes import Outcome, verdict_of
+from rmq_store.client.delivery.outcome import Outcome, verdict_of
 from rmq_store.errors import OffsetOutOfRangeError
 from rmq_store.format.batches.content_keys import FoundKeys, keys_in_frames
 from rmq_store.format.frames.frame_walk import frames_of_answer

@@ -25,9 +25,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from rmq_store.client.cluster_sink.outcomes import Outcome, verdict_of
 from rmq_store.client.cluster_sink.queue_reading import QueueReading
 from rmq_store.client.cluster_sink.records import Offsets, Record, WritePart, earliest
+from rmq_store.client.delivery.outcome import Outcome, verdict_of
+from rmq_store.client.delivery.request import single_request, stored_offset
 from rmq_store.errors import OffsetOutOfRangeError
 from rmq_store.format.batches.batch_bodies import MessageParts
 from rmq_store.format.frames.frame_check import BODY_POSITIONS
@@ -39,7 +40,6 @@ from rmq_store.remoting.cluster.names import TOOLS_CONSUMER
 from rmq_store.remoting.cluster.offsets import queue_ranges, search_offset, store_timestamp_ms
 from rmq_store.remoting.cluster.pull_request import PullFilter
 from rmq_store.remoting.cluster.pulling import LOOKS_AT_MAX, read_range
-from rmq_store.remoting.cluster.sending import single_request, stored_offset
 from rmq_store.remoting.cluster.topics import create_topic
 
 _log = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class RecordTopic:
     def _store(self, queue: MessageQueue, record: Record) -> tuple[int | None, str]:
         """The offset of the record in a queue; None if the broker does not take it, and why."""
         command = single_request(
-            MessageQueue(self._cluster.wire_topic(queue.topic), queue.broker_name, queue.queue_id), record.to_json(),
+            self._cluster, queue, record.to_json(),
             f"TAGS\x01{_tag_of(record.part)}\x02KEYS\x01{record.part.key.replace(' ', '_')}\x02WAIT\x01true\x02",
             group=self._group, born_ms=time.time_ns() // 1_000_000,
         )  # fmt: skip

@@ -32,7 +32,7 @@ from rmq_store.protocol.errors import MQBrokerError, RemotingError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.sending import refuse_timers
+from rmq_store.remoting.cluster.timers import refuse_timers
 from rmq_store.remoting.cluster.topics import create_topic, refuse_to_write_topic
 
 _log = logging.getLogger(__name__)

@@ -145,7 +145,7 @@ class Cluster:
         return sorted(self.routes.brokers())
 
     def is_served_store(self, broker_name: str) -> bool:
-        """Whether the master is known as a served store with timers (`sending.refuse_timers`)."""
+        """Whether the master is known as a served store with timers (`timers.refuse_timers`)."""
         return bool(self.served_with_timers) and self.address(broker_name) in self.served_with_timers
 
     # -- calls ------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from rmq_store.protocol.errors import MQBrokerError, MQClientError, RemotingConn
 from rmq_store.protocol.messages import MessageQueue, PoppedMessage, PullStatus
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
 from rmq_store.remoting.cluster.routes import POLL_EVERY_MS
-from rmq_store.remoting.cluster.sending import refuse_timers
+from rmq_store.remoting.cluster.timers import refuse_timers
 
 from ...remoting.cluster.conftest import Timer
 from ...remoting.cluster.fake_cluster import FakeNet

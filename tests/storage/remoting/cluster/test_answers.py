@@ -10,7 +10,7 @@ import pytest
 from pyspark_rmq.cluster_read.places import Places
 from rmq_store.client.backend.remote import RemoteBackend
 from rmq_store.client.cluster_retry.originals import OriginalReading, Place
-from rmq_store.client.cluster_sink.outcomes import verdict_of
+from rmq_store.client.delivery.outcome import verdict_of
 from rmq_store.errors import ResponseError, StoreError
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import offset_message_id
