@@ -24,8 +24,8 @@ from rmq_store.client.cluster_retry.letter_copies import letter_name
 from rmq_store.client.cluster_retry.letters import Letter, ranges_of
 from rmq_store.client.cluster_retry.redrive_ledger import MOVED, SENDING, LedgerRecord, RedriveLedger
 from rmq_store.client.cluster_retry.sent_letters import LetterVerifier, SentLetters
-from rmq_store.client.cluster_retry.single_sends import IN_FLIGHT_MAX, Single, SingleSends
-from rmq_store.client.cluster_sink.queue_reading import QueueReading
+from rmq_store.client.delivery.deliver import IN_FLIGHT_MAX, Delivery, Single
+from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.client.delivery.request import single_request
 from rmq_store.errors import UsageError
 from rmq_store.format.frames.frame_check import COMPRESSION_MASK, SysFlag
@@ -101,7 +101,7 @@ class LetterMoves:
             dlq.broker_name, LedgerRecord(group, attempt, SENDING, {dlq.queue_id: ranges_of(moving)}, ends)
         )
         verifier = LetterVerifier(self._sent, ends, renew)
-        sends = SingleSends(self._cluster, self._send_timeout_ms, verifier, sleep=self._sleep)
+        sends = Delivery(self._cluster, self._send_timeout_ms, verifier, sleep=self._sleep)
         left = list(moving)
         is_dead_again = False
         while left and not is_dead_again:
@@ -135,7 +135,7 @@ class LetterMoves:
         dlq: MessageQueue,
         letters: Sequence[Letter],
         queues: Mapping[str, Sequence[MessageQueue]],
-        sends: SingleSends,
+        sends: Delivery,
     ) -> None:
         singles = []
         for one in letters:

@@ -18,9 +18,9 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Final
 
 from rmq_store.client.cluster_retry.stored_copies import CopyKey, CopyKeys, CopyReading, keys_of_copy
-from rmq_store.client.cluster_sink.queue_reading import QueueReading
 from rmq_store.client.cluster_sink.records import Offsets, Record, WritePart, plan
 from rmq_store.client.cluster_sink.replay import Records
+from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.format.text.names import SCHEDULE_TOPIC, TIMER_TOPIC, dlq_topic, retry_topic
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster

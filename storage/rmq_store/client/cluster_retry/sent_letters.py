@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Hashable
 
 from rmq_store.broker.rules.failure import DEAD_LETTER
 from rmq_store.client.cluster_retry.stored_copies import CopyReading
-from rmq_store.client.cluster_sink.queue_reading import QueueReading
 from rmq_store.client.cluster_sink.records import Offsets
+from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster
 

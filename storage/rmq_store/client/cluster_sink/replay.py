@@ -23,8 +23,8 @@ import numpy.typing as npt
 
 from rmq_store.broker.rules.timer import TIMER_QUEUES
 from rmq_store.client.cluster_sink.chunks import Chunk, Rows
-from rmq_store.client.cluster_sink.queue_reading import QueueReading
 from rmq_store.client.cluster_sink.records import Offsets, Plan, Record, WritePart, plan
+from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.format.batches.batch_bodies import KEY_BYTES
 from rmq_store.format.batches.content_keys import Bytes, FoundKeys
 from rmq_store.format.text.names import DLQ_PREFIX, PYRMQ_TIMER_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq_store.client.cluster_sink.queue_reading import QueueReading
+from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.protocol.errors import SendInDoubtError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand, response_to

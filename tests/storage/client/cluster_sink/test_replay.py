@@ -11,9 +11,9 @@ import pytest
 
 from helpers.cluster.simulated import SimulatedCluster
 from rmq_store.client.cluster_sink.chunks import Chunk, Lane, Shared
-from rmq_store.client.cluster_sink.queue_reading import QueueReading
 from rmq_store.client.cluster_sink.records import Offsets, Record, WritePart, earliest
 from rmq_store.client.cluster_sink.replay import ReplayCheck
+from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.format.batches.content_keys import FoundKeys
 from rmq_store.protocol.errors import SendInDoubtError
 from rmq_store.protocol.messages import MessageQueue
