@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from rmq_store.backoff import Backoff
 from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.server.grpc_definitions.definitions import ms_of, new, timestamp_fields
 
@@ -17,7 +18,7 @@ _WAIT_MS_MAX: Final = 1 << 40
 _EXPONENT_MAX: Final = 32
 
 
-def backoff_of(group: SubscriptionGroup) -> Any:
+def retry_policy_of(group: SubscriptionGroup) -> Any:
     """Return the RetryPolicy of a group: its `retryMaxTimes`, and its `groupRetryPolicy` where that can be used.
     Otherwise the times are those of RocketMQ.
     """
@@ -42,12 +43,12 @@ def wait_ms(group: SubscriptionGroup, reconsume_times: int) -> int:
 
     RocketMQ's list of times begins with its third one there, CustomizedRetryPolicy.java.
     """
-    backoff = backoff_of(group)
-    if backoff.HasField("exponential_backoff"):
-        times = backoff.exponential_backoff
-        factor = times.multiplier ** min(reconsume_times, _EXPONENT_MAX)
-        return int(min(ms_of(times.initial) * factor, ms_of(times.max)))
-    nexts = backoff.customized_backoff.next
+    policy = retry_policy_of(group)
+    if policy.HasField("exponential_backoff"):
+        times = policy.exponential_backoff
+        waits = Backoff(ms_of(times.initial), ms_of(times.max), times.multiplier)
+        return int(waits.wait_ms(1 + min(reconsume_times, _EXPONENT_MAX)))
+    nexts = policy.customized_backoff.next
     return ms_of(nexts[min(reconsume_times + 2, len(nexts) - 1)])
 
 
