@@ -88,4 +88,4 @@ def test_a_name_server_alone_answers_brokers_in_a_pool_of_its_own() -> None:
         services = name_server._dispatcher._services
     of_brokers = {code for code, service in services.items() if service.pool and service.pool.name == "brokers"}
     assert of_brokers == {103, 104, 322}
-    assert set(services) == {25, 100, 101, 102, 103, 104, 105, 106, 206, 216, 219, 224, 304, 318, 319, 322, 1009}
+    assert set(services) == {25, 100, 101, 102, 103, 104, 105, 106, 206, 219, 224, 304, 318, 319, 322, 1009}

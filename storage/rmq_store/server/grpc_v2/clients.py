@@ -18,7 +18,6 @@ from rmq_store.errors import StoreError
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.wire.command import LanguageCode
 from rmq_store.server.access.method_check import MethodCheck
-from rmq_store.server.access.rights import Need, Resource, Right
 from rmq_store.server.access.user_slots import UserSlots
 from rmq_store.server.grpc_definitions.definitions import new, timestamp_fields
 from rmq_store.server.grpc_definitions.enums import ClientType, Code
@@ -30,6 +29,7 @@ from rmq_store.server.grpc_v2.workers import Workers
 from rmq_store.server.pop.renewals import Consumer
 from rmq_store.server.processors.connected_clients import ConnectedClients, Producer
 from rmq_store.server.processors.served_store import ServedStore
+from rmq_store.server.requests.request_needs import Need, Resource, Right
 
 _log: Final = logging.getLogger(__name__)
 
