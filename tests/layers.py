@@ -17,6 +17,8 @@ LAYERS: Final[dict[str, set[str]]] = {
     "late": set(),
     # Waits that a test does not freeze. Every part may import it.
     "real_time": set(),
+    # How long to wait before the next try: a rule.
+    "backoff": set(),
     "errors": set(),
     # Of public methods: checked against the types that they declare.
     "argument_types": set(),
@@ -32,26 +34,29 @@ LAYERS: Final[dict[str, set[str]]] = {
     # Which kinds of stores there are: names of files, and sentences. Nothing of the engine: the verifier asks it, too.
     "kinds": {"errors"},
     # A cluster of brokers over the network. Nothing of the engine, nothing of the clients.
-    "remoting": {"errors", "arguments", "threads", "format", "protocol", "kinds"},
+    "remoting": {"errors", "backoff", "arguments", "threads", "format", "protocol", "kinds"},
     "log": {"errors", "clock", "threads", "format", "files", "kinds"},
     "verify": {"errors", "clock", "format", "files", "log", "kinds"},
     "broker": {
         "errors", "arguments", "clock", "threads", "memory", "format", "protocol", "files", "log", "verify", "kinds",
     },
     "client": {
-        "errors", "arguments", "clock", "threads", "format", "protocol", "files", "log", "broker", "kinds", "remoting",
+        "errors", "backoff", "arguments", "clock", "threads", "format", "protocol", "files", "log", "broker", "kinds",
+        "remoting",
     },
     # The store's processors behind sockets. Nothing of the clients.
     "server": {
-        "errors", "arguments", "clock", "threads", "format", "protocol", "files", "log", "broker", "kinds", "remoting",
+        "errors", "backoff", "arguments", "clock", "threads", "format", "protocol", "files", "log", "broker", "kinds",
+        "remoting",
     },
     # A served store for suites of other projects.
     "testing": {"errors", "clock", "format", "protocol", "broker", "server"},
     # A user of the clients like any other, with a database beside them.
-    "reliable": {"errors", "arguments", "format", "client"},
+    "reliable": {"errors", "backoff", "arguments", "format", "client"},
     # A user of the store, with Kafka on its other side.
     "bridge": {
-        "errors", "arguments", "clock", "threads", "format", "protocol", "remoting", "log", "broker", "client",
+        "errors", "backoff", "arguments", "clock", "threads", "format", "protocol", "remoting", "log", "broker",
+        "client",
         "_native",
     },
 }  # fmt: skip

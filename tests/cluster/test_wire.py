@@ -34,9 +34,9 @@ from rmq_store.protocol.wire import name_server_headers as name_server
 from rmq_store.protocol.wire import pop_headers as pop
 from rmq_store.protocol.wire.command import RemotingCommand, SerializeType
 from rmq_store.protocol.wire.header_fields import RequestHeader, ResponseHeader, request
-from rmq_store.protocol.wire.request_table import REQUESTS, Receiver
 from rmq_store.remoting.transport.client import RemotingClient
 from rmq_store.remoting.transport.settings import ClusterSettings, TlsSettings
+from rmq_store.server.requests.request_table import REQUESTS, Receiver
 
 NewName = Callable[[str], str]
 SECRET = "kept-out-of-logs"

@@ -63,8 +63,8 @@ from rmq_store.protocol.bodies.topics import TopicStatsTable
 from rmq_store.protocol.errors import RemotingCommandError
 from rmq_store.protocol.wire.command import RemotingCommand, SerializeType
 from rmq_store.protocol.wire.frames import FrameDecoder, encode_command
-from rmq_store.protocol.wire.request_table import REQUESTS
 from rmq_store.protocol.wire.signature import signature_of
+from rmq_store.server.requests.request_table import REQUESTS
 
 # DecompressionError and ConfigJsonError are what the format layer says; the layers above it make CorruptionErrors.
 TYPED = (StoreError, ConfigJsonError, DecompressionError)
@@ -501,7 +501,7 @@ def run_remoting(data: bytes) -> None:
         (again,) = FrameDecoder().feed(encode_command(command))
         assert again.ext_fields == command.ext_fields or "\\u" in ascii(command.ext_fields)
         signature_of(command.ext_fields, command.body, "key")
-        row = REQUESTS.get(command.code)  # type: ignore[call-overload]
+        row = REQUESTS.get(command.code)
         if row is not None:
             header = row.request_header.from_ext(command.ext_fields)
             assert row.request_header.from_ext(header.to_ext()) == header

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pyspark_rmq.access.store_reader import StoreReader
     from rmq_store import Loss
 
-_FIRST_RETRY_LEVEL = 3
 _log = logging.getLogger(__name__)
 
 
@@ -137,7 +136,7 @@ class ClusterLocation:
         """As `StoreLocation.retry_ladder_ms`, with the levels that brokers have unless they are configured."""
         from rmq_store import StoreConfig
 
-        return StoreConfig().delay_levels_ms()[_FIRST_RETRY_LEVEL - 1 :]
+        return StoreConfig().retry_delays_ms()
 
     def record_losses(self, losses: Sequence[Loss]) -> list[Loss]:
         """There is no report: all of them, for the log."""

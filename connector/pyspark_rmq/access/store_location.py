@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 # A store stays open for so long after a task that has read: the next micro-batch often comes within that time.
 _TASK_STORE_POOLED_S = 5.0
 
-_FIRST_RETRY_LEVEL = 3
-
 
 class Identity(Protocol):
     """Tells whether a location still has the store that it had when the identity was taken."""
@@ -207,8 +205,7 @@ class StoreDirectory:
         from rmq_store import Store
 
         with Store.open(self.path, read_only=True) as store:
-            levels_ms = store.config.delay_levels_ms()
-        return levels_ms[_FIRST_RETRY_LEVEL - 1 :] or levels_ms[-1:]
+            return store.config.retry_delays_ms()
 
     def record_losses(self, losses: Sequence[Loss]) -> list[Loss]:
         """As `StoreLocation.record_losses`."""

@@ -36,7 +36,7 @@ from rmq_store.client.group.consumer_config import (
     PushConsumerConfig,
 )
 from rmq_store.client.group.rate_limiter import RateLimiter
-from rmq_store.client.producer.backoff import BackoffPolicy
+from rmq_store.client.producer.flow_control import BackoffPolicy
 from rmq_store.client.producer.producer import Producer
 from rmq_store.client.producer.producer_config import ProducerConfig
 from rmq_store.client.producer.transaction_listener import TransactionListener

@@ -19,8 +19,8 @@ from rmq_store.reliable.inbox.consume_counters import ConsumeCounts
 from rmq_store.reliable.inbox.deliveries import id_properties
 from rmq_store.reliable.inbox.idempotency import Idempotency, ReceiveCounts
 from rmq_store.reliable.inbox.once import RowsFailedError
-from rmq_store.reliable.outbox.backoff import ResendBackoff
 from rmq_store.reliable.outbox.outbox import Flushed, Outbox
+from rmq_store.reliable.outbox.resend_times import ResendBackoff
 from rmq_store.reliable.outbox.stub import Stub
 from rmq_store.reliable.relay.dead_letters import CollectReport, DeadLetters
 from rmq_store.reliable.relay.inboxes import Inboxes

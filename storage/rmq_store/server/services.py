@@ -1,4 +1,4 @@
-"""The processor of each request of a broker, and the pool in which it waits (BrokerController#registerProcessor)."""
+"""The processors of a broker, and its pools of threads. The table of requests says which of them answers which."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Final
 
 from rmq_store.format.text.host import Host
 from rmq_store.late.dataclasses import dataclass
-from rmq_store.protocol.wire.request_codes import RequestCode
-from rmq_store.server.access.request_check import ALWAYS_REFUSED, refuse_always
 from rmq_store.server.admin.changes import Changes
 from rmq_store.server.admin.cleaning import Cleaning
 from rmq_store.server.admin.group_progress import GroupProgress
@@ -38,9 +36,11 @@ from rmq_store.server.processors.replies import ReplyProcessor
 from rmq_store.server.processors.sending import OnStored, SendProcessor
 from rmq_store.server.processors.served_store import ServedStore
 from rmq_store.server.processors.transactions import TransactionProcessor
+from rmq_store.server.requests.bound_services import Grouped, bound_services
 from rmq_store.server.requests.dispatcher import Service
+from rmq_store.server.requests.request_table import Pool
 from rmq_store.server.requests.worker_pool import WorkerPool
-from rmq_store.server.virtual_clock import ADVANCE_CLOCK, VirtualClockProcessor
+from rmq_store.server.virtual_clock import VirtualClockProcessor
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,10 @@ class Pools:
     def each(self) -> tuple[WorkerPool, ...]:
         """All pools."""
         return self.send, self.pull, self.pop, self.admin, self.client, self.transaction
+
+    def by_kind(self) -> dict[Pool, WorkerPool]:
+        """The pool of each kind of request. Brokers that register are clients like others here."""
+        return {Pool.REGISTRATION: self.client, **{Pool(pool.name): pool for pool in self.each()}}
 
 
 # BrokerConfig.java: threads (two processors), queue capacities, and how long a request may wait in its queue.
@@ -95,131 +99,49 @@ class Parts:
 
 def services(parts: Parts) -> dict[int, Service]:
     """The services of a broker that is a name server, too, by request code."""
-    return {**_messages(parts), **_pops(parts), **_consumers(parts), **_administration(parts), **_name_server(parts)}
-
-
-def _messages(parts: Parts) -> dict[int, Service]:
-    served, pools = parts.served, parts.pools
-    sends, replies, queries = (
-        SendProcessor(served, parts.on_stored), ReplyProcessor(served, parts.members), QueryProcessor(served),
-    )  # fmt: skip
+    served, members, offsets = parts.served, parts.members, parts.offsets
+    sends, pairs = SendProcessor(served, parts.on_stored), KVConfigs()
+    routes = RouteProcessor(parts.routes, pairs)
     # With SYNC_FLUSH a send waits for the disk.
     is_sync = served.store.config.flush_disk_type == "SYNC_FLUSH"
-    send = Service(
-        sends.send, pools.send,
-        together=partial(sends.send_together, may_wait=True),
-        at_once=None if is_sync else partial(sends.send_together, may_wait=False),
-    )  # fmt: skip
-    pull = Service(parts.pulls.pull, pools.pull, at_once=parts.pulls.pull_at_once)
-    return {
-        RequestCode.SEND_MESSAGE: send,
-        RequestCode.SEND_MESSAGE_V2: send,
-        RequestCode.SEND_BATCH_MESSAGE: Service(sends.send, pools.send),
-        RequestCode.SEND_REPLY_MESSAGE: Service(replies.reply, pools.client),
-        RequestCode.SEND_REPLY_MESSAGE_V2: Service(replies.reply, pools.client),
-        RequestCode.CONSUMER_SEND_MSG_BACK: Service(sends.send_back, pools.send),
-        RequestCode.RECALL_MESSAGE: Service(sends.recall, pools.admin),
-        RequestCode.END_TRANSACTION: Service(parts.transactions.end, pools.transaction),
-        RequestCode.PULL_MESSAGE: pull,
-        RequestCode.LITE_PULL_MESSAGE: pull,
-        RequestCode.QUERY_MESSAGE: Service(queries.query, pools.admin),
-        RequestCode.VIEW_MESSAGE_BY_ID: Service(queries.view, pools.admin),
-    }
-
-
-def _pops(parts: Parts) -> dict[int, Service]:
-    receipts, pop = parts.receipts, parts.pools.pop
-    return {
-        RequestCode.POP_MESSAGE: Service(parts.pops.pop, pop),
-        RequestCode.ACK_MESSAGE: Service(receipts.ack, pop),
-        RequestCode.BATCH_ACK_MESSAGE: Service(receipts.ack_all, pop),
-        RequestCode.CHANGE_MESSAGE_INVISIBLETIME: Service(receipts.change_invisible_time, pop),
-        RequestCode.NOTIFICATION: Service(parts.notifications.ask, pop),
-        RequestCode.PEEK_MESSAGE: Service(PeekProcessor(parts.served).peek, pop),
-        RequestCode.POLLING_INFO: Service(parts.pops.polling_info, parts.pools.admin),
-    }
-
-
-def _consumers(parts: Parts) -> dict[int, Service]:
-    offsets, members, locks = parts.offsets, parts.members, parts.locks
-    admin, client = parts.pools.admin, parts.pools.client
-    ends, assignments = QueueEndsProcessor(parts.served), Assignments(parts.served)
-    return {
-        RequestCode.HEART_BEAT: Service(members.heartbeat, client),
-        RequestCode.UNREGISTER_CLIENT: Service(members.unregister, client),
-        RequestCode.GET_CONSUMER_LIST_BY_GROUP: Service(members.consumer_list, client),
-        RequestCode.LOCK_BATCH_MQ: Service(locks.lock, client),
-        RequestCode.UNLOCK_BATCH_MQ: Service(locks.unlock, client),
-        RequestCode.CHECK_CLIENT_CONFIG: Service(members.check_client, client),
-        RequestCode.QUERY_ASSIGNMENT: Service(assignments.query, client),
-        RequestCode.SET_MESSAGE_REQUEST_MODE: Service(assignments.set_mode, admin),
-        RequestCode.QUERY_CONSUMER_OFFSET: Service(offsets.query, admin),
-        RequestCode.UPDATE_CONSUMER_OFFSET: Service(offsets.update, admin),
-        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Service(ends.search, admin),
-        RequestCode.GET_MAX_OFFSET: Service(ends.maximum, admin),
-        RequestCode.GET_MIN_OFFSET: Service(ends.minimum, admin),
-        RequestCode.GET_EARLIEST_MSG_STORETIME: Service(ends.earliest_time, admin),
-        RequestCode.GET_TOPIC_STATS_INFO: Service(ends.topic_stats, admin),
-    }
-
-
-def _administration(parts: Parts) -> dict[int, Service]:
-    served, members, offsets, admin = parts.served, parts.members, parts.offsets, parts.pools.admin
-    admins, changes = AdministrationProcessor(served, members, offsets), Changes(served, offsets)
-    resets, cleaning = Resets(served, members, offsets), Cleaning(served, offsets)
-    progress = GroupProgress(served, members, offsets)
-    questions, clock = MemberQuestions(served, members), VirtualClockProcessor(served.store)
-    return {
-        RequestCode.UPDATE_AND_CREATE_TOPIC: Service(admins.create_topic, admin),
-        RequestCode.GET_TOPIC_CONFIG: Service(admins.topic_config, admin),
-        RequestCode.GET_ALL_TOPIC_CONFIG: Service(admins.topic_configs, admin),
-        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: Service(admins.system_topics, admin),
-        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Service(admins.groups, admin),
-        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: Service(admins.group, admin),
-        RequestCode.GET_CONSUMER_CONNECTION_LIST: Service(admins.consumer_connection, admin),
-        RequestCode.GET_PRODUCER_CONNECTION_LIST: Service(admins.producer_connection, admin),
-        RequestCode.GET_ALL_PRODUCER_INFO: Service(admins.producers, admin),
-        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: Service(admins.groups_of_topic, admin),
-        RequestCode.GET_CONSUME_STATS: Service(progress.consume_stats, admin),
-        RequestCode.GET_BROKER_CONSUME_STATS: Service(progress.all_consume_stats, admin),
-        RequestCode.QUERY_CONSUME_TIME_SPAN: Service(progress.time_spans, admin),
-        RequestCode.QUERY_TOPICS_BY_CONSUMER: Service(progress.topics_of_group, admin),
-        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: Service(progress.subscription, admin),
-        RequestCode.GET_BROKER_RUNTIME_INFO: Service(admins.runtime_info, admin),
-        RequestCode.GET_BROKER_CONFIG: Service(Settings(served).all, admin),
-        RequestCode.VIEW_BROKER_STATS_DATA: Service(Rates(served).view, admin),
-        RequestCode.QUERY_CONSUME_QUEUE: Service(QueueEntries(served, members).query, admin),
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Service(changes.update_group, admin),
-        RequestCode.DELETE_SUBSCRIPTIONGROUP: Service(changes.delete_group, admin),
-        RequestCode.DELETE_TOPIC_IN_BROKER: Service(changes.delete_topic, admin),
-        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: Service(cleaning.queue_files, admin),
-        RequestCode.CLEAN_UNUSED_TOPIC: Service(cleaning.unused_topics, admin),
-        RequestCode.DELETE_EXPIRED_COMMITLOG: Service(cleaning.expired_segments, admin),
-        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Service(resets.reset, admin),
-        RequestCode.GET_CONSUMER_RUNNING_INFO: Service(questions.running_info, admin),
-        RequestCode.CONSUME_MESSAGE_DIRECTLY: Service(questions.consume_directly, admin),
-        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: Service(MemberOffsets(members).ask, admin),
-        ADVANCE_CLOCK: Service(clock.advance, admin),
-        **dict.fromkeys(ALWAYS_REFUSED, Service(refuse_always, admin)),
-    }
-
-
-def _name_server(parts: Parts) -> dict[int, Service]:
-    pairs, client = KVConfigs(), parts.pools.client
-    routes = RouteProcessor(parts.routes, pairs)
-    settings = NameServerSettings(Host.parse(parts.served.address).port)
-    return {
-        RequestCode.GET_ROUTEINFO_BY_TOPIC: Service(routes.route, client),
-        RequestCode.GET_BROKER_CLUSTER_INFO: Service(routes.clusters, client),
-        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: Service(routes.topics, client),
-        RequestCode.GET_TOPICS_BY_CLUSTER: Service(routes.topics_of_cluster, client),
-        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: Service(routes.system_topics, client),
-        RequestCode.DELETE_TOPIC_IN_NAMESRV: Service(routes.delete_topic, client),
-        RequestCode.PUT_KV_CONFIG: Service(pairs.put, client),
-        RequestCode.GET_KV_CONFIG: Service(pairs.get, client),
-        RequestCode.DELETE_KV_CONFIG: Service(pairs.delete, client),
-        RequestCode.GET_KVLIST_BY_NAMESPACE: Service(pairs.pairs, client),
-        RequestCode.GET_NAMESRV_CONFIG: Service(settings.all, client),
-        RequestCode.REGISTER_BROKER: Service(routes.register, client),
-        RequestCode.UNREGISTER_BROKER: Service(routes.unregister, client),
-    }
+    return bound_services(
+        {
+            "sends": sends,
+            "replies": ReplyProcessor(served, members),
+            "transactions": parts.transactions,
+            "pulls": parts.pulls,
+            "queries": QueryProcessor(served),
+            "offsets": offsets,
+            "ends": QueueEndsProcessor(served),
+            "members": members,
+            "locks": parts.locks,
+            "assignments": Assignments(served),
+            "pops": parts.pops,
+            "receipts": parts.receipts,
+            "notifications": parts.notifications,
+            "peeks": PeekProcessor(served),
+            "admins": AdministrationProcessor(served, members, offsets),
+            "changes": Changes(served, offsets),
+            "progress": GroupProgress(served, members, offsets),
+            "resets": Resets(served, members, offsets),
+            "questions": MemberQuestions(served, members),
+            "member_offsets": MemberOffsets(members),
+            "settings": Settings(served),
+            "rates": Rates(served),
+            "queue_entries": QueueEntries(served, members),
+            "cleaning": Cleaning(served, offsets),
+            "clock": VirtualClockProcessor(served.store),
+            "routes": routes,
+            "removals": routes,  # 216: only of a broker
+            "pairs": pairs,
+            "name_server_settings": NameServerSettings(Host.parse(served.address).port),
+        },
+        parts.pools.by_kind(),
+        {
+            "sends.send": Grouped(
+                partial(sends.send_together, may_wait=True),
+                None if is_sync else partial(sends.send_together, may_wait=False),
+            ),
+            "pulls.pull": Grouped(at_once=parts.pulls.pull_at_once),
+        },
+    )

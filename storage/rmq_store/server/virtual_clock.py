@@ -1,43 +1,18 @@
-"""A request that moves the virtual clock of a served store, so that a suite in any language can do it.
-
-RocketMQ has no such request. Its code spells RMQ (0x524D51), far from all codes of RocketMQ, and does not fit the
-16 bits of its binary headers: only JSON headers can carry it.
-"""
+"""A request that moves the virtual clock of a served store, so that a suite in any language can do it."""
 
 from __future__ import annotations
-
-from typing import Final
 
 from rmq_store.broker.store.store import Store
 from rmq_store.clock import ClockFile
 from rmq_store.errors import UsageError
-from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.errors import ResponseCode
+from rmq_store.protocol.wire.admin_headers import AdvanceClockRequestHeader, AdvanceClockResponseHeader
 from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.protocol.wire.header_fields import RequestHeader, ResponseHeader
 from rmq_store.server.requests.request import Request, refusal
-
-ADVANCE_CLOCK: Final = 0x524D51
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdvanceClockRequestHeader(RequestHeader):
-    """Moves the clock forward by `duration_ms`; 0 only asks for the time."""
-
-    code = ADVANCE_CLOCK
-
-    duration_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdvanceClockResponseHeader(ResponseHeader):
-    """The new time in ms since 1970."""
-
-    time_ms: int
 
 
 class VirtualClockProcessor:
-    """Answers ADVANCE_CLOCK for one store."""
+    """Answers AdvanceClock for one store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

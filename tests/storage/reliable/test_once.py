@@ -28,6 +28,7 @@ from helpers.consuming import (
     stub_status,
     write_effect,
 )
+from rmq_store.backoff import Backoff
 from rmq_store.client import ConsumeConcurrentlyContext, MessageExt
 from rmq_store.errors import UsageError
 from rmq_store.reliable import ConsumeCounts, Idempotency, Tables, open_engine
@@ -692,7 +693,7 @@ def test_messages_are_held_while_the_database_is_away(
         return real(*given)
 
     monkeypatch.setattr(patience, "begin", away_twice)
-    monkeypatch.setattr(patience, "AWAY_PAUSE_FIRST_S", 0.01)
+    monkeypatch.setattr(patience, "AWAY_PAUSES", Backoff(first_ms=10, max_ms=50))
     assert cg.consume(message()) == 1, "not later: that would cost a retry"
     assert [line.partition(" (")[0] for line in caplog.messages] == [
         "group cg: the database is away", "group cg: the database is back",

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from helpers import servers
 from helpers.consuming import Consumer, Databases, Worker, effects, is_waiting, message, write_effect
 from rmq_store import Message, Store
+from rmq_store.backoff import Backoff
 from rmq_store.client import (
     ConsumeFromWhere,
     MessageExt,
@@ -34,9 +35,9 @@ on_servers = pytest.mark.parametrize("database_kind", SERVERS, indirect=True)
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "AWAY_PAUSE_FIRST_S", 0.01)
-    monkeypatch.setattr(patience, "AWAY_PAUSE_S_MAX", 0.05)
-    monkeypatch.setattr(of_transact, "PAUSE_S_MAX", 0.02)
+    monkeypatch.setattr(patience, "AWAY_PAUSES", Backoff(first_ms=10, max_ms=50))
+    for module in (of_transact, patience):
+        monkeypatch.setattr(module, "PAUSES", Backoff(first_ms=15, max_ms=15))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from helpers.consuming import Consumer, Databases, message, write_effect
 from rmq_store.client import MessageExt
 from rmq_store.reliable import ConsumeCounts, Tables
 from rmq_store.reliable.inbox import once
-from rmq_store.reliable.inbox.redis_filter import PAUSE_MAX_S, Known, RedisFilter, open_client
+from rmq_store.reliable.inbox.redis_filter import PAUSES, Known, RedisFilter, open_client
 
 DAY_MS = 24 * 3_600_000
 
@@ -165,7 +165,7 @@ def test_after_an_error_redis_is_left_alone_for_a_while(
         assert filter_.claim(["M1"], "one") == {"M1": Known.UNKNOWN}
     server.start()
     assert filter_.claim(["M1"], "one") == {"M1": Known.UNKNOWN}, "the pause is not over"
-    clock.now_s += PAUSE_MAX_S
+    clock.now_s += PAUSES.max_ms / 1000
     assert filter_.claim(["M1"], "one") == {"M1": Known.OURS}
     assert len(outages) == 1
     assert len([line for line in caplog.messages if "Redis fails" in line]) == 1

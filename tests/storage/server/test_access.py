@@ -429,9 +429,9 @@ def test_the_body_is_read_behind_the_signature_only(guarded: BrokerServer, monke
 def test_a_request_without_a_declared_right_is_refused(
     guarded: BrokerServer, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rest = {code: row for code, row in request_check.RIGHTS.items() if code != RequestCode.GET_BROKER_RUNTIME_INFO}
+    rest = {code: row for code, row in request_check.REQUESTS.items() if code != RequestCode.GET_BROKER_RUNTIME_INFO}
     assert ask("operator", 28)[0] == 0
-    monkeypatch.setattr(request_check, "RIGHTS", rest)
+    monkeypatch.setattr(request_check, "REQUESTS", rest)
     assert ask("operator", 28)[0] == ResponseCode.NO_PERMISSION
 
 

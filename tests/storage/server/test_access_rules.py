@@ -9,12 +9,10 @@ import pytest
 
 from rmq_store.errors import UsageError
 from rmq_store.protocol.wire.header_fields import mandatory_names
-from rmq_store.protocol.wire.request_codes import RequestCode
-from rmq_store.protocol.wire.request_table import REQUESTS, Receiver
 from rmq_store.server.access.acl_file import read_users
-from rmq_store.server.access.request_rights import RIGHTS, Change, Field, StoredMessage
-from rmq_store.server.access.rights import Need, Patterns, Resource, Right, User, parse_rights
-from rmq_store.server.broker_server import BrokerServer
+from rmq_store.server.access.rights import Patterns, User, parse_rights
+from rmq_store.server.requests.request_needs import Field, Need, Resource, Right, StoredMessage
+from rmq_store.server.requests.request_table import REQUESTS, Change, Receiver
 
 SECRET = "kept-out-of-everything"
 
@@ -188,39 +186,30 @@ def test_something_else_in_the_place_of_the_file_is_refused_at_once(scratch: Pat
 # -- the table ----------------------------------------------------------------------------------------------------
 
 
-def test_every_request_that_is_served_has_a_row(server: BrokerServer) -> None:
-    assert server._dispatcher is not None
-    assert set(server._dispatcher._services) <= set(RIGHTS)
-
-
-def test_every_known_request_has_a_row() -> None:
-    assert set(RequestCode) <= set(RIGHTS)
-
-
 def test_every_field_of_the_table_is_one_of_its_request() -> None:
     for code, request in REQUESTS.items():
         names = mandatory_names(request.request_header)
-        asked = [need.name for need in RIGHTS[code].needs if isinstance(need, Field | StoredMessage)]
+        asked = [need.name for need in request.rights.needs if isinstance(need, Field | StoredMessage)]
         assert set(asked) <= set(names), code
 
 
 def test_requests_that_are_never_carried_out() -> None:
-    assert {int(code) for code, row in RIGHTS.items() if row.change is Change.NEVER} == {25, 318, 1009}
+    assert {int(code) for code, row in REQUESTS.items() if row.rights.change is Change.NEVER} == {25, 318, 1009}
 
 
 def test_changes_for_administrators() -> None:
-    changes = {int(code) for code, row in RIGHTS.items() if row.change is Change.ALWAYS}
+    changes = {int(code) for code, row in REQUESTS.items() if row.rights.change is Change.ALWAYS}
     assert changes >= {207, 215, 216, 220, 222, 401}
-    assert {int(code) for code, row in RIGHTS.items() if row.change is Change.EXISTING} == {17, 200}
+    assert {int(code) for code, row in REQUESTS.items() if row.rights.change is Change.EXISTING} == {17, 200}
 
 
 def test_what_a_member_or_producer_asks_is_no_change() -> None:
     everyday = {10, 310, 320, 11, 361, 14, 15, 34, 35, 36, 37, 38, 41, 42, 46, 105, 200050, 200051, 200053}
-    assert all(RIGHTS[code].change is Change.NO for code in everyday)
+    assert all(REQUESTS[code].rights.change is Change.NO for code in everyday)
 
 
 def test_a_request_about_a_topic_or_a_group_needs_a_right_for_it() -> None:
     """Only figures and names are for every user: no field of a topic or group is forgotten by mistake."""
-    free = {int(code) for code, row in RIGHTS.items() if not row.needs}
+    free = {int(code) for code, row in REQUESTS.items() if not row.rights.needs}
     assert free == {21, 28, 101, 105, 106, 201, 206, 219, 224, 304, 305, 315, 351, 352}
     assert not any(request.receiver is Receiver.CLIENT for code, request in REQUESTS.items() if int(code) in free)

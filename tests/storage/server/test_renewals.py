@@ -14,7 +14,7 @@ from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.broker.processor.local_broker import LocalBroker
 from rmq_store.clock import system_clock
 from rmq_store.protocol.messages import PoppedMessage
-from rmq_store.server.grpc_definitions.backoff import wait_ms
+from rmq_store.server.grpc_definitions.retry_policy import wait_ms
 from rmq_store.server.pop import renewals
 from rmq_store.server.pop.renewals import FIRST_MS, MAX_MS, Consumer, Renewals
 from rmq_store.server.processors.served_store import ServedStore

@@ -12,12 +12,12 @@ from kafka.protocol.consumer import ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from rmq_store import real_time
+from rmq_store.backoff import Backoff
 from rmq_store.bridge.kafka.client import Partition
 from rmq_store.bridge.kafka.failures import VERSION_NEEDED
 from rmq_store.errors import KafkaRefusedError, KafkaUnavailableError, StoreError
 
-_LEAST_PAUSE_S: Final = 0.01
-_LONGEST_PAUSE_S: Final = 1.0
+_PAUSES: Final = Backoff(first_ms=10, max_ms=1_000)
 # A topic that was made a moment ago is not known everywhere.
 _NEW_TOPIC_S: Final = 5.0
 _LATEST: Final = -1
@@ -86,17 +86,18 @@ class BrokerLink:
         """
         deadline_s = real_time.monotonic() + self.patience_ms / 1000
         unknown_s = real_time.monotonic() + _NEW_TOPIC_S
-        pause_s = _LEAST_PAUSE_S
+        failures = 0
         while True:
             try:
                 return await ask()
             except errors.KafkaError as error:
+                failures += 1
+                pause_s = _PAUSES.wait_s(failures)
                 end_s = unknown_s if isinstance(error, errors.UnknownTopicOrPartitionError) else deadline_s
                 if not passes(error) or real_time.monotonic() + pause_s > end_s or self._is_stopping():
                     raise ours(error, what) from error
                 forget(error)
             await self.loop.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def find_leaders(self, partitions: Collection[Partition]) -> None:
         """Make sure that `leaders` has all of these partitions."""

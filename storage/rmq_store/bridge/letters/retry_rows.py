@@ -29,13 +29,13 @@ from rmq_store.bridge.records.origin import sources_of_messages
 from rmq_store.bridge.records.route import Route
 from rmq_store.bridge.records.to_rmq import RmqRules, to_rmq
 from rmq_store.broker.rules.failure import KAFKA_LETTER
-from rmq_store.broker.rules.send_back import FIRST_RETRY_LEVEL
 from rmq_store.format.properties.mirror_properties import (
     KAFKA_ATTEMPTS,
     KAFKA_RETRY,
     KAFKA_RETRY_PARTITION,
     KAFKA_RETRY_TOPIC,
 )
+from rmq_store.format.text.delay_levels import FIRST_RETRY_LEVEL
 from rmq_store.late.arrow_compute import pc
 from rmq_store.late.dataclasses import dataclass
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rmq_store import real_time
+from rmq_store.backoff import Backoff
 from rmq_store.bridge.mirror.kafka_side import CopyRules, KafkaSide
 from rmq_store.bridge.mirror.kafka_targets import TargetRules
 from rmq_store.bridge.mirror.pace import Pace, Window, closed_s
@@ -28,15 +29,14 @@ REFRESH_S: Final = 5.0
 """Between two refreshes of the topics, in seconds."""
 
 _IDLE_S: Final = 0.2
-_LEAST_PAUSE_S: Final = 1.0
-_LONGEST_PAUSE_S: Final = 60.0
+_PAUSES: Final = Backoff(first_ms=1_000, max_ms=60_000)
 
 
 @dataclass(slots=True)
 class _Topic:
     copy: TopicIntoKafka
     failure: StoreError | None = None
-    pause_s: float = _LEAST_PAUSE_S
+    failures: int = 0
     again_s: float = 0.0
     waits_since_s: float = 0.0
     waits_for: str = ""
@@ -135,7 +135,7 @@ class IntoKafka:
             topic.failure, topic.again_s = error, 0.0
             topic.copy.close()
             return 0
-        topic.again_s, topic.waits_since_s, topic.pause_s = 0.0, 0.0, _LEAST_PAUSE_S
+        topic.again_s, topic.waits_since_s, topic.failures = 0.0, 0.0, 0
         self._pace.took(moved)
         if self._letters_max is not None and self.report.letters > self._letters_max:
             raise MirrorLettersError(
@@ -149,8 +149,8 @@ class IntoKafka:
         topic.waits_since_s = topic.waits_since_s or now_s
         if self._patience_s is not None and now_s - topic.waits_since_s > self._patience_s:
             raise error
-        topic.again_s = now_s + topic.pause_s
-        topic.pause_s = min(2 * topic.pause_s, _LONGEST_PAUSE_S)
+        topic.failures += 1
+        topic.again_s = now_s + _PAUSES.wait_s(topic.failures)
 
     def _update_report(self, state: str) -> None:
         for topic in self._topics.values():

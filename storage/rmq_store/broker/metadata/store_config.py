@@ -6,7 +6,6 @@ BrokerConfig.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Sequence
 from dataclasses import Field, fields, replace
@@ -14,6 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store.errors import UsageError, did_you_mean
+from rmq_store.format.text.delay_levels import (
+    MESSAGE_DELAY_LEVEL,
+    delay_levels_text,
+    parse_delay_levels,
+    retry_delays_ms,
+)
 from rmq_store.format.text.host import Host
 from rmq_store.format.views.index import file_size as index_file_bytes
 from rmq_store.late.dataclasses import dataclass
@@ -22,9 +27,7 @@ from rmq_store.log.core.geometry import Geometry
 # Every setting and every file size is an int in Java.
 _INT_MAX = (1 << 31) - 1
 
-_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _HOUR = re.compile(r"[0-9]{1,2}", re.ASCII)
-_DELAY_LEVEL = re.compile(r"([0-9]{1,9})([smhd])", re.ASCII)
 
 # Brokers before 4.9.2 made dead-letter topics that could only be written.
 _DLQ_PERMS = (2, 6)
@@ -98,7 +101,7 @@ class StoreConfig:
     flush_interval_commit_log: int = 500
     broker_name: str = "rmq-embedded"
     broker_host: str = "127.0.0.1:10911"
-    message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    message_delay_level: str = MESSAGE_DELAY_LEVEL
     max_message_size: int = 4 << 20
     auto_create_topic_enable: bool = True
     default_topic_queue_nums: int = 4
@@ -186,9 +189,13 @@ class StoreConfig:
         """Delay of each level in ms, level 1 first; RocketMQ's table if they are unknown."""
         return parse_delay_levels(self.message_delay_level or DEFAULTS.message_delay_level)
 
+    def retry_delays_ms(self) -> tuple[int, ...]:
+        """Delays in ms of the first, second, ... retry of a message; the last one repeats."""
+        return retry_delays_ms(self.delay_levels_ms())
+
     def with_delays(self, delays_ms: Sequence[int]) -> StoreConfig:
         """The same settings with these delays (ms, level 1 first)."""
-        return replace(self, message_delay_level=" ".join(map(_delay_text, delays_ms)))
+        return replace(self, message_delay_level=delay_levels_text(delays_ms))
 
     def with_geometry(self, geometry: Geometry) -> StoreConfig:
         """The same settings with the sizes of an existing store."""
@@ -266,12 +273,6 @@ def parse_settings(values: dict[str, Any], where: str) -> dict[str, Any]:
     return parsed
 
 
-def _delay_text(delay_ms: int) -> str:
-    """The delay as RocketMQ writes it, in the largest unit that gives a whole number."""
-    unit = max((unit for unit, unit_ms in _UNIT_MS.items() if delay_ms % unit_ms == 0), key=_UNIT_MS.__getitem__)
-    return f"{delay_ms // _UNIT_MS[unit]}{unit}"
-
-
 def parse_delete_when(text: str) -> frozenset[int]:
     """The hours of the day at which expired files are deleted: "04", or "04;16" (UtilAll#isItTimeToDo). UsageError."""
     hours = text.split(";")
@@ -279,20 +280,6 @@ def parse_delete_when(text: str) -> frozenset[int]:
         if not _HOUR.fullmatch(hour) or int(hour) > 23:
             raise UsageError(f"deleteWhen={text!r}: {hour!r} is no hour of the day; several are separated by ;")
     return frozenset(map(int, hours))
-
-
-@functools.lru_cache(maxsize=16)
-def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """Delay of each level in ms, level 1 first (DefaultMessageStore#parseDelayLevel). UsageError."""
-    levels = []
-    for item in text.split(" "):
-        match = _DELAY_LEVEL.fullmatch(item)
-        if match is None:
-            raise UsageError(f"messageDelayLevel={text!r}: {item!r} is no delay such as 10s, 5m, 2h or 1d")
-        if not int(match[1]):
-            raise UsageError(f"messageDelayLevel={text!r}: {item!r} is no delay; the shortest one is 1s")
-        levels.append(int(match[1]) * _UNIT_MS[match[2]])
-    return tuple(levels)
 
 
 DEFAULTS = StoreConfig()

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rmq_store.broker.rules.send_back import FIRST_RETRY_LEVEL, TIMER_WISHES, Hop, delay_of
+from rmq_store.broker.rules.send_back import TIMER_WISHES, Hop, delay_of
 from rmq_store.format.properties import property_string as keys
 from rmq_store.format.text import names
+from rmq_store.format.text.delay_levels import retry_level
 
 
 def resent_hop(
@@ -27,7 +28,7 @@ def resent_hop(
     retried = reconsume_times - n_plus_one
     if retried >= maximum:
         return Hop(names.dlq_topic(group), 0, -1, 0, reconsume_times, is_dead=True)
-    asked = max(FIRST_RETRY_LEVEL + retried, 1) if delay_level is None else delay_level
+    asked = max(retry_level(retried), 1) if delay_level is None else delay_level
     level, delay_ms = delay_of(asked, delay_levels_ms)
     if level <= 0:
         return Hop(names.retry_topic(group), None, 0, 0, reconsume_times, is_dead=False)

@@ -23,10 +23,8 @@ from rmq_store.errors import UsageError
 from rmq_store.format.properties import property_string as keys
 from rmq_store.format.properties.property_string import CRC_PROPERTY_BYTES
 from rmq_store.format.text import names
+from rmq_store.format.text.delay_levels import retry_level
 from rmq_store.late.dataclasses import dataclass
-
-FIRST_RETRY_LEVEL: Final = 3
-"""Level of the first retry if the broker chooses: retries do not use the two shortest levels."""
 
 _RECONSUME_TIMES_MAX = (1 << 31) - 1
 
@@ -75,7 +73,7 @@ class SendBackRules:
         times = min(reconsume_times + 1, _RECONSUME_TIMES_MAX)
         if reconsume_times >= self.max_reconsume_times or delay_level < 0:
             return Hop(names.dlq_topic(self.group), 0, 0, 0, times, is_dead=True)
-        level, delay_ms = delay_of(delay_level or FIRST_RETRY_LEVEL + reconsume_times, self.delay_levels_ms)
+        level, delay_ms = delay_of(delay_level or retry_level(reconsume_times), self.delay_levels_ms)
         if level <= 0:  # a record with a negative count
             return Hop(names.retry_topic(self.group), None, level, 0, times, is_dead=False)
         return Hop(names.SCHEDULE_TOPIC, level - 1, level, delay_ms, times, is_dead=False)

@@ -37,10 +37,10 @@ def advance(port_file: Path | None, address: str | None, duration: str) -> None:
     timeouts do not. 0s only prints the time.
     """
     from rmq_store.protocol.errors import MQBrokerError
+    from rmq_store.protocol.wire.admin_headers import AdvanceClockRequestHeader, AdvanceClockResponseHeader
     from rmq_store.protocol.wire.header_fields import request
     from rmq_store.remoting.transport.client import RemotingClient
     from rmq_store.remoting.transport.settings import ClusterSettings
-    from rmq_store.server.virtual_clock import AdvanceClockRequestHeader, AdvanceClockResponseHeader
 
     if (port_file is None) == (address is None):
         raise UsageError("name the broker by --port-file or by --address, one of the two")

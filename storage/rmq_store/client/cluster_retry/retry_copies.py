@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from rmq_store.broker.rules.failure import with_reasons
-from rmq_store.broker.rules.send_back import FIRST_RETRY_LEVEL, TIMER_WISHES, Source, given_properties, origin
+from rmq_store.broker.rules.send_back import TIMER_WISHES, Source, given_properties, origin
 from rmq_store.client.cluster_retry.stored_copies import key_of_next_copy
 from rmq_store.format.frames.stored_message import StoredMessage
 from rmq_store.format.properties import property_string as keys
 from rmq_store.format.properties.property_string import encode_properties
+from rmq_store.format.text.delay_levels import retry_level
 
 BROKER_PROPERTIES_BYTES_MAX: Final = 767
 """What a broker adds to the properties of a message on its way: MSG_REGION, CLUSTER, REAL_TOPIC and others."""
@@ -58,7 +59,7 @@ def retry_copy(
     properties[keys.ORIGIN_MESSAGE_ID] = key_of_next_copy(message).origin_id
     properties[keys.WAIT_STORE_MSG_OK] = "true"
     if not is_dead:
-        properties[keys.DELAY_TIME_LEVEL] = str(delay_level or FIRST_RETRY_LEVEL + message.reconsume_times)
+        properties[keys.DELAY_TIME_LEVEL] = str(delay_level or retry_level(message.reconsume_times))
     source = Source(message.topic, message.queue_id, message.queue_offset, message.offset_msg_id)
     given = {**origin(message.properties, source), **given_properties(reasons)}
     fitted = with_reasons(properties, given, keys.PROPERTIES_BYTES_MAX - BROKER_PROPERTIES_BYTES_MAX)

@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store import real_time
+from rmq_store.backoff import Backoff
 from rmq_store.client.cluster_sink.chunks import Chunk, Lane
 from rmq_store.client.cluster_sink.queue_choice import QueueChoice
 from rmq_store.client.delivery.outcome import Outcome, Verdict, verdict_of
@@ -45,7 +46,7 @@ _log = logging.getLogger(__name__)
 BUFFERED_BYTES_MAX: Final = 16 << 20
 """`send` waits while so much of it is not stored yet."""
 
-_PAUSE_MS: Final = 100
+_PAUSES: Final = Backoff(first_ms=100, max_ms=1_000)
 
 
 class Brokers(Topics, Protocol):
@@ -170,7 +171,7 @@ class Pipeline:
         """Wait for an answer, or for the time at which something may be sent, and go on."""
         wait_ms = self._start()
         if not self._flights:
-            self._sleep(_PAUSE_MS if wait_ms is None else wait_ms)
+            self._sleep(_PAUSES.first_ms if wait_ms is None else wait_ms)
             return
         try:
             queue, future, at_ms = self._done.get(timeout=None if wait_ms is None else wait_ms / 1000)
@@ -251,7 +252,7 @@ class Pipeline:
             self._give_up(left, queue.broker_name, verdict.reason, verdict.code)
         left.last_broker, left.last_reason, left.was_busy = queue.broker_name, verdict.reason, verdict.is_busy
         if left.tries > 1 or not self._choice.has_other_broker(left, queue.broker_name):
-            left.not_before_ms = self._timer() + min(_PAUSE_MS << min(left.tries - 1, 5), 1_000)
+            left.not_before_ms = self._timer() + _PAUSES.wait_ms(left.tries)
         self.counts.retries += 1
         chunks = self._waiting.setdefault(left.lane, deque())
         # In front of all that is newer: another one of its lane may have come back before.

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from rmq_store.backoff import Backoff
+
 WINDOW_BYTES_MIN: Final = 256 << 10
 WINDOW_BYTES_MAX: Final = 8 << 20
-_PAUSE_MS_MIN: Final = 10
-_PAUSE_MS_MAX: Final = 1_000
+_PAUSES: Final = Backoff(first_ms=10, max_ms=1_000)
 
 
 class ByteWindow:
@@ -20,7 +21,7 @@ class ByteWindow:
     def __init__(self) -> None:
         self.limit_bytes = WINDOW_BYTES_MAX // 2
         self.used_bytes = 0
-        self._pause_ms = 0
+        self._busy_answers = 0
         self._closed_until_ms = 0.0
 
     def opens_at_ms(self, size_bytes: int, now_ms: float) -> float | None:
@@ -42,10 +43,10 @@ class ByteWindow:
     def grow(self, size_bytes: int) -> None:
         """So many bytes were stored."""
         self.limit_bytes = min(WINDOW_BYTES_MAX, self.limit_bytes + size_bytes)
-        self._pause_ms = 0
+        self._busy_answers = 0
 
     def shrink(self, now_ms: float) -> None:
         """The broker is busy."""
         self.limit_bytes = max(WINDOW_BYTES_MIN, self.limit_bytes // 2)
-        self._pause_ms = min(_PAUSE_MS_MAX, max(_PAUSE_MS_MIN, 2 * self._pause_ms))
-        self._closed_until_ms = now_ms + self._pause_ms
+        self._busy_answers += 1
+        self._closed_until_ms = now_ms + _PAUSES.wait_ms(self._busy_answers)

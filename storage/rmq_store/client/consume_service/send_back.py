@@ -21,6 +21,7 @@ from rmq_store.client.backend.backend import Backend, Broker
 from rmq_store.format.frames.frame_check import COMPRESSION_FLAGS
 from rmq_store.format.frames.message import Message
 from rmq_store.format.properties import property_string as names
+from rmq_store.format.text.delay_levels import retry_level
 from rmq_store.format.text.names import retry_topic
 from rmq_store.late.arrow_compute import pc
 from rmq_store.protocol.errors import ClientError
@@ -92,7 +93,7 @@ class MessageSender:
         properties[names.RETRY_TOPIC] = message.topic
         properties[names.RECONSUME_TIME] = str(message.reconsume_times + 1)
         properties[names.MAX_RECONSUME_TIMES] = str(limit)
-        properties[names.DELAY_TIME_LEVEL] = str(3 + message.reconsume_times)
+        properties[names.DELAY_TIME_LEVEL] = str(retry_level(message.reconsume_times))
         properties.pop(names.TRANSACTION_PREPARED, None)
         return Message(message.topic, message.body, properties=properties, flag=message.flag)
 

@@ -6,8 +6,8 @@ from dataclasses import field
 from typing import Final
 
 from rmq_store.arguments import check_fields
-from rmq_store.client.producer.backoff import FLOW_CONTROL_POLICY, BackoffPolicy
 from rmq_store.client.producer.fault_strategy import LATENCY_TABLES, LatencyPreset
+from rmq_store.client.producer.flow_control import FLOW_CONTROL_POLICY, BackoffPolicy
 from rmq_store.errors import UsageError
 from rmq_store.format.frames.compression import CompressionKind
 from rmq_store.late.dataclasses import dataclass

@@ -22,9 +22,10 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from rmq_store.backoff import Uniform
 from rmq_store.client.backend.queue_selection import ThreadLocalIndex
-from rmq_store.client.producer.backoff import Backoff, Uniform
 from rmq_store.client.producer.fault_strategy import MQFaultStrategy
+from rmq_store.client.producer.flow_control import FlowControlWait
 from rmq_store.client.producer.producer_config import FLOW_CONTROL_CODES, ProducerConfig
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.errors import (
@@ -97,7 +98,7 @@ class SendLoop:
             TimerNotSupportedError: the last broker that was tried has no timers.
             RemotingTooMuchRequestError: the time budget was used up before a try.
         """
-        backoff = Backoff(self._config.backoff, request.begin_ms, self._uniform)
+        wait = FlowControlWait(self._config.backoff, request.begin_ms, self._uniform)
         result: SendResult | None = None
         error: Exception | None = None
         brokers: list[str] = []
@@ -126,7 +127,7 @@ class SendLoop:
                     raise
                 if request.is_half and not isinstance(failure, RemotingConnectError):
                     break
-                if number < retry_times and not self._wait_if_asked(failure, backoff, request):
+                if number < retry_times and not self._wait_if_asked(failure, wait, request):
                     break
         if result is not None:
             return result
@@ -169,7 +170,7 @@ class SendLoop:
             RemotingTooMuchRequestError: the time budget was used up before the first try.
         """
         retry_times = self._config.retry_times_when_send_async_failed
-        backoff = Backoff(self._config.backoff, request.begin_ms, self._uniform)
+        wait = FlowControlWait(self._config.backoff, request.begin_ms, self._uniform)
         queue = self._strategy.select_one_message_queue(request.queues, request.index)
         if self._remaining(request) <= 0:
             raise RemotingTooMuchRequestError("DEFAULT ASYNC send call timeout")
@@ -181,7 +182,7 @@ class SendLoop:
                     raise
                 if request.is_half and not isinstance(failure, RemotingConnectError):
                     raise
-                if not self._wait_if_asked(failure, backoff, request) or self._remaining(request) <= 0:
+                if not self._wait_if_asked(failure, wait, request) or self._remaining(request) <= 0:
                     raise
                 queue = self._next_async(request, queue)
         raise AssertionError("the last try returns or raises")
@@ -208,16 +209,16 @@ class SendLoop:
     def _remaining(self, request: Request) -> int:
         return int(request.timeout_ms - (self._timer() - request.begin_ms))
 
-    def _wait_if_asked(self, failure: Exception, backoff: Backoff, request: Request) -> bool:
+    def _wait_if_asked(self, failure: Exception, wait: FlowControlWait, request: Request) -> bool:
         """Wait if the broker's answer requires it. False, without a wait, if the time budget is too small for it."""
         if not isinstance(failure, MQBrokerError) or failure.response_code not in FLOW_CONTROL_CODES:
             return True
-        wait_ms = backoff.wait_ms(self._timer())
+        wait_ms = wait.wait_ms(self._timer())
         if wait_ms >= self._remaining(request):
             return False
         if wait_ms:
             self._sleep(wait_ms)
-        backoff.advance(self._timer())
+        wait.advance(self._timer())
         return True
 
     def _is_retried(self, failure: Exception) -> bool:

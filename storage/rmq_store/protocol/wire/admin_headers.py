@@ -287,3 +287,37 @@ class CleanUnusedTopicRequestHeader(RequestHeader):
     """Queues of topics that are gone are to be deleted."""
 
     code = RequestCode.CLEAN_UNUSED_TOPIC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateNamesrvConfigRequestHeader(RequestHeader):
+    """Settings of a name server as text: no server of ours takes them (CVE-2023-37582)."""
+
+    code = 318
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateControllerConfigRequestHeader(RequestHeader):
+    """Settings of a controller as text: no server of ours takes them."""
+
+    code = 1009
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvanceClockRequestHeader(RequestHeader):
+    """Moves the virtual clock of a served store forward by `duration_ms`; 0 only asks for the time.
+
+    RocketMQ has no such request. Its code spells RMQ, far from all codes of RocketMQ, and does not fit the 16 bits of
+    its binary headers: only JSON headers can carry it.
+    """
+
+    code = 0x524D51
+
+    duration_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvanceClockResponseHeader(ResponseHeader):
+    """The new time in ms since 1970."""
+
+    time_ms: int

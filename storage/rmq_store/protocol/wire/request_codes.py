@@ -1,4 +1,4 @@
-"""The codes of requests (RequestCode.java). `request_table` says which headers and bodies they have."""
+"""The codes of requests (RequestCode.java). Each has one header; the table of a server says who answers it."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ another transaction has changed would end the transaction.
 
 from __future__ import annotations
 
-import random
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -26,14 +25,15 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 
 from rmq_store import real_time
+from rmq_store.backoff import Backoff
 from rmq_store.reliable.database.engine import ONLY_READS
 from rmq_store.reliable.database.trouble import Trouble, trouble_of
 
 T = TypeVar("T")
 
 TRIES: Final = 8
-FIRST_PAUSE_S: Final = 0.02
-PAUSE_S_MAX: Final = 2.0
+PAUSES: Final = Backoff(first_ms=30, max_ms=1_500, jitter=1 / 3)
+"""Two transactions that met do not meet again: each waits for a time at random."""
 AWAY_S_MAX: Final = 10.0
 """Behind so much time no try follows while the database is away: a server that never answers takes a time-out each."""
 
@@ -66,7 +66,7 @@ def transact(
             is_late = trouble is not Trouble.CONFLICT and real_time.monotonic() - begin_s > AWAY_S_MAX
             if attempt == tries or trouble is None or is_late:
                 raise
-        sleep(pause_s(attempt))
+        sleep(PAUSES.wait_s(attempt))
     raise AssertionError("unreachable")
 
 
@@ -98,12 +98,6 @@ def _must_set_level(connection: sa.Connection) -> bool:
 def is_transient(error: sa.exc.DBAPIError | sa.exc.TimeoutError) -> bool:
     """True if the same transaction may succeed when it is retried."""
     return trouble_of(error) is not None
-
-
-def pause_s(attempt: int) -> float:
-    """The pause after so many attempts, with a part by chance: two that met do not meet again."""
-    longest_s: float = min(FIRST_PAUSE_S * 2**attempt, PAUSE_S_MAX)
-    return longest_s * random.uniform(0.5, 1)
 
 
 def drop_stale(engine: sa.Engine, trouble: Trouble | None) -> None:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database.leases import is_live
 from rmq_store.reliable.database.tables import CONFIRMED, VOID
-from rmq_store.reliable.outbox.backoff import WAIT_MS_MAX
+from rmq_store.reliable.outbox.resend_times import WAIT_MS_MAX
 from rmq_store.reliable.relay.group_rows import LogRow
 from rmq_store.reliable.relay.resend_rule import Action, GroupState, SentStub, decide
 

@@ -18,17 +18,14 @@ import pyarrow as pa
 from rmq_store.client import MessageExt
 from rmq_store.errors import NoMessageIdError
 from rmq_store.format.properties.new_message import OUTBOX_ID
+from rmq_store.format.text.delay_levels import DELAY_LEVELS_MS, FIRST_RETRY_LEVEL, retry_delays_ms
 from rmq_store.late.arrow_compute import pc
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database.message_id import ID_PROPERTIES, UNIQUE_KEY, copied_id_of, message_id_of
 from rmq_store.reliable.inbox.receipts import Receipt
 
-RETRY_LADDER_MS: Final = tuple(
-    seconds * 1000 for seconds in (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-)
-"""RocketMQ's: messageDelayLevel from its third level on (3 + reconsumeTimes)."""
-
-FIRST_RETRY_LEVEL: Final = 3
+RETRY_LADDER_MS: Final = retry_delays_ms(DELAY_LEVELS_MS)
+"""RocketMQ's delays of the first, second, ... retry."""
 
 OF_BODY: Final = "b"
 OF_ROW: Final = "r"

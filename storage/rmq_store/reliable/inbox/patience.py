@@ -16,6 +16,7 @@ Meanwhile the worker asks for more time, so that its messages do not go to anoth
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
@@ -23,18 +24,17 @@ from typing import Final, TypeVar
 import sqlalchemy as sa
 
 from rmq_store import real_time
+from rmq_store.backoff import Backoff
 from rmq_store.reliable.database.leases import new_token
 from rmq_store.reliable.database.outage import Outage
 from rmq_store.reliable.database.tables import Tables
-from rmq_store.reliable.database.transact import TRIES, begin, drop_stale, pause_s
+from rmq_store.reliable.database.transact import PAUSES, TRIES, begin, drop_stale
 from rmq_store.reliable.database.trouble import Trouble, trouble_of
 
 T = TypeVar("T")
 
-BUSY_PAUSE_FIRST_S: Final = 0.05
-BUSY_PAUSE_S_MAX: Final = 1.0
-AWAY_PAUSE_FIRST_S: Final = 0.1
-AWAY_PAUSE_S_MAX: Final = 5.0
+BUSY_PAUSES: Final = Backoff(first_ms=50, max_ms=1_000)
+AWAY_PAUSES: Final = Backoff(first_ms=100, max_ms=5_000)
 EXTEND_EVERY_S: Final = 0.5
 """How soon a worker that waits sees that its consumer ends."""
 
@@ -104,13 +104,12 @@ class Patience:
     def turns(self, wait_ms: int | None) -> Iterator[None]:
         """Yield once immediately, and again until `wait_ms` is over (None: no limit), or the consumer ends."""
         deadline_s = None if wait_ms is None else real_time.monotonic() + wait_ms / 1000
-        pause_s = BUSY_PAUSE_FIRST_S
-        while True:
+        for number in itertools.count(1):
             yield
+            pause_s = BUSY_PAUSES.wait_s(number)
             left_s = pause_s if deadline_s is None else deadline_s - real_time.monotonic()
             if left_s <= 0 or not self._pause(min(pause_s, left_s)):
                 return
-            pause_s = min(pause_s * 2, BUSY_PAUSE_S_MAX)
 
     def _wait_out(self, error: Exception, trouble: Trouble, attempt: int, *, is_of_handler: bool) -> None:
         """Return when the transaction may be tried again after `error`. Raises it if the handler itself has made its
@@ -122,16 +121,15 @@ class Patience:
         if trouble is Trouble.READ_ONLY_TRANSACTION and is_there:
             raise error
         if trouble is Trouble.CONFLICT or is_there:
-            self._sleep(pause_s(min(attempt, TRIES)), error)
+            self._sleep(PAUSES.wait_s(min(attempt, TRIES)), error)
             return
         self.outage.began(error)
         with self.outage.holding():
-            wait_s = min(AWAY_PAUSE_FIRST_S * 2 ** min(attempt - 1, 16), AWAY_PAUSE_S_MAX)
-            self._sleep(wait_s, error)
+            self._sleep(AWAY_PAUSES.wait_s(attempt), error)
             while trouble is not Trouble.POOL_FULL and (found := self._probe()) is not None:
                 drop_stale(self._engine, found)
-                wait_s = min(wait_s * 2, AWAY_PAUSE_S_MAX)
-                self._sleep(wait_s, error)
+                attempt += 1
+                self._sleep(AWAY_PAUSES.wait_s(attempt), error)
 
     def _probe(self) -> Trouble | None:
         """Write a row, and roll it back. None: the database can be written, or says something that the work itself

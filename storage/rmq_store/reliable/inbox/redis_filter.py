@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rmq_store import real_time
+from rmq_store.backoff import Backoff
 from rmq_store.reliable.database.engine import resolve_reference
 from rmq_store.reliable.database.inserting import chunks
 from rmq_store.reliable.database.leases import HORIZON_FACTOR
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SOCKET_TIMEOUT_S: Final = 0.2
-PAUSE_FIRST_S: Final = 1.0
-PAUSE_MAX_S: Final = 30.0
+PAUSES: Final = Backoff(first_ms=1_000, max_ms=30_000)
 
 # Nothing that comes from a message is part of a script.
 _RELEASE: Final = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
@@ -79,7 +79,7 @@ class RedisFilter:
         self._errors = (redis.RedisError, OSError, ValueError)
         self._wrong_type = redis.ResponseError
         self._lock = threading.Lock()
-        self._pause_s = 0.0
+        self._failures = 0
         self._silent_until_s = 0.0
 
     def claim(self, message_ids: Sequence[str], token: str) -> dict[str, Known]:
@@ -132,9 +132,9 @@ class RedisFilter:
 
     def _failed(self, error: Exception) -> None:
         with self._lock:
-            is_new = not self._pause_s
-            self._pause_s = min(max(self._pause_s * 2, PAUSE_FIRST_S), PAUSE_MAX_S)
-            self._silent_until_s = self._monotonic() + self._pause_s
+            is_new = not self._failures
+            self._failures += 1
+            self._silent_until_s = self._monotonic() + PAUSES.wait_s(self._failures)
         if is_new:
             self._on_outage()
             _log.warning(
@@ -143,9 +143,9 @@ class RedisFilter:
             )  # fmt: skip
 
     def _answered(self) -> None:
-        if self._pause_s:
+        if self._failures:
             with self._lock:
-                self._pause_s = 0.0
+                self._failures = 0
             _log.info("group %s: Redis answers again", self._group)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 
 from rmq_store.reliable.database.tables import Tables
-from rmq_store.reliable.outbox.backoff import ResendBackoff
+from rmq_store.reliable.outbox.resend_times import ResendBackoff
 from rmq_store.reliable.outbox.sending import NotSent, Sent
 
 T = TypeVar("T")

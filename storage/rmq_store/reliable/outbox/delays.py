@@ -11,10 +11,8 @@ from dataclasses import replace
 from typing import Final
 
 from rmq_store.client import Message
+from rmq_store.format.text.delay_levels import DELAY_LEVELS_MS
 
-# messageDelayLevel as released (MessageStoreConfig.java). A broker may have another one; all that rests on it is when
-# a resend is thought of.
-_LEVELS_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200)
 _RELATIVE: Final = {"TIMER_DELAY_MS": 1, "TIMER_DELAY_SEC": 1_000}
 DELAYS: Final = ("DELAY", "TIMER_DELIVER_MS", *_RELATIVE)
 
@@ -26,7 +24,8 @@ def deliver_ms(message: Message, now_ms: int) -> int | None:
     properties = message.stored_properties()
     level = _number(properties.get("DELAY"))
     if level > 0:
-        return now_ms + _LEVELS_S[min(level, len(_LEVELS_S)) - 1] * 1_000
+        # A broker may have another table; all that rests on it is when a resend is thought of.
+        return now_ms + DELAY_LEVELS_MS[min(level, len(DELAY_LEVELS_MS)) - 1]
     if "TIMER_DELIVER_MS" in properties:
         return _number(properties["TIMER_DELIVER_MS"])
     for name, unit_ms in _RELATIVE.items():

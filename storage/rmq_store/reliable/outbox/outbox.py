@@ -32,11 +32,11 @@ from rmq_store.reliable.database.drivers import require_engine
 from rmq_store.reliable.database.message_id import UNIQUE_KEY, check_message_id
 from rmq_store.reliable.database.tables import UNCONFIRMED, Tables
 from rmq_store.reliable.database.trouble import duplicate_key, is_duplicate
-from rmq_store.reliable.outbox.backoff import ResendBackoff
 from rmq_store.reliable.outbox.caller_transaction import connection_of
 from rmq_store.reliable.outbox.committed_stubs import Committed, look
 from rmq_store.reliable.outbox.delays import deliver_ms
 from rmq_store.reliable.outbox.message_ids import MessageIds
+from rmq_store.reliable.outbox.resend_times import ResendBackoff
 from rmq_store.reliable.outbox.sending import NotSent, Sent, send_claimed
 from rmq_store.reliable.outbox.sending_rules import SendingRules
 from rmq_store.reliable.outbox.sent_marks import SentMarks

@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from rmq_store.reliable.database.outage import Outage
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.transact import is_transient, transact
-from rmq_store.reliable.outbox.backoff import ResendBackoff
 from rmq_store.reliable.outbox.claim_marks import give_back, mark_sent
+from rmq_store.reliable.outbox.resend_times import ResendBackoff
 from rmq_store.reliable.outbox.sending import NotSent, Sent
 
 _LOG = logging.getLogger(__name__)

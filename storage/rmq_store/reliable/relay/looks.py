@@ -21,8 +21,8 @@ from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database.inserting import insert_new
 from rmq_store.reliable.database.raw_rows import fetch_raw, is_storable
 from rmq_store.reliable.database.tables import Tables
-from rmq_store.reliable.outbox.backoff import WAIT_MS_MAX
 from rmq_store.reliable.outbox.claims import is_due_at
+from rmq_store.reliable.outbox.resend_times import WAIT_MS_MAX
 from rmq_store.reliable.outbox.sending_rules import SendingRules
 from rmq_store.reliable.outbox.stub import pending_groups_of, without_content
 

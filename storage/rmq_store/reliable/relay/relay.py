@@ -27,9 +27,9 @@ from rmq_store.reliable.database.drivers import require_engine
 from rmq_store.reliable.database.outage import Outage
 from rmq_store.reliable.database.tables import Tables
 from rmq_store.reliable.database.transact import is_transient, read, transact
-from rmq_store.reliable.outbox.backoff import ResendBackoff
 from rmq_store.reliable.outbox.claims import claim_first_sends, has_any_hidden, list_hidden
 from rmq_store.reliable.outbox.first_sends import count_first_sends, find_first_sends
+from rmq_store.reliable.outbox.resend_times import ResendBackoff
 from rmq_store.reliable.outbox.sending_rules import SendingRules
 from rmq_store.reliable.relay.claim_sender import ClaimSender
 from rmq_store.reliable.relay.inboxes import Inboxes

@@ -15,7 +15,7 @@ from rmq_store.errors import StoreError
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.reliable.database.raw_rows import fault_of
 from rmq_store.reliable.database.tables import Tables
-from rmq_store.reliable.outbox.backoff import WAIT_MS_MAX
+from rmq_store.reliable.outbox.resend_times import WAIT_MS_MAX
 from rmq_store.reliable.relay.group_rows import GroupRows
 from rmq_store.reliable.relay.inboxes import Inboxes
 from rmq_store.reliable.relay.resend_rule import GroupState, SentStub

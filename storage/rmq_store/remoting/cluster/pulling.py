@@ -16,13 +16,13 @@ Source: PullMessageProcessor.java, MessageStoreConfig.java (maxTransferCountOnMe
 
 from __future__ import annotations
 
-import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
+from rmq_store.backoff import Backoff
 from rmq_store.errors import OffsetOutOfRangeError
 from rmq_store.format.frames.frame_walk import WalkedFrames
 from rmq_store.protocol.answers import NOT_AT_SLAVE
@@ -60,7 +60,7 @@ _FILTERED_PER_PULL_MAX: Final = 1 << 16
 _GROW_AFTER: Final = 64
 # A broker that was busy gets one lane more after so many answers.
 _LANE_AFTER: Final = 16
-_PAUSE_MS, _PAUSE_MS_MAX = 20.0, 2000.0
+_PAUSES: Final = Backoff(first_ms=20, max_ms=2_000, jitter=0.25)
 PATIENCE_MS: Final = 30_000
 
 
@@ -181,7 +181,7 @@ class _RangeReader:
         # Counts the pauses: a failure from before the last one needs no pause of its own.
         self._attempt = 0
         self._stuck_since_ms: float | None = None
-        self._pause_ms = _PAUSE_MS
+        self._pauses = 0
 
     def frames(self) -> Iterator[WalkedFrames]:
         """See `walk_range`."""
@@ -307,7 +307,7 @@ class _RangeReader:
         if frames:
             lane.parts.append(frames)
             lane.parts_bytes += len(frames)
-        self._stuck_since_ms, self._pause_ms = None, _PAUSE_MS
+        self._stuck_since_ms, self._pauses = None, 0
         self._source.suggested(answer.suggest_broker_id)
 
     def _moves_on(self, answer: PullAnswer, lane: _Lane) -> bool:
@@ -393,8 +393,8 @@ class _RangeReader:
             raise error
         self._attempt += 1
         if not at_once:
-            self._sleep(self._pause_ms * random.uniform(0.75, 1.25) / 1000)
-            self._pause_ms = min(self._pause_ms * 2, _PAUSE_MS_MAX)
+            self._pauses += 1
+            self._sleep(_PAUSES.wait_s(self._pauses))
 
     def _shown(self) -> str:
         queue = self._queue

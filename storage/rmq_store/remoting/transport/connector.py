@@ -1,15 +1,45 @@
-"""Making a connection: look-up of the name, TCP, TLS. It may block, and runs in a thread of its own."""
+"""Making a connection: look-up of the name, TCP, TLS. It may block, and runs in a thread of its own. And the pauses
+between attempts at one address.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
 import ssl
+from typing import Final
 
 from rmq_store import real_time
+from rmq_store.backoff import Backoff
 from rmq_store.format.text.host import Host
 from rmq_store.protocol.errors import RemotingConnectError
 from rmq_store.remoting.transport.settings import Address, ClusterSettings, parse_address
+
+RECONNECTS: Final = Backoff(first_ms=100, max_ms=5_000, factor=1.6, jitter=0.2)
+
+
+class ReconnectPause:
+    """Grows with every connection that failed, or ended before its first answer; an answer ends it.
+
+    Not thread-safe: its user holds a lock.
+    """
+
+    __slots__ = ("failures", "reason", "until")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.until = 0.0
+        self.reason = ""
+
+    def failed(self, now: float, reason: str) -> None:
+        """Record a failure: `until` is the time of the next attempt."""
+        self.failures += 1
+        self.reason = reason
+        self.until = now + RECONNECTS.wait_s(self.failures)
+
+    def worked(self) -> None:
+        """Record an answer."""
+        self.failures, self.until, self.reason = 0, 0.0, ""
 
 
 class Connector:

@@ -21,10 +21,9 @@ from rmq_store.protocol.errors import (
     ResponseCode,
 )
 from rmq_store.protocol.wire.command import RemotingCommand
-from rmq_store.remoting.transport.back_off import BackOff
 from rmq_store.remoting.transport.calls import Call
 from rmq_store.remoting.transport.connection import Connection, Received, State
-from rmq_store.remoting.transport.connector import Connector, described
+from rmq_store.remoting.transport.connector import Connector, ReconnectPause, described
 from rmq_store.remoting.transport.secrets import Credentials
 from rmq_store.remoting.transport.server_requests import ServerRequests
 from rmq_store.remoting.transport.settings import ClusterSettings
@@ -65,7 +64,7 @@ class IoLoop:
         self._resubmit = resubmit
         self._lock = threading.Lock()
         self._connections: dict[str, Connection] = {}
-        self._back_offs: dict[str, BackOff] = {}
+        self._pauses: dict[str, ReconnectPause] = {}
         self._connectors: dict[Connection, Connector] = {}
         self._all: set[Connection] = set()
         self._actions: deque[Callable[[], None]] = deque()
@@ -101,11 +100,11 @@ class IoLoop:
                 name = described(address, self._settings.target_of(address))
             except UsageError as error:
                 raise RemotingConnectError(f"no connection: {error}") from error
-            back_off = self._back_offs.setdefault(address, BackOff())
-            pause = back_off.until - real_time.monotonic()
-            if pause > 0:
+            pause = self._pauses.setdefault(address, ReconnectPause())
+            pause_s = pause.until - real_time.monotonic()
+            if pause_s > 0:
                 raise RemotingConnectError(
-                    f"{back_off.reason}. The next attempt to connect is due in {round(pause * 1000)} ms"
+                    f"{pause.reason}. The next attempt to connect is due in {round(pause_s * 1000)} ms"
                 )
             made = Connection(address, name, Credentials.of(self._settings), self._attention)
             self._connections[address] = made
@@ -189,7 +188,7 @@ class IoLoop:
             with self._lock:
                 self._closed = True
             for connection in list(self._all):
-                self._end(connection, "the client was closed", back_off=False)
+                self._end(connection, "the client was closed", is_failure=False)
             for action in list(self._actions):
                 action()  # sockets of connections that were just made
             self._selector.close()
@@ -236,7 +235,7 @@ class IoLoop:
             if not connection.answered:
                 connection.answered = True
                 with self._lock:
-                    self._back_offs.setdefault(connection.address, BackOff()).worked()
+                    self._pauses.setdefault(connection.address, ReconnectPause()).worked()
             if command.is_response:
                 self._answered(connection, command)
             else:
@@ -281,18 +280,18 @@ class IoLoop:
         if connection.failure:
             self._end(connection, connection.failure)
         elif connection.state is State.LEAVING and connection.is_empty():
-            self._end(connection, "the server asked for a new one", back_off=False)
+            self._end(connection, "the server asked for a new one", is_failure=False)
         elif connection.socket is not None:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.wants_to_write() else 0)
             if self._selector.get_key(connection.socket).events != events:
                 self._selector.modify(connection.socket, events, connection)
 
     def _end(
-        self, connection: Connection, reason: str, kind: type[RemotingError] = RemotingError, back_off: bool = True
+        self, connection: Connection, reason: str, kind: type[RemotingError] = RemotingError, is_failure: bool = True
     ) -> None:
         if connection.socket is not None:
             self._selector.unregister(connection.socket)
-        early = back_off and not connection.answered
+        early = is_failure and not connection.answered
         self._forget(connection, f"{connection.name}: the connection was lost: {reason}" if early else "")
         for call in connection.close():
             call.lost(reason, kind)
@@ -304,7 +303,7 @@ class IoLoop:
             if self._connections.get(connection.address) is connection:
                 del self._connections[connection.address]
             if failure:
-                self._back_offs.setdefault(connection.address, BackOff()).failed(real_time.monotonic(), failure)
+                self._pauses.setdefault(connection.address, ReconnectPause()).failed(real_time.monotonic(), failure)
 
     def _watch_time(self) -> None:
         now = real_time.monotonic()
@@ -318,4 +317,4 @@ class IoLoop:
                 self._look_after(connection)
             elif connection.state is State.OPEN and connection.is_empty():
                 if now - connection.used_at >= self._settings.idle_close_ms / 1000:
-                    self._end(connection, "it was idle", back_off=False)
+                    self._end(connection, "it was idle", is_failure=False)

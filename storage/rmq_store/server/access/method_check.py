@@ -12,8 +12,8 @@ from rmq_store.errors import StoreError
 from rmq_store.server.access.method_rights import METHOD_RIGHTS
 from rmq_store.server.access.mqv2_signature import APART_S_MAX, AUTHORIZATION, DATE_TIME, Mqv2Signature
 from rmq_store.server.access.refusals import NoAccessError, RefusalLog
-from rmq_store.server.access.rights import Need
 from rmq_store.server.access.users import Users
+from rmq_store.server.requests.request_needs import Need
 
 NOBODY: Final = ""
 """The access key of all callers where there are no users."""

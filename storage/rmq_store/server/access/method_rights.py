@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from rmq_store.errors import UsageError
-from rmq_store.server.access.rights import Need, Resource, Right
+from rmq_store.server.requests.request_needs import Need, Resource, Right
 
 MethodNeeds: TypeAlias = Callable[[Any], Iterator[Need]]
 """The needs of a request of one method. UsageError: it names too many topics."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from rmq_store.broker.store.store import Store
 from rmq_store.errors import OffsetOutOfRangeError, UsageError
 from rmq_store.format.properties.property_string import REAL_TOPIC
@@ -14,13 +12,11 @@ from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.request_codes import RequestCode, request_name
 from rmq_store.protocol.wire.signature import ACCESS_KEY, is_signed_with
 from rmq_store.server.access.refusals import NoAccessError, RefusalLog
-from rmq_store.server.access.request_rights import RIGHTS, Change, Row, needs_of
 from rmq_store.server.access.rights import User
 from rmq_store.server.access.users import Users
 from rmq_store.server.requests.request import Request, refusal
-
-ALWAYS_REFUSED: Final = frozenset(code for code, row in RIGHTS.items() if row.change is Change.NEVER)
-"""25, 318 and 1009: every server answers them by `refuse_always`."""
+from rmq_store.server.requests.request_needs import needs_of
+from rmq_store.server.requests.request_table import REQUESTS, Change, Rights
 
 
 class RequestCheck:
@@ -47,7 +43,8 @@ class RequestCheck:
         except NoAccessError as error:
             self._tell(request, error)
             raise
-        if request.command.code in ALWAYS_REFUSED:
+        row = REQUESTS.get(request.command.code)
+        if row is not None and row.rights.change is Change.NEVER:
             self._tell(request, NoAccessError(user, "it is never carried out"))
 
     def _tell(self, request: Request, error: NoAccessError) -> None:
@@ -56,14 +53,14 @@ class RequestCheck:
     def _check(self, command: RemotingCommand) -> str:
         """The access key of the user who may make a request; "" where there are no users. Raises as `__call__`."""
         user = _signer(self._users, command) if self._users is not None else None
-        row = RIGHTS.get(command.code)
+        row = REQUESTS.get(command.code)
         if user is not None:
             if row is None:
                 raise NoAccessError(user.access_key, f"{request_name(command.code)} has no declared right")
-            for need in () if user.is_admin else needs_of(command, row, self._topics_at):
+            for need in () if user.is_admin else needs_of(command, row.rights.needs, self._topics_at):
                 if not user.may(need):
                     raise NoAccessError(user.access_key, f"no permission: {need} is missing")
-        if row is not None and not self._is_admin and self._is_change(command, row):
+        if row is not None and not self._is_admin and self._is_change(command, row.rights):
             remark = (
                 f"{request_name(command.code)} changes what is there already: this broker takes it only when it was "
                 "started with --admin"
@@ -71,9 +68,9 @@ class RequestCheck:
             raise NoAccessError(user.access_key if user is not None else "", remark)
         return user.access_key if user is not None else ""
 
-    def _is_change(self, command: RemotingCommand, row: Row) -> bool:
-        if row.change is not Change.EXISTING:
-            return row.change is Change.ALWAYS
+    def _is_change(self, command: RemotingCommand, rights: Rights) -> bool:
+        if rights.change is not Change.EXISTING:
+            return rights.change is Change.ALWAYS
         assert self._store is not None
         if command.code == RequestCode.UPDATE_AND_CREATE_TOPIC:
             return self._store.find_topic(command.ext_fields.get("topic", "")) is not None
@@ -112,12 +109,3 @@ def _signer(users: Users, command: RemotingCommand) -> User:
 
 def _not_found(offset: int) -> MQBrokerError:
     return refusal(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
-
-
-def refuse_always(request: Request) -> None:
-    """Answer to ALWAYS_REFUSED. MQBrokerError 16, for everybody."""
-    remark = (
-        f"{request_name(request.command.code)} is never carried out: settings over the network have led to the "
-        "execution of foreign programs and to foreign files (CVE-2023-33246, CVE-2023-37582)"
-    )
-    raise refusal(ResponseCode.NO_PERMISSION, remark)

@@ -9,40 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from enum import Enum, Flag
-from typing import Final, NamedTuple
+from typing import Final
 
 from rmq_store.errors import UsageError
 from rmq_store.format.text.names import DLQ_PREFIX, RETRY_PREFIX, is_sent_by_broker_only, retry_group
-
-
-class Right(Flag):
-    """PUB sends, SUB consumes, ADMIN changes the topic or the group itself."""
-
-    DENY = 0
-    PUB = 1
-    SUB = 2
-    ADMIN = 4
-
-
-class Resource(Enum):
-    """The kind of thing that a right is about; BROKER stands for all that concerns no single topic or group."""
-
-    TOPIC = "topic"
-    GROUP = "group"
-    BROKER = "broker"
-
-
-class Need(NamedTuple):
-    """A right that a request needs; `name` is "" for the broker."""
-
-    right: Right
-    resource: Resource
-    name: str
-
-    def __str__(self) -> str:
-        return f"the right {self.right.name} for the {self.resource.value} {self.name}".rstrip()
-
+from rmq_store.server.requests.request_needs import Need, Resource, Right
 
 _BY_NAME: Final = {right.name or "DENY": right for right in (Right.DENY, *Right)}
 _ANY: Final = "*"

@@ -18,11 +18,10 @@ from rmq_store.errors import StoreError
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.wire.command import LanguageCode
 from rmq_store.server.access.method_check import MethodCheck
-from rmq_store.server.access.rights import Need, Resource, Right
 from rmq_store.server.access.user_slots import UserSlots
-from rmq_store.server.grpc_definitions.backoff import backoff_of
 from rmq_store.server.grpc_definitions.definitions import new, timestamp_fields
 from rmq_store.server.grpc_definitions.enums import ClientType, Code
+from rmq_store.server.grpc_definitions.retry_policy import retry_policy_of
 from rmq_store.server.grpc_v2.caller import Caller
 from rmq_store.server.grpc_v2.grpc_peer import CommandStream, GrpcPeer
 from rmq_store.server.grpc_v2.statuses import Refusal, group_of, status, topic_of
@@ -30,6 +29,7 @@ from rmq_store.server.grpc_v2.workers import Workers
 from rmq_store.server.pop.renewals import Consumer
 from rmq_store.server.processors.connected_clients import ConnectedClients, Producer
 from rmq_store.server.processors.served_store import ServedStore
+from rmq_store.server.requests.request_needs import Need, Resource, Right
 
 _log: Final = logging.getLogger(__name__)
 
@@ -200,7 +200,7 @@ class Clients:
         subscription.fifo = group.consume_message_orderly
         subscription.receive_batch_size = _BATCH
         subscription.long_polling_timeout.seconds = _POLLING_MS // 1000
-        settings.backoff_policy.CopyFrom(backoff_of(group))
+        settings.backoff_policy.CopyFrom(retry_policy_of(group))
 
     def _peer(self, caller: Caller) -> GrpcPeer:
         """The client of a call, which lives. MQBrokerError 16: its id is that of another user."""

@@ -12,7 +12,7 @@ import grpc
 from rmq_store import real_time
 from rmq_store.errors import UsageError
 from rmq_store.server.access.method_check import MethodCheck
-from rmq_store.server.grpc_definitions.backoff import wait_ms
+from rmq_store.server.grpc_definitions.retry_policy import wait_ms
 from rmq_store.server.grpc_ports import GrpcPorts
 from rmq_store.server.grpc_v2.clients import Clients
 from rmq_store.server.grpc_v2.held_receives import HeldReceives

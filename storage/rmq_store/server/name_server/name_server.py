@@ -9,16 +9,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from rmq_store.protocol.wire.request_codes import RequestCode
-from rmq_store.server.access.request_check import ALWAYS_REFUSED, RequestCheck, refuse_always
+from rmq_store.server.access.request_check import RequestCheck
 from rmq_store.server.access.users import Users
 from rmq_store.server.housekeeping import Housekeeping, Step
 from rmq_store.server.name_server.kv_configs import KVConfigs
 from rmq_store.server.name_server.route_processor import RouteProcessor
 from rmq_store.server.name_server.route_table import RouteTable
 from rmq_store.server.name_server.settings import NameServerSettings
+from rmq_store.server.requests.bound_services import bound_services
 from rmq_store.server.requests.dispatcher import Dispatcher, Service
 from rmq_store.server.requests.request import Request
+from rmq_store.server.requests.request_table import Pool
 from rmq_store.server.requests.worker_pool import WorkerPool
 from rmq_store.server.transport.connection import Connection
 from rmq_store.server.transport.limits import ListenerLimits
@@ -97,20 +98,13 @@ class NameServer:
         self._dispatcher.receive(requests)
 
     def _services(self, clients: WorkerPool, brokers: WorkerPool) -> dict[int, Service]:
-        routes, pairs = RouteProcessor(self.routes, self.kv_configs), self.kv_configs
-        return {
-            RequestCode.PUT_KV_CONFIG: Service(pairs.put, clients),
-            RequestCode.GET_KV_CONFIG: Service(pairs.get, clients),
-            RequestCode.DELETE_KV_CONFIG: Service(pairs.delete, clients),
-            RequestCode.GET_KVLIST_BY_NAMESPACE: Service(pairs.pairs, clients),
-            RequestCode.REGISTER_BROKER: Service(routes.register, brokers),
-            RequestCode.UNREGISTER_BROKER: Service(routes.unregister, brokers),
-            RequestCode.QUERY_DATA_VERSION: Service(routes.data_version, brokers),
-            RequestCode.GET_ROUTEINFO_BY_TOPIC: Service(routes.route, clients),
-            RequestCode.GET_BROKER_CLUSTER_INFO: Service(routes.clusters, clients),
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: Service(routes.topics, clients),
-            RequestCode.GET_TOPICS_BY_CLUSTER: Service(routes.topics_of_cluster, clients),
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: Service(routes.system_topics, clients),
-            RequestCode.GET_NAMESRV_CONFIG: Service(NameServerSettings(self._listener.port).all, clients),
-            **dict.fromkeys(ALWAYS_REFUSED, Service(refuse_always, clients)),
-        }
+        routes = RouteProcessor(self.routes, self.kv_configs)
+        return bound_services(
+            {
+                "routes": routes,
+                "data_versions": routes,  # 322: only of a name server alone
+                "pairs": self.kv_configs,
+                "name_server_settings": NameServerSettings(self._listener.port),
+            },
+            {Pool.CLIENT: clients, Pool.ADMIN: clients, Pool.REGISTRATION: brokers},
+        )

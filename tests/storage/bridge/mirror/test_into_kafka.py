@@ -24,6 +24,7 @@ from rmq_store import (
     MirrorTargetError,
     Store,
 )
+from rmq_store.backoff import Backoff
 from rmq_store.bridge.kafka.client import Partition
 from rmq_store.bridge.mirror import into_kafka
 from rmq_store.bridge.mirror.kafka_side import CopyRules
@@ -119,7 +120,7 @@ def test_what_failed_is_repeated_once(
     kafka: KafkaServer, store: Store, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An aborted transaction is not seen, and a commit whose answer is lost is not done twice."""
-    monkeypatch.setattr(into_kafka, "_LEAST_PAUSE_S", 0.01)
+    monkeypatch.setattr(into_kafka, "_PAUSES", Backoff(first_ms=10, max_ms=1_000))
     fill(store, topic, [b"%d" % number for number in range(10)])
     with mirror_of(kafka, store, "repeats", [topic], rules=CopyRules(window_rows=2)) as mirror:
         faults = iter(["claim", "before", "", "after", "before", "after"])

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from rmq_store import NotAStoreError, Store, StoreConfig, UsageError
-from rmq_store.broker.metadata.store_config import parse_delay_levels, parse_delete_when
+from rmq_store.broker.metadata.store_config import parse_delete_when
 from rmq_store.broker.metadata.store_file import StoreFile
+from rmq_store.format.text.delay_levels import parse_delay_levels
 from rmq_store.log.core.commit_log import CommitLog
 from rmq_store.log.recovery import opening
 from rmq_store.log.recovery.recovery import RecoveryReport

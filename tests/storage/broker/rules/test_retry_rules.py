@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store import SubscriptionGroup, UsageError
-from rmq_store.broker.metadata.store_config import StoreConfig, parse_delay_levels
+from rmq_store.broker.metadata.store_config import StoreConfig
 from rmq_store.broker.rules import failure
 from rmq_store.broker.rules.resend import resent_hop, resent_properties
 from rmq_store.broker.rules.send_back import Hop, SendBackRules, Source, copied_properties, given_properties, origin
 from rmq_store.format.properties.property_string import PROPERTIES_BYTES_MAX, encode_properties
+from rmq_store.format.text.delay_levels import parse_delay_levels
 
 LEVELS_MS = parse_delay_levels(StoreConfig().message_delay_level)
 GAPS_S = [10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200]

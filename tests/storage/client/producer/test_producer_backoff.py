@@ -10,8 +10,9 @@ import random
 import pytest
 
 from rmq_store import Message, UsageError
-from rmq_store.client.producer import backoff
-from rmq_store.client.producer.backoff import SERVER_POLICY, Backoff, BackoffPolicy
+from rmq_store.backoff import Uniform
+from rmq_store.client.producer import flow_control
+from rmq_store.client.producer.flow_control import SERVER_POLICY, BackoffPolicy, FlowControlWait
 from rmq_store.client.producer.producer import Producer
 from rmq_store.client.producer.producer_config import RETRY_RESPONSE_CODES_4X, ProducerConfig
 from rmq_store.protocol.errors import MQBrokerError, MQClientError, RemotingTimeoutError, ResponseCode
@@ -33,13 +34,13 @@ def connect(
     failures: int,
     *,
     policy: BackoffPolicy | None = None,
-    uniform: backoff.Uniform = no_jitter,
+    uniform: Uniform = no_jitter,
     try_takes_ms: float = 0,
 ) -> list[tuple[float, float]]:
     """Connect after so many failures; (when, until when) of each try, from the start in ms."""
     start = clock.now_ms
     tries: list[tuple[float, float]] = []
-    waits = Backoff(policy or BackoffPolicy(), clock.exact(), uniform)
+    waits = FlowControlWait(policy or BackoffPolicy(), clock.exact(), uniform)
     while True:
         tries.append((clock.now_ms - start, waits.try_until_ms(clock.exact()) - start))
         clock.advance(try_takes_ms)
@@ -51,11 +52,11 @@ def connect(
 
 @pytest.mark.statement("A06")
 def test_the_constants_are_those_of_the_documents() -> None:
-    assert backoff.INITIAL_BACKOFF == 1_000
-    assert backoff.MULTIPLIER == 1.6
-    assert backoff.JITTER == 0.2
-    assert backoff.MAX_BACKOFF == 120_000
-    assert backoff.MIN_CONNECT_TIMEOUT == 20_000
+    assert flow_control.INITIAL_BACKOFF == 1_000
+    assert flow_control.MULTIPLIER == 1.6
+    assert flow_control.JITTER == 0.2
+    assert flow_control.MAX_BACKOFF == 120_000
+    assert flow_control.MIN_CONNECT_TIMEOUT == 20_000
     assert BackoffPolicy() == BackoffPolicy(1_000, 1.6, 0.2, 120_000, 20_000)
 
 
@@ -112,7 +113,7 @@ def test_a_policy_that_makes_no_sense_is_refused(values: tuple[float, ...]) -> N
 
 
 def test_the_deadline_counts_from_the_first_try_on() -> None:
-    state = Backoff(BackoffPolicy(), 500, no_jitter)
+    state = FlowControlWait(BackoffPolicy(), 500, no_jitter)
     assert state.wait_ms(700) == 800
     assert state.wait_ms(9_999) == 0
 

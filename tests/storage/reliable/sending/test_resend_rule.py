@@ -9,8 +9,8 @@ import pytest
 
 from rmq_store import Message
 from rmq_store.errors import UsageError
-from rmq_store.reliable.outbox.backoff import ResendBackoff
 from rmq_store.reliable.outbox.delays import deliver_ms, is_delayed, without_delay
+from rmq_store.reliable.outbox.resend_times import ResendBackoff
 from rmq_store.reliable.relay.resend_rule import Action, Decision, GroupState, LogState, SentStub, decide
 
 NOW = 1_700_000_000_000

@@ -9,6 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -16,8 +17,8 @@ from helpers.cluster.stub_server import StubConnection, echo
 from rmq_store.client import RemotingCommandError, RemotingConnectError, RemotingError, RemotingTimeoutError
 from rmq_store.protocol.wire.command import RemotingCommand, response_to
 from rmq_store.protocol.wire.frames import encode_command
-from rmq_store.remoting.transport import back_off, io_loop
-from rmq_store.remoting.transport.back_off import BackOff
+from rmq_store.remoting.transport import connector, io_loop
+from rmq_store.remoting.transport.connector import ReconnectPause
 
 from .conftest import Connect, Serve
 from .test_client import eventually, request
@@ -56,7 +57,7 @@ def _answered(call: object) -> bool:
 
 
 def test_attempts_become_rarer(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(back_off, "JITTER", 0.0)
+    monkeypatch.setattr(connector, "RECONNECTS", replace(connector.RECONNECTS, jitter=0.0))
     address, client = f"127.0.0.1:{free_port()}", connect()
     end = time.monotonic() + 1.2
     while time.monotonic() < end or client.counters().failed_connections < 2:
@@ -68,7 +69,7 @@ def test_attempts_become_rarer(connect: Connect, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_pause_grows_to_its_bound_with_jitter_and_ends_with_an_answer() -> None:
-    pauses = BackOff()
+    pauses = ReconnectPause()
     seen = []
     for _ in range(300):
         pauses.failed(1000.0, "refused")

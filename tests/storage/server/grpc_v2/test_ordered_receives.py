@@ -13,8 +13,8 @@ from rmq_store import Message, Store
 from rmq_store.broker.filter.subscription import Subscription
 from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.server.broker_server import BrokerServer
-from rmq_store.server.grpc_definitions.backoff import wait_ms
 from rmq_store.server.grpc_definitions.enums import Code
+from rmq_store.server.grpc_definitions.retry_policy import wait_ms
 from rmq_store.server.grpc_v2 import held_receives
 from rmq_store.server.grpc_v2.receiving import Receiving
 from rmq_store.server.pop.held_pops import Share

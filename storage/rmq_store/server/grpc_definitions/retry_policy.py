@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from rmq_store.backoff import Backoff
 from rmq_store.broker.metadata.groups import SubscriptionGroup
+from rmq_store.format.text.delay_levels import DELAY_LEVELS_MS, retry_level
 from rmq_store.server.grpc_definitions.definitions import ms_of, new, timestamp_fields
 
-# CustomizedRetryPolicy.java: before the second attempt, the third, and so on.
-_RETRY_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 _RETRIES_MAX: Final = 1000
 # ExponentialRetryPolicy.java.
 _EXPONENTIAL_MS: Final = {"initial": 5_000, "max": 7_200_000}
@@ -17,7 +17,7 @@ _WAIT_MS_MAX: Final = 1 << 40
 _EXPONENT_MAX: Final = 32
 
 
-def backoff_of(group: SubscriptionGroup) -> Any:
+def retry_policy_of(group: SubscriptionGroup) -> Any:
     """Return the RetryPolicy of a group: its `retryMaxTimes`, and its `groupRetryPolicy` where that can be used.
     Otherwise the times are those of RocketMQ.
     """
@@ -31,8 +31,9 @@ def backoff_of(group: SubscriptionGroup) -> Any:
         backoff.exponential_backoff.CopyFrom(new("ExponentialBackoff", multiplier=factor, **times))
     else:
         given_ms = _part(policy, "customizedRetryPolicy").get("next")
-        own = given_ms if isinstance(given_ms, list) and given_ms else [seconds * 1000 for seconds in _RETRY_S]
-        nexts = [timestamp_fields(_wait_ms(ms, _RETRY_S[-1] * 1000)) for ms in own[:_RETRIES_MAX]]
+        # CustomizedRetryPolicy.java has the times of the delay levels: before the second attempt, the third, and so on.
+        own = given_ms if isinstance(given_ms, list) and given_ms else DELAY_LEVELS_MS
+        nexts = [timestamp_fields(_wait_ms(ms, DELAY_LEVELS_MS[-1])) for ms in own[:_RETRIES_MAX]]
         backoff.customized_backoff.CopyFrom(new("CustomizedBackoff", next=nexts))
     return backoff
 
@@ -42,13 +43,13 @@ def wait_ms(group: SubscriptionGroup, reconsume_times: int) -> int:
 
     RocketMQ's list of times begins with its third one there, CustomizedRetryPolicy.java.
     """
-    backoff = backoff_of(group)
-    if backoff.HasField("exponential_backoff"):
-        times = backoff.exponential_backoff
-        factor = times.multiplier ** min(reconsume_times, _EXPONENT_MAX)
-        return int(min(ms_of(times.initial) * factor, ms_of(times.max)))
-    nexts = backoff.customized_backoff.next
-    return ms_of(nexts[min(reconsume_times + 2, len(nexts) - 1)])
+    policy = retry_policy_of(group)
+    if policy.HasField("exponential_backoff"):
+        times = policy.exponential_backoff
+        waits = Backoff(ms_of(times.initial), ms_of(times.max), times.multiplier)
+        return int(waits.wait_ms(1 + min(reconsume_times, _EXPONENT_MAX)))
+    nexts = policy.customized_backoff.next
+    return ms_of(nexts[min(retry_level(reconsume_times), len(nexts)) - 1])
 
 
 def _part(policy: Mapping[str, Any], name: str) -> Mapping[str, Any]:

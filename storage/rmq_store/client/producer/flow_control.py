@@ -16,9 +16,9 @@ MAX_BACKOFF. Source: gRPC's connection-backoff.md. Times are in ms.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Final
 
+from rmq_store.backoff import Backoff, Uniform
 from rmq_store.errors import UsageError
 from rmq_store.late.dataclasses import dataclass
 
@@ -27,8 +27,6 @@ MULTIPLIER: Final = 1.6
 JITTER: Final = 0.2
 MAX_BACKOFF: Final = 120_000
 MIN_CONNECT_TIMEOUT: Final = 20_000
-
-Uniform = Callable[[float, float], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +52,14 @@ FLOW_CONTROL_POLICY: Final = BackoffPolicy(min_connect_timeout_ms=0)
 SERVER_POLICY: Final = BackoffPolicy(10, 2, 0, 1_000, 0)
 
 
-class Backoff:
+class FlowControlWait:
     """The state of one series of tries; `deadline_ms` is the time at which the next try may begin."""
 
     def __init__(self, policy: BackoffPolicy, now_ms: float, uniform: Uniform = random.uniform) -> None:
         self._policy = policy
         self._uniform = uniform
-        self._backoff_ms = policy.initial_backoff_ms
+        self._waits = Backoff(policy.initial_backoff_ms, policy.max_backoff_ms, policy.multiplier, policy.jitter)
+        self._failures = 1
         self.deadline_ms = now_ms + policy.initial_backoff_ms
 
     def try_until_ms(self, now_ms: float) -> float:
@@ -73,6 +72,5 @@ class Backoff:
 
     def advance(self, now_ms: float) -> None:
         """Set the next deadline; `now_ms` is the time after the sleep."""
-        self._backoff_ms = min(self._backoff_ms * self._policy.multiplier, self._policy.max_backoff_ms)
-        spread = self._policy.jitter * self._backoff_ms
-        self.deadline_ms = now_ms + self._backoff_ms + self._uniform(-spread, spread)
+        self._failures += 1
+        self.deadline_ms = now_ms + self._waits.wait_ms(self._failures, self._uniform)

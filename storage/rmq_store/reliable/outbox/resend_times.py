@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from rmq_store.backoff import Backoff
 from rmq_store.errors import UsageError
 from rmq_store.late.dataclasses import dataclass
 
@@ -53,6 +54,4 @@ class ResendBackoff:
         return self._wait_ms(send_count, self.first_retry_ms, self.max_retry_ms)
 
     def _wait_ms(self, send_count: int, first_ms: int, max_ms: int) -> int:
-        # 2^64 is beyond every maximum, and a float still holds it.
-        steps = min(max(send_count, 1) - 1, 64)
-        return int(min(first_ms * self.multiplier**steps, max_ms))
+        return int(Backoff(first_ms, max_ms, self.multiplier).wait_ms(send_count))
