@@ -18,12 +18,7 @@ from pyspark_rmq.options.options import sink_options
 from pyspark_rmq.retry.consumed_from import consumed_from
 from pyspark_rmq.retry.handler_runner import HandlerRunner
 from pyspark_rmq.source import DefaultSource
-from pyspark_rmq.write.cluster_send_back_writer import (
-    ClusterSendBackStreamWriter,
-    batch_cluster_send_back_writer,
-    send_back_settings,
-    stream_cluster_send_back_writer,
-)
+from pyspark_rmq.write.cluster_send_back_writer import send_back_settings
 from rmq_store.cluster import SendBackReport
 from rmq_store.errors import UsageError
 
@@ -86,9 +81,8 @@ def rows(retries: list[SimulatedRetries], error: str | None = "ValueError") -> p
     )  # fmt: skip
 
 
-def stream_writer(brokers: SimulatedCluster, tmp_path: Path, **given: str) -> ClusterSendBackStreamWriter:
-    parsed = sink_options(options(brokers, tmp_path, **given), "stream write")
-    return stream_cluster_send_back_writer(parsed, FAILED, overwrite=False)
+def stream_writer(brokers: SimulatedCluster, tmp_path: Path, **given: str) -> Any:
+    return DefaultSource(options(brokers, tmp_path, **given)).streamWriter(FAILED, overwrite=False)
 
 
 def test_a_task_that_runs_again_sends_nothing_back_twice(
@@ -118,28 +112,27 @@ def test_a_batch_write_with_txn_options_is_checked_and_one_without_is_not(
     task(0, 0)
     given = options(brokers, tmp_path, txnAppId="job", txnVersion="1")
     for expected in (2, 0):
-        writer = batch_cluster_send_back_writer(sink_options(given, "batch write"), FAILED, overwrite=False)
+        writer = DefaultSource(given).writer(FAILED, overwrite=False)
         assert writer.write(iter([failed])).report.rows == expected  # type: ignore[attr-defined]
     del given["txnAppId"], given["txnVersion"], given["settleTime"], given["markerPath"]
-    writer = batch_cluster_send_back_writer(sink_options(given, "batch write"), FAILED, overwrite=False)
+    writer = DefaultSource(given).writer(FAILED, overwrite=False)
     assert writer.write(iter([failed])).report.rows == 2  # type: ignore[attr-defined]
     assert len(retries[0].messages(SCHEDULE)) == 2
 
 
-def test_the_source_makes_these_writers_and_options_reach_the_engine(brokers: SimulatedCluster, tmp_path: Path) -> None:
+def test_options_reach_the_engine(brokers: SimulatedCluster, tmp_path: Path) -> None:
     given = options(brokers, tmp_path, maxReconsumeTimes="3", sendTimeout="5s")
-    assert isinstance(DefaultSource(given).streamWriter(FAILED, overwrite=False), ClusterSendBackStreamWriter)
     settings = send_back_settings(sink_options(given, "stream write"))
     assert (settings.group, settings.max_reconsume_times, settings.settle_ms) == ("g", 3, 0)
     assert (settings.send_timeout_ms, settings.record_path, settings.replay_check) == (5_000, str(tmp_path), True)
 
 
 def test_rows_without_the_name_of_their_broker_are_refused(brokers: SimulatedCluster, tmp_path: Path) -> None:
-    parsed = sink_options(options(brokers, tmp_path), "stream write")
+    source = DefaultSource(options(brokers, tmp_path))
     with pytest.raises(UsageError, match="sendBack needs the column brokerName as it was read"):
-        stream_cluster_send_back_writer(parsed, StructType(FAILED.fields[1:]), overwrite=False)
+        source.streamWriter(StructType(FAILED.fields[1:]), overwrite=False)
     with pytest.raises(UsageError, match="use mode append"):
-        stream_cluster_send_back_writer(parsed, FAILED, overwrite=True)
+        source.streamWriter(FAILED, overwrite=True)
 
 
 # -- consume ----------------------------------------------------------------------------------------------------------

@@ -16,10 +16,9 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql.types import StringType, StructField, StructType
 
-from pyspark_rmq.options.options import sink_options
 from pyspark_rmq.schema.schema import READABLE
+from pyspark_rmq.source import DefaultSource
 from pyspark_rmq.write import writer as writer_module
-from pyspark_rmq.write.writer import batch_writer, stream_writer
 from rmq_store import (
     MarkerError,
     NotAStoreError,
@@ -64,8 +63,8 @@ def rows(*values: str) -> Iterator[pa.RecordBatch]:
 
 
 def writer(path: Path, kind: str = "stream write", **options: str) -> Any:
-    parsed = sink_options({"path": str(path), "topic": "T"} | options, kind)  # type: ignore[arg-type]
-    return (stream_writer if kind == "stream write" else batch_writer)(parsed, VALUE, False)
+    source = DefaultSource({"path": str(path), "topic": "T"} | options)
+    return (source.streamWriter if kind == "stream write" else source.writer)(VALUE, False)
 
 
 def test_a_zombie_attempt_changes_nothing_before_or_after_the_commit(
@@ -595,7 +594,7 @@ def test_what_a_retried_message_became_did_not_fail_itself(make_store: Make, tas
     batch = pa.record_batch({"body": [b"x"], "properties": pa.array([list(retried.items())], text_map)})
     task(0, 1)
     schema = StructType([READABLE["body"], READABLE["properties"]])
-    planned = stream_writer(sink_options({"path": str(path), "topic": "T"}, "stream write"), schema, False)
+    planned = DefaultSource({"path": str(path), "topic": "T"}).streamWriter(schema, False)
     planned.commit([planned.write(iter([batch]))], 0)
     with Store.open(path, read_only=True) as store:
         ends = store.queue_ranges("T").items()
@@ -616,7 +615,7 @@ def test_what_is_made_of_a_message_is_a_message_of_its_own_unless_it_is_a_copy(
     task(0, 1)
     schema = StructType([READABLE["body"], READABLE["properties"]])
     given = {"path": str(path), "topic": "T", "keepUniqKey": str(kept).lower()}
-    planned = stream_writer(sink_options(given, "stream write"), schema, False)
+    planned = DefaultSource(given).streamWriter(schema, False)
     planned.commit([planned.write(iter([bills]))], 0)
     with Store.open(path, read_only=True) as store:
         ends = store.queue_ranges("T").items()
