@@ -14,7 +14,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from pyspark_rmq.schema.schema import READABLE
 from pyspark_rmq.source import DefaultSource
-from pyspark_rmq.write.send_back_writer import send_back_rows
+from pyspark_rmq.write.send_back_rows import send_back_rows
 from rmq_store import (
     ClockFile,
     MarkerError,

@@ -18,7 +18,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from pyspark_rmq.schema.schema import READABLE
 from pyspark_rmq.source import DefaultSource
-from pyspark_rmq.write import writer as writer_module
+from pyspark_rmq.write import store_sink
 from rmq_store import (
     MarkerError,
     NotAStoreError,
@@ -137,7 +137,7 @@ def test_a_commit_with_a_missing_file_writes_nothing(make_store: Make, task: Cal
     for partition in range(3):
         task(partition, partition)
         reports.append(writer(path).write(rows(f"p{partition}")))
-    (path / "pyrmq" / "staging" / reports[1].file.name).unlink()
+    (path / "pyrmq" / "staging" / reports[1].result.name).unlink()
     with pytest.raises(StagingError):
         writer(path).commit(reports, 0)
     assert bodies(path, "T") == []
@@ -164,7 +164,7 @@ def test_a_task_without_rows_stages_nothing_and_a_batch_without_rows_writes_noth
         before = store.log_range()
     task(0, 1)
     empty = writer(path).write(iter([pa.record_batch({"value": pa.array([], pa.string())})]))
-    assert empty.file is None
+    assert empty.result is None
     writer(path).commit([empty], 0)
     with Store.open(path, read_only=True) as store:
         assert store.log_range() == before
@@ -359,7 +359,7 @@ def test_a_write_that_is_part_of_making_a_table_is_refused_in_its_tasks(
     TaskContext._getOrCreate()._localProperties = properties
     planned = writer(path, "batch write")
     if not is_table:
-        assert planned.write(rows("a")).file is not None
+        assert planned.write(rows("a")).result is not None
         return
     with pytest.raises(UsageError, match="saveAsTable and the like write nothing"):
         planned.write(rows("a"))
@@ -549,7 +549,7 @@ def test_what_cannot_be_swept_does_not_fail_the_commit_either(
     def fails(*wanted: object) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(writer_module, "sweep_staged", fails)
+    monkeypatch.setattr(store_sink, "sweep_staged", fails)
     planned.commit([report])
     assert "could not be swept" in caplog.text
     assert bodies(path, "T") == ["a"]
