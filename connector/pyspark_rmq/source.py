@@ -81,38 +81,16 @@ class DefaultSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The writer of `df.write`."""
         from pyspark_rmq.options.options import sink_options
-        from pyspark_rmq.write.send_back_writer import batch_send_back_writer
         from pyspark_rmq.write.writer import batch_writer
 
-        options = sink_options(self.options, "batch write")
-        if options.cluster is not None and options.send_back is not None:
-            from pyspark_rmq.write.cluster_send_back_writer import batch_cluster_send_back_writer
-
-            return batch_cluster_send_back_writer(options, schema, overwrite)
-        if options.cluster is not None:
-            from pyspark_rmq.write.cluster_writer import batch_cluster_writer
-
-            return batch_cluster_writer(options, schema, overwrite)
-        make = batch_writer if options.send_back is None else batch_send_back_writer
-        return make(options, schema, overwrite)
+        return batch_writer(sink_options(self.options, "batch write"), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """The writer of `df.writeStream`."""
         from pyspark_rmq.options.options import sink_options
-        from pyspark_rmq.write.send_back_writer import stream_send_back_writer
         from pyspark_rmq.write.writer import stream_writer
 
-        options = sink_options(self.options, "stream write")
-        if options.cluster is not None and options.send_back is not None:
-            from pyspark_rmq.write.cluster_send_back_writer import stream_cluster_send_back_writer
-
-            return stream_cluster_send_back_writer(options, schema, overwrite)
-        if options.cluster is not None:
-            from pyspark_rmq.write.cluster_writer import stream_cluster_writer
-
-            return stream_cluster_writer(options, schema, overwrite)
-        make = stream_writer if options.send_back is None else stream_send_back_writer
-        return make(options, schema, overwrite)
+        return stream_writer(sink_options(self.options, "stream write"), schema, overwrite)
 
 
 def _now_ms() -> int:

@@ -10,7 +10,7 @@ A pooled store is refreshed before each use. Retention does not wait for it, but
 free only when the store is closed. A worker that has committed closes its pooled stores before it ends with its session
 (`spark_worker.close_before_it_ends`). Spark may also kill a worker at any moment. Its stores are then in the state that
 any killed process leaves: locks are free, and the next opener recovers. So a pooled store holds nothing that would be
-lost with the process. Commits flush at once: see `store_writer.commit_staged`.
+lost with the process. Commits flush at once: see `store_writer.append_staged`.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ def stage_send_backs(options: SinkOptions, write_id: str, partition_id: int, att
     )
 
 
-def commit_staged(
+def append_staged(
     options: SinkOptions,
     files: Sequence[StagedFile],
     marker: Marker | None,
@@ -221,7 +221,7 @@ def commit_staged(
     close_before_it_ends()
     is_small = sum(file.size_bytes for file in files) <= _SMALL_WRITE_BYTES
     with _commit_store(options.path, stays_open, _SMALL_WRITE_CLOSE_WAIT_S if is_small else 0.0) as store:
-        committed = _commit(store, files, marker, SEND_BACK if options.send_back is not None else "sink")
+        appended = _append_once(store, files, marker, SEND_BACK if options.send_back is not None else "sink")
         if _pool_s(store, stays_open) is not None:
             # At once, however little it is: Spark may end a worker at any moment, and its flusher with it.
             store.flush_async()
@@ -229,11 +229,11 @@ def commit_staged(
         else:
             _flush(store)
             sweeping()
-    return committed
+    return appended
 
 
-def _commit(store: Store, files: Sequence[StagedFile], marker: Marker | None, purpose: str) -> bool:
-    """`purpose` names the unit if there is no marker."""
+def _append_once(store: Store, files: Sequence[StagedFile], marker: Marker | None, purpose: str) -> bool:
+    """Append the files as one unit; False if its marker is there already. `purpose` names a unit without a marker."""
     from rmq_store import MarkerError
 
     if marker is None:

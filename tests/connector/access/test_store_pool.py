@@ -20,7 +20,7 @@ import pytest
 
 from pyspark_rmq.access import store_location, store_pool, store_writer
 from pyspark_rmq.access.store_location import location_of
-from pyspark_rmq.access.store_writer import commit_staged
+from pyspark_rmq.access.store_writer import append_staged
 from pyspark_rmq.options.options import SinkOptions, SourceOptions, Subscription
 from rmq_store import NotAStoreError, StagedFile, StagingArea, Store, StoreConfig, StoreFailedError, StoreFullError
 from rmq_store.files import durable
@@ -298,7 +298,7 @@ with StagingArea.for_task(path, "write-1", 0, 0, topic="Orders") as area:
     staged = area.finish()
 stays_open = sys.argv[2] == "stream"
 options = SinkOptions(str(path), topic="Orders")
-assert store_writer.commit_staged(options, [staged], None, lambda: (path / "swept").touch(), stays_open=stays_open)
+assert store_writer.append_staged(options, [staged], None, lambda: (path / "swept").touch(), stays_open=stays_open)
 print("committed", flush=True)
 sys.stdin.read()
 """
@@ -420,7 +420,7 @@ def test_a_small_batch_write_waits_for_its_close_and_a_large_one_does_not(
     monkeypatch.setattr(store_writer, "is_worker", lambda: True)
     monkeypatch.setattr(store_writer, "_SMALL_WRITE_CLOSE_WAIT_S", HANG_GUARD_S)
     path = seldom_flushed(tmp_path)
-    assert commit_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, stays_open=False)
+    assert append_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, stays_open=False)
     assert not (path / "abort").exists()
 
     may_close = threading.Event()
@@ -432,10 +432,10 @@ def test_a_small_batch_write_waits_for_its_close_and_a_large_one_does_not(
 
     monkeypatch.setattr(Store, "close", close_later)
     monkeypatch.setattr(store_writer, "_SMALL_WRITE_BYTES", 0)
-    assert commit_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, stays_open=False)
+    assert append_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, stays_open=False)
     monkeypatch.setattr(store_writer, "_SMALL_WRITE_BYTES", 1 << 20)
     monkeypatch.setattr(store_writer, "_SMALL_WRITE_CLOSE_WAIT_S", 0.01)
-    assert commit_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, stays_open=False)
+    assert append_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, stays_open=False)
     assert (path / "abort").exists(), "no longer than that"
     may_close.set()
     store_pool.close_all()
@@ -463,11 +463,11 @@ def test_a_flush_that_fails_behind_a_commit_is_told_to_the_next_one_and_its_rows
             raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(durable, "hook", fail)
-    assert commit_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, stays_open=True)
+    assert append_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, stays_open=True)
     assert failed.wait(HANG_GUARD_S)
     wait_until(lambda: "flush failed" in caplog.text)
     with pytest.raises(StoreFailedError):
-        commit_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, stays_open=True)
+        append_staged(SinkOptions(str(path)), [stage_one(path)], None, lambda: None, stays_open=True)
     monkeypatch.setattr(durable, "hook", None)
     with Store.open(path) as store:
         assert count(store) == 11
@@ -488,7 +488,7 @@ def test_a_commit_is_done_and_swept_where_no_thread_can_be_started(
         starting(thread)
 
     monkeypatch.setattr(threading.Thread, "start", no_thread)
-    assert commit_staged(SinkOptions(str(path)), [staged], None, lambda: swept.append(1), stays_open=False)
+    assert append_staged(SinkOptions(str(path)), [staged], None, lambda: swept.append(1), stays_open=False)
     assert swept and "cannot be kept open" in caplog.text
     assert not (path / "abort").exists()
     with Store.open(path, read_only=True) as store:

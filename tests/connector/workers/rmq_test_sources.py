@@ -17,11 +17,6 @@ from pyspark_rmq.source import DefaultSource
 from pyspark_rmq.write.writer import RmqStreamWriter, RmqWriter, batch_writer, stream_writer
 
 
-def stream_part(source: DefaultSource, schema: StructType, overwrite: bool) -> tuple[Any, Any]:
-    writer = stream_writer(sink_options(source.options, "stream write"), schema, overwrite)
-    return writer._options, writer._columns
-
-
 def fail_first_attempt() -> None:
     from pyspark import TaskContext
 
@@ -55,11 +50,11 @@ class FirstAttemptFailsSource(DefaultSource):
         return "rmq_first_attempt_fails"
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        writer = batch_writer(sink_options(self.options, "batch write"), schema, overwrite)
-        return FirstAttemptFails(writer._options, writer._columns)
+        return FirstAttemptFails(batch_writer(sink_options(self.options, "batch write"), schema, overwrite).sink)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-        return StreamFirstAttemptFails(*stream_part(self, schema, overwrite))
+        options = sink_options(self.options, "stream write")
+        return StreamFirstAttemptFails(stream_writer(options, schema, overwrite).sink)
 
 
 class SparedReader(RmqReader):

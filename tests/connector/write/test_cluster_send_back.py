@@ -14,16 +14,9 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from helpers.cluster.simulated import SimulatedCluster
 from helpers.cluster.simulated.retries import SCHEDULE, SimulatedRetries
 from pyspark_rmq.access import cluster_pool
-from pyspark_rmq.options.options import sink_options
 from pyspark_rmq.retry.consumed_from import consumed_from
 from pyspark_rmq.retry.handler_runner import HandlerRunner
 from pyspark_rmq.source import DefaultSource
-from pyspark_rmq.write.cluster_send_back_writer import (
-    ClusterSendBackStreamWriter,
-    batch_cluster_send_back_writer,
-    send_back_settings,
-    stream_cluster_send_back_writer,
-)
 from rmq_store.cluster import SendBackReport
 from rmq_store.errors import UsageError
 
@@ -86,9 +79,8 @@ def rows(retries: list[SimulatedRetries], error: str | None = "ValueError") -> p
     )  # fmt: skip
 
 
-def stream_writer(brokers: SimulatedCluster, tmp_path: Path, **given: str) -> ClusterSendBackStreamWriter:
-    parsed = sink_options(options(brokers, tmp_path, **given), "stream write")
-    return stream_cluster_send_back_writer(parsed, FAILED, overwrite=False)
+def stream_writer(brokers: SimulatedCluster, tmp_path: Path, **given: str) -> Any:
+    return DefaultSource(options(brokers, tmp_path, **given)).streamWriter(FAILED, overwrite=False)
 
 
 def test_a_task_that_runs_again_sends_nothing_back_twice(
@@ -98,14 +90,14 @@ def test_a_task_that_runs_again_sends_nothing_back_twice(
     failed = rows(retries)
     writer = stream_writer(brokers, tmp_path)
     task(0, 7)
-    assert writer.write(iter([failed])).report == SendBackReport(2, 0, 0, {})  # type: ignore[attr-defined]
+    assert writer.write(iter([failed])).result == SendBackReport(2, 0, 0, {})  # type: ignore[attr-defined]
     again = writer.write(iter([failed]))
-    assert again.report == SendBackReport(0, 2, 0, {})  # type: ignore[attr-defined]
+    assert again.result == SendBackReport(0, 2, 0, {})  # type: ignore[attr-defined]
     with caplog.at_level("INFO"):
         writer.commit([again, None], 7)
     assert "2 messages of g were sent back by an earlier try" in caplog.text
     task(0, 8)
-    assert writer.write(iter([failed])).report.rows == 2, "another batch"  # type: ignore[attr-defined]
+    assert writer.write(iter([failed])).result.rows == 2, "another batch"  # type: ignore[attr-defined]
     (copy, _) = retries[0].messages(SCHEDULE)
     assert copy.properties["PYRMQ_ERROR_CLASS"] == "ValueError"
     assert (copy.properties["PYRMQ_QUERY_ID"], copy.properties["PYRMQ_BATCH_ID"]) == ("q1", "7")
@@ -118,28 +110,27 @@ def test_a_batch_write_with_txn_options_is_checked_and_one_without_is_not(
     task(0, 0)
     given = options(brokers, tmp_path, txnAppId="job", txnVersion="1")
     for expected in (2, 0):
-        writer = batch_cluster_send_back_writer(sink_options(given, "batch write"), FAILED, overwrite=False)
-        assert writer.write(iter([failed])).report.rows == expected  # type: ignore[attr-defined]
+        writer = DefaultSource(given).writer(FAILED, overwrite=False)
+        assert writer.write(iter([failed])).result.rows == expected  # type: ignore[attr-defined]
     del given["txnAppId"], given["txnVersion"], given["settleTime"], given["markerPath"]
-    writer = batch_cluster_send_back_writer(sink_options(given, "batch write"), FAILED, overwrite=False)
-    assert writer.write(iter([failed])).report.rows == 2  # type: ignore[attr-defined]
+    writer = DefaultSource(given).writer(FAILED, overwrite=False)
+    assert writer.write(iter([failed])).result.rows == 2  # type: ignore[attr-defined]
     assert len(retries[0].messages(SCHEDULE)) == 2
 
 
-def test_the_source_makes_these_writers_and_options_reach_the_engine(brokers: SimulatedCluster, tmp_path: Path) -> None:
+def test_options_reach_the_engine(brokers: SimulatedCluster, tmp_path: Path) -> None:
     given = options(brokers, tmp_path, maxReconsumeTimes="3", sendTimeout="5s")
-    assert isinstance(DefaultSource(given).streamWriter(FAILED, overwrite=False), ClusterSendBackStreamWriter)
-    settings = send_back_settings(sink_options(given, "stream write"))
+    settings = DefaultSource(given).streamWriter(FAILED, overwrite=False).sink.settings()  # type: ignore[attr-defined]
     assert (settings.group, settings.max_reconsume_times, settings.settle_ms) == ("g", 3, 0)
     assert (settings.send_timeout_ms, settings.record_path, settings.replay_check) == (5_000, str(tmp_path), True)
 
 
 def test_rows_without_the_name_of_their_broker_are_refused(brokers: SimulatedCluster, tmp_path: Path) -> None:
-    parsed = sink_options(options(brokers, tmp_path), "stream write")
+    source = DefaultSource(options(brokers, tmp_path))
     with pytest.raises(UsageError, match="sendBack needs the column brokerName as it was read"):
-        stream_cluster_send_back_writer(parsed, StructType(FAILED.fields[1:]), overwrite=False)
+        source.streamWriter(StructType(FAILED.fields[1:]), overwrite=False)
     with pytest.raises(UsageError, match="use mode append"):
-        stream_cluster_send_back_writer(parsed, FAILED, overwrite=True)
+        source.streamWriter(FAILED, overwrite=True)
 
 
 # -- consume ----------------------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from pyspark_rmq.options.options import sink_options
 from pyspark_rmq.schema.schema import READABLE
-from pyspark_rmq.write.send_back_writer import batch_send_back_writer, send_back_rows, stream_send_back_writer
+from pyspark_rmq.source import DefaultSource
+from pyspark_rmq.write.send_back_rows import send_back_rows
 from rmq_store import (
     ClockFile,
     MarkerError,
@@ -92,10 +92,10 @@ def failed(path: Path, *numbers: int, topic: str = "Orders", **more: Any) -> pa.
 
 
 def writer(path: Path, rows: pa.RecordBatch, kind: str = "stream write", **options: str) -> Any:
-    parsed = sink_options({"path": str(path), "sendBack": "cg"} | options, kind)  # type: ignore[arg-type]
+    source = DefaultSource({"path": str(path), "sendBack": "cg"} | options)
     level = StructField("delayLevel", IntegerType())
     schema = StructType([level if name == "delayLevel" else READABLE[name] for name in rows.schema.names])
-    return (stream_send_back_writer if kind == "stream write" else batch_send_back_writer)(parsed, schema, False)
+    return (source.streamWriter if kind == "stream write" else source.writer)(schema, False)
 
 
 def send(path: Path, rows: pa.RecordBatch, batch: int = 0, **options: str) -> None:
@@ -260,9 +260,10 @@ def test_there_is_nothing_to_send_back_to_where_no_store_is(path: Path, tmp_path
 
 
 def test_output_modes_that_replace_are_refused(path: Path) -> None:
-    parsed = sink_options({"path": str(path), "sendBack": "cg"}, "stream write")
-    with pytest.raises(UsageError, match="nothing is replaced"):
-        stream_send_back_writer(parsed, READABLE, True)
+    source = DefaultSource({"path": str(path), "sendBack": "cg"})
+    for make in (source.streamWriter, source.writer):
+        with pytest.raises(UsageError, match="nothing is replaced"):
+            make(READABLE, True)
 
 
 def test_a_task_outside_of_a_query_knows_no_query(path: Path, task: Make) -> None:

@@ -14,10 +14,10 @@ from pyspark import TaskContext
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
-from pyspark_rmq.options.options import sink_options, source_options
+from pyspark_rmq.options.options import source_options
 from pyspark_rmq.read.stream_reader import RmqStreamReader
 from pyspark_rmq.schema.schema import SOURCE_SCHEMA
-from pyspark_rmq.write.writer import stream_writer
+from pyspark_rmq.source import DefaultSource
 from rmq_store import MarkerError, Store, recorded_losses
 
 Make = Callable[..., Any]
@@ -50,7 +50,7 @@ def run(source: Path, target: Path, batch: int, start: Any, end: Any, **options:
     context = TaskContext._getOrCreate()
     ids = {"sql.streaming.queryId": "q1", "streaming.sql.batchId": str(batch), "spark.jobGroup.id": "run-1"}
     context._partitionId, context._taskAttemptId, context._localProperties = 0, 0, ids
-    writer = stream_writer(sink_options({"path": str(target), "topic": "T"} | options, "stream write"), BODY, False)
+    writer = DefaultSource({"path": str(target), "topic": "T"} | options).streamWriter(BODY, False)
     reader = reader_of(source)
     rows = (part for partition in reader.partitions(start, end) for part in reader.read(partition))
     try:

@@ -16,10 +16,9 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql.types import StringType, StructField, StructType
 
-from pyspark_rmq.options.options import sink_options
 from pyspark_rmq.schema.schema import READABLE
-from pyspark_rmq.write import writer as writer_module
-from pyspark_rmq.write.writer import batch_writer, stream_writer
+from pyspark_rmq.source import DefaultSource
+from pyspark_rmq.write import store_sink
 from rmq_store import (
     MarkerError,
     NotAStoreError,
@@ -64,8 +63,8 @@ def rows(*values: str) -> Iterator[pa.RecordBatch]:
 
 
 def writer(path: Path, kind: str = "stream write", **options: str) -> Any:
-    parsed = sink_options({"path": str(path), "topic": "T"} | options, kind)  # type: ignore[arg-type]
-    return (stream_writer if kind == "stream write" else batch_writer)(parsed, VALUE, False)
+    source = DefaultSource({"path": str(path), "topic": "T"} | options)
+    return (source.streamWriter if kind == "stream write" else source.writer)(VALUE, False)
 
 
 def test_a_zombie_attempt_changes_nothing_before_or_after_the_commit(
@@ -138,7 +137,7 @@ def test_a_commit_with_a_missing_file_writes_nothing(make_store: Make, task: Cal
     for partition in range(3):
         task(partition, partition)
         reports.append(writer(path).write(rows(f"p{partition}")))
-    (path / "pyrmq" / "staging" / reports[1].file.name).unlink()
+    (path / "pyrmq" / "staging" / reports[1].result.name).unlink()
     with pytest.raises(StagingError):
         writer(path).commit(reports, 0)
     assert bodies(path, "T") == []
@@ -165,7 +164,7 @@ def test_a_task_without_rows_stages_nothing_and_a_batch_without_rows_writes_noth
         before = store.log_range()
     task(0, 1)
     empty = writer(path).write(iter([pa.record_batch({"value": pa.array([], pa.string())})]))
-    assert empty.file is None
+    assert empty.result is None
     writer(path).commit([empty], 0)
     with Store.open(path, read_only=True) as store:
         assert store.log_range() == before
@@ -360,7 +359,7 @@ def test_a_write_that_is_part_of_making_a_table_is_refused_in_its_tasks(
     TaskContext._getOrCreate()._localProperties = properties
     planned = writer(path, "batch write")
     if not is_table:
-        assert planned.write(rows("a")).file is not None
+        assert planned.write(rows("a")).result is not None
         return
     with pytest.raises(UsageError, match="saveAsTable and the like write nothing"):
         planned.write(rows("a"))
@@ -550,7 +549,7 @@ def test_what_cannot_be_swept_does_not_fail_the_commit_either(
     def fails(*wanted: object) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(writer_module, "sweep_staged", fails)
+    monkeypatch.setattr(store_sink, "sweep_staged", fails)
     planned.commit([report])
     assert "could not be swept" in caplog.text
     assert bodies(path, "T") == ["a"]
@@ -595,7 +594,7 @@ def test_what_a_retried_message_became_did_not_fail_itself(make_store: Make, tas
     batch = pa.record_batch({"body": [b"x"], "properties": pa.array([list(retried.items())], text_map)})
     task(0, 1)
     schema = StructType([READABLE["body"], READABLE["properties"]])
-    planned = stream_writer(sink_options({"path": str(path), "topic": "T"}, "stream write"), schema, False)
+    planned = DefaultSource({"path": str(path), "topic": "T"}).streamWriter(schema, False)
     planned.commit([planned.write(iter([batch]))], 0)
     with Store.open(path, read_only=True) as store:
         ends = store.queue_ranges("T").items()
@@ -616,7 +615,7 @@ def test_what_is_made_of_a_message_is_a_message_of_its_own_unless_it_is_a_copy(
     task(0, 1)
     schema = StructType([READABLE["body"], READABLE["properties"]])
     given = {"path": str(path), "topic": "T", "keepUniqKey": str(kept).lower()}
-    planned = stream_writer(sink_options(given, "stream write"), schema, False)
+    planned = DefaultSource(given).streamWriter(schema, False)
     planned.commit([planned.write(iter([bills]))], 0)
     with Store.open(path, read_only=True) as store:
         ends = store.queue_ranges("T").items()

@@ -151,6 +151,6 @@ class CrashingSource(DefaultSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         options = sink_options(self.options, "stream write")
-        writer = CrashingWriter(options, stream_writer(options, schema, overwrite)._columns)
+        writer = CrashingWriter(stream_writer(options, schema, overwrite).sink)
         writer.plan = self.plan
         return writer

@@ -110,11 +110,11 @@ class FailingSource(DefaultSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         options = sink_options(self.options, "batch write")
-        return self._given(FailingWriter(options, batch_writer(options, schema, overwrite)._columns))
+        return self._given(FailingWriter(batch_writer(options, schema, overwrite).sink))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         options = sink_options(self.options, "stream write")
-        return self._given(FailingStreamWriter(options, stream_writer(options, schema, overwrite)._columns))
+        return self._given(FailingStreamWriter(stream_writer(options, schema, overwrite).sink))
 
     def _given(self, part: Any) -> Any:
         part.failing = self.failing
