@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,19 +18,34 @@ A0, A1, B0 = (MessageQueue("Orders", name, queue_id) for name, queue_id in (("a"
 
 
 class Time:
+    """A clock; `meanwhile` is called when a part of a sleep is over, with its length."""
+
     def __init__(self) -> None:
         self.now_s = 1000.0
+        self.meanwhile: Callable[[float], None] = lambda duration_s: None
 
     def __call__(self) -> float:
         return self.now_s
 
     def sleep(self, duration_s: float) -> None:
         self.now_s += duration_s
+        self.meanwhile(duration_s)
 
 
 @pytest.fixture
 def no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_group, "RENEW_EVERY_S", 3600.0)
+
+
+def renewing_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "rmq-group"]
+
+
+def ends_renewing() -> bool:
+    """Whether no thread renews a lease any more, at once or soon."""
+    for thread in renewing_threads():
+        thread.join(10)
+    return not renewing_threads()
 
 
 @pytest.fixture
