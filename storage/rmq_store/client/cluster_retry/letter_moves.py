@@ -60,7 +60,7 @@ class LetterMoves:
         self._send_timeout_ms = send_timeout_ms
         self._sleep = sleep
         self._reading = QueueReading(cluster, send_timeout_ms, pull_group, sleep)
-        self._sent = SentLetters(cluster, self._reading, settle_ms, pull_group, sleep)
+        self._sent = SentLetters(cluster, self._reading, settle_ms)
         self._turns = 0
         # Groups and brokers whose letters came to the retry topic, as a look at one of them has shown.
         self._probed: set[tuple[str, str]] = set()
@@ -71,7 +71,6 @@ class LetterMoves:
         Raises:
             SendInDoubtError: a recorded queue cannot be read. MQClientError: the broker takes no record.
         """
-        self._sent.settle(list(record.ends))
         dlq = names.dlq_topic(record.group)
         found = self._sent.copies(record.ends)
         letters = {}

@@ -8,39 +8,25 @@ from rmq_store.broker.rules.failure import DEAD_LETTER
 from rmq_store.client.cluster_retry.stored_copies import CopyReading
 from rmq_store.client.cluster_sink.records import Offsets
 from rmq_store.client.delivery.queue_reading import QueueReading
-from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster
 
 
 class SentLetters:
     """Looks for copies in queues."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        reading: QueueReading,
-        settle_ms: int,
-        pull_group: str,
-        sleep: Callable[[float], None],
-    ) -> None:
+    def __init__(self, cluster: Cluster, reading: QueueReading, settle_ms: int) -> None:
         self._cluster = cluster
         self._reading = reading
         self._settle_ms = settle_ms
-        self._pull_group = pull_group
-        self._sleep = sleep
 
     def copies(self, starts: Offsets) -> set[str]:
-        """The letters of which queues have copies, from offsets on, by `letter_name`."""
-        ends = self._reading.ends(list(starts))
-        wire_topics = frozenset(self._cluster.wire_topic(queue.topic) for queue in starts)
-        reading = CopyReading(self._cluster, wire_topics, self._reading.patience_ms, self._pull_group, self._sleep)
+        """The letters of which queues have copies, from offsets on, by `letter_name`, when all that is on its way is
+        there. Raises as `QueueReading.settled_ends` and `QueueReading.frames`.
+        """
+        ends = self._reading.settled_ends(list(starts), self._settle_ms)
+        reading = CopyReading(self._reading, frozenset(self._cluster.wire_topic(queue.topic) for queue in starts))
         parts = {queue: (start, ends[queue]) for queue, start in starts.items()}
         return {name for one in reading.messages(parts) if (name := one.properties.get(DEAD_LETTER)) is not None}
-
-    def settle(self, queues: Collection[MessageQueue]) -> None:
-        """Wait until what is on its way to queues is there, if it ever comes."""
-        self._reading.ends(queues)
-        self._sleep(self._settle_ms / 1000)
 
 
 class LetterVerifier:
@@ -56,7 +42,6 @@ class LetterVerifier:
     def stored(self, broker_name: str, keys: Collection[Hashable], reason: str) -> set[Hashable]:
         """As `Verifier.stored`."""
         starts = {queue: start for queue, start in self._starts.items() if queue.broker_name == broker_name}
-        self._letters.settle(list(starts))
         found = set(keys) & self._letters.copies(starts)
         self._renew()
         return found
