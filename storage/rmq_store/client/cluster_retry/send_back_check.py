@@ -22,7 +22,6 @@ from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.format.text.names import SCHEDULE_TOPIC, TIMER_TOPIC, dlq_topic, retry_topic
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.offsets import queue_ranges
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +42,7 @@ class SendBackCheck:
         self._cluster = cluster
         self._retry_topic, self._dlq_topic = retry_topic(group), dlq_topic(group)
         self._reading = reading
-        self._recorded = RecordedEnds(records, part)
+        self._recorded = RecordedEnds(reading, records, part)
         self._part = part
         self._settle_ms = settle_ms
         self._sleep = sleep
@@ -57,36 +56,34 @@ class SendBackCheck:
         """Before the first send-back to brokers: what earlier attempts have sent there is known to `were_sent` then.
 
         Raises:
-            SendInDoubtError: a recorded queue cannot be read. MQClientError: the record cannot be stored.
-            RemotingError: a broker does not answer. MQBrokerError: it refuses.
+            SendInDoubtError: a queue cannot be read, or a broker does not tell its end.
+            MQClientError, MQBrokerError: the record cannot be stored.
         """
         new = sorted(set(broker_names) - self._brokers)
         if not new:
             return
-        self._recorded.find()
-        queues = [queue for name in new for queue in self._queues_of(name)]
-        ranges = {queue: (one.min_offset, one.max_offset) for queue, one in queue_ranges(self._cluster, queues).items()}
-        read = self._recorded.add(ranges, self._topics(), self._topics(), new)
+        queues_of = self._queues_of(new)
+        read = self._recorded.prepare(queues_of, queues_of, new)
         if read:
             self._read(read)
         self._brokers.update(new)
 
-    def _topics(self) -> tuple[str, ...]:
-        return SCHEDULE_TOPIC, TIMER_TOPIC, self._retry_topic, self._dlq_topic
-
-    def _queues_of(self, broker_name: str) -> list[MessageQueue]:
-        """All queues of a broker that a copy can be in, whether or not they are there by now. A broker puts copies
-        into as many queues as the group's retryQueueNums says, also where the retry topic has fewer to write by now.
+    def _queues_of(self, broker_names: Sequence[str]) -> dict[str, list[MessageQueue]]:
+        """All queues of brokers that a copy can be in, by topic, whether or not they are there by now. A broker puts
+        copies into as many queues as the group's retryQueueNums says, also where the retry topic has fewer to write by
+        now.
         """
         route = self._cluster.route(self._retry_topic)
-        known = None if route is None else route.queues.get(broker_name)
-        retry_queues = max(1, known.read_queue_nums, known.write_queue_nums) if known is not None else 1
-        counts = (SCHEDULE_QUEUES, 1, retry_queues, 1)
-        return [
-            MessageQueue(topic, broker_name, number)
-            for topic, count in zip(self._topics(), counts, strict=True)
-            for number in range(count)
-        ]
+        found: dict[str, list[MessageQueue]] = {}
+        for name in broker_names:
+            known = None if route is None else route.queues.get(name)
+            retry_queues = max(1, known.read_queue_nums, known.write_queue_nums) if known is not None else 1
+            for topic, count in (
+                (SCHEDULE_TOPIC, SCHEDULE_QUEUES), (TIMER_TOPIC, 1), (self._retry_topic, retry_queues),
+                (self._dlq_topic, 1),
+            ):  # fmt: skip
+                found.setdefault(topic, []).extend(MessageQueue(topic, name, number) for number in range(count))
+        return found
 
     def _read(self, starts: Offsets) -> None:
         if not self.is_repetition:

@@ -9,10 +9,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 
 from rmq_store.client.cluster_sink.records import Offsets, Plan, Record, WritePart, plan
+from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.protocol.messages import MessageQueue
 
 SCHEDULE_QUEUES: Final = 24
@@ -34,41 +35,41 @@ class Records(Protocol):
 class RecordedEnds:
     """The ends that one task has recorded, and those of earlier attempts."""
 
-    def __init__(self, records: Records, part: WritePart) -> None:
+    def __init__(self, reading: QueueReading, records: Records, part: WritePart) -> None:
+        self._reading = reading
         self._records = records
         self._part = part
         self._attempt = uuid.uuid4().hex
+        # None until they were looked for.
         self._earlier: Offsets | None = None
         self._own: Offsets = {}
 
-    def find(self) -> None:
-        """Look for the records of earlier attempts, once, before the ends of queues are asked for. Raises as
-        `Records.find`.
-        """
-        if self._earlier is None:
-            self._earlier = self._records.find(self._part)
-
-    def add(
+    def prepare(
         self,
-        ranges: Mapping[MessageQueue, tuple[int, int]],
-        topics: Collection[str],
+        queues_of: Mapping[str, Sequence[MessageQueue]],
         per_broker: Collection[str],
         broker_names: Collection[str] | None = None,
     ) -> Offsets:
-        """Record the ends of queues of topics, as far as they are not recorded. `ranges`: begin and end of each queue
-        that messages can go to now. `broker_names`: only these brokers, of topics in `per_broker`.
+        """Record the ends of the queues of topics that messages can go to now, as far as they are not recorded.
+        `broker_names`: of the topics in `per_broker`, no other brokers count.
 
         Returns the queues that an earlier attempt may have stored something in, and from where.
 
-        Raises as `Records.add`.
+        Raises:
+            SendInDoubtError: a broker does not tell the ends of its queues within the patience of the reading.
+            Others as `Records.find` and `Records.add`.
         """
-        steps = self._plan(ranges, topics, per_broker, broker_names)
+        if self._earlier is None:
+            self._earlier = self._records.find(self._part)
+        found = self._reading.ranges([queue for of_topic in queues_of.values() for queue in of_topic])
+        ranges = {queue: (limits.min_offset, limits.max_offset) for queue, limits in found.items()}
+        steps = self._plan(ranges, queues_of, per_broker, broker_names)
         if steps.record:
             missed = self._records.add(Record(self._part, steps.record, self._attempt))
             self._own |= steps.record
             if missed:
                 self._earlier = _lower(self._known_before(), missed)
-                steps = self._plan(ranges, topics, per_broker, broker_names)
+                steps = self._plan(ranges, queues_of, per_broker, broker_names)
         return steps.read
 
     def starts(self) -> Offsets:
@@ -76,7 +77,7 @@ class RecordedEnds:
         return _lower(self._known_before(), self._own)
 
     def _known_before(self) -> Offsets:
-        assert self._earlier is not None  # `find` comes first
+        assert self._earlier is not None  # `prepare` has looked for them
         return self._earlier
 
     def _plan(

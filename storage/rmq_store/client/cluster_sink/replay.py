@@ -50,7 +50,7 @@ class ReplayCheck:
     ) -> None:
         self._cluster = cluster
         self._reading = reading
-        self._recorded = RecordedEnds(records, part)
+        self._recorded = RecordedEnds(reading, records, part)
         self._part = part
         self._tag = tag
         self._settle_ms = settle_ms
@@ -100,10 +100,7 @@ class ReplayCheck:
         """Read and record the queues of topics. A broker that no earlier attempt has recorded for a topic of
         `per_broker` got no rows of it; otherwise its queues were added to the topic since.
         """
-        self._recorded.find()
-        found = self._reading.ranges([queue for of_topic in queues_of.values() for queue in of_topic])
-        ranges = {queue: (limits.min_offset, limits.max_offset) for queue, limits in found.items()}
-        read = self._recorded.add(ranges, queues_of, per_broker)
+        read = self._recorded.prepare(queues_of, per_broker)
         if unread := {queue: start for queue, start in read.items() if queue not in self._read_ends}:
             self._read(unread)
 
