@@ -45,8 +45,8 @@ def is_away(error: Exception) -> bool:
     """Whether a broker has told nothing now and may tell it later. It has refused the connection, lost it, not answered
     in time, or has no address; or it is busy (BUSY), shuts down (14), or closes the connection (1500).
 
-    Whoever is away is neither empty, nor closed, nor deleted. Missing rights, an unknown topic and bytes that do not
-    decode are answers.
+    A broker that is away is neither empty, nor closed, nor deleted. Missing rights, an unknown topic and bytes that do
+    not decode are answers.
     """
     return isinstance(error, (RemotingError, MQBrokerError)) and error.retryable
 

@@ -6,7 +6,7 @@
     refused      any other error: no rights, no such topic, bytes that do not decode
 
 Away is not empty: a broker that is away has no value, and its name and the reason stand beside the values of others.
-What becomes of it is the caller's policy, one of these. A refusal is raised by each of them.
+The caller has one of these policies for it. Each of them raises a refusal.
 
     required()            the first broker that is away ends the call with its error
     those_that_answer()   it is left out; `away` says who it is
@@ -43,7 +43,7 @@ _MASTERS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class At(Enum):
-    """Which processes of a broker may answer."""
+    """The processes of a broker that may answer."""
 
     MASTERS = "the master alone"
     READABLE = "the master; while it is away a slave, which may not know yet what its master knows"
@@ -58,7 +58,7 @@ class Question(NamedTuple, Generic[Value]):
 
 
 class Told(NamedTuple, Generic[Value]):
-    """What came of one question: a value from the process `broker_id`, or an error. Of several processes that are away
+    """The outcome of one question: a value from the process `broker_id`, or an error. Of several processes that are away
     the error is that of the first one that was asked.
     """
 
@@ -80,7 +80,7 @@ class Told(NamedTuple, Generic[Value]):
 
 
 class Gathered(Generic[Key, Value]):
-    """What came of all questions, in their order."""
+    """The outcomes of all questions, in their order."""
 
     def __init__(self, told: Mapping[Key, Told[Value]]) -> None:
         self.told = told
@@ -179,8 +179,8 @@ def waiting(
 
 
 def or_before(call: Callable[[], Value], known: Value | None, what: str) -> Value:
-    """What `call` tells now; while it meets somebody who is away, what was `known` before, with a warning that names
-    `what` it is. Without anything known it raises as `call`.
+    """The result of `call`; while it meets somebody who is away, the one that was `known` before, and a warning in which
+    `what` is its name. Without anything known it raises as `call`.
     """
     try:
         return call()
