@@ -6,7 +6,7 @@ The parts are `rmq_store.remoting` (calls), `rmq_store.protocol` (values) and `r
 from rmq_store.broker.filter.sql92 import compile_selector
 from rmq_store.broker.filter.tags import TagFilter
 from rmq_store.client.backend.remote import RemoteBackend
-from rmq_store.client.cluster_retry.letters import CLUSTER_RESULT_SCHEMA, CLUSTER_ROWS_SCHEMA
+from rmq_store.client.cluster_retry.dead_letters import CLUSTER_RESULT_SCHEMA, CLUSTER_ROWS_SCHEMA
 from rmq_store.client.cluster_retry.redrive import ClusterDeadLetters
 from rmq_store.client.cluster_retry.send_back_task import SendBackReport, SendBackSettings, SendBackTask
 from rmq_store.client.cluster_sink.pipeline import PipelineSettings

@@ -38,10 +38,10 @@ from rmq_store.client import (
     PushConsumerConfig,
     SimpleConsumer,
 )
-from rmq_store.client.cluster_sink.queue_reading import QueueReading
 from rmq_store.client.cluster_sink.record_topic import RecordTopic
 from rmq_store.client.cluster_sink.records import Record, WritePart
 from rmq_store.client.consume_service.listener import MessageListener
+from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.protocol.bodies.topics import TopicStatsTable
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange

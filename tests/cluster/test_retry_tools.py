@@ -138,7 +138,7 @@ PROGRAM = """
 import os, sys
 sys.path[:0] = sys.argv[4:]
 from cluster import test_retry_tools as tools
-from rmq_store.client.cluster_retry import single_sends
+from rmq_store.client.delivery import deliver
 
 point, name_server, group = sys.argv[1:4]
 from rmq_store.remoting.cluster.cluster import Cluster
@@ -147,7 +147,7 @@ from rmq_store.remoting.transport.settings import ClusterSettings
 topic = group.replace("retriers", "Orders")
 ours = Cluster(ClusterSettings.of_text(name_server))
 messages = tools.stored(ours, topic, 100)
-outcome, seen = single_sends.SingleSends._outcome, [0]
+outcome, seen = deliver.Delivery._outcome, [0]
 
 def counting(self, *arguments):
     found = outcome(self, *arguments)
@@ -156,7 +156,7 @@ def counting(self, *arguments):
         os._exit(9)
     return found
 
-single_sends.SingleSends._outcome = counting
+deliver.Delivery._outcome = counting
 tools.send_back(ours, group, tools.mixed(messages))
 os._exit(9)
 """

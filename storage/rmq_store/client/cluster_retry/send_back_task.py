@@ -22,12 +22,12 @@ from rmq_store.broker.metadata.groups import SubscriptionGroup
 from rmq_store.client.cluster_retry.originals import OriginalReading, Place
 from rmq_store.client.cluster_retry.retry_copies import retry_copy
 from rmq_store.client.cluster_retry.send_back_check import SendBackCheck
-from rmq_store.client.cluster_retry.single_sends import IN_FLIGHT_MAX, Single, SingleSends
 from rmq_store.client.cluster_retry.stored_copies import key_of_next_copy
-from rmq_store.client.cluster_sink.queue_reading import QueueReading
 from rmq_store.client.cluster_sink.record_directory import RecordDirectory
 from rmq_store.client.cluster_sink.record_topic import RecordTopic
 from rmq_store.client.cluster_sink.records import WritePart
+from rmq_store.client.delivery.deliver import IN_FLIGHT_MAX, Delivery, Single
+from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.client.delivery.request import send_back_request, single_request
 from rmq_store.errors import UsageError
 from rmq_store.format.frames.frame_check import COMPRESSION_MASK, SysFlag
@@ -105,11 +105,11 @@ class SendBackTask:
                 else RecordTopic(cluster, reading, group=_PRODUCER_GROUP, pull_group=settings.pull_group, sleep=sleep)
             )
             self._check = SendBackCheck(
-                cluster, settings.group, reading, records, part, settings.settle_ms, settings.pull_group, sleep=sleep
+                cluster, settings.group, reading, records, part, settings.settle_ms, sleep=sleep
             )
         self._originals = OriginalReading(cluster, settings.send_timeout_ms, sleep)
         verifier = None if settings.resend_unknown else self._check
-        self._sends = SingleSends(cluster, settings.send_timeout_ms, verifier, sleep=sleep)
+        self._sends = Delivery(cluster, settings.send_timeout_ms, verifier, sleep=sleep)
         self._configs: dict[str, SubscriptionGroupConfig] = {}
         self._has_push_consumers: dict[str, bool] = {}
         self._rows = self._sent = self._found = self._without_reasons = 0
@@ -121,7 +121,7 @@ class SendBackTask:
 
         Raises:
             ResponseError, UsageError: a row names no message that can be sent back; names the row.
-            MQBrokerError, MQClientError, SendInDoubtError, RemotingError: as `SingleSends.send_all`, and
+            MQBrokerError, MQClientError, SendInDoubtError, RemotingError: as `Delivery.send_all`, and
                 `SendBackCheck.prepare`. Rows before stay sent back; a repetition leaves them out.
         """
         for start in range(0, batch.num_rows, IN_FLIGHT_MAX):

@@ -1,1 +1,1 @@
-"""Sends whose outcome counts: one request builder, one table of outcomes, one loop with a budget."""
+"""Sends whose outcome counts: requests, the table of outcomes, the loop with a budget, and journals in topics."""

@@ -58,8 +58,8 @@ class Question(NamedTuple, Generic[Value]):
 
 
 class Told(NamedTuple, Generic[Value]):
-    """The outcome of one question: a value from the process `broker_id`, or an error. Of several processes that are away
-    the error is that of the first one that was asked.
+    """The outcome of one question: a value from the process `broker_id`, or an error; of several processes that are
+    away the error of the first one that was asked.
     """
 
     broker_name: str
@@ -179,8 +179,8 @@ def waiting(
 
 
 def or_before(call: Callable[[], Value], known: Value | None, what: str) -> Value:
-    """The result of `call`; while it meets somebody who is away, the one that was `known` before, and a warning in which
-    `what` is its name. Without anything known it raises as `call`.
+    """The result of `call`; while it meets somebody who is away, the one that was `known` before, with a warning that
+    names it as `what`. Without anything known it raises as `call`.
     """
     try:
         return call()

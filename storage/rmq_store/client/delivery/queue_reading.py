@@ -1,10 +1,10 @@
-"""Reads parts of queues for keys (data plane)."""
+"""Reads parts of queues for what was stored there by sends of unknown outcome (data plane)."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import numpy as np
 
@@ -133,8 +133,22 @@ class QueueReading:
                 )
             self._sleep(_PAUSE_S)
 
-    def keys(self, parts: Mapping[MessageQueue, tuple[int, int]], tag: bytes, into: FoundKeys) -> None:
-        """Add the keys with this tag among the messages [start, end) of queues.
+    def settled_ends(self, queues: Collection[MessageQueue], settle_ms: int) -> dict[MessageQueue, int]:
+        """The ends of queues when all is in them that is on its way, if it ever comes.
+
+        The first question goes over the connection of the sends: when it is answered, the broker has them. The settle
+        time is for its own queue.
+
+        Raises:
+            SendInDoubtError: as `ends`, within the settle time and the patience.
+        """
+        until_ms = self._cluster.timer() + settle_ms + self.patience_ms
+        self.ends(queues, until_ms)
+        self._sleep(settle_ms / 1000)
+        return self.ends(queues, until_ms)
+
+    def frames(self, parts: Mapping[MessageQueue, tuple[int, int]]) -> Iterator[bytes]:
+        """The messages [start, end) of queues, some frames at a time.
 
         Messages that retention has deleted are logged and left out.
 
@@ -145,34 +159,38 @@ class QueueReading:
             if end < start:
                 raise SendInDoubtError(
                     f"queue {queue.queue_id} of topic {queue.topic!r} at broker {queue.broker_name!r} ends at {end}, "
-                    f"and ended at {start} before the batch began: the broker has lost messages, or the topic was made "
-                    "again. Whether rows of the batch are stored is unknown. See docs/cluster.md"
+                    f"and ended at {start} before: the broker has lost messages, or the topic was made again. Whether "
+                    "messages are stored there is unknown. See docs/cluster.md"
                 )
             if start < end:
                 try:
-                    self._keys_of(queue, start, end, tag, into)
+                    yield from self._frames_of(queue, start, end)
                 except (RemotingError, MQBrokerError, SlaveBehindError) as error:
-                    raise SendInDoubtError(f"whether rows are stored is unknown: {error}") from error
+                    raise SendInDoubtError(f"whether messages are stored is unknown: {error}") from error
 
-    def _keys_of(self, queue: MessageQueue, start: int, end: int, tag: bytes, into: FoundKeys) -> None:
+    def keys(self, parts: Mapping[MessageQueue, tuple[int, int]], tag: bytes, into: FoundKeys) -> None:
+        """Add the keys with this tag among the messages [start, end) of queues. Raises as `frames`."""
+        for frames in self.frames(parts):
+            positions, _ = frames_of_answer(frames)
+            keys, checks, _ = keys_in_frames(np.frombuffer(frames, np.uint8), positions, tag)
+            into.add(keys, checks)
+
+    def _frames_of(self, queue: MessageQueue, start: int, end: int) -> Iterator[bytes]:
         try:
-            for frames in read_range(
+            yield from read_range(
                 self._cluster, queue, start, end, self._wanted, patience_ms=self.patience_ms, sleep=self._sleep
-            ):
-                positions, _ = frames_of_answer(frames)
-                keys, checks, _ = keys_in_frames(np.frombuffer(frames, np.uint8), positions, tag)
-                into.add(keys, checks)
+            )
         except OffsetOutOfRangeError:
             begin = queue_ranges(self._cluster, [queue])[queue].min_offset
             if begin <= start:
                 raise
             _log.warning(
-                "queue %d of topic %r at broker %r: messages [%d, %d) are deleted, so rows of a repeated batch among "
-                "them are stored once more",
+                "queue %d of topic %r at broker %r: messages [%d, %d) are deleted, so what a repetition sends of them "
+                "is stored once more",
                 queue.queue_id, queue.topic, queue.broker_name, start, min(begin, end),
             )  # fmt: skip
             if begin < end:
-                self._keys_of(queue, begin, end, tag, into)
+                yield from self._frames_of(queue, begin, end)
 
 
 def _is_unknown_topic(error: Exception) -> bool:

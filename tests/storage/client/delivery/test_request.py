@@ -1,6 +1,6 @@
-"""Every request that stores a message is the same, byte for byte, as the one of the first modules that made them.
+"""Every request that stores a message is the same, byte for byte, as when two modules made each kind of it.
 
-`requests.json` has what these modules made: clients, the sink, its records, send-backs and redrives, in a namespace.
+`requests.json` has what these made: clients, the sink, its records, send-backs and redrives, in a namespace.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from helpers.cluster.simulated.retries import SimulatedRetries
 from rmq_store.broker.dlq.redrive_ledger import OffsetRanges
 from rmq_store.client import Message
 from rmq_store.client.backend.remote import RemoteBackend
-from rmq_store.client.cluster_retry.letters import CLUSTER_ROWS_SCHEMA
+from rmq_store.client.cluster_retry.dead_letters import CLUSTER_ROWS_SCHEMA
 from rmq_store.client.cluster_retry.redrive import ClusterDeadLetters
 from rmq_store.client.cluster_retry.redrive_ledger import LEDGER_TOPIC, LedgerRecord, RedriveLedger
 from rmq_store.client.cluster_retry.send_back_task import SendBackSettings, SendBackTask
-from rmq_store.client.cluster_sink.queue_reading import QueueReading
 from rmq_store.client.cluster_sink.record_topic import RECORD_TOPIC, RecordTopic
 from rmq_store.client.cluster_sink.records import Record, WritePart
 from rmq_store.client.cluster_sink.row_encoder import EncoderSettings
 from rmq_store.client.cluster_sink.task import SinkSettings, SinkTask
+from rmq_store.client.delivery.queue_reading import QueueReading
 from rmq_store.format.tables.schema import PROPERTIES_TYPE
 from rmq_store.protocol.messages import MessageExt, MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
