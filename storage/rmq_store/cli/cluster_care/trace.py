@@ -181,13 +181,14 @@ class _History:
 
     def _entry_ms(self, record: StoredMessage, broker_name: str) -> int | None:
         """The due time in the queue entry of a delayed message; None if the broker does not show it."""
-        from rmq_store.remoting.admin.brokers import queue_entries
-        from rmq_store.remoting.admin.scope import masters
+        from rmq_store.remoting.admin.scope import ask, masters
+        from rmq_store.remoting.questions.brokers import ask_queue_entries, read_queue_entries
 
         try:
             (process,) = (one for one in masters(self._cluster) if one.broker_name == broker_name)
             place = record.topic, record.queue_id, record.queue_offset
-            entries = queue_entries(self._cluster, process, *place, 1).queue_data
+            command = ask_queue_entries(self._cluster, *place, 1)
+            entries = ask(self._cluster, process, command, read_queue_entries).queue_data
         except (MQBrokerError, RemotingError, ValueError) as error:
             text = f"rmq: broker {broker_name} does not show when delayed messages are due: {without_codes(str(error))}"
             click.echo(printable(text), err=True)
