@@ -13,9 +13,10 @@ from rmq_store.cli.shared.output import printable
 from rmq_store.cli.target.cluster_target import ClusterTarget
 from rmq_store.cli.target.error_text import without_codes
 from rmq_store.errors import StoreError
-from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError, RemotingError
+from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.gather import At, Question, gather
 from rmq_store.remoting.questions.answer import Given
 
 Value = TypeVar("Value")
@@ -37,15 +38,14 @@ class Answers:
         """Ask (broker, request), all at once; slaves for masters that do not answer. The answers as `read` (of
         `remoting.questions`) reads them; None: no answer, or a refusal.
         """
-        found: list[Value | None] = []
-        for (broker, _), given in zip(commands, self._cluster.read_all(commands), strict=True):
-            try:
-                found.append(read(given, broker))
-                self.hear(broker)
-            except (RemotingError, MQBrokerError) as error:
-                self.miss(broker, error)
-                found.append(None)
-        return found
+        questions = {place: Question(broker, command, read) for place, (broker, command) in enumerate(commands)}
+        told = gather(self._cluster, questions, At.READABLE).told.values()
+        for one in told:
+            if one.error is None:
+                self.hear(one.broker_name)
+            else:
+                self.miss(one.broker_name, one.error)
+        return [one.value for one in told]
 
     def hear(self, broker: str) -> None:
         """A broker has answered a question that was asked elsewhere."""

@@ -27,6 +27,7 @@ from rmq_store.client.delivery.request import (
     send_result,
     single_request,
 )
+from rmq_store.client.delivery.timers import is_timed, refuse_timers
 from rmq_store.errors import UsageError
 from rmq_store.format.frames.frame_check import TRANSACTION_MASK
 from rmq_store.format.frames.message import Message
@@ -44,7 +45,6 @@ from rmq_store.protocol.wire.headers import (
 )
 from rmq_store.remoting.cluster import groups, locks, offsets
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.timers import is_timed, refuse_timers
 
 INNER_PRODUCER: Final = "CLIENT_INNER_PRODUCER"
 """The group that sends consumers' messages to retry topics (MixAll.CLIENT_INNER_PRODUCER_GROUP)."""

@@ -176,7 +176,7 @@ class RedriveLedger:
             create_topic(self._cluster, LEDGER_TOPIC, 1, broker_names=[broker_name])
         queue = queue_of(broker_name)
         stored = self._journal.append([queue], record.group, record.group, record.to_json())
-        # Who comes next must see it.
+        # The next process must see it.
         self._journal.await_shown(queue, stored[queue] + 1)
 
     def _is_routed(self, broker_name: str) -> bool:

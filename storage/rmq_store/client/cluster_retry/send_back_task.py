@@ -105,7 +105,7 @@ class SendBackTask:
                 else RecordTopic(cluster, reading, group=_PRODUCER_GROUP, pull_group=settings.pull_group, sleep=sleep)
             )
             self._check = SendBackCheck(
-                cluster, settings.group, reading, records, part, settings.settle_ms, settings.pull_group, sleep=sleep
+                cluster, settings.group, reading, records, part, settings.settle_ms, sleep=sleep
             )
         self._originals = OriginalReading(cluster, settings.send_timeout_ms, sleep)
         verifier = None if settings.resend_unknown else self._check

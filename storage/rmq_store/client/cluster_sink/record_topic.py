@@ -196,7 +196,7 @@ class RecordTopic:
 
 
 def _owner(part: WritePart) -> str:
-    """Whose records are looked for together: those of a task, whatever the batch."""
+    """The owner of a task's records, whatever the batch: they are looked for together."""
     return f"{part.write}/{part.partition}"
 
 

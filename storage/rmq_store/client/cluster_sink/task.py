@@ -23,6 +23,7 @@ from rmq_store.client.cluster_sink.records import WritePart
 from rmq_store.client.cluster_sink.replay import ReplayCheck
 from rmq_store.client.cluster_sink.row_encoder import EncoderSettings, RowEncoder
 from rmq_store.client.delivery.queue_reading import QueueReading
+from rmq_store.client.delivery.timers import refuse_timers
 from rmq_store.errors import UnknownTopicError, UsageError
 from rmq_store.format.batches.content_keys import FoundKeys, KeyMaker, seed_of
 from rmq_store.format.text.ids import UniqueIdGenerator
@@ -32,7 +33,6 @@ from rmq_store.protocol.errors import MQBrokerError, RemotingError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
-from rmq_store.remoting.cluster.timers import refuse_timers
 from rmq_store.remoting.cluster.topics import create_topic, refuse_to_write_topic
 
 _log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Requests that store one message each, until the outcome of each is known, within a budget of time.
+"""Sends requests that store one message each until the outcome of each is known, within a budget of time.
 
     outcome of a request      what happens
     stored                    done; a weak status is told
@@ -9,7 +9,7 @@
 
     `send_all`                each message has its broker, and no other one will do
     `send_copies`             one message, and any of several brokers will do: one that does not take it is passed over,
-                              one that is busy or does not say it is asked a few times first
+                              one that is busy, or whose answer is lost, is asked a few times first
 
 The requests of one call have a common budget. It stands still while queues are read, which has a limit of its own.
 Their order is not kept.

@@ -35,7 +35,7 @@ _DISPATCH_PAUSE_S: Final = 0.01
 
 class JournalTopic:
     """The journal of a cluster. `reading.patience_ms` is the one bound for a broker that is away or busy: for a text
-    that is to be stored, and for one that is to be shown. `what` names a text in errors.
+    that is to be stored, to be shown, or to be read. `what` names a text in errors.
     """
 
     def __init__(
@@ -108,8 +108,9 @@ class JournalTopic:
             return
         wanted = PullFilter(group=self._pull_group, subscription=_tag_of(owner))
         for frames in read_range(
-            self._cluster, queue, start, end, wanted, lanes=_LANES, looks_at=LOOKS_AT_MAX, sleep=self._sleep
-        ):
+            self._cluster, queue, start, end, wanted, lanes=_LANES, looks_at=LOOKS_AT_MAX,
+            patience_ms=self._reading.patience_ms, sleep=self._sleep,
+        ):  # fmt: skip
             positions, sizes = frames_of_answer(frames)
             for position, size in zip(positions.tolist(), sizes.tolist(), strict=True):
                 frame = frames[position : position + size]

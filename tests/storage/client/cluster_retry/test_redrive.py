@@ -11,8 +11,8 @@ import pytest
 
 from helpers.cluster.simulated import SimulatedCluster
 from helpers.cluster.simulated.retries import SimulatedRetries
-from rmq_store.client.cluster_retry import letter_reading, redrive, redrive_ledger, redrive_lock
-from rmq_store.client.cluster_retry.letters import CLUSTER_ROWS_SCHEMA
+from rmq_store.client.cluster_retry import dead_letter_reading, redrive, redrive_ledger, redrive_lock
+from rmq_store.client.cluster_retry.dead_letters import CLUSTER_ROWS_SCHEMA
 from rmq_store.client.cluster_retry.redrive import ClusterDeadLetters
 from rmq_store.client.cluster_retry.redrive_ledger import LEDGER_TOPIC, RedriveLedger
 from rmq_store.client.delivery import journal_topic
@@ -475,7 +475,7 @@ def test_a_letter_without_a_known_place_shows_nothing_about_locks(
 def test_a_chunk_ends_at_a_size_and_messages_are_not_kept(
     cluster: Cluster, retries: list[SimulatedRetries], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(letter_reading, "PART_BYTES", 1)
+    monkeypatch.setattr(dead_letter_reading, "PART_BYTES", 1)
     result_of = redrive.result_of
 
     def checked(done: Any, renamed: Any) -> pa.RecordBatch:
@@ -493,7 +493,7 @@ def test_a_chunk_ends_at_a_size_and_messages_are_not_kept(
 def test_letters_that_retention_takes_before_they_are_read_are_gone(
     cluster: Cluster, retries: list[SimulatedRetries], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look_up = letter_reading.queue_ranges
+    look_up = dead_letter_reading.queue_ranges
 
     def look_up_then_delete(cluster: Cluster, queues: Any) -> Any:
         ranges = look_up(cluster, queues)
@@ -502,7 +502,7 @@ def test_letters_that_retention_takes_before_they_are_read_are_gone(
         queue.first = 2
         return ranges
 
-    monkeypatch.setattr(letter_reading, "queue_ranges", look_up_then_delete)
+    monkeypatch.setattr(dead_letter_reading, "queue_ranges", look_up_then_delete)
     answer = letters(cluster).redrive("g", rows(*(("broker-000", offset) for offset in range(6))))
     assert outcomes(answer) == ["GONE", "GONE", *["REDRIVEN"] * 4]
     assert bodies(retries[0], RETRY) == EXPECTED[2:]

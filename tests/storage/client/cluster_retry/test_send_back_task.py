@@ -320,6 +320,16 @@ def test_without_the_check_a_lost_answer_is_sent_again(
     assert len(retries[0].messages(SCHEDULE)) == 2
 
 
+@pytest.mark.parametrize("code", [2, 14, 1500])
+def test_a_broker_that_does_not_tell_its_ends_now_is_asked_again(
+    cluster: Cluster, retries: list[SimulatedRetries], tmp_path: Path, code: int
+) -> None:
+    """They are asked for before the first send-back, which would wait for the broker, too."""
+    message = failed(retries[0])
+    retries[0].broker.refuse(RequestCode.GET_MAX_OFFSET, code, count=2)
+    assert run(cluster, rows((retries[0], message)), tmp_path) == SendBackReport(1, 0, 0, {})
+
+
 def test_a_broker_that_stays_away_ends_the_task_within_its_time(
     cluster: Cluster, retries: list[SimulatedRetries], tmp_path: Path
 ) -> None:

@@ -233,7 +233,7 @@ def test_a_broker_that_cannot_tell_an_end_now_is_asked_again(
     brokers.brokers["broker-000"].refuse(RequestCode.GET_MAX_OFFSET, answer, count=2)
     task = Task(cluster, Memory())
     task.check.prepare("Orders", ORDERS, delayed=False)
-    assert task.check._own == {ORDERS[0]: 9, ORDERS[1]: 9}
+    assert task.check._recorded.starts() == {ORDERS[0]: 9, ORDERS[1]: 9}
     brokers.brokers["broker-000"].refuse(RequestCode.GET_MAX_OFFSET, answer, count=2)
     assert not task.check.stored(chunk(key(1)), ORDERS[0], None, "late").any()
 

@@ -15,7 +15,7 @@ import pytest
 
 from helpers.cluster.simulated import SimulatedBroker, SimulatedCluster
 from helpers.cluster.simulated.retries import SimulatedRetries
-from rmq_store.client.cluster_retry.letters import CLUSTER_ROWS_SCHEMA
+from rmq_store.client.cluster_retry.dead_letters import CLUSTER_ROWS_SCHEMA
 from rmq_store.client.cluster_retry.redrive import ClusterDeadLetters
 from rmq_store.client.cluster_sink.record_topic import RecordTopic
 from rmq_store.client.cluster_sink.records import WritePart

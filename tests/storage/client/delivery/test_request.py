@@ -21,7 +21,7 @@ from helpers.cluster.simulated.retries import SimulatedRetries
 from rmq_store.broker.dlq.redrive_ledger import OffsetRanges
 from rmq_store.client import Message
 from rmq_store.client.backend.remote import RemoteBackend
-from rmq_store.client.cluster_retry.letters import CLUSTER_ROWS_SCHEMA
+from rmq_store.client.cluster_retry.dead_letters import CLUSTER_ROWS_SCHEMA
 from rmq_store.client.cluster_retry.redrive import ClusterDeadLetters
 from rmq_store.client.cluster_retry.redrive_ledger import LEDGER_TOPIC, LedgerRecord, RedriveLedger
 from rmq_store.client.cluster_retry.send_back_task import SendBackSettings, SendBackTask
