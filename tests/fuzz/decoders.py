@@ -197,12 +197,12 @@ def _without_frame_check() -> Iterator[None]:
 
 @protection("json_depth", "JSON tables are nested 64 levels deep at most")
 def _without_json_depth() -> Iterator[None]:
-    from rmq_store.format.tables import config_json
+    from rmq_store.format.tables import config_json, fastjson
 
-    kept = config_json.DEPTH_MAX
-    config_json.DEPTH_MAX = 1 << 30
+    kept = fastjson.DEPTH_MAX
+    config_json.DEPTH_MAX = fastjson.DEPTH_MAX = 1 << 30  # type: ignore[misc]
     yield
-    config_json.DEPTH_MAX = kept
+    config_json.DEPTH_MAX = fastjson.DEPTH_MAX = kept  # type: ignore[misc]
 
 
 @protection("remoting_lengths", "a length in a binary header of the network is compared with the header's end")

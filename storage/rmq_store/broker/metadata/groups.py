@@ -26,6 +26,7 @@ from rmq_store.clock import system_clock
 from rmq_store.errors import UsageError
 from rmq_store.format.tables.config_json import Shadowed
 from rmq_store.format.text import names
+from rmq_store.format.text.names import java_name
 from rmq_store.late.dataclasses import dataclass
 
 # Retry queues are walked one by one, as a topic's queues are.
@@ -57,13 +58,8 @@ class SubscriptionGroup:
     which_broker_when_consume_slowly: int = 1
 
 
-def _java_name(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
-
-
 # (field, Java's name, type as written in the class), in the alphabetical order of Java's writer.
-_FIELDS = sorted(((f.name, _java_name(f.name), str(f.type)) for f in fields(SubscriptionGroup)), key=lambda f: f[1])
+_FIELDS = sorted(((f.name, java_name(f.name), str(f.type)) for f in fields(SubscriptionGroup)), key=lambda f: f[1])
 _TYPES: Mapping[str, type] = {"bool": bool, "int": int, "str": str}
 
 

@@ -20,6 +20,7 @@ from rmq_store.format.text.delay_levels import (
     retry_delays_ms,
 )
 from rmq_store.format.text.host import Host
+from rmq_store.format.text.names import java_name
 from rmq_store.format.views.index import file_size as index_file_bytes
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.log.core.geometry import Geometry
@@ -241,8 +242,7 @@ def _is_of_kind(field: Field[Any], value: object) -> bool:
 
 
 def _java_name(name: str) -> str:
-    camel = re.sub(r"_(\w)", lambda match: match[1].upper(), name)
-    return camel.replace("PropCrc", "PropCRC").replace("StoreOk", "StoreOK")
+    return java_name(name).replace("PropCrc", "PropCRC").replace("StoreOk", "StoreOK")
 
 
 JAVA_NAMES: dict[str, Field[Any]] = {_java_name(field.name): field for field in fields(StoreConfig)}

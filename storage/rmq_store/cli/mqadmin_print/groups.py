@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store.cli.mqadmin_print.lines import java_text, write_line
+from rmq_store.format.text.names import java_name
 
 if TYPE_CHECKING:
     from rmq_store import SubscriptionGroup
@@ -55,12 +56,7 @@ def write_connections(clients: Sequence[tuple[str, str, str, str]], subscription
 
 
 def _java_fields(group: SubscriptionGroup | SubscriptionGroupConfig) -> list[tuple[str, Any]]:
-    return [(_java_name(name), getattr(group, name)) for name in _FIELDS]
-
-
-def _java_name(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
+    return [(java_name(name), getattr(group, name)) for name in _FIELDS]
 
 
 def _field_text(value: Any) -> str:

@@ -13,33 +13,19 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from typing import Any, Literal, NoReturn
 
+from rmq_store.format.tables.fastjson import DEPTH_MAX, NUMBER, STRING, FastjsonReader
 from rmq_store.late.dataclasses import dataclass
 
 Style = Literal["4.x", "5.x", "compact"]
 
-DEPTH_MAX = 64
 SIZE_MAX = 64 * 1024 * 1024
 
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
-# Possessive: a string without an end fails in linear time.
-_TOKEN = re.compile(
-    r"""[ \t\r\n]*+(?:
-        (?P<mark>[{}\[\]:,])
-      | (?P<string>"(?:[^"\\\x00-\x1f]++|\\["\\/bfnrtu])*+")
-      | (?P<integer>-?+(?:0|[1-9][0-9]*+)(?![0-9.eE]))
-      | (?P<float>-?+(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?+[0-9]++)?+(?![0-9]))
-      | (?P<word>true|false|null)
-      | (?P<end>\Z)
-    )""",
-    re.VERBOSE | re.ASCII,
-)
-_WORDS = {"true": True, "false": False, "null": None}
-_NAMES = {value: word for word, value in _WORDS.items()}
+_NAMES = {True: "true", False: "false", None: "null"}
 _CONTAINERS = (dict, list, tuple)
 _SHOWN = 40
 _FLOAT_TEXT_MAX = 30
@@ -165,108 +151,45 @@ _DECODER = json.JSONDecoder(
 )
 
 
-class _Reader:
-    """Recursive descent over the tokens; `kind` and `token` are the one that comes next, `position` is behind it."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.position = 0
-        self.kind = ""
-        self.token = ""
-        self.advance()
+class _Reader(FastjsonReader):
+    """One object, every spelling of which is kept."""
 
     def document(self) -> dict[Any, Any]:
         if self.token != "{":
             self.fail("an object is expected")
-        value: dict[Any, Any] = self.value(DEPTH_MAX)
-        if self.kind != "end":
-            self.fail("text after the end of the object")
+        value: dict[Any, Any] = super().document()
         return value
 
-    def fail(self, reason: str) -> NoReturn:
-        raise ConfigJsonError(f"at character {self.position - len(self.token)}: {reason}")
+    def error(self, reason: str) -> Exception:
+        return ConfigJsonError(reason)
 
-    def advance(self) -> None:
-        match = _TOKEN.match(self.text, self.position)
-        if match is None:
-            self.token = ""
-            self.fail("not a token of JSON")
-        self.kind = match.lastgroup or ""
-        self.token = match[self.kind]
-        self.position = match.end()
+    def integer(self, token: str) -> int | Verbatim:
+        return _integer(token)
 
-    def take_mark(self, mark: str) -> bool:
-        if self.kind != "mark" or self.token != mark:
-            return False
-        self.advance()
-        return True
-
-    def value(self, depth_left: int) -> Any:
-        if self.kind == "mark":
-            if depth_left == 0:
-                self.fail(f"nested deeper than {DEPTH_MAX}")
-            if self.take_mark("{"):
-                return self.members(depth_left - 1)
-            if self.take_mark("["):
-                return self.elements(depth_left - 1)
-        value: Any
-        if self.kind == "string":
-            value = self.string()
-        elif self.kind == "integer":
-            value = _integer(self.token)
-        elif self.kind == "float":
-            value = _float(self.token)
-        elif self.kind == "word":
-            value = _WORDS[self.token]
-        else:
-            self.fail("a value is expected")
-        self.advance()
-        return value
-
-    def members(self, depth_left: int) -> dict[Any, Any]:
-        pairs: list[tuple[str | int | Verbatim, Any]] = []
-        if self.take_mark("}"):
-            return {}
-        while True:
-            key: str | int | Verbatim
-            if self.kind == "string":
-                key = self.string()
-            elif self.kind == "integer":
-                key = _integer(self.token)
-            else:
-                self.fail("a key is expected, quoted or an integer")
-            self.advance()
-            if not self.take_mark(":"):
-                self.fail("a colon is expected")
-            pairs.append((key, self.value(depth_left)))
-            if self.take_mark("}"):
-                return _members(pairs)
-            if not self.take_mark(","):
-                self.fail("a comma or the end of the object is expected")
-
-    def elements(self, depth_left: int) -> list[Any]:
-        elements: list[Any] = []
-        if self.take_mark("]"):
-            return elements
-        while True:
-            elements.append(self.value(depth_left))
-            if self.take_mark("]"):
-                return elements
-            if not self.take_mark(","):
-                self.fail("a comma or the end of the list is expected")
+    def real(self, token: str) -> float | Verbatim:
+        return _float(token)
 
     def string(self) -> str:
-        if "\\" not in self.token:
-            return self.token[1:-1]
-        try:
-            text: str = json.loads(self.token)
-        except ValueError:
-            self.fail("a broken escape in a string")
-        if _string(text) == self.token:
+        text = super().string()
+        if "\\" not in self.token or _string(text) == self.token:
             return text
         spelled = Spelled(text)
         spelled.token = self.token
         return spelled
+
+    def key(self, depth_left: int) -> str | int | Verbatim:
+        key: str | int | Verbatim
+        if self.kind == STRING:
+            key = self.string()
+        elif self.kind == NUMBER and self.token.lstrip("-").isdigit():
+            key = _integer(self.token)
+        else:
+            self.fail("a key is expected, quoted or an integer")
+        self.advance()
+        return key
+
+    def members(self, pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+        return _members(pairs)
 
 
 def dumps(value: dict[Any, Any], style: Style = "5.x") -> str:

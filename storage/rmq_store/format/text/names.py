@@ -169,3 +169,9 @@ def index_file_name(time_ms: int, zone: tzinfo | None = None) -> str:
 def is_index_file_name(name: str) -> bool:
     """True for 17 digits; other files in `index/` are none of RocketMQ's."""
     return _INDEX_NAME.fullmatch(name) is not None
+
+
+def java_name(name: str) -> str:
+    """A name of ours as Java spells it: `read_queue_nums` becomes readQueueNums."""
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)

@@ -14,24 +14,11 @@ import re
 from decimal import Decimal
 from typing import Any, Final, NoReturn
 
+from rmq_store.format.tables.fastjson import DEPTH_MAX, MARK, NUMBER, STRING, WORD, FastjsonReader
 from rmq_store.protocol.errors import RemotingCommandError
 
-DEPTH_MAX: Final = 64
 SIZE_MAX: Final = 16 << 20
 
-# Possessive: a string without an end fails in linear time.
-_TOKEN: Final = re.compile(
-    r"""[ \t\r\n]*+(?:
-        ([{}\[\]:,])
-      | ("(?:[^"\\\x00-\x1f]++|\\["\\/bfnrtu])*+")
-      | (-?+(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?+[0-9]++)?+(?![0-9A-Za-z_.]))
-      | (true|false|null)(?![0-9A-Za-z_])
-      | (\Z)
-    )""",
-    re.VERBOSE | re.ASCII,
-)
-_MARK, _STRING, _NUMBER, _WORD = 1, 2, 3, 4
-_WORDS: Final = {"true": True, "false": False, "null": None}
 _INT64: Final = range(-(1 << 63), 1 << 63)
 
 
@@ -127,115 +114,30 @@ _KEYS_DECODER: Final = json.JSONDecoder(
 )
 
 
-class _Reader:
-    """Recursive descent over the tokens; `kind` and `token` are the next one, `position` is behind it."""
+class _Reader(FastjsonReader):
+    """Any value; integers, words and objects may be keys."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.position = 0
-        self.kind = 0
-        self.token = ""
-        self.advance()
+    def error(self, reason: str) -> Exception:
+        return RemotingCommandError(f"JSON body: {reason}")
 
-    def document(self) -> Any:
-        value = self.value(DEPTH_MAX)
-        if self.kind <= _WORD:
-            self.fail("text after the end of the value")
-        return value
+    def integer(self, token: str) -> int:
+        return int(token)
 
-    def fail(self, reason: str) -> NoReturn:
-        raise RemotingCommandError(f"JSON body: at character {self.position - len(self.token)}: {reason}")
-
-    def advance(self) -> None:
-        match = _TOKEN.match(self.text, self.position)
-        if match is None:
-            self.token = ""
-            self.fail("not a token of JSON")
-        self.kind = match.lastindex or 0
-        self.token = match[self.kind]
-        self.position = match.end()
-
-    def value(self, depth_left: int) -> Any:
-        kind, token = self.kind, self.token
-        if kind == _MARK and token in "{[":
-            if depth_left == 0:
-                self.fail(f"nested deeper than {DEPTH_MAX}")
-            self.advance()
-            return self.members(depth_left - 1) if token == "{" else self.elements(depth_left - 1)
-        value: Any
-        if kind == _STRING:
-            value = self.string()
-        elif kind == _NUMBER:
-            value = self.number()
-        elif kind == _WORD:
-            value = _WORDS[token]
-        else:
-            self.fail("a value is expected")
-        self.advance()
-        return value
-
-    def members(self, depth_left: int) -> dict[Any, Any]:
-        members: dict[Any, Any] = {}
-        if self.ends("}"):
-            return members
-        while True:
-            key = self.key(depth_left)
-            if self.kind != _MARK or self.token != ":":
-                self.fail("a colon is expected")
-            self.advance()
-            members[key] = self.value(depth_left)
-            if self.ends("}"):
-                return members
-            self.comma()
+    def real(self, token: str) -> float:
+        return _float(token)
 
     def key(self, depth_left: int) -> Any:
-        if self.kind == _MARK and self.token == "{":
+        if self.kind == MARK and self.token == "{":
             return _hashable(self.value(depth_left))
         key: str | int | float = self.token
-        if self.kind == _NUMBER:
+        if self.kind == NUMBER:
             key = self.number()
-        elif self.kind == _STRING:
+        elif self.kind == STRING:
             key = self.string()
-        if isinstance(key, float) or self.kind not in (_NUMBER, _STRING, _WORD):
+        if isinstance(key, float) or self.kind not in (NUMBER, STRING, WORD):
             self.fail("a key is expected: a text, an integer or an object")
         self.advance()
         return key
-
-    def elements(self, depth_left: int) -> list[Any]:
-        elements: list[Any] = []
-        if self.ends("]"):
-            return elements
-        while True:
-            elements.append(self.value(depth_left))
-            if self.ends("]"):
-                return elements
-            self.comma()
-
-    def ends(self, mark: str) -> bool:
-        if self.kind != _MARK or self.token != mark:
-            return False
-        self.advance()
-        return True
-
-    def comma(self) -> None:
-        if self.kind != _MARK or self.token != ",":
-            self.fail("a comma or the end is expected")
-        self.advance()
-
-    def number(self) -> int | float:
-        try:
-            return int(self.token) if self.token.lstrip("-").isdigit() else _float(self.token)
-        except ValueError as error:
-            self.fail(str(error))
-
-    def string(self) -> str:
-        if "\\" not in self.token:
-            return self.token[1:-1]
-        try:
-            text: str = _DECODER.decode(self.token)
-        except ValueError:
-            self.fail("a broken escape in a string")
-        return text
 
 
 def _hashable(value: Any) -> Any:

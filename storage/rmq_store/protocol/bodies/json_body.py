@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, ClassVar, Final, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
 
+from rmq_store.format.text.names import java_name
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.bodies import java_json
 from rmq_store.protocol.bodies.java_json import ObjectKey
@@ -174,7 +175,7 @@ def _inspected(body: type[JsonBody]) -> tuple[_Field, ...]:
     found = [
         _Field(
             one.name,
-            body.wire_names.get(one.name) or _camel(one.name),
+            body.wire_names.get(one.name) or java_name(one.name),
             _kind_of(hints[one.name]),
             one.default is MISSING and one.default_factory is MISSING,
             body.ordinals.get(one.name, ()),
@@ -183,11 +184,6 @@ def _inspected(body: type[JsonBody]) -> tuple[_Field, ...]:
         for one in fields(body)
     ]
     return tuple(sorted(found, key=lambda one: one.wire_name))
-
-
-def _camel(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import MISSING, fields
 from functools import lru_cache
 from typing import Any, ClassVar, Final, NamedTuple, Self, TypeAlias
 
+from rmq_store.format.text.names import java_name
 from rmq_store.late.dataclasses import dataclass
 from rmq_store.protocol.errors import RemotingCommandError
 from rmq_store.protocol.wire.command import RemotingCommand
@@ -56,11 +57,6 @@ _READERS: Final[dict[str, Callable[[str], Any]]] = {
 }
 
 
-def _camel(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)
-
-
 _FIELDS: Final[dict[type[_Header], tuple[_Field, ...]]] = {}
 
 
@@ -73,7 +69,7 @@ def _inspected(header: type[_Header]) -> tuple[_Field, ...]:
     return tuple(
         _Field(
             one.name,
-            header.wire_names.get(one.name) or _camel(one.name),
+            header.wire_names.get(one.name) or java_name(one.name),
             # The modules of headers have `from __future__ import annotations`: a type is its text.
             _READERS[str(one.type).removesuffix(" | None")],
             one.default is MISSING,

@@ -17,6 +17,7 @@ from rmq_store.protocol.bodies.groups import (
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
 )
+from rmq_store.protocol.bodies.json_body import JsonBody
 from rmq_store.protocol.bodies.routes import TIMER_MESSAGES, KVTable, TopicList
 from rmq_store.protocol.bodies.topics import DataVersion, TopicConfig, TopicConfigTable
 from rmq_store.protocol.errors import ResponseCode
@@ -158,23 +159,18 @@ class AdministrationProcessor:
 
 def topic_config_of(topic: stored_topics.TopicConfig) -> TopicConfig:
     """The settings of a topic as they are sent."""
-    return TopicConfig(
-        topic_name=topic.topic_name,
-        read_queue_nums=topic.read_queue_nums,
-        write_queue_nums=topic.write_queue_nums,
-        perm=topic.perm,
-        topic_filter_type=topic.topic_filter_type,
-        topic_sys_flag=topic.topic_sys_flag,
-        order=topic.order,
-        attributes=dict(topic.attributes),
-    )
+    return TopicConfig(**_shared_values(topic, TopicConfig))
 
 
 def _group_of(group: stored_groups.SubscriptionGroup) -> SubscriptionGroupConfig:
-    names = {field.name for field in fields(SubscriptionGroupConfig)}
-    values: dict[str, Any] = {
-        field.name: getattr(group, field.name)
-        for field in fields(stored_groups.SubscriptionGroup)
-        if field.name in names
-    }
-    return SubscriptionGroupConfig(**values)
+    return SubscriptionGroupConfig(**_shared_values(group, SubscriptionGroupConfig))
+
+
+def _shared_values(
+    stored: stored_topics.TopicConfig | stored_groups.SubscriptionGroup, body: type[JsonBody]
+) -> dict[str, Any]:
+    """The values of the fields that a body has, too. A body is a class of its own: None means "not sent" there, which
+    a stored topic or group cannot say.
+    """
+    names = {field.name for field in fields(body)}
+    return {field.name: getattr(stored, field.name) for field in fields(stored) if field.name in names}

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.format.tables import config_json
-from rmq_store.format.tables.config_json import DEPTH_MAX, ConfigJsonError, Shadowed, Verbatim, dumps, loads, remove
+from rmq_store.format.tables.config_json import ConfigJsonError, Shadowed, Verbatim, dumps, loads, remove
+from rmq_store.format.tables.fastjson import DEPTH_MAX
 
 FILE_OF_4X = """{
 	"dataVersion":{

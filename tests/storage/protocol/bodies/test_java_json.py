@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.client import RemotingCommandError
+from rmq_store.format.tables.fastjson import DEPTH_MAX
 from rmq_store.protocol.bodies import java_json
-from rmq_store.protocol.bodies.java_json import DEPTH_MAX, ObjectKey, dumps, loads
+from rmq_store.protocol.bodies.java_json import ObjectKey, dumps, loads
 
 SCALARS = (
     st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 63) - 1)
