@@ -12,8 +12,8 @@ from rmq_store.broker.delay.scheduler import Schedule
 from rmq_store.broker.dlq.redrive import DeadLetters
 from rmq_store.broker.pop.pop import Pop
 from rmq_store.broker.retry.retry import Retry
-from rmq_store.broker.rules import purposes
 from rmq_store.broker.store.parts import StoreParts
+from rmq_store.broker.write.staged_copies import staged_rows
 from rmq_store.broker.write.staged_files import StagedFile
 from rmq_store.errors import UsageError
 from rmq_store.format.frames.message import Message, Origin
@@ -158,7 +158,7 @@ class Writing(StoreParts):
             MarkerError: a smaller value than the newest of this key, or the same value with other rows.
             UsageError, StoreFullError, StoreLockedError, StoreFailedError: as `send`.
         """
-        if purpose == purposes.SEND_BACK:
+        if staged_rows(purpose).are_of_groups:
             self.retry.make_topics(files)
         return self._writing().commit_staged(
             files, purpose=purpose, key=key, value=value, repeatable=repeatable, consume_files=consume_files

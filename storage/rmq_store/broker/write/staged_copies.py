@@ -1,8 +1,8 @@
 """The rows that tasks staged for a unit: their schema and their check, by the purpose of the unit (data plane).
 
-    purpose     schema                check
-    sendback    STAGED_COPY_SCHEMA    no two copies are of one message
-    others      ENCODED_SCHEMA        none
+    purpose     schema                check                               of groups
+    sendback    STAGED_COPY_SCHEMA    no two copies are of one message    yes
+    others      ENCODED_SCHEMA        none                                no
 
 A client sends a message back once. Rows that name a message twice, mostly because of a join, would multiply the message
 with every failure. Their delay levels or reasons may differ, and only the caller knows which row is right: so the
@@ -26,10 +26,13 @@ Check = Callable[[Sequence[StagedFile], Sequence[pa.RecordBatch]], None]
 
 
 class StagedRows(NamedTuple):
-    """The schema of staged rows, and a check of (files, their batches in the order of the files) that may raise."""
+    """The schema of staged rows, and a check of (files, their batches in the order of the files) that may raise.
+    `are_of_groups`: their topics are those of groups, which have queues as the group says.
+    """
 
     schema: pa.Schema
     check: Check
+    are_of_groups: bool = False
 
 
 def staged_rows(purpose: str) -> StagedRows:
@@ -67,4 +70,4 @@ def _column(batches: Sequence[pa.RecordBatch], name: str) -> np.ndarray:
 
 
 _ORDINARY = StagedRows(ENCODED_SCHEMA, lambda files, batches: None)
-_BY_PURPOSE = {purposes.SEND_BACK: StagedRows(STAGED_COPY_SCHEMA, refuse_twice)}
+_BY_PURPOSE = {purposes.SEND_BACK: StagedRows(STAGED_COPY_SCHEMA, refuse_twice, are_of_groups=True)}

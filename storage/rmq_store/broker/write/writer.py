@@ -38,8 +38,7 @@ from rmq_store.format.text.ids import offset_message_id, offset_message_id_list
 from rmq_store.format.text.names import PYRMQ_TIMER_TOPIC
 from rmq_store.format.text.recall_handle import RecallHandle
 from rmq_store.log.append.append import Appended, OneRecord, Unit, append, append_lock, append_one
-from rmq_store.log.append.append_batch import append_batch
-from rmq_store.log.append.append_records import append_records
+from rmq_store.log.append.append_frames import append_batch, append_records
 from rmq_store.log.append.flush import flush
 from rmq_store.log.append.group_append import GroupAppend
 from rmq_store.log.core.commit_log import CommitLog, leaves_no_lock

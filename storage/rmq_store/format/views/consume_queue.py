@@ -12,7 +12,8 @@ Source: ConsumeQueue.java (CQ_STORE_UNIT_SIZE, fillPreBlank), ConsumeQueueExt.ja
 
 from __future__ import annotations
 
-from typing import Any
+import struct
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,10 @@ from rmq_store.format.text.hashing import java_hash
 
 ENTRY = np.dtype([("commit_log_offset", ">i8"), ("frame_size", ">i4"), ("tags_code", ">i8")])
 ENTRY_BYTES = 20
-assert ENTRY.itemsize == ENTRY_BYTES
+ENTRY_FIELDS: Final = struct.Struct(">qiq")
+"""One entry, where an array would cost more than it saves."""
+
+assert ENTRY.itemsize == ENTRY_FIELDS.size == ENTRY_BYTES
 
 # An entry lies at byte 20 * queue offset of its queue, and file names have 20 digits of a Java long; a queue id is a
 # Java int.

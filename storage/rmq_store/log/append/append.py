@@ -1,17 +1,25 @@
 """Append: any number of records to any queues, which become visible together; and the undo of an append that was
 interrupted.
 
-Steps A1-A7 and the rollback are those of docs/design.md section 6. Everything here runs under the append lock.
+Steps A1-A8 and the rollback are those of docs/design.md section 6. Everything here runs under the append lock. Each
+step is written once; what an append is given decides who takes it through them:
+
+    step       where                            taken by
+    A1         `append_lock`                    the caller, for a `with` block
+    A2         `lay_out`, `lay_out_one`         `append` of columns, `append_one`, and `append_frames`
+    A3 A7 A8   `AppendSteps`                    all of them
+    A4 A5 A6   `AppendSteps.put_...`            those of many records; `append_one` puts single values, without arrays
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import struct
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from operator import itemgetter
 from types import TracebackType
 from typing import NamedTuple
 
@@ -21,22 +29,20 @@ import pyarrow as pa
 from rmq_store.errors import StoreError, StoreFailedError, UsageError
 from rmq_store.files import durable
 from rmq_store.files.locks.background import HelperThread
-from rmq_store.files.locks.state_page import StatePage
-from rmq_store.format.frames.frame_check import BLANK_MAGIC
-from rmq_store.format.frames.stored_message import complete_frame
+from rmq_store.format.frames.stored_message import complete_frame, encode_blank
 from rmq_store.format.views.consume_queue import encode_entries
 from rmq_store.late.dataclasses import dataclass
-from rmq_store.log.append.frame_writer import FrameWriter, Piece, frame_bounds
+from rmq_store.log.append.frame_writer import FrameWriter, frame_bounds
 from rmq_store.log.append.grouping import Groups, Numbered, in_parts
 from rmq_store.log.append.write_back import WriteBack
 from rmq_store.log.core import scan
 from rmq_store.log.core.commit_log import LOCK_TIMEOUT_MS, CommitLog
-from rmq_store.log.core.layout import BLANK_BYTES, Layout, extent, lay_out
+from rmq_store.log.core.layout import Layout, Run, extent, lay_out, lay_out_one
 from rmq_store.log.views.hash_index import IndexState
 from rmq_store.log.views.views import QueueKey
 
 _LOG = logging.getLogger(__name__)
-_BLANK = struct.Struct(">ii")
+_first_row = itemgetter(Run._fields.index("first"))
 
 Unit = Callable[[int, int], tuple[pa.RecordBatch, pa.RecordBatch]]
 """Encodes a unit's first and last record (one row of ENCODED_SCHEMA each), given the offsets where the unit starts
@@ -158,37 +164,36 @@ def append(
     if not parts:
         return Appended(start, start, page.store_timestamp, _NONE, _NONE)
 
-    now = log.clock()
     key_count = sum(len(batch.column("key_hashes").flatten()) for batch in all_batches)
 
-    def make_room() -> None:
+    def make_room(now: int) -> None:
         for base in range(log.segments.base_of(first), end, log.segments.size_bytes):
             log.segments.create(base)
         if key_count:
             log.views.make_room_for_keys(now)
 
     with (
-        AllOrNothing(log, start, end),
+        AppendSteps(log, start, end) as steps,
         log.views.putting_keys(key_count),
         HelperThread() as helper,
         WriteBack(log.segments, start, wanted=log.sync_flush) as write_back,
     ):
         # Before the disk has anything else to do, because each file waits for it; beside what needs the processor only.
-        making_room = helper.begin(make_room) if len(parts) > 1 else None
+        making_room = helper.begin(partial(make_room, steps.now)) if len(parts) > 1 else None
         groups = Groups(parts)
         groups.start_at([log.next_queue_offset(*key, start) for key in groups.keys])
         if making_room is None:
-            make_room()
+            make_room(steps.now)
         else:
             making_room.result()
         log.views.make_room(groups.ranges())
         placed = _placed(log, parts, groups, start)
         before, part = None, next(placed)
         while True:
-            with _writing_records(log, part, now, used, write_back, helper):
+            with _writing_records(log, part, steps, used, write_back, helper):
                 if before is not None:
-                    _put_entries(log, before, groups.keys, now)
-                _put_keys(log, part, now)
+                    _put_entries(steps, before, groups.keys)
+                _put_keys(log, steps, part)
                 following = next(placed, None)
             if places:
                 offsets.append(part.layout.offsets)
@@ -196,75 +201,112 @@ def append(
             if following is None:
                 break
             before, part = part, following
-        _put_entries(log, part, groups.keys, now)
-    assert part.layout.end == end
-    commit(page, end, int(part.layout.offsets[-1]), now)
+        _put_entries(steps, part, groups.keys)
+        assert part.layout.end == end
     own = slice(1, -1) if unit else slice(None)
-    return Appended(start, end, now, np.concatenate(offsets)[own], np.concatenate(queue_offsets)[own])
+    return Appended(start, end, steps.now, np.concatenate(offsets)[own], np.concatenate(queue_offsets)[own])
 
 
 def append_one(log: CommitLog, record: OneRecord) -> tuple[int, int]:
     """Append one record; the caller holds `append_lock`. Returns its commit-log offset and its queue offset.
 
-    The steps and the bytes are those of `append`, but no array is made: a single message costs microseconds this way.
-    Raises as `append`.
+    No array is made: a single message costs microseconds this way. Raises as `append`.
     """
     topic, queue_id, frame, tags_code, key_hashes, delay_ms = record
-    page, segments, views = log.writing_page, log.segments, log.views
-    start, size = page.appended_end, len(frame)
-    room = segments.size_bytes - start % segments.size_bytes
-    if size + BLANK_BYTES > segments.size_bytes:
-        raise UsageError(f"a record of {size} bytes does not fit a segment of {segments.size_bytes} bytes")
-    offset = start if size + BLANK_BYTES <= room else start + room
+    segments, views = log.segments, log.views
+    start, size = log.writing_page.appended_end, len(frame)
+    offset = lay_out_one(size, start, segments.size_bytes)
     end = offset + size
     queue_offset = log.next_queue_offset(topic, queue_id, start)
-    with AllOrNothing(log, start, end):
-        now = log.clock()
+    with AppendSteps(log, start, end) as steps:
+        now = steps.now
         complete_frame(frame, queue_offset, offset, now, crc_property=log.crc_property)
         if offset > start:
-            segments.create(segments.base_of(start))
+            steps.put_blank(start, offset - start)
         segments.put(offset, frame)
-        if offset > start:
-            segments.write(start, _BLANK.pack(room, BLANK_MAGIC))
         views.queue(topic, queue_id).put_one(queue_offset, offset, size, now + delay_ms if delay_ms > 0 else tags_code)
         if views.index is not None:
             views.index.put_one(key_hashes, offset, now)
-    commit(page, end, offset, now)
+        steps.last_record = offset
     log.remember_next(topic, queue_id, queue_offset + 1, start, end)
     return offset, queue_offset
 
 
-class AllOrNothing:
-    """A3: declare the intent of [start, end) for a `with` block; if that fails, take back what it wrote."""
+class AppendSteps:
+    """Steps A3 to A8 of an append of [start, end), for a `with` block. `now`: the store time of its records, ms.
 
-    __slots__ = ("_end", "_log", "_start")
+    Entering it declares the intent (A3). The block puts frames (A4) before their entries (A5), and keys (A6). If it
+    ends, the records are published (A7, A8); `last_record` is the offset of the last one. If it fails, what it wrote is
+    taken back.
+    """
+
+    __slots__ = ("_end", "_log", "_start", "last_record", "now")
 
     def __init__(self, log: CommitLog, start: int, end: int) -> None:
         self._log = log
         self._start = start
         self._end = end
+        self.last_record = 0
+        self.now = 0
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> AppendSteps:
+        self.now = self._log.clock()
         state = self._log.views.index_state()
         self._log.writing_page.declare(self._start, self._end, state.file, state.header)
+        return self
+
+    def put_blank(self, offset: int, size_bytes: int) -> None:
+        """A4: the blank frame that fills the rest of a segment."""
+        self._log.segments.put(offset, encode_blank(size_bytes))
+
+    def put_blanks(self, layout: Layout) -> None:
+        """A4: the blank frames between records, before the frames: missing segments are created in their order."""
+        for offset, size_bytes in layout.blanks:
+            self.put_blank(offset, size_bytes)
+
+    def put_frames(self, layout: Layout, first: int, starts: np.ndarray, frames: np.ndarray) -> None:
+        """A4: complete frames of the rows [first, first + n) of `layout`, one write for each segment. Frame i is
+        `frames[starts[i]:starts[i + 1]]`. Any thread may call it.
+        """
+        row, behind = first, first + len(starts) - 1
+        number = bisect_right(layout.runs, row, key=_first_row) - 1
+        while row < behind:
+            last = min(layout.runs[number].last, behind)
+            piece = frames[starts[row - first] : starts[last - first]]
+            self._log.segments.put(int(layout.offsets[row]), piece.data)
+            row, number = last, number + 1
+        if behind == len(layout.offsets):
+            self.last_record = int(layout.offsets[-1])
+
+    def put_entries(self, queues: Iterable[tuple[QueueKey, int, int]], entries: np.ndarray) -> None:
+        """A5: queue entries, one write for each queue and file. Of each queue its key, the queue offset of its first
+        entry, and how many of `entries` it has; they lie queue after queue.
+        """
+        done = 0
+        for key, first, count in queues:
+            if count:
+                self._log.views.queue(*key).put(first, entries[done : done + count])
+                done += count
+
+    def put_keys(self, key_hashes: np.ndarray, key_counts: np.ndarray, offsets: np.ndarray) -> None:
+        """A6: index entries of records at `offsets`, in log order; the first two as `Views.put_keys` takes them."""
+        self._log.views.put_keys(key_hashes, key_counts, offsets, np.array([self.now], np.int64))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
+            page = self._log.writing_page
+            # A7. A death before the other two words are written leaves old ones: the next opener just has more work.
+            page.appended_end = self._end
+            page.last_record = self.last_record
+            page.store_timestamp = self.now
             return
         # Whatever it was: nobody has seen the records. If the undo fails too, the intent makes the next append do it.
         with contextlib.suppress(StoreError, OSError):
             undo(self._log)
         if isinstance(error, OSError):
             raise durable.translate(error, self._log.root) from error
-
-
-def commit(page: StatePage, end: int, last_record: int, now: int) -> None:
-    """A7. A death before the other two words are written leaves old ones: the next opener just has more work."""
-    page.appended_end = end
-    page.last_record = last_record
-    page.store_timestamp = now
 
 
 def undo(log: CommitLog) -> None:
@@ -308,7 +350,7 @@ def _placed(log: CommitLog, parts: Sequence[Sequence[pa.RecordBatch]], groups: G
 def _writing_records(
     log: CommitLog,
     part: _Part,
-    now: int,
+    steps: AppendSteps,
     used: Callable[[np.ndarray], None],
     write_back: WriteBack,
     helper: HelperThread,
@@ -326,15 +368,14 @@ def _writing_records(
     def write() -> None:
         try:
             for piece in frame_writer.pieces():
-                _write_piece(log, layout, piece)
+                steps.put_frames(layout, *piece)
         except BaseException:
             frame_writer.stop()
             raise
 
-    for offset, size in layout.blanks:
-        log.segments.write(offset, _BLANK.pack(size, BLANK_MAGIC))
+    steps.put_blanks(layout)
     frame_writer = FrameWriter(
-        part.batches, part.numbered.queue_offsets, layout.offsets, now, has_crc=log.crc_property, used=used,
+        part.batches, part.numbered.queue_offsets, layout.offsets, steps.now, has_crc=log.crc_property, used=used,
         through=through,
     )  # fmt: skip
     other = helper.begin(write) if frame_writer.is_for_two() else None
@@ -348,48 +389,34 @@ def _writing_records(
         other.result()
 
 
-def _write_piece(log: CommitLog, layout: Layout, piece: Piece) -> None:
-    """What lies in one segment with one write."""
-    row, behind = piece.first, piece.first + len(piece.starts) - 1
-    number = bisect_right(layout.runs, row, key=lambda run: run.first) - 1
-    while row < behind:
-        last = min(layout.runs[number].last, behind)
-        start, end = (int(piece.starts[each - piece.first]) for each in (row, last))
-        log.segments.write(int(layout.offsets[row]), piece.frames[start:end].data)
-        row, number = last, number + 1
+def _put_entries(steps: AppendSteps, part: _Part, keys: Sequence[QueueKey]) -> None:
+    """A5 of one part."""
+    tags_codes, delays_ms = (
+        np.concatenate([batch.column(name).to_numpy(zero_copy_only=False) for batch in part.batches])
+        for name in ("tags_code", "delay_ms")
+    )
+    rows, firsts, counts = part.numbered.rows, part.numbered.firsts.tolist(), part.numbered.counts.tolist()
+    codes = due_or_tags(tags_codes, delays_ms, steps.now)
+    entries = encode_entries(part.layout.offsets[rows], part.sizes[rows], codes[rows])
+    steps.put_entries(zip(keys, firsts, counts, strict=True), entries)
 
 
-def _put_entries(log: CommitLog, part: _Part, keys: Sequence[QueueKey], now: int) -> None:
-    """A5: queue entries, one write per queue and file."""
-    offsets, numbered = part.layout.offsets, part.numbered
-    tags_codes = np.concatenate([_tags_codes(batch, now) for batch in part.batches])
-    entries = encode_entries(offsets[numbered.rows], part.sizes[numbered.rows], tags_codes[numbered.rows])
-    done = 0
-    for key, first, count in zip(keys, numbered.firsts.tolist(), numbered.counts.tolist(), strict=True):
-        if count:
-            log.views.queue(*key).put(first, entries[done : done + count])
-            done += count
-
-
-def _put_keys(log: CommitLog, part: _Part, now: int) -> None:
-    """A6: index entries, in log order."""
+def _put_keys(log: CommitLog, steps: AppendSteps, part: _Part) -> None:
+    """A6 of one part."""
     if log.views.index is None:
         return
     row = 0
     for batch in part.batches:
         hashes = batch.column("key_hashes")
         counts = np.diff(np.frombuffer(hashes.buffers()[1], np.int32, len(hashes) + 1, 4 * hashes.offset))
-        log.views.put_keys(
-            hashes.flatten().to_numpy(zero_copy_only=False), counts, part.layout.offsets[row : row + len(counts)],
-            np.array([now], np.int64),
-        )  # fmt: skip
+        steps.put_keys(
+            hashes.flatten().to_numpy(zero_copy_only=False), counts, part.layout.offsets[row : row + len(counts)]
+        )
         row += len(counts)
 
 
-def _tags_codes(batch: pa.RecordBatch, now: int) -> np.ndarray:
+def due_or_tags(tags_codes: np.ndarray, delays_ms: np.ndarray, now: int) -> np.ndarray:
     """int64 (n,): what the queue entries hold; for delayed messages when they are due (ScheduleMessageService.java)."""
-    delays_ms = batch.column("delay_ms").to_numpy(zero_copy_only=False)
-    tags_codes: np.ndarray = batch.column("tags_code").to_numpy(zero_copy_only=False)
     return np.where(delays_ms > 0, now + delays_ms, tags_codes) if delays_ms.any() else tags_codes
 
 

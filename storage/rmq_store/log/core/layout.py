@@ -75,6 +75,16 @@ def lay_out(sizes: np.ndarray, start: int, segment_bytes: int) -> Layout:
     return Layout(offsets, runs, blanks, offset)
 
 
+def lay_out_one(size: int, start: int, segment_bytes: int) -> int:
+    """As `lay_out`, for one record: its offset. It is above `start` if a blank frame fills what is between. UsageError
+    as there.
+    """
+    if size + BLANK_BYTES > segment_bytes:
+        raise UsageError(f"a record of {size} bytes does not fit a segment of {segment_bytes} bytes")
+    room = segment_bytes - start % segment_bytes
+    return start if size + BLANK_BYTES <= room else start + room
+
+
 def extent(bounds: Sequence[np.ndarray], start: int, segment_bytes: int) -> tuple[int, int]:
     """Where `lay_out` would begin and end with all records of some batches: (offset of the first one, end).
 

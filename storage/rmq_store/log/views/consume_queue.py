@@ -9,17 +9,13 @@ Source: ConsumeQueue (putMessagePositionInfo, fillPreBlank); docs/formats.md.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rmq_store.files.segments.segments import SegmentRun
-from rmq_store.format.views.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
-
-_ENTRY = struct.Struct(">qiq")
-assert _ENTRY.size == ENTRY_BYTES
+from rmq_store.format.views.consume_queue import ENTRY, ENTRY_BYTES, ENTRY_FIELDS, PRE_BLANK_SIZE
 
 Confirm = Callable[[int, int, int], bool]
 """(commit-log offset, size, queue offset) -> is this record really that message of this queue?"""
@@ -258,7 +254,7 @@ class ConsumeQueue:
         """As `put`, for one entry."""
         if queue_offset % self._per_file == 0:
             self.run.create(queue_offset * ENTRY_BYTES)
-        self.run.write(queue_offset * ENTRY_BYTES, _ENTRY.pack(log_offset, size, tags_code))
+        self.run.write(queue_offset * ENTRY_BYTES, ENTRY_FIELDS.pack(log_offset, size, tags_code))
         self._hint, self.is_written = queue_offset + 1, True
 
     def cut(self, log_offset: int, is_record: Confirm, confirm: Confirm | None = None) -> int:
@@ -345,7 +341,7 @@ class ConsumeQueue:
         """(commit-log offset, size, tags code) as stored in the file; FileNotFoundError."""
         base = queue_offset - queue_offset % self._per_file
         file = self.run.open(base * ENTRY_BYTES)
-        offset, size, tags_code = _ENTRY.unpack(file.read((queue_offset - base) * ENTRY_BYTES, ENTRY_BYTES))
+        offset, size, tags_code = ENTRY_FIELDS.unpack(file.read((queue_offset - base) * ENTRY_BYTES, ENTRY_BYTES))
         return offset, size, tags_code
 
     def _counts(self, queue_offset: int, end: int, *, by_start: bool) -> bool:
@@ -381,7 +377,7 @@ class ConsumeQueue:
         file = self.run.open(base * ENTRY_BYTES)  # most of what lies here is a hole
         data = file.read((boundary - base) * ENTRY_BYTES, count * ENTRY_BYTES)
         for row in _counting(data, end, by_start=by_start)[::-1]:
-            offset, size, _ = _ENTRY.unpack_from(data, row * ENTRY_BYTES)
+            offset, size, _ = ENTRY_FIELDS.unpack_from(data, row * ENTRY_BYTES)
             if is_record(offset, size, boundary + row):
                 return boundary + row
         return None
@@ -414,13 +410,13 @@ class ConsumeQueue:
             return None
         data = file.read(first * ENTRY_BYTES, (1 + _SECTOR_ENTRIES) * ENTRY_BYTES)
         if data.endswith(_BLANK_SECTOR):
-            count, (offset, size, _) = 1, _ENTRY.unpack_from(data)
+            count, (offset, size, _) = 1, ENTRY_FIELDS.unpack_from(data)
             if not (0 < size != PRE_BLANK_SIZE and 0 <= offset <= end - size):
                 return None
         else:
             data = file.read(first * ENTRY_BYTES, min(2 * _LOOK, self._per_file - first) * ENTRY_BYTES)
             count = offset = size = 0
-            for next_offset, next_size, _ in _ENTRY.iter_unpack(data):
+            for next_offset, next_size, _ in ENTRY_FIELDS.iter_unpack(data):
                 if not (0 < next_size != PRE_BLANK_SIZE and 0 <= next_offset <= end - next_size):
                     break
                 count, offset, size = count + 1, next_offset, next_size
