@@ -1,4 +1,4 @@
-"""What a task does, of a batch and of a stream. Data plane: no object per message.
+"""The work of a task, of a batch and of a stream. Data plane: no object per message.
 
 Each step calls the next one, and none of those before:
 
