@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
-from pyspark_rmq.access.cluster_group import ClusterGroup
 from pyspark_rmq.access.cluster_lookup import ClusterQuery, group_names, redriven_letters
 from pyspark_rmq.cluster_read.absent import NoPin, NoSchedule
 from pyspark_rmq.cluster_read.awaited_brokers import KnownBrokers, RequiredBrokers
@@ -25,15 +24,14 @@ from pyspark_rmq.cluster_read.places import Places
 from pyspark_rmq.cluster_read.topic_list import TopicList
 from pyspark_rmq.position.position import Queue
 from pyspark_rmq.position.queue_ids import BrokerQueueId
-from rmq_store.cluster import Cluster, PullFilter, search_offsets
+from rmq_store.cluster import Cluster, GroupLease, PullFilter, search_offsets
 from rmq_store.errors import OffsetOutOfRangeError, UsageError
 from rmq_store.real_time import monotonic
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_rmq.access.cluster_lease_taking import ClusterLease
-    from pyspark_rmq.access.store_reader import Redriven, StoreReader
+    from pyspark_rmq.access.store_reader import Lease, Redriven, StoreReader
 
 # With news Spark asks for the plan of the batch within this time.
 PLANNING_MS: Final = 100.0
@@ -69,7 +67,7 @@ class ClusterReader:
         self._found_news = False
         self._topics = TopicList(cluster)
         self._required = RequiredBrokers(cluster)
-        self._group: ClusterGroup | None = None
+        self._group: GroupLease | None = None
 
     @property
     def cluster(self) -> Cluster:
@@ -262,7 +260,10 @@ class ClusterReader:
 
     def committed_offsets(self, group: str) -> Mapping[tuple[str, BrokerQueueId], int]:
         """The offsets that the group has committed in the topics that were asked for, by (topic, queue id) (14)."""
-        return self._of_group(group).committed(self._ends.queues())
+        found = self._of_group(group).committed(self._ends.queues())
+        return {
+            (queue.topic, BrokerQueueId(queue.broker_name, queue.queue_id)): offset for queue, offset in found.items()
+        }
 
     def begins_at_first(self, group: str, topic: str, queue_id: BrokerQueueId) -> bool:
         """Whether the broker lets a new group begin at the first message of the queue, because the queue is young."""
@@ -284,13 +285,13 @@ class ClusterReader:
         """
         self._of_group(group).commit({queue_of(*queue): offset for queue, offset in offsets.items()})
 
-    def lease(self, group: str, topic: str, owner: str) -> ClusterLease:
+    def lease(self, group: str, topic: str, owner: str) -> Lease:
         """Take the lease, and join the group. LeaseHeldError names the holder, or the live members of the group."""
         return self._of_group(group).lease(topic, owner)
 
-    def _of_group(self, group: str) -> ClusterGroup:
+    def _of_group(self, group: str) -> GroupLease:
         if self._group is None or self._group.name != group:
-            self._group = ClusterGroup(self._cluster, group)
+            self._group = GroupLease(self._cluster, group, instead="set commitOffsets=false")
         return self._group
 
     # -- its life -----------------------------------------------------------------------------------------------------
