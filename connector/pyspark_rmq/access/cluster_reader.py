@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self
 
-from pyspark_rmq.access.cluster_group import ClusterGroup
 from pyspark_rmq.access.cluster_lookup import ClusterRows, find_rows, group_names, redriven_letters
 from pyspark_rmq.cluster_read.awaited_brokers import KnownBrokers, RequiredBrokers
 from pyspark_rmq.cluster_read.ends import BrokerRange
@@ -22,15 +21,14 @@ from pyspark_rmq.cluster_read.places import Places
 from pyspark_rmq.cluster_read.topic_list import TopicList
 from pyspark_rmq.position.position import Queue
 from pyspark_rmq.position.queue_ids import BrokerQueueId
-from rmq_store.cluster import Cluster, PullFilter, search_offsets
+from rmq_store.cluster import Cluster, GroupLease, PullFilter, search_offsets
 from rmq_store.errors import OffsetOutOfRangeError
 from rmq_store.real_time import monotonic
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_rmq.access.cluster_lease_taking import ClusterLease
-    from pyspark_rmq.access.queue_source import Brokers, QueueSource, Redriven, SliceRead
+    from pyspark_rmq.access.queue_source import Brokers, Lease, QueueSource, Redriven, SliceRead
     from pyspark_rmq.position.planning import Range
 
 # With news Spark asks for the plan of the batch within this time.
@@ -69,7 +67,7 @@ class ClusterReader:
         self._found_news = False
         self._topics = TopicList(cluster)
         self._required = RequiredBrokers(cluster)
-        self._group: ClusterGroup | None = None
+        self._group: GroupLease | None = None
 
     @property
     def cluster(self) -> Cluster:
@@ -231,7 +229,10 @@ class ClusterReader:
 
     def committed_offsets(self, group: str) -> Mapping[tuple[str, BrokerQueueId], int]:
         """The offsets that the group has committed in the topics that were asked for, by (topic, queue id) (14)."""
-        return self._of_group(group).committed(self._ends.queues())
+        found = self._of_group(group).committed(self._ends.queues())
+        return {
+            (queue.topic, BrokerQueueId(queue.broker_name, queue.queue_id)): offset for queue, offset in found.items()
+        }
 
     def starts_at_first_message(self, group: str, queue: Queue, max_offset: int) -> bool:
         """Whether the broker lets a new group begin at the first message of the queue, because the queue is young."""
@@ -249,13 +250,13 @@ class ClusterReader:
         """
         self._of_group(group).commit({queue_of(*queue): offset for queue, offset in offsets.items()})
 
-    def lease(self, group: str, topic: str, owner: str) -> ClusterLease:
+    def lease(self, group: str, topic: str, owner: str) -> Lease:
         """Take the lease, and join the group. LeaseHeldError names the holder, or the live members of the group."""
         return self._of_group(group).lease(topic, owner)
 
-    def _of_group(self, group: str) -> ClusterGroup:
+    def _of_group(self, group: str) -> GroupLease:
         if self._group is None or self._group.name != group:
-            self._group = ClusterGroup(self._cluster, group)
+            self._group = GroupLease(self._cluster, group, instead="set commitOffsets=false")
         return self._group
 
     # -- its life -----------------------------------------------------------------------------------------------------

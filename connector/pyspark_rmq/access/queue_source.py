@@ -1,4 +1,4 @@
-"""`QueueSource`, the interface of a place of messages for readers, and the capabilities that only some have. Control plane.
+"""`QueueSource`: the interface of a place of messages for readers, and capabilities that only some have. Control plane.
 
     QueueSource     a store and a cluster have all of it: `store_reader.StoreReader`, `cluster_reader.ClusterReader`
     Pins            messages can be kept from retention while they are read

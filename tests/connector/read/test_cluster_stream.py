@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
-from pyspark_rmq.access import cluster_group, cluster_lease_taking
 from pyspark_rmq.options.options import source_options
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from pyspark_rmq.read.reader import RmqReader
@@ -167,54 +165,6 @@ def test_a_second_query_of_the_group_is_refused_by_name(
     beside = stream(group="java", commitOffsets="false")
     first_batch(beside)
     assert list(net.brokers["broker-b"].members["java"]) == ["10.1.1.1@7"]
-
-
-def test_a_broker_whose_master_comes_back_to_another_query_ends_this_one_before_it_plans(
-    net: FakeNet, stream: Make, more: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cluster_lease_taking, "WATCH_S", 0.0)
-    monkeypatch.setattr(cluster_group, "DISPUTE_LASTS_S", 0.2)
-    b = net.brokers["broker-b"]
-    b.processes[0].down = True
-    reader = stream(group="g", startingOffsets="earliest")
-    start, end = first_batch(reader)
-    assert planned(reader, start, end)[-1] == ("T", B0, 0, 10), "read from its slave, and not locked"
-    b.processes[0].down = False
-    later = more(reader, end)
-    assert {topic for _, topic, _ in b.locks} == {"T", "%RETRY%g"}
-    b.processes[0].down = True
-    reader._store.reader._group._locks._since_s.pop("broker-b")
-    b.locks["g_rmq_lease", "T", 0] = "another"
-    more(reader, later)
-    b.processes[0].down = False
-    with pytest.raises(LeaseHeldError, match="another client has taken the lease"):
-        more(reader, later)
-
-
-def test_a_stream_goes_on_from_slaves_while_no_master_lives_and_commits_when_one_is_back(
-    net: FakeNet, stream: Make, more: Make
-) -> None:
-    """Brokers forget locks after 60 s, and slaves grant none: nobody has taken the lease."""
-    brokers = net.brokers["broker-a"], net.brokers["broker-b"]
-    reader = stream(group="g", startingOffsets="earliest")
-    _, end = first_batch(reader)
-    end = more(reader, end)
-    assert [broker.offsets["g", "T", 0] for broker in brokers] == [10, 10]
-    for broker in brokers:
-        broker.put("T", 0, 3)
-        broker.processes[0].down = True
-        broker.locks.clear()
-    reader._store.reader._group._locks._timer_s = lambda: time.monotonic() + 61
-    later = more(reader, end)
-    assert planned(reader, end, later) == [("T", A0, 10, 13), ("T", B0, 10, 13)]
-    assert more(reader, later) == later
-    assert [broker.offsets["g", "T", 0] for broker in brokers] == [10, 10]
-    for broker in brokers:
-        broker.processes[0].down = False
-        broker.put("T", 0, 1)
-    last = more(reader, later)
-    assert more(reader, last) == last
-    assert [broker.offsets["g", "T", 0] for broker in brokers] == [14, 14]
 
 
 def test_the_retry_topic_of_every_broker_is_read_also_when_it_appears_later(

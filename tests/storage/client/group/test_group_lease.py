@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from pyspark_rmq.access import cluster_group
-from pyspark_rmq.access.cluster_group import ClusterGroup
+from rmq_store.client.group import group_lease
+from rmq_store.client.group.group_lease import GroupLease
 from rmq_store.cluster import live_members
 from rmq_store.errors import LeaseHeldError
 from rmq_store.protocol.errors import RemotingError, RemotingTimeoutError
 
-from ...storage.remoting.cluster.fake_cluster import FakeNet
-from .conftest import A0, A1, B0, Time
+from ...remoting.cluster.fake_cluster import FakeNet
+from .conftest import A0, A1, B0, Time, ends_renewing
 
 pytestmark = pytest.mark.usefixtures("no_thread")
 
@@ -76,7 +76,7 @@ def test_a_member_that_is_refused_another_topic_stays_a_member(net: FakeNet, mak
     net.brokers["b"].members["cg"]["10.0.0.9@java"] = {}
     with pytest.raises(LeaseHeldError, match=r"10\.0\.0\.9@java"):
         group.lease("%RETRY%cg", "reports")
-    assert lease.held() and list(net.brokers["a"].members["cg"]) == [group._member.client_id]
+    assert lease.held() and list(net.brokers["a"].members["cg"]) == list(net.brokers["a"].locks.values())
     assert set(net.brokers["a"].locks) == {("cg_rmq_lease", "Orders", 0)}
 
 
@@ -85,12 +85,11 @@ def test_the_lock_of_a_dead_holder_is_waited_for(net: FakeNet, make: Any, now: T
     locks = net.brokers["a"].locks
     locks["cg_rmq_lease", "Orders", 0] = "dead#1"
 
-    def sleep(duration_s: float) -> None:
-        now.now_s += duration_s
+    def forgets(duration_s: float) -> None:
         if now.now_s > 1040:
             locks.pop(("cg_rmq_lease", "Orders", 0), None)
 
-    now.sleep = sleep  # type: ignore[method-assign]
+    now.meanwhile = forgets
     assert make().lease("Orders", "reports").held()
     assert 1040 < now.now_s < 1045
     locks["x_rmq_lease", "Orders", 0] = "nobody"
@@ -98,7 +97,7 @@ def test_the_lock_of_a_dead_holder_is_waited_for(net: FakeNet, make: Any, now: T
         make("x").lease("Orders", "reports")
 
 
-def asked_at(net: FakeNet, group: ClusterGroup, broker_names: list[str]) -> list[int]:
+def asked_at(net: FakeNet, group: GroupLease, broker_names: list[str]) -> list[int]:
     """Codes of the requests that a commit at these brokers makes before it, because their locks may be forgotten."""
     net.calls.clear()
     assert group.hold_at(broker_names) == set(broker_names)
@@ -145,7 +144,7 @@ def test_a_lease_outlives_masters_that_are_away(
     a.processes[0].down = False
     group.commit({A0: 6, B0: 6})
     assert (a.offsets, b.offsets) == ({("cg", "Orders", 0): 6}, {("cg", "Orders", 0): 1})
-    assert a.locks == {("cg_rmq_lease", "Orders", 0): group._member.client_id}
+    assert [a.locks["cg_rmq_lease", "Orders", 0]] == list(a.members["cg"])
     b.processes[0].down = False
     b.locks["cg_rmq_lease", "Orders", 0] = "thief#1"
     a.members["cg"]["thief#1"] = {}
@@ -163,12 +162,11 @@ def test_who_takes_a_lease_waits_for_any_master_within_a_bound(net: FakeNet, mak
         make().lease("Orders", "reports")
     assert 60 <= now.now_s - began_s < 62
 
-    def sleep(duration_s: float) -> None:
-        now.now_s += duration_s
+    def comes_back(duration_s: float) -> None:
         a[0].down = b[0].down = now.now_s < began_s + 30
 
     group, began_s = make(), now.now_s
-    group._taking._sleep = sleep
+    now.meanwhile = comes_back
     assert group.lease("Orders", "reports").held()
     assert 30 <= now.now_s - began_s < 32, "and nobody is watched for: both answer"
 
@@ -179,12 +177,11 @@ def test_a_lease_needs_a_lock_also_if_the_name_servers_know_no_broker(net: FakeN
     with pytest.raises(RemotingError, match=r"no master of the cluster has answered.*no broker has a process"):
         make().lease("Orders", "reports")
 
-    def sleep(duration_s: float) -> None:
-        now.now_s += duration_s
+    def registers(duration_s: float) -> None:
         net.brokers["a"].processes = processes
 
     group = make()
-    group._taking._sleep = sleep
+    now.meanwhile = registers
     assert group.lease("Orders", "reports").held() and net.brokers["a"].locks
 
 
@@ -198,17 +195,16 @@ def test_who_takes_a_lease_while_a_master_is_away_watches_for_its_holder_first(
     held = first.lease("Orders", "first")
     a.down, b.down = True, False
 
-    def sleep(duration_s: float) -> None:
-        now.now_s += duration_s
+    def renews(duration_s: float) -> None:
         if now.now_s >= asked_s + 20:
             first.renew()
 
-    now.sleep = sleep  # type: ignore[method-assign]
+    (holder,) = net.brokers["b"].members["cg"] or net.brokers["a"].members["cg"]
     second, asked_s = make(), now.now_s
-    second._taking._sleep = sleep
+    now.meanwhile = renews
     with pytest.raises(LeaseHeldError, match=r"other live members.*first#"):
         second.lease("Orders", "second")
-    assert held.held() and net.brokers["b"].locks == {("cg_rmq_lease", "Orders", 0): first._member.client_id}
+    assert held.held() and net.brokers["b"].locks == {("cg_rmq_lease", "Orders", 0): holder}
     assert "no master of a answers" in caplog.text and "members are watched 22 s" in caplog.text
 
 
@@ -256,41 +252,40 @@ def test_a_broker_that_comes_back_to_another_holder_ends_the_lease(net: FakeNet,
 
 
 @pytest.fixture
-def disputed(net: FakeNet, make: Any, now: Time) -> ClusterGroup:
+def disputed(net: FakeNet, make: Any, now: Time) -> GroupLease:
     """A query that was started anew while b stood still. Now b goes on, and carries out the old query's requests."""
     b = net.brokers["b"]
     b.processes[0].down = True
-    group: ClusterGroup = make()
+    group: GroupLease = make()
     group.lease("Orders", "reports")
     b.processes[0].down = False
     b.locks["cg_rmq_lease", "Orders", 0] = "reports#old"
     b.members["cg"]["reports#old"] = {}
 
-    def sleep(duration_s: float) -> None:
-        now.now_s += duration_s
+    def renews(duration_s: float) -> None:
         if now.now_s % 20 < duration_s:
             group.renew()
 
-    group._sleep = sleep
+    now.meanwhile = renews
     return group
 
 
 def test_the_lock_of_a_query_that_has_ended_is_waited_for_where_a_broker_comes_back(
-    net: FakeNet, disputed: ClusterGroup, now: Time, caplog: pytest.LogCaptureFixture
+    net: FakeNet, disputed: GroupLease, now: Time, caplog: pytest.LogCaptureFixture
 ) -> None:
     a, b, began_s = net.brokers["a"], net.brokers["b"], now.now_s
     disputed.commit({A0: 3, B0: 4})
     assert (a.offsets, b.offsets) == ({("cg", "Orders", 0): 3}, {}), "committed where the lock is ours"
     net.calls.clear()
     assert disputed.hold_at(["a", "b"]) == {"a"} and net.codes() == [], "asked once a second"
-    sleep = disputed._sleep
+    renews = now.meanwhile
 
     def forgets(duration_s: float) -> None:
-        sleep(duration_s)
+        renews(duration_s)
         if now.now_s >= began_s + 60:
             b.locks.pop(("cg_rmq_lease", "Orders", 0), None)
 
-    disputed._sleep = forgets
+    now.meanwhile = forgets
     disputed.hold_before_planning(["a", "b"])
     assert 60 <= now.now_s - began_s < 62
     assert caplog.text.count("It may be one of a query that has ended, and is waited for, 65 s at most") == 1
@@ -299,7 +294,7 @@ def test_the_lock_of_a_query_that_has_ended_is_waited_for_where_a_broker_comes_b
 
 
 def test_a_lock_elsewhere_that_does_not_go_is_one_of_a_query_that_lives(
-    net: FakeNet, disputed: ClusterGroup, now: Time
+    net: FakeNet, disputed: GroupLease, now: Time
 ) -> None:
     began_s = now.now_s
     with pytest.raises(LeaseHeldError, match="another client has taken the lease of Orders: it has the lock at b"):
@@ -309,30 +304,30 @@ def test_a_lock_elsewhere_that_does_not_go_is_one_of_a_query_that_lives(
 
 
 def test_a_lock_elsewhere_is_one_of_a_query_that_lives_as_soon_as_it_sends_a_heartbeat(
-    net: FakeNet, disputed: ClusterGroup, now: Time
+    net: FakeNet, disputed: GroupLease, now: Time
 ) -> None:
     """Its heartbeats at the broker that came back may be old ones."""
-    sleep, began_s = disputed._sleep, now.now_s
+    renews, began_s = now.meanwhile, now.now_s
 
     def beats(duration_s: float) -> None:
-        sleep(duration_s)
+        renews(duration_s)
         if now.now_s >= began_s + 7:
             net.brokers["a"].members["cg"]["thief#1"] = {}
 
-    disputed._sleep = beats
+    now.meanwhile = beats
     with pytest.raises(LeaseHeldError, match="another client has taken the lease"):
         disputed.hold_before_planning(["a", "b"])
     assert 7 <= now.now_s - began_s < 9
 
 
-def test_members_that_cannot_be_told_end_no_lease(net: FakeNet, disputed: ClusterGroup, now: Time) -> None:
+def test_members_that_cannot_be_told_end_no_lease(net: FakeNet, disputed: GroupLease, now: Time) -> None:
     net.brokers["a"].refused[203] = 2, "[OVERLOAD]"
     assert disputed.hold_at(["a", "b"]) == {"a"}
 
 
 @pytest.mark.parametrize("becomes", ["away", "refusing"])
 def test_a_broker_that_goes_again_is_waited_for_no_more(
-    net: FakeNet, disputed: ClusterGroup, now: Time, becomes: str
+    net: FakeNet, disputed: GroupLease, now: Time, becomes: str
 ) -> None:
     b, began_s = net.brokers["b"], now.now_s
     assert disputed.hold_at(["a", "b"]) == {"a"}
@@ -355,10 +350,9 @@ def test_who_has_no_lock_anywhere_does_not_wait_for_that_of_another(net: FakeNet
     assert now.now_s == began_s
 
 
-def test_the_end_of_a_query_waits_for_no_lock_of_another(net: FakeNet, disputed: ClusterGroup, now: Time) -> None:
+def test_the_end_of_a_query_waits_for_no_lock_of_another(net: FakeNet, disputed: GroupLease, now: Time) -> None:
     disputed.commit({A0: 3, B0: 4})
     began_s = now.now_s
-    disputed._offsets._sleep = now.sleep
     disputed.leave()
     assert now.now_s - began_s == 3
     assert net.brokers["b"].offsets == {} and not net.brokers["a"].locks
@@ -521,36 +515,32 @@ def test_a_lease_of_another_topic_makes_no_older_lease_younger(net: FakeNet, mak
     assert old.held() and young.held()
 
 
-def test_a_lease_counts_from_the_request_for_its_locks(
-    net: FakeNet, make: Any, now: Time, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    group = make()
-    others = group._member.others
+def test_a_lease_counts_from_the_request_for_its_locks(net: FakeNet, make: Any, now: Time) -> None:
+    group, inner = make(), net.call
 
-    def slow() -> list[str]:
-        now.now_s += 20
-        return others()  # type: ignore[no-any-return]
+    def slow(address: str, command: Any, timeout_ms: int) -> Any:
+        now.now_s += 10 if command.code == 203 else 0
+        return inner(address, command, timeout_ms)
 
-    monkeypatch.setattr(group._member, "others", slow)
+    net.call = slow  # type: ignore[method-assign]
     group.lease("Orders", "reports")
     now.now_s += 21
     assert asked_at(net, group, ["a"]) == [41, 34]
 
 
-def test_who_leaves_during_a_renewal_is_no_member_afterwards(
-    net: FakeNet, make: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_leaves_during_a_renewal_is_no_member_afterwards(net: FakeNet, make: Any) -> None:
     """The heartbeat of the renewal would join again, and the locks would stay for 60 s."""
     group = make()
     group.lease("Orders", "reports")
-    is_renewing, may_go_on, beat = threading.Event(), threading.Event(), group._member.beat
+    is_renewing, may_go_on, inner = threading.Event(), threading.Event(), net.call
 
-    def slow(topics: set[str]) -> None:
-        is_renewing.set()
-        assert may_go_on.wait(10)
-        beat(topics)
+    def slow(address: str, command: Any, timeout_ms: int) -> Any:
+        if command.code == 34:
+            is_renewing.set()
+            assert may_go_on.wait(10)
+        return inner(address, command, timeout_ms)
 
-    monkeypatch.setattr(group._member, "beat", slow)
+    net.call = slow  # type: ignore[method-assign]
     renewal = threading.Thread(target=group.renew)
     renewal.start()
     assert is_renewing.wait(10)
@@ -575,11 +565,12 @@ def test_members_that_join_a_running_query_are_logged_once(
     group.renew()
     group.renew()
     assert caplog.text.count("10.0.0.9@java joined while this query reads all queues") == 1
-    assert live_members(net.cluster(), "cg") == {"10.0.0.9@java", group._member.client_id}
+    (holder,) = net.brokers["b"].members["cg"]
+    assert live_members(net.cluster(), "cg") == {"10.0.0.9@java", holder}
 
 
 def test_the_lease_is_renewed_by_a_thread(net: FakeNet, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_group, "RENEW_EVERY_S", 0.01)
+    monkeypatch.setattr(group_lease, "RENEW_EVERY_S", 0.01)
     group = make()
     group.lease("Orders", "reports")
     net.calls.clear()
@@ -589,10 +580,8 @@ def test_the_lease_is_renewed_by_a_thread(net: FakeNet, make: Any, monkeypatch: 
     while 34 not in net.codes() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert 41 in net.codes() and 34 in net.codes()
-    thread = group._thread
     group.leave()
-    thread.join(10)
-    assert not thread.is_alive()
+    assert ends_renewing()
     # A group that was left is leased again.
     group.lease("Orders", "reports")
     net.calls.clear()

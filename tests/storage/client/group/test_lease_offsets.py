@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 
-from pyspark_rmq.access.cluster_group import ClusterGroup
-from pyspark_rmq.position.queue_ids import BrokerQueueId
+from rmq_store.client.group.group_lease import GroupLease
 from rmq_store.protocol.errors import MQBrokerError
 
-from ...storage.remoting.cluster.fake_cluster import FakeNet
-from .conftest import A0, A1, B0, Time
+from ...remoting.cluster.fake_cluster import FakeNet
+from .conftest import A0, A1, B0, Time, ends_renewing
 
 pytestmark = pytest.mark.usefixtures("no_thread")
-IDS = {queue: (queue.topic, BrokerQueueId(queue.broker_name, queue.queue_id)) for queue in (A0, A1, B0)}
 
 
 def test_offsets_are_committed_at_the_broker_of_each_queue(net: FakeNet, make: Any) -> None:
@@ -25,7 +23,7 @@ def test_offsets_are_committed_at_the_broker_of_each_queue(net: FakeNet, make: A
     assert group.committed([A0, A1, B0]) == {}
     group.commit({A0: 3, B0: 4})
     assert net.brokers["a"].offsets == {("cg", "Orders", 0): 3} and net.brokers["b"].offsets == {("cg", "Orders", 0): 4}
-    assert group.committed([A0, A1, B0]) == {IDS[A0]: 3, IDS[B0]: 4}
+    assert group.committed([A0, A1, B0]) == {A0: 3, B0: 4}
 
 
 def test_offsets_of_a_dead_master_are_committed_when_it_is_back(
@@ -61,13 +59,20 @@ def test_offsets_of_a_busy_master_are_owed(net: FakeNet, make: Any, code: int) -
     assert b.offsets == {("cg", "Orders", 0): 4}
 
 
-def owed_at_the_end(net: FakeNet, group: ClusterGroup) -> None:
+def owed_at_the_end(net: FakeNet, group: GroupLease) -> None:
     """A stream that has completed a batch while the master of b is away."""
     for broker in net.brokers.values():
         broker.groups.add("cg")
     group.lease("Orders", "reports")
     net.brokers["b"].processes[0].down = True
     group.commit({A0: 3, B0: 4})
+
+
+def lapses_at_b(group: GroupLease, now: Time) -> None:
+    """The broker is away for so long that it forgets the lock there."""
+    for _ in range(4):
+        now.now_s += 20
+        group.renew()
 
 
 @pytest.mark.parametrize("ends_by", ["leave", "release"])
@@ -78,11 +83,10 @@ def test_owed_offsets_are_committed_when_the_query_ends(
     group, b = make(), net.brokers["b"]
     owed_at_the_end(net, group)
 
-    def sleep(duration_s: float) -> None:
-        now.now_s += duration_s
+    def comes_back(duration_s: float) -> None:
         b.processes[0].down = now.now_s < 1001
 
-    group._offsets._sleep = sleep
+    now.meanwhile = comes_back
     group.leave() if ends_by == "leave" else group.release("Orders")
     assert b.offsets == {("cg", "Orders", 0): 4}
     assert not b.locks and not b.members["cg"]
@@ -105,13 +109,13 @@ def test_offsets_that_no_master_takes_until_the_end_are_named(
 
 
 def test_offsets_are_not_committed_at_the_end_where_another_client_has_the_lease(
-    net: FakeNet, make: Any, caplog: pytest.LogCaptureFixture
+    net: FakeNet, make: Any, now: Time, caplog: pytest.LogCaptureFixture
 ) -> None:
     group, b = make(), net.brokers["b"]
     owed_at_the_end(net, group)
+    lapses_at_b(group, now)
     b.locks["cg_rmq_lease", "Orders", 0] = "thief#1"
     b.processes[0].down = False
-    group._locks._since_s.pop("b")
     group.leave()
     assert b.offsets == {}
     assert "another client has the lock of Orders at b" in caplog.text and f"{B0} at 4" in caplog.text
@@ -120,14 +124,14 @@ def test_offsets_are_not_committed_at_the_end_where_another_client_has_the_lease
 @pytest.mark.parametrize("ends_by", ["leave", "release"])
 @pytest.mark.parametrize("refused", [(2, "[OVERLOAD]"), (16, "no permission")])
 def test_a_broker_that_refuses_its_locks_keeps_no_query_from_leaving(
-    net: FakeNet, make: Any, ends_by: str, refused: tuple[int, str], caplog: pytest.LogCaptureFixture
+    net: FakeNet, make: Any, now: Time, ends_by: str, refused: tuple[int, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     group, a, b = make(), net.brokers["a"], net.brokers["b"]
     owed_at_the_end(net, group)
-    group._locks._since_s.pop("b")
+    lapses_at_b(group, now)
     b.processes[0].down, b.refused[41] = False, refused
     group.leave() if ends_by == "leave" else group.release("Orders")
-    assert group._stopped.is_set() and not a.locks and not a.members["cg"] and not b.members["cg"]
+    assert ends_renewing() and not a.locks and not a.members["cg"] and not b.members["cg"]
     assert b.offsets == {} and f"no master has taken these offsets: {B0} at 4" in caplog.text
 
 
@@ -135,14 +139,14 @@ def test_the_end_of_the_process_may_come_while_offsets_are_owed(net: FakeNet, ma
     group, a = make(), net.brokers["a"]
     owed_at_the_end(net, group)
 
-    def sleep(duration_s: float) -> None:
+    def ends(duration_s: float) -> None:
         raise SystemExit
 
-    group._offsets._sleep = sleep
+    now.meanwhile = ends
     with pytest.raises(SystemExit):
         group.leave()
-    group._offsets._sleep = now.sleep
-    assert group._stopped.is_set() and not a.locks and not a.members["cg"]
+    now.meanwhile = lambda duration_s: None
+    assert ends_renewing() and not a.locks and not a.members["cg"]
 
 
 @pytest.mark.parametrize("code", [41, 34])
@@ -151,7 +155,7 @@ def test_a_broker_that_refuses_its_locks_or_a_member_keeps_no_other_from_a_commi
 ) -> None:
     group, a, b = make(), net.brokers["a"], net.brokers["b"]
     owed_at_the_end(net, group)
-    group._locks._since_s.pop("b")
+    lapses_at_b(group, now)
     b.processes[0].down, b.refused[code] = False, (2, "[OVERLOAD]")
     group.commit({A0: 5})
     assert a.offsets == {("cg", "Orders", 0): 5}
@@ -247,7 +251,7 @@ def test_a_zero_of_an_old_broker_is_an_offset_only_if_the_group_has_any_in_the_t
             return answer
 
         net.call = call  # type: ignore[method-assign]
-    assert make().committed([A0, B0]) == ({IDS[A0]: 0, IDS[B0]: 0} if has_committed else {})
+    assert make().committed([A0, B0]) == ({A0: 0, B0: 0} if has_committed else {})
 
 
 def test_a_reset_that_waits_is_ended_by_the_query_that_commits(
@@ -268,7 +272,7 @@ def test_a_reset_that_waits_is_ended_by_the_query_that_commits(
 
     net.call = call  # type: ignore[method-assign]
     group = make()
-    assert group.committed([A0]) == {IDS[A0]: 2}
+    assert group.committed([A0]) == {A0: 2}
     group.commit({A0: 7, A1: 5})
     assert pulls == ["cg"]
     assert broker.offsets == {("cg", "Orders", 0): 7, ("cg", "Orders", 1): 5}
