@@ -12,7 +12,7 @@ import rmq_store
 from cluster_methods import METHODS, public_methods
 from cluster_page import PAGE, command_paths, page_with_tables
 from pyspark_rmq.options.option_table import OPTIONS, Option
-from pyspark_rmq.retry.consumed_from import consumed_from
+from pyspark_rmq.retry.consumed_from import ConsumedCluster, consumed_from
 from rmq_store.cli.target.table import COMMANDS, Row, Support
 
 
@@ -63,7 +63,7 @@ def test_a_function_that_takes_options_of_a_cluster_is_not_called_refused() -> N
     for name in taking:
         assert METHODS[name].startswith("differs: `options` name the cluster, in place of `path`")
         place = consumed_from(None, {"nameServer": "127.0.0.1:9876"}, name)
-        assert place.cluster is not None
+        assert isinstance(place, ConsumedCluster)
 
 
 @pytest.mark.parametrize("path", COMMANDS)

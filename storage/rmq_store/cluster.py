@@ -13,28 +13,20 @@ from rmq_store.client.cluster_sink.pipeline import PipelineSettings
 from rmq_store.client.cluster_sink.records import WritePart
 from rmq_store.client.cluster_sink.row_encoder import EncoderSettings
 from rmq_store.client.cluster_sink.task import SinkReport, SinkSettings, SinkTask
+from rmq_store.client.group.group_lease import GroupLease
 from rmq_store.format.batches.answer_batches import AnswerRequest, answer_batches
 from rmq_store.format.batches.frame_decoder import frame_columns
 from rmq_store.format.frames.frame_walk import WalkedFrames, frames_of_answer
 from rmq_store.memory import BatchMemory
 from rmq_store.protocol.answers import NOT_AT_SLAVE, is_away
-from rmq_store.protocol.bodies.clients import ConsumerData, HeartbeatData
-from rmq_store.protocol.bodies.groups import SubscriptionData
 from rmq_store.protocol.errors import BrokerAwayError, MQBrokerError, RemotingError, ResponseCode, SlaveBehindError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.results import QueueRange
 from rmq_store.remoting.admin.required_brokers import parse_broker_names, require_brokers
-from rmq_store.remoting.cluster import locks
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.gather import At, Question, gather
-from rmq_store.remoting.cluster.groups import consume_stats, group_configs, heartbeat, live_members, unregister
-from rmq_store.remoting.cluster.offsets import (
-    query_consumer_offsets,
-    queue_ranges,
-    search_offsets,
-    try_update_consumer_offsets,
-    update_consumer_offsets,
-)
+from rmq_store.remoting.cluster.groups import group_configs, live_members
+from rmq_store.remoting.cluster.offsets import search_offsets
 from rmq_store.remoting.cluster.pull_request import (
     SQL92,
     PullAnswer,
@@ -73,10 +65,9 @@ __all__ = [
     "Cluster",
     "ClusterDeadLetters",
     "ClusterSettings",
-    "ConsumerData",
     "EncoderSettings",
     "Found",
-    "HeartbeatData",
+    "GroupLease",
     "LogFigure",
     "MQBrokerError",
     "MessageQueue",
@@ -97,7 +88,6 @@ __all__ = [
     "SinkSettings",
     "SinkTask",
     "SlaveBehindError",
-    "SubscriptionData",
     "TagFilter",
     "TlsSettings",
     "TopicAt",
@@ -108,33 +98,25 @@ __all__ = [
     "answer_of",
     "at_brokers",
     "compile_selector",
-    "consume_stats",
     "ends_at_brokers",
     "evaluates_no_sql92",
     "frame_columns",
     "frames_of_answer",
     "gather",
     "group_configs",
-    "heartbeat",
     "is_address_server",
     "is_away",
     "is_not_told",
     "lacks_rights",
     "live_members",
-    "locks",
     "log_figures",
     "parse_broker_names",
     "pull",
     "query_by_key",
     "query_by_unique_key",
-    "query_consumer_offsets",
-    "queue_ranges",
     "require_brokers",
     "search_offsets",
     "split_name_servers",
-    "try_update_consumer_offsets",
-    "unregister",
-    "update_consumer_offsets",
     "view_message",
     "walk_range",
 ]

@@ -11,16 +11,16 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 import pytest
 
 from pyspark_rmq.position.position import Queue
-from rmq_store import Store, StoreConfig
+from rmq_store import Store, StoreConfig, is_hot
 from rmq_store.errors import CorruptRecordError, LeaseHeldError, UnknownTopicError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -150,10 +150,6 @@ class FakeLease:
         self.alive = False
 
 
-class FakeDelivery(NamedTuple):
-    next_due_ms: int | None
-
-
 @dataclass
 class FakePin:
     start_offset: int
@@ -176,7 +172,7 @@ class FakeStore:
     times_ms: int = 0
     later_from: int = 0
     committed: dict[tuple[str, int], int] = field(default_factory=dict)
-    known_groups: tuple[str, ...] = ("g", "cg")  # those with settings
+    names_of_groups: tuple[str, ...] = ("g", "cg")  # those with settings
     commits: list[dict[Queue, int]] = field(default_factory=list)
     leases: dict[tuple[str, str], FakeLease] = field(default_factory=dict)
     log_end: int | None = None
@@ -187,17 +183,14 @@ class FakeStore:
     deliveries: list[int | None] = field(default_factory=list)
     pins: list[FakePin] = field(default_factory=list)
 
-    @property
-    def schedule(self) -> FakeStore:
-        return self
+    second_read_is_cheap: ClassVar[bool] = True
 
-    def deliver_due(self, limit: int | None = None) -> FakeDelivery:
+    def deliver_due(self, limit: int | None) -> None:
         self.deliveries.append(limit)
         while self.due:
             queue = self.due.pop()
             low, high = self.queues.get(queue, (0, 0))
             self.queues[queue] = low, high + 1
-        return FakeDelivery(None)
 
     def refresh(self) -> None:
         pass
@@ -221,13 +214,22 @@ class FakeStore:
         return {queue.queue_id: FakeRange(*limits) for queue, limits in here.items() if queue not in self.closed}
 
     def queue_range(self, topic: str, queue_id: int) -> FakeRange:
-        return FakeRange(*self.queues.get(Queue(topic, queue_id), (0, 0)))
+        return self.ranges([Queue(topic, queue_id)])[Queue(topic, queue_id)]
+
+    def ranges(self, queues: Iterable[Queue]) -> dict[Queue, FakeRange]:
+        return {queue: FakeRange(*self.queues.get(queue, (0, 0))) for queue in queues}
 
     def log_range(self) -> tuple[int, int]:
         return 0, self.log_end if self.log_end is not None else self.base + 100 * 10_000
 
-    def has_not_grown(self, end: int) -> bool:
-        return self.log_range()[1] == end
+    def version(self) -> tuple[int, int]:
+        return self.log_range()
+
+    def is_still(self, version: object) -> bool:
+        return self.log_range() == version
+
+    def starts_at_first_message(self, group: str, queue: Queue, max_offset: int) -> bool:
+        return is_hot(self, *queue, max_offset)  # type: ignore[arg-type]
 
     def commit_log_offset_before(self, topic: str, queue_id: int, queue_offset: int) -> int:
         self.looked_up += 1
@@ -259,11 +261,8 @@ class FakeStore:
     def committed_offsets(self, group: str) -> Mapping[tuple[str, int], int]:
         return dict(self.committed)
 
-    def all_committed_offsets(self) -> Mapping[str, Mapping[tuple[str, int], int]]:
-        return {"g": self.committed} if self.committed else {}
-
-    def groups(self) -> Mapping[str, object]:
-        return dict.fromkeys(self.known_groups)
+    def known_groups(self) -> set[str]:
+        return {*self.names_of_groups, *({"g"} if self.committed else ())}
 
     def commit_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
         self.commits.append(dict(offsets))
@@ -288,6 +287,10 @@ class FakeStore:
 
 class Location:
     """A location at which `home` is, whoever opens it for what."""
+
+    index_is_exact = True
+    queues_turn_up_late = False
+    in_progress: ClassVar[dict[str, str]] = {"path": "/nowhere"}
 
     def __init__(self, home: Any) -> None:
         self._home = home
@@ -325,11 +328,11 @@ def fake_store() -> Callable[..., FakeStore]:
 def stream_reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """Make a stream reader on a fake home, as a new planning process would: `stream_reader(home, **options)`."""
     from pyspark_rmq.options.options import source_options
-    from pyspark_rmq.read import reader, stream_reader
+    from pyspark_rmq.read import stream_reader, task
     from pyspark_rmq.schema.schema import SOURCE_SCHEMA
 
     def make(home: FakeStore, **options: str) -> stream_reader.RmqStreamReader:
-        for module in (reader, stream_reader):
+        for module in (stream_reader, task):
             monkeypatch.setattr(module, "location_of", lambda options: Location(home))
         given = {"path": "/nowhere"} | ({} if {"assign", "subscribePattern"} & options.keys() else {"subscribe": "T"})
         return stream_reader.RmqStreamReader(source_options(given | options, "stream read", 1_000_000), SOURCE_SCHEMA)

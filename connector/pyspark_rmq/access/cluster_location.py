@@ -5,22 +5,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pyspark_rmq.access.cluster_pool import give_back, take
 from pyspark_rmq.access.spark_worker import spare_modules
-from pyspark_rmq.options.cluster_options import NAME_SERVER, ClusterOptions
-from pyspark_rmq.position.position import Queue, refuse
+from pyspark_rmq.options.cluster_options import ClusterOptions
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from pyspark_rmq.access.cluster_reader import ClusterReader
-    from pyspark_rmq.access.store_reader import StoreReader
-    from rmq_store import Loss
 
 _log = logging.getLogger(__name__)
 
@@ -39,15 +34,26 @@ class SameCluster:
 @dataclass(frozen=True, slots=True)
 class ClusterLocation:
     """The cluster that options name. All tasks of a process share its connections. `sql92` is a condition that brokers
-    may evaluate. `required_brokers` are names.
+    may evaluate. A query's losses are in its log only: there is no directory for a report.
     """
 
     options: ClusterOptions
     sql92: str | None = None
-    required_brokers: tuple[str, ...] = ()
+    index_is_exact: ClassVar[bool] = False
+    queues_turn_up_late: ClassVar[bool] = True
 
     def __str__(self) -> str:
         return f"the cluster of {self.options.name_server}"
+
+    @property
+    def in_progress(self) -> dict[str, str]:
+        """As `StoreLocation.in_progress`."""
+        return {"nameServer": self.options.name_server}
+
+    @property
+    def in_losses(self) -> dict[str, str]:
+        """As `StoreLocation.in_losses`."""
+        return self.in_progress
 
     def open_to_read(self) -> ClusterReader:
         """As `StoreLocation.open_to_read`. Nothing is asked before the first question."""
@@ -80,27 +86,6 @@ class ClusterLocation:
     def clock(self) -> Callable[[], int]:
         """The clock of this host."""
         return lambda: time.time_ns() // 1_000_000
-
-    def is_young(self, store: StoreReader, group: str, queue: Queue, max_offset: int) -> bool:
-        """As `StoreLocation.is_young`: the broker says so."""
-        return _reader(store).begins_at_first(group, *queue)
-
-    def offsets_by_time(self, store: StoreReader, times_ms: Mapping[Queue, int]) -> dict[Queue, int]:
-        """As `StoreLocation.offsets_by_time`."""
-        return _reader(store).offsets_by_time(times_ms)
-
-    def require_brokers(self, store: StoreReader, topics: Collection[str]) -> None:
-        """As `StoreLocation.require_brokers`."""
-        if self.required_brokers:
-            _reader(store).require_brokers(self.required_brokers, topics)
-
-    def missing_brokers(self, store: StoreReader, known: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
-        """As `StoreLocation.missing_brokers`."""
-        return _reader(store).missing_brokers(known)
-
-    def broker_backlog(self) -> Iterator[pa.RecordBatch]:
-        """Raises UsageError: brokers do not hand out what waits in them."""
-        refuse(f"what only a broker delivers cannot be read with {NAME_SERVER}")
 
     def retry_max_times(self, group: str) -> int:
         """As `StoreLocation.retry_max_times`, of the first broker that tells it; 16 if none does. Each broker has a
@@ -138,24 +123,9 @@ class ClusterLocation:
 
         return StoreConfig().retry_delays_ms()
 
-    def record_losses(self, losses: Sequence[Loss]) -> list[Loss]:
-        """There is no report: all of them, for the log."""
-        return list(losses)
-
-    def recorded_losses(self) -> list[Loss]:
-        """Raises UsageError: there is no report."""
-        refuse(f"losses of a cluster ({NAME_SERVER}) are in the log of the query")
-
     def is_consuming(self, group: str) -> bool:
         """As `StoreLocation.is_consuming`: whether the group has live members."""
         from rmq_store.cluster import live_members
 
         with self.open_to_read() as reader:
             return bool(live_members(reader.cluster, group))
-
-
-def _reader(store: StoreReader) -> ClusterReader:
-    from pyspark_rmq.access.cluster_reader import ClusterReader
-
-    assert isinstance(store, ClusterReader)
-    return store

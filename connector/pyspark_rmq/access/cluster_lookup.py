@@ -25,7 +25,7 @@ from rmq_store.cluster import (
 )
 
 if TYPE_CHECKING:
-    from pyspark_rmq.access.store_reader import Redriven
+    from pyspark_rmq.access.queue_source import Redriven
 
 _log = logging.getLogger(__name__)
 
@@ -34,70 +34,59 @@ _OFFSET_ID = re.compile("[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
 
 
 class ClusterRows(NamedTuple):
-    """See `store_reader.FoundRows`: nothing is uncovered, as brokers index all messages."""
+    """See `queue_source.FoundRows`: nothing is uncovered, as brokers index all messages."""
 
     found: Mapping[BrokerQueueId, np.ndarray]
     uncovered: Mapping[BrokerQueueId, Sequence[tuple[int, int]]]
 
 
-class ClusterQuery:
-    """The indexes of the brokers: `store_reader.Query`, and its `rows`."""
+def find_rows(
+    cluster: Cluster,
+    topic: str,
+    texts: Sequence[str],
+    spans: Mapping[BrokerQueueId, tuple[int, int]],
+    by: Literal["key", "unique key", "id"],
+) -> ClusterRows:
+    """The messages of some ranges (queue id -> [start, end)) that the brokers find for the texts. Others may be among
+    them, whose texts have the same hash.
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    Raises:
+        MQBrokerError: a broker refuses. RemotingError: neither master nor slave of a broker answers.
+    """
+    offsets: dict[BrokerQueueId, set[int]] = {}
+    for text in texts:
+        for found in _asked(cluster, topic, text, by):
+            if found.is_full:
+                _log.warning(
+                    "broker %s gives no more messages for %r than these: the rows may not be all of them",
+                    found.broker_name, text,
+                )  # fmt: skip
+            for queue_id, offset in _places(found, cluster.wire_topic(topic)):
+                start, end = spans.get(queue_id, (0, 0))
+                if start <= offset < end:
+                    offsets.setdefault(queue_id, set()).add(offset)
+    return ClusterRows({queue_id: np.array(sorted(rows), np.int64) for queue_id, rows in sorted(offsets.items())}, {})
 
-    @property
-    def rows(self) -> ClusterQuery:
-        """This object."""
-        return self
 
-    def find(
-        self,
-        topic: str,
-        texts: Sequence[str],
-        spans: Mapping[BrokerQueueId, tuple[int, int]],
-        by: Literal["key", "unique key", "id"],
-    ) -> ClusterRows:
-        """The messages of some ranges (queue id -> [start, end)) that the brokers find for the texts. Others may be
-        among them, whose texts have the same hash.
+def _asked(cluster: Cluster, topic: str, text: str, by: str) -> Iterable[Found]:
+    if by == "key":
+        return query_by_key(cluster, topic, text)
+    found = list(query_by_unique_key(cluster, topic, text))
+    if by == "id" and _OFFSET_ID.fullmatch(text):
+        found += _at_place(cluster, text)
+    return found
 
-        Raises:
-            MQBrokerError: a broker refuses. RemotingError: neither master nor slave of a broker answers.
-        """
-        offsets: dict[BrokerQueueId, set[int]] = {}
-        for text in texts:
-            for found in self._asked(topic, text, by):
-                if found.is_full:
-                    _log.warning(
-                        "broker %s gives no more messages for %r than these: the rows may not be all of them",
-                        found.broker_name, text,
-                    )  # fmt: skip
-                for queue_id, offset in _places(found, self._cluster.wire_topic(topic)):
-                    start, end = spans.get(queue_id, (0, 0))
-                    if start <= offset < end:
-                        offsets.setdefault(queue_id, set()).add(offset)
-        return ClusterRows(
-            {queue_id: np.array(sorted(rows), np.int64) for queue_id, rows in sorted(offsets.items())}, {}
-        )
 
-    def _asked(self, topic: str, text: str, by: str) -> Iterable[Found]:
-        if by == "key":
-            return query_by_key(self._cluster, topic, text)
-        found = list(query_by_unique_key(self._cluster, topic, text))
-        if by == "id" and _OFFSET_ID.fullmatch(text):
-            found += self._at_place(text)
-        return found
+def _at_place(cluster: Cluster, text: str) -> list[Found]:
+    from rmq_store.errors import UsageError
 
-    def _at_place(self, text: str) -> list[Found]:
-        from rmq_store.errors import UsageError
-
-        try:
-            found = view_message(self._cluster, text)
-        except UsageError as error:
-            # A unique key looks the same: its first digits are an address, too.
-            _log.info("%s", error)
-            return []
-        return [] if found is None else [found]
+    try:
+        found = view_message(cluster, text)
+    except UsageError as error:
+        # A unique key looks the same: its first digits are an address, too.
+        _log.info("%s", error)
+        return []
+    return [] if found is None else [found]
 
 
 def _places(found: Found, wire_topic: str) -> list[tuple[BrokerQueueId, int]]:

@@ -1,5 +1,5 @@
-"""A `StoreReader` over a cluster of brokers: the same questions as to a store, in calls to the brokers. Control plane;
-`read` is data plane.
+"""A cluster of brokers as a `QueueSource`: the same questions as to a store, in calls to the brokers. Control plane;
+`read_slice` is data plane.
 
 Calls are few: ends of queues come by one request per broker and topic at most, once per `refresh`; all else answers
 from what is known. A `refresh` right after one that found news asks nobody: Spark plans with those news in three calls.
@@ -8,15 +8,11 @@ from what is known. A `refresh` right after one that found news asks nobody: Spa
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
-import numpy as np
-
-from pyspark_rmq.access.cluster_group import ClusterGroup
-from pyspark_rmq.access.cluster_lookup import ClusterQuery, group_names, redriven_letters
-from pyspark_rmq.cluster_read.absent import NoPin, NoSchedule
+from pyspark_rmq.access.cluster_lookup import ClusterRows, find_rows, group_names, redriven_letters
 from pyspark_rmq.cluster_read.awaited_brokers import KnownBrokers, RequiredBrokers
 from pyspark_rmq.cluster_read.ends import BrokerRange
 from pyspark_rmq.cluster_read.frames import RangeReader, queue_of
@@ -25,15 +21,15 @@ from pyspark_rmq.cluster_read.places import Places
 from pyspark_rmq.cluster_read.topic_list import TopicList
 from pyspark_rmq.position.position import Queue
 from pyspark_rmq.position.queue_ids import BrokerQueueId
-from rmq_store.cluster import Cluster, PullFilter, search_offsets
-from rmq_store.errors import OffsetOutOfRangeError, UsageError
+from rmq_store.cluster import Cluster, GroupLease, PullFilter, search_offsets
+from rmq_store.errors import OffsetOutOfRangeError
 from rmq_store.real_time import monotonic
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_rmq.access.cluster_lease_taking import ClusterLease
-    from pyspark_rmq.access.store_reader import Redriven, StoreReader
+    from pyspark_rmq.access.queue_source import Brokers, Lease, QueueSource, Redriven, SliceRead
+    from pyspark_rmq.position.planning import Range
 
 # With news Spark asks for the plan of the batch within this time.
 PLANNING_MS: Final = 100.0
@@ -46,6 +42,8 @@ class ClusterReader:
     Offsets are queue offsets; queue ids are `BrokerQueueId`. Methods raise MQBrokerError if a broker refuses, and
     RemotingError if no process of it answers.
     """
+
+    second_read_is_cheap = False  # what brokers send costs more than what is decoded
 
     def __init__(
         self,
@@ -69,7 +67,7 @@ class ClusterReader:
         self._found_news = False
         self._topics = TopicList(cluster)
         self._required = RequiredBrokers(cluster)
-        self._group: ClusterGroup | None = None
+        self._group: GroupLease | None = None
 
     @property
     def cluster(self) -> Cluster:
@@ -94,16 +92,6 @@ class ClusterReader:
         """The clock of this host, ms since the epoch: brokers do not tell theirs."""
         return lambda: time.time_ns() // 1_000_000
 
-    @property
-    def schedule(self) -> NoSchedule:
-        """Brokers deliver what is due."""
-        return NoSchedule()
-
-    @property
-    def query(self) -> ClusterQuery:
-        """The indexes of the brokers."""
-        return ClusterQuery(self._cluster)
-
     def refresh(self) -> None:
         """Ask for the ends of all topics that were asked for before, unless that was done a moment ago.
 
@@ -121,9 +109,6 @@ class ClusterReader:
         if self._group is not None:
             self._group.hold_before_planning(self._ends.masters())
 
-    def unpin(self) -> None:
-        """Nothing is pinned."""
-
     def topics(self) -> Mapping[str, object]:
         """All topics of the namespace by name, at most 30 s old; the same object as long as nothing changed."""
         return self._topics.all(self._timer_ms())
@@ -138,13 +123,13 @@ class ClusterReader:
         """None: the name servers name all topics."""
         return {}
 
-    def log_range(self) -> tuple[int, int]:
-        """A cluster has no one log. The end is a number that grows with each change that `refresh` has found."""
-        return 0, self._ends.changes + self._topics.changes
+    def version(self) -> Hashable:
+        """A number that grows with each change that `refresh` has found."""
+        return self._ends.changes + self._topics.changes
 
-    def has_not_grown(self, end: int) -> bool:
+    def is_still(self, version: Hashable) -> bool:
         """True as long as the next `refresh` would ask nobody."""
-        return end == self.log_range()[1] and self._timer_ms() - self._polled_ms < self._ends.interval_ms()
+        return version == self.version() and self._timer_ms() - self._polled_ms < self._ends.interval_ms()
 
     # -- brokers ------------------------------------------------------------------------------------------------------
 
@@ -157,7 +142,7 @@ class ClusterReader:
         self._required.check(names, topics, self._ends.masters(), self._timer_ms())
 
     def missing_brokers(self, known: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
-        """See `StoreLocation.missing_brokers`."""
+        """See `Brokers.missing_brokers`."""
         now = {topic: {queue_id.broker_name for queue_id in self._ends.of(topic).all} for topic in known}
         return KnownBrokers.of(self._cluster).missing(self._cluster, now, known)
 
@@ -172,9 +157,9 @@ class ClusterReader:
         """
         return self._ends.of(topic).open
 
-    def queue_range(self, topic: str, queue_id: BrokerQueueId) -> BrokerRange:
-        """One queue, also one that is not open for reading; empty if no broker tells of it."""
-        return self._ends.range_of(topic, queue_id)
+    def ranges(self, queues: Iterable[Queue]) -> dict[Queue, Range]:
+        """Each of these queues, also one that is not open for reading; empty if no broker tells of it."""
+        return {queue: self._ends.range_of(queue.topic, queue.queue_id) for queue in queues}
 
     def offset_by_time(self, topic: str, queue_id: BrokerQueueId, timestamp_ms: int) -> int:
         """The first message stored at `timestamp_ms` or later; the end of the queue if there is none (29). It is known
@@ -202,41 +187,15 @@ class ClusterReader:
         """When a message was stored, ms. OffsetOutOfRangeError: it is not there."""
         place = self._places.place(queue_of(topic, queue_id), queue_offset)
         if place is None:
-            limits = self.queue_range(topic, queue_id)
+            limits = self._ends.range_of(topic, queue_id)
             raise OffsetOutOfRangeError(
                 f"message {queue_offset} of {topic}-{queue_id} is not there", queue_offset,
                 limits.min_offset, limits.max_offset,
             )  # fmt: skip
         return place.store_timestamp_ms
 
-    def bytes_between(self, topic: str, queue_id: BrokerQueueId, start: int, end: int) -> int:
-        """Never asked: maxBytesPerTrigger is refused. UsageError."""
-        raise UsageError(f"the bytes of messages [{start}, {end}) of {topic}-{queue_id} are not known before a read")
-
-    def offset_after_bytes(self, topic: str, queue_id: BrokerQueueId, start: int, end: int, limit_bytes: int) -> int:
-        """`end`: sizes are not known before messages are read, and pulls are bounded by themselves."""
-        return end
-
-    def lost_offsets(
-        self, topic: str, queue_id: BrokerQueueId, start: int, end: int, *, tags: str | None
-    ) -> np.ndarray:
-        """None: a broker does not tell of damage in its log."""
-        return np.empty(0, np.int64)
-
-    def read(
-        self,
-        topic: str,
-        queue_id: BrokerQueueId,
-        start: int,
-        end: int,
-        *,
-        columns: Sequence[str],
-        tags: str | None,
-        raw_body: bool,
-        only: np.ndarray | None = None,
-        two_threads: bool = False,
-    ) -> Iterator[pa.RecordBatch]:
-        """The messages `[start, end)`, in order; of these just the queue offsets `only`, (n,) int64, ascending.
+    def read_slice(self, wanted: SliceRead) -> Iterator[pa.RecordBatch]:
+        """The messages of a slice, in order.
 
         Pulls go to the master, and to a slave while the master is away or asks for that. The broker compares hashes of
         tags; the texts are compared here.
@@ -246,35 +205,42 @@ class ClusterReader:
             QueueHoleError: messages are missing in the middle. SlaveBehindError: no slave has them yet.
             CorruptRecordError: a message is damaged.
         """
+        topic, queue_id, start, end = wanted.part
         return self._ranges.read(
-            topic, queue_id, start, end, columns=columns, tags=tags, raw_body=raw_body, only=only
-        )
+            topic, queue_id, start, end,
+            columns=wanted.columns, tags=wanted.tags, raw_body=wanted.raw_body, only=wanted.only,
+        )  # fmt: skip
+
+    def find(
+        self,
+        topic: str,
+        texts: Sequence[str],
+        spans: Mapping[BrokerQueueId, tuple[int, int]],
+        by: Literal["key", "unique key", "id"],
+    ) -> ClusterRows:
+        """The messages that brokers find for the texts. See `cluster_lookup.find_rows`."""
+        return find_rows(self._cluster, topic, texts, spans, by)
 
     def redriven(self, group: str) -> Mapping[BrokerQueueId, Redriven]:
-        """The dead letters that `redrive` has moved, as their brokers have recorded it. Raises as `read`."""
+        """The dead letters that `redrive` has moved, as their brokers have recorded it. Raises as `read_slice`."""
         return redriven_letters(self._cluster, group, self._pull_group)
-
-    def pin(self, start_offset: int, end_offset: int) -> NoPin:
-        """Nothing is kept from the retention of brokers."""
-        return NoPin()
 
     # -- groups -------------------------------------------------------------------------------------------------------
 
     def committed_offsets(self, group: str) -> Mapping[tuple[str, BrokerQueueId], int]:
         """The offsets that the group has committed in the topics that were asked for, by (topic, queue id) (14)."""
-        return self._of_group(group).committed(self._ends.queues())
+        found = self._of_group(group).committed(self._ends.queues())
+        return {
+            (queue.topic, BrokerQueueId(queue.broker_name, queue.queue_id)): offset for queue, offset in found.items()
+        }
 
-    def begins_at_first(self, group: str, topic: str, queue_id: BrokerQueueId) -> bool:
+    def starts_at_first_message(self, group: str, queue: Queue, max_offset: int) -> bool:
         """Whether the broker lets a new group begin at the first message of the queue, because the queue is young."""
-        return self._of_group(group).begins_at_first(queue_of(topic, queue_id))
+        return self._of_group(group).begins_at_first(queue_of(queue.topic, queue.queue_id))
 
-    def all_committed_offsets(self) -> Mapping[str, Mapping[tuple[str, BrokerQueueId], int]]:
-        """Not known: `groups` names those that have any."""
-        return {}
-
-    def groups(self) -> Mapping[str, object]:
+    def known_groups(self) -> list[str]:
         """The groups that any broker knows (201)."""
-        return dict.fromkeys(group_names(self._cluster))
+        return group_names(self._cluster)
 
     def commit_offsets(self, group: str, offsets: Mapping[tuple[str, BrokerQueueId], int]) -> None:
         """Commit these queues at their masters; on return the brokers have them (15 with an answer).
@@ -284,13 +250,13 @@ class ClusterReader:
         """
         self._of_group(group).commit({queue_of(*queue): offset for queue, offset in offsets.items()})
 
-    def lease(self, group: str, topic: str, owner: str) -> ClusterLease:
+    def lease(self, group: str, topic: str, owner: str) -> Lease:
         """Take the lease, and join the group. LeaseHeldError names the holder, or the live members of the group."""
         return self._of_group(group).lease(topic, owner)
 
-    def _of_group(self, group: str) -> ClusterGroup:
+    def _of_group(self, group: str) -> GroupLease:
         if self._group is None or self._group.name != group:
-            self._group = ClusterGroup(self._cluster, group)
+            self._group = GroupLease(self._cluster, group, instead="set commitOffsets=false")
         return self._group
 
     # -- its life -----------------------------------------------------------------------------------------------------
@@ -317,6 +283,6 @@ class ClusterReader:
 
 if TYPE_CHECKING:
 
-    def _is_store_reader(cluster: ClusterReader) -> StoreReader:
-        """Never called. mypy fails here if `ClusterReader` does not fulfil the interface."""
-        return cluster
+    def _is_source(cluster: ClusterReader) -> tuple[QueueSource, Brokers]:
+        """Never called. mypy fails here if a member is missing, or has another signature."""
+        return cluster, cluster

@@ -1,29 +1,29 @@
 """Where the messages are, and how a source opens them there. Control plane.
 
 `StoreLocation` is the interface. `StoreDirectory` is a store in a directory of this host, `ClusterLocation` the brokers
-behind name servers. `location_of` chooses by the options of the read. Other modules of the sources ask
-`options.cluster` only where a cluster has other columns, options or errors.
+behind name servers. `location_of` chooses by the options of the read, and no other module of the sources knows which of
+them it has: `tests/connector/test_sides.py` holds that.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from pyspark_rmq.access.cluster_location import ClusterLocation
+from pyspark_rmq.access.queue_source import QueueSource
 from pyspark_rmq.access.spark_worker import spare_modules
 from pyspark_rmq.access.store_pool import DirectoryIdentity, pooled
-from pyspark_rmq.access.store_reader import StoreReader
 from pyspark_rmq.options.options import SourceOptions
-from pyspark_rmq.position.position import Queue
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pyspark_rmq.access.store_reader import StoreReader
     from rmq_store import Loss, StoreConfig
 
 # A store stays open for so long after a task that has read: the next micro-batch often comes within that time.
@@ -43,10 +43,26 @@ class Identity(Protocol):
 class StoreLocation(Protocol):
     """A place that has a store. `str()` names it in messages."""
 
-    def open_to_read(self) -> StoreReader:
+    index_is_exact: ClassVar[bool]
+    """Whether look-ups find all messages, and only those whose texts are equal. Otherwise they may leave out some of
+    many, and have others with the same hash.
+    """
+
+    queues_turn_up_late: ClassVar[bool]
+    """Whether a queue may be seen later than others although it was there before: its broker was away."""
+
+    @property
+    def in_progress(self) -> dict[str, str]:
+        """The place, as the progress of a query and its lag name it."""
+
+    @property
+    def in_losses(self) -> dict[str, str]:
+        """The place, as lines of the log of losses name it."""
+
+    def open_to_read(self) -> QueueSource:
         """Open the store read-only. Raises what `Store.open` raises."""
 
-    def open_to_commit(self, group: str) -> StoreReader:
+    def open_to_commit(self, group: str) -> QueueSource:
         """Open the store for reading, and for committing the offsets of `group`.
 
         Raises:
@@ -54,7 +70,7 @@ class StoreLocation(Protocol):
             StoreLockedError: a broker has the store open.
         """
 
-    def in_task(self) -> AbstractContextManager[StoreReader]:
+    def in_task(self) -> AbstractContextManager[QueueSource]:
         """The store for the block of a task, open for reading and refreshed. It comes from a pool: the next task in
         this process gets the same one.
         """
@@ -67,29 +83,6 @@ class StoreLocation(Protocol):
     def clock(self) -> Callable[[], int]:
         """The clock of the store, ms since the epoch: the system's, unless a test gave the store a clock of its own."""
 
-    def is_young(self, store: StoreReader, group: str, queue: Queue, max_offset: int) -> bool:
-        """Whether a group without an offset begins at the first message of the queue (`rmq_store.is_hot`). `store` is
-        open here. Ask only for a queue whose first message is still there.
-        """
-
-    def offsets_by_time(self, store: StoreReader, times_ms: Mapping[Queue, int]) -> dict[Queue, int]:
-        """Of each queue the first offset that was stored at its time (ms since the epoch) or later, or its end. `store`
-        is open here. No other queue is asked for.
-        """
-
-    def require_brokers(self, store: StoreReader, topics: Collection[str]) -> None:
-        """Raise `BrokerAwayError` if a broker of the option requiredBrokers is away. `topics` are read from `store`,
-        which is open here.
-        """
-
-    def missing_brokers(self, store: StoreReader, known: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
-        """By topic the brokers that are away: that had queues of it, as `known`, this process or a name server say, and
-        that no name server has among its brokers now. The topics of `known` were read from `store`, which is open here.
-        """
-
-    def broker_backlog(self) -> Iterator[pa.RecordBatch]:
-        """Messages that only a broker delivers. As `Store.broker_backlog`, with the errors of `Store.open` as well."""
-
     def retry_max_times(self, group: str) -> int:
         """The number of retries after which a message of the group becomes a dead letter, by the group's settings."""
 
@@ -98,14 +91,19 @@ class StoreLocation(Protocol):
         SendMessageProcessor). The last one repeats.
         """
 
+    def is_consuming(self, group: str) -> bool:
+        """True if a process holds a lease of the group now. Each stream that commits for the group holds one."""
+
+
+@runtime_checkable
+class LossReport(Protocol):
+    """A location that keeps the losses which queries have passed over."""
+
     def record_losses(self, losses: Sequence[Loss]) -> list[Loss]:
-        """Add losses to the report of the store, and return the new ones. Raises as `rmq_store.record_losses`."""
+        """Add losses to the report, and return the new ones. Raises as `rmq_store.record_losses`."""
 
     def recorded_losses(self) -> list[Loss]:
         """All losses in the report. Raises what `Store.open` raises if there is no store."""
-
-    def is_consuming(self, group: str) -> bool:
-        """True if a process holds a lease of the group now. Each stream that commits for the group holds one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +116,27 @@ class StoreDirectory:
     broker_name: str | None = None
     commit_log_paths: str = ""
     enable_lmq: bool | None = None
+    index_is_exact: ClassVar[bool] = True
+    queues_turn_up_late: ClassVar[bool] = False
 
     def __str__(self) -> str:
         return self.path
 
+    @property
+    def in_progress(self) -> dict[str, str]:
+        """As `StoreLocation.in_progress`."""
+        return {"path": self.path}
+
+    @property
+    def in_losses(self) -> dict[str, str]:
+        """As `StoreLocation.in_losses`."""
+        return {"store": self.path}
+
     def open_to_read(self) -> StoreReader:
         """As `StoreLocation.open_to_read`."""
-        from rmq_store import Store
+        from pyspark_rmq.access.store_reader import StoreReader
 
-        return Store.open(
+        return StoreReader.open(
             self.path,
             read_only=True,
             config=self._config(),
@@ -136,7 +146,8 @@ class StoreDirectory:
 
     def open_to_commit(self, group: str) -> StoreReader:
         """As `StoreLocation.open_to_commit`."""
-        from rmq_store import ReadOnlyError, Store
+        from pyspark_rmq.access.store_reader import StoreReader
+        from rmq_store import ReadOnlyError
 
         path = Path(self.path)
         if path.exists() and not os.access(path, os.W_OK):
@@ -144,7 +155,7 @@ class StoreDirectory:
                 f"{path} cannot be written, so group {group!r} cannot commit its offsets there; "
                 "set commitOffsets=false to read without committing"
             )
-        return Store.open(path, config=self._config(), broker_name=self.broker_name)
+        return StoreReader.open(path, config=self._config(), broker_name=self.broker_name)
 
     def _config(self) -> StoreConfig | None:
         if self.enable_lmq is None:
@@ -169,25 +180,8 @@ class StoreDirectory:
 
         return store_clock(self.path)
 
-    def is_young(self, store: StoreReader, group: str, queue: Queue, max_offset: int) -> bool:
-        """As `StoreLocation.is_young`."""
-        from rmq_store import is_hot
-
-        return is_hot(store, *queue, max_offset)
-
-    def offsets_by_time(self, store: StoreReader, times_ms: Mapping[Queue, int]) -> dict[Queue, int]:
-        """As `StoreLocation.offsets_by_time`."""
-        return {queue: store.offset_by_time(*queue, time_ms) for queue, time_ms in times_ms.items()}
-
-    def require_brokers(self, store: StoreReader, topics: Collection[str]) -> None:
-        """A store has no brokers."""
-
-    def missing_brokers(self, store: StoreReader, known: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
-        """A store has no brokers."""
-        return {}
-
     def broker_backlog(self) -> Iterator[pa.RecordBatch]:
-        """As `StoreLocation.broker_backlog`."""
+        """Messages that only a broker delivers. As `Store.broker_backlog`, with the errors of `Store.open` as well."""
         from rmq_store import Store
 
         with Store.open(self.path, read_only=True, commit_log_paths=self.commit_log_paths) as store:
@@ -208,13 +202,13 @@ class StoreDirectory:
             return store.config.retry_delays_ms()
 
     def record_losses(self, losses: Sequence[Loss]) -> list[Loss]:
-        """As `StoreLocation.record_losses`."""
+        """As `LossReport.record_losses`."""
         from rmq_store import record_losses
 
         return record_losses(self.path, losses)
 
     def recorded_losses(self) -> list[Loss]:
-        """As `StoreLocation.recorded_losses`."""
+        """As `LossReport.recorded_losses`."""
         from rmq_store import Store, recorded_losses
 
         Store.open(self.path, read_only=True).close()
@@ -230,5 +224,5 @@ class StoreDirectory:
 def location_of(options: SourceOptions) -> StoreLocation:
     """The location that the options of a read name."""
     if options.cluster is not None:
-        return ClusterLocation(options.cluster, options.sql92, options.required_brokers)
+        return ClusterLocation(options.cluster, options.sql92)
     return StoreDirectory(options.path, options.broker_name, options.commit_log_paths, options.enable_lmq)

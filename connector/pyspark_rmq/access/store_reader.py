@@ -1,77 +1,59 @@
-"""`StoreReader`: the part of `rmq_store.Store` that the sources of this package use. Control plane.
-
-The interface does not say where the messages are. `store_location` knows that, and opens a `StoreReader` there: a store
-in a directory of this host, or a cluster of brokers. mypy checks each member of `Store` and of `ClusterReader` against
-the interface.
+"""A store as a `QueueSource`: the store itself, with the questions of a reader that no other caller has. Control plane;
+`read_slice` is data plane.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Protocol, Self
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
 
-from pyspark_rmq.position.planning import Range
-from pyspark_rmq.position.queue_ids import QueueId
+from pyspark_rmq.position.position import Queue
+from rmq_store import Store
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
 
-    from rmq_store import Store
+    from pyspark_rmq.access.queue_source import (
+        DelayedMessages,
+        FoundRows,
+        LostOffsets,
+        Pins,
+        QueueSource,
+        Sizes,
+        SliceRead,
+    )
+    from pyspark_rmq.position.planning import Range
+    from pyspark_rmq.position.queue_ids import QueueId
 
 
-class Lease(Protocol):
-    """The right of one process to consume a topic for a group. It ends with the process."""
+class StoreReader(Store):
+    """See `QueueSource`. It has all capabilities of a directory."""
 
-    def heartbeat(self) -> bool:
-        """Write that the holder still works; False if the lease is lost."""
+    second_read_is_cheap = True
 
-    def held(self) -> bool:
-        """True if this process still holds the lease."""
+    def version(self) -> Hashable:
+        """The commit-log offsets `[start, end)` that exist. Topics have a table of their own: see `topics`."""
+        return self.log_range()
 
-    def release(self) -> None:
-        """Give the lease up."""
+    def is_still(self, version: Hashable) -> bool:
+        """See `QueueSource.is_still`; retention is not seen here."""
+        assert isinstance(version, tuple)
+        return self.has_not_grown(version[1])
 
+    def ranges(self, queues: Iterable[Queue]) -> dict[Queue, Range]:
+        """See `QueueSource.ranges`: a store reports every queue."""
+        return {queue: self.queue_range(*queue) for queue in queues}
 
-class Pin(Protocol):
-    """Keeps retention from deleting a range of the log. It ends with the process."""
+    def offsets_by_time(self, times_ms: Mapping[Queue, int]) -> dict[Queue, int]:
+        """See `QueueSource.offsets_by_time`."""
+        return {queue: self.offset_by_time(*queue, time_ms) for queue, time_ms in times_ms.items()}
 
-    def release(self) -> None:
-        """Let retention delete the range; may be called again."""
-
-
-class Delivery(Protocol):
-    """The result of a delivery of due delayed messages."""
-
-    @property
-    def next_due_ms(self) -> int | None:
-        """Due time of the next delayed message, by the store's clock; it may have passed. None: none is left."""
-
-
-class Schedule(Protocol):
-    """The delayed messages of the store."""
-
-    def deliver_due(self, limit: int | None = None) -> Delivery:
-        """Deliver the messages that are due, at most `limit` or a few more. Cheap if none is due."""
-
-
-class FoundRows(Protocol):
-    """Answer of an index lookup for some ranges of queues."""
-
-    @property
-    def found(self) -> Mapping[QueueId, np.ndarray]:
-        """By queue id: queue offsets of the messages that the index found, (n,) int64, ascending."""
-
-    @property
-    def uncovered(self) -> Mapping[QueueId, Sequence[tuple[int, int]]]:
-        """By queue id: ranges [start, end) of queue offsets that the index does not cover, ascending. `found` has
-        nothing in them.
-        """
-
-
-class Rows(Protocol):
-    """Finds queue offsets of messages by key or id."""
+    def read_slice(self, wanted: SliceRead) -> Iterator[pa.RecordBatch]:
+        """Raises what `Store.read` raises."""
+        return self.read(
+            *wanted.part, columns=wanted.columns, tags=wanted.tags, raw_body=wanted.raw_body, only=wanted.only,
+            two_threads=False,  # Spark runs a task for each processor
+        )  # fmt: skip
 
     def find(
         self,
@@ -80,145 +62,30 @@ class Rows(Protocol):
         spans: Mapping[QueueId, tuple[int, int]],
         by: Literal["key", "unique key", "id"],
     ) -> FoundRows:
-        """Look up the messages in `spans` (queue id -> [start, end)) that have one of `texts` as key, unique key or id.
-        """
+        """See `QueueSource.find`. Raises `CorruptionError`: the index is damaged."""
+        return self.query.rows.find(topic, texts, spans, by)
 
+    def known_groups(self) -> Collection[str]:
+        """See `QueueSource.known_groups`."""
+        return {*self.groups(), *self.all_committed_offsets()}
 
-class Query(Protocol):
-    """The store's index."""
+    def starts_at_first_message(self, group: str, queue: Queue, max_offset: int) -> bool:
+        """See `QueueSource.starts_at_first_message`."""
+        from rmq_store import is_hot
 
-    @property
-    def rows(self) -> Rows:
-        """Lookups that return queue offsets."""
+        return is_hot(self, *queue, max_offset)
 
-
-class Redriven(Protocol):
-    """The queue offsets of the dead letters of one queue that were redriven."""
-
-    def contains(self, offsets: np.ndarray) -> np.ndarray:
-        """Mask (n,) bool: True for each of `offsets`, (n,) int64, that was redriven."""
-
-
-class StoreReader(Protocol):
-    """The part of `rmq_store.Store` that reading needs. Offsets are queue offsets unless a name says otherwise."""
-
-    @property
-    def identity(self) -> str:
-        """Identity of the store, from its creation; "" for a store that a broker made."""
-
-    @property
-    def clock(self) -> Callable[[], int]:
-        """The store's clock, ms since the epoch."""
-
-    @property
-    def schedule(self) -> Schedule:
-        """The delayed messages. Only for a store that was opened with `open_to_commit`."""
-
-    def refresh(self) -> None:
-        """See the appends and changes of other processes since the last call."""
-
-    def unpin(self) -> None:
-        """Release the files that reading has pinned against retention; the next read pins again."""
-
-    def topics(self) -> Mapping[str, object]:
-        """All topics of the table by name; the same object as long as nothing changed."""
-
-    def find_topic(self, name: str) -> object | None:
-        """The topic of exactly this name, also if it has queues but is not in the table; None if there is none."""
-
-    def unlisted_topics(self) -> Mapping[str, object]:
-        """Topics that have queues but are not in the table, by name."""
-
-    def queue_ranges(self, topic: str) -> Mapping[QueueId, Range]:
-        """The range of each queue of a topic, by queue id. Raises `UnknownTopicError` if the topic does not exist."""
-
-    def queue_range(self, topic: str, queue_id: QueueId) -> Range:
-        """The range of one queue, also of a queue that is not open for reading; an empty range if it was never used."""
-
-    def log_range(self) -> tuple[int, int]:
-        """The commit-log offsets `[start, end)` that exist."""
-
-    def has_not_grown(self, end: int) -> bool:
-        """Cheap, without a system call. True: nothing was appended since `end`. False: unknown, call `log_range()`."""
-
-    def commit_log_offset_before(self, topic: str, queue_id: QueueId, queue_offset: int) -> int:
-        """Commit-log offset of the message before `queue_offset`; -1 if it does not exist (any more)."""
-
-    def store_timestamp(self, topic: str, queue_id: QueueId, queue_offset: int) -> int:
-        """Time at which a message was stored, ms. Raises `OffsetOutOfRangeError` and `CorruptRecordError`."""
-
-    def offset_by_time(self, topic: str, queue_id: QueueId, timestamp_ms: int) -> int:
-        """Queue offset of the first message stored at `timestamp_ms` or later; the end of the queue if there is none.
-        """
-
-    def bytes_between(self, topic: str, queue_id: QueueId, start: int, end: int) -> int:
-        """Size in the log of the messages `[start, end)`, in bytes."""
-
-    def offset_after_bytes(self, topic: str, queue_id: QueueId, start: int, end: int, limit_bytes: int) -> int:
-        """The largest offset up to `end` for which `[start, offset)` takes at most `limit_bytes` in the log."""
-
-    def lost_offsets(self, topic: str, queue_id: QueueId, start: int, end: int, *, tags: str | None) -> np.ndarray:
-        """Queue offsets, (n,) int64, ascending, of the messages `[start, end)` that cannot be read because the log lost
-        their bytes.
-        """
-
-    def read(
-        self,
-        topic: str,
-        queue_id: QueueId,
-        start: int,
-        end: int,
-        *,
-        columns: Sequence[str],
-        tags: str | None,
-        raw_body: bool,
-        only: np.ndarray | None = None,
-        two_threads: bool,
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the messages `[start, end)` in order, as record batches of `columns`. With `only`, (n,) int64,
-        ascending: only these queue offsets. With `two_threads`: a second thread decodes every other batch.
-        """
-
-    def redriven(self, group: str) -> Mapping[QueueId, Redriven]:
-        """The dead letters that were redriven, by queue id of `%DLQ%group`. Raises `CorruptionError` if the ledger is
-        damaged.
-        """
-
-    @property
-    def query(self) -> Query:
-        """Lookups by key or id, which do not read all messages."""
-
-    def pin(self, start_offset: int, end_offset: int) -> Pin:
-        """Keep retention from deleting the commit-log offsets `[start_offset, end_offset)`, as far as they still exist.
-        """
-
-    def committed_offsets(self, group: str) -> Mapping[tuple[str, QueueId], int]:
-        """The offsets that the group has committed, by (topic, queue id)."""
-
-    def all_committed_offsets(self) -> Mapping[str, Mapping[tuple[str, QueueId], int]]:
-        """The committed offsets of all groups that have some: group -> (topic, queue id) -> offset."""
-
-    def groups(self) -> Mapping[str, object]:
-        """The groups that have settings, by name."""
-
-    def commit_offsets(self, group: str, offsets: Mapping[tuple[str, QueueId], int]) -> None:
-        """Commit the offsets of these queues; those of other queues stay."""
-
-    def lease(self, group: str, topic: str, owner: str) -> Lease:
-        """Take the lease of a topic for a group. Raises `LeaseHeldError`, which names the holder."""
-
-    def close(self) -> None:
-        """Close the store."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def deliver_due(self, limit: int | None) -> int | None:
+        """See `DelayedMessages.deliver_due`. StoreFullError: there is no room for them."""
+        return self.schedule.deliver_due(limit).next_due_ms
 
 
 if TYPE_CHECKING:
 
-    def _is_store_reader(store: Store) -> StoreReader:
-        """Never called. mypy fails here if `Store` lacks a member of `StoreReader`, or has another signature for it."""
+    def _is_source(store: StoreReader) -> QueueSource:
+        """Never called. mypy fails here if a member is missing, or has another signature."""
         return store
+
+    def _has_capabilities(store: StoreReader) -> tuple[Pins, Sizes, LostOffsets, DelayedMessages]:
+        """The same of the capabilities."""
+        return store, store, store, store

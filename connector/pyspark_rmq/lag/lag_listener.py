@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pyspark_rmq.access.store_location import StoreDirectory
-from pyspark_rmq.access.store_reader import StoreReader
 from pyspark_rmq.lag.lag_metrics import stream_metrics
 from pyspark_rmq.lag.lag_tracking import (
     CLUSTER_SCHEME,
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
         QueryStartedEvent,
         QueryTerminatedEvent,
     )
+
+    from pyspark_rmq.access.store_reader import StoreReader
 
 _log = logging.getLogger("pyspark_rmq.lag")
 # No child of the logger above: its handlers write the JSON lines.

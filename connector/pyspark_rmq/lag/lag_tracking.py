@@ -21,13 +21,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pyspark_rmq.access.store_reader import StoreReader
 from pyspark_rmq.options.options import DLQ_PREFIX, RETRY_PREFIX
 from pyspark_rmq.position.position import Queue, StreamPosition
 from pyspark_rmq.position.queue_ids import BrokerQueueId, broker_of, number_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+    from pyspark_rmq.access.store_reader import StoreReader
 
 CLUSTER_SCHEME: Final = "rmq://"
 

@@ -25,8 +25,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
+from pyspark_rmq.access.queue_source import Brokers, QueueSource
 from pyspark_rmq.access.store_location import location_of
-from pyspark_rmq.access.store_reader import StoreReader
 from pyspark_rmq.options.option_values import FROM_LAST, FROM_TIMESTAMP
 from pyspark_rmq.options.options import RETRY_PREFIX, SourceOptions
 from pyspark_rmq.position.planning import Range
@@ -38,18 +38,20 @@ _log = logging.getLogger(__name__)
 
 
 def warn(
-    store: StoreReader, options: SourceOptions, queues: Collection[Queue], position: StreamPosition | None = None
+    store: QueueSource, options: SourceOptions, queues: Collection[Queue], position: StreamPosition | None = None
 ) -> None:
     """Warn of brokers that had queues of the topics that are read, and that are away: as this process has seen, or as
     the `position` of a stream says. `queues`: those that are read now.
     """
+    if not isinstance(store, Brokers):
+        return
     known: dict[str, set[str]] = {queue.topic: set() for queue in queues}
     for queue in () if position is None else (*position.next, *position.closed):
         broker = broker_of(queue.queue_id)
         if broker is not None and queue.topic in known:
             known[queue.topic].add(broker)
     what = "the batch lacks their rows" if position is None else "the stream reads their rows when they are back"
-    for topic, brokers in location_of(options).missing_brokers(store, known).items():
+    for topic, brokers in store.missing_brokers(known).items():
         _log.warning(
             "brokers that had queues of %s are away, %s: no name server of %s knows them now. %s; the option "
             "requiredBrokers makes such a read fail", topic, ", ".join(sorted(brokers)), options.place, what,
@@ -58,14 +60,15 @@ def warn(
 
 def since_start(options: SourceOptions) -> dict[str, int]:
     """`StreamPosition.since` of a query that begins now: of the topics that it subscribes to, or of all with a pattern.
-    A topic that the user adds to `subscribe` later is read from its first message. Nothing for a store, whose queues
-    never turn up late, and with `assign`, whose queues are all there at the start.
+    A topic that the user adds to `subscribe` later is read from its first message. Nothing where queues never
+    turn up late, as in a store, and with `assign`, whose queues are all there at the start.
     """
     subscription = options.subscription
-    if options.cluster is None or subscription.assign is not None:
+    location = location_of(options)
+    if not location.queues_turn_up_late or subscription.assign is not None:
         return {}
     topics = subscription.topics if subscription.pattern is None else (ANY_TOPIC,)
-    started_ms = location_of(options).clock()()
+    started_ms = location.clock()()
     starting = _explicit(options)
     if starting is None:
         if options.group is None or options.consume_from_where == FROM_LAST:
@@ -90,7 +93,7 @@ def _explicit(options: SourceOptions) -> Position | None:
 
 
 def late_queue_start(
-    store: StoreReader, options: SourceOptions, begin: StreamPosition, ranges: Mapping[Queue, Range]
+    store: QueueSource, options: SourceOptions, begin: StreamPosition, ranges: Mapping[Queue, Range]
 ) -> dict[Queue, int]:
     """The queue offsets at which queues start that turned up behind `begin`, and in which the group of the query has
     committed nothing. A warning and a line in the log of losses have what is skipped.
@@ -98,19 +101,18 @@ def late_queue_start(
     first = {queue: limits.min_offset for queue, limits in ranges.items()}
     since = {queue: begin.since_ms(queue.topic) for queue in ranges if _has_a_start(options, queue)}
     asked = {queue: time_ms for queue, time_ms in since.items() if time_ms is not None}
-    if options.cluster is None:
+    if not location_of(options).queues_turn_up_late:
         return first
     if not begin.since:
         _warn_of_old_checkpoint(options, {queue: ranges[queue] for queue in since.keys() - asked.keys()})
-    location = location_of(options)
     if options.group is not None and _explicit(options) is None:
         asked = {
             queue: time_ms
             for queue, time_ms in asked.items()
             if ranges[queue].min_offset > 0
-            or not location.is_young(store, options.group, queue, ranges[queue].max_offset)
+            or not store.starts_at_first_message(options.group, queue, ranges[queue].max_offset)
         }
-    found = location.offsets_by_time(store, asked)
+    found = store.offsets_by_time(asked)
     # Between the two questions messages came, or retention took some.
     later = {queue: min(max(at, ranges[queue].min_offset), ranges[queue].max_offset) for queue, at in found.items()}
     older = {queue: at for queue, at in later.items() if at > first[queue]}

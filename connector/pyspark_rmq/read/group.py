@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from pyspark_rmq.access.store_reader import Lease, StoreReader
+from pyspark_rmq.access.queue_source import Lease, QueueSource
 from pyspark_rmq.options.options import RETRY_PREFIX
 from pyspark_rmq.position.position import Queue, QueueOffsets
 from rmq_store.real_time import monotonic
@@ -61,7 +61,7 @@ def _advice(topic: str) -> str:
 class GroupMember:
     """This process as a consumer of a group. It never commits offsets that were not reported as completed."""
 
-    def __init__(self, store: StoreReader, group: str, owner: str, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, store: QueueSource, group: str, owner: str, sleep: Callable[[float], None] = time.sleep) -> None:
         self._store = store
         self._group = group
         self._owner = owner

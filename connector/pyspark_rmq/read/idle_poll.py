@@ -6,16 +6,16 @@ Spark itself needs to ask. Most of it went into system calls: each finds a cold 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyspark_rmq.access.store_reader import StoreReader
+from pyspark_rmq.access.queue_source import QueueSource
 from pyspark_rmq.position.planning import Range
 from pyspark_rmq.position.position import Queue
 
 FULL_POLL_INTERVAL_S: Final = 0.2
-"""How late is noticed what does not show at the end of the log."""
+"""Upper bound on how late a change is noticed that `QueueSource.is_still` does not show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class IdlePoll:
 
     start: dict[str, Any]
     ranges: Mapping[Queue, Range]
-    log_end: int
+    version: Hashable
     due_ms: int | None
     polled_s: float
 
-    def holds(self, store: StoreReader, start: dict[str, Any], now_s: float) -> bool:
+    def holds(self, store: QueueSource, start: dict[str, Any], now_s: float) -> bool:
         """True if there still is nothing to read after `start`.
 
         New messages, and delayed messages that become due, are noticed at once. Other changes (a replaced store,
@@ -39,7 +39,7 @@ class IdlePoll:
         """
         return (
             now_s - self.polled_s < FULL_POLL_INTERVAL_S
-            and store.has_not_grown(self.log_end)
+            and store.is_still(self.version)
             and (self.due_ms is None or store.clock() < self.due_ms)
             and start == self.start
         )

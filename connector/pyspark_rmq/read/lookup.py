@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_rmq.access.store_reader import StoreReader
+from pyspark_rmq.access.queue_source import QueueSource, SliceRead
 from pyspark_rmq.options.options import Lookup, SourceOptions
 from pyspark_rmq.position.planning import QueueSlice, split
 from pyspark_rmq.position.position import Queue
-from pyspark_rmq.read.reader import SlicePartition, read_matching
+from pyspark_rmq.read.task import SlicePartition, read_matching
 from pyspark_rmq.schema.row_filters import MatchesLookup
 
 _log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ _READ_WHILE_PLANNING_ROWS = 10_000
 
 
 def found_partitions(
-    store: StoreReader, options: SourceOptions, lookup: Lookup, wanted: Sequence[QueueSlice]
+    store: QueueSource, options: SourceOptions, lookup: Lookup, wanted: Sequence[QueueSlice]
 ) -> list[InputPartition]:
     """Return the tasks for the messages that `lookup` asks for in the slices `wanted`. A partition with `rows` reads
     the found messages; one without searches its slice. No partition is empty.
@@ -39,7 +39,8 @@ def found_partitions(
     found, unindexed = _look_up(store, options, lookup, wanted)
     if sum(part.end - part.start for part in unindexed) <= _READ_WHILE_PLANNING_ROWS:
         for part in unindexed:
-            batches = read_matching(store, options, part, ["queueOffset"], [MatchesLookup(lookup)])
+            searched = SliceRead(part, ["queueOffset"], options.tags, options.raw_body)
+            batches = read_matching(store, options, searched, [MatchesLookup(lookup)])
             rows = [found.get(part.queue, _NONE), *(batch.column(0).to_numpy() for batch in batches)]
             found[part.queue] = np.sort(np.concatenate(rows))
         unindexed = []
@@ -52,7 +53,7 @@ def found_partitions(
 
 
 def _look_up(
-    store: StoreReader, options: SourceOptions, lookup: Lookup, wanted: Sequence[QueueSlice]
+    store: QueueSource, options: SourceOptions, lookup: Lookup, wanted: Sequence[QueueSlice]
 ) -> tuple[dict[Queue, Rows], list[QueueSlice]]:
     from rmq_store.errors import CorruptionError
 
@@ -62,7 +63,7 @@ def _look_up(
         parts = [part for part in wanted if part.topic == topic]
         spans = {part.queue_id: (part.start, part.end) for part in parts}
         try:
-            answer = store.query.rows.find(topic, lookup.texts, spans, lookup.by)
+            answer = store.find(topic, lookup.texts, spans, lookup.by)
         except CorruptionError as error:
             if not options.skip_corruption:
                 raise

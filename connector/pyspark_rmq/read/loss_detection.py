@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
-from pyspark_rmq.access.store_reader import StoreReader
+from pyspark_rmq.access.queue_source import QueueSource
 from pyspark_rmq.options.options import SourceOptions
 from pyspark_rmq.position.fingerprint import Fingerprint, fingerprint_before, stored_after
 from pyspark_rmq.position.planning import QueueSlice, Range, clip, lost
@@ -76,7 +76,7 @@ def report_damage(queue: Queue, damaged: Sequence[int], options: SourceOptions) 
     report_loss(f"messages are damaged: {describe(gone)}", gone, options, loss_report.CORRUPTION)
 
 
-def check_identity(store: StoreReader, position: StreamPosition) -> None:
+def check_identity(store: QueueSource, position: StreamPosition) -> None:
     """Raise `UsageError` if the position was taken in another store, or in other clusters, see `is_same_store`."""
     if not is_same_store(position.store, store.identity):
         refuse(
@@ -85,7 +85,7 @@ def check_identity(store: StoreReader, position: StreamPosition) -> None:
         )
 
 
-def has_all(store: StoreReader, position: StreamPosition, ranges: Mapping[Queue, Range]) -> bool:
+def has_all(store: QueueSource, position: StreamPosition, ranges: Mapping[Queue, Range]) -> bool:
     """True if no queue ends before the position, and the newest message that was read is still there. Then all earlier
     ones are there, because a store loses its end first. Each broker of a cluster has a newest message of its own.
     """
@@ -105,7 +105,7 @@ def has_all(store: StoreReader, position: StreamPosition, ranges: Mapping[Queue,
 
 
 def check_history(
-    store: StoreReader,
+    store: QueueSource,
     position: StreamPosition,
     ranges: Mapping[Queue, Range],
     options: SourceOptions,
@@ -154,7 +154,7 @@ def check_history(
 
 
 def check_missing(
-    store: StoreReader,
+    store: QueueSource,
     position: StreamPosition,
     missing: Sequence[Queue],
     topics: Collection[str],
@@ -170,23 +170,26 @@ def check_missing(
     deleted: LostRanges = []
     closed: LostRanges = []
     going_on: dict[Queue, int] = {}
-    for queue in missing:
+    # Of a topic that the user has unsubscribed from it is nothing to this query any more whether it exists.
+    subscribed = [queue for queue in missing if queue.topic in topics]
+    existing = {topic for topic in {queue.topic for queue in subscribed} if store.find_topic(topic) is not None}
+    is_assigned = options.subscription.assign is not None
+    ends = {} if is_assigned else store.ranges(queue for queue in subscribed if queue.topic in existing)
+    for queue in subscribed:
         offset = position.next[queue]
-        if queue.topic not in topics:
-            continue  # unsubscribed; whether it exists is nothing to this query any more
-        if store.find_topic(queue.topic) is None:
+        if queue.topic not in existing:
             deleted.append((*queue, offset, offset))
-        elif options.subscription.assign is not None:
+        elif is_assigned:
             going_on[queue] = offset
         else:
             # That is how a topic is made smaller, and fine if everything was read before.
-            end = store.queue_range(*queue).max_offset
+            end = ends[queue].max_offset
             if offset < end:
                 closed.append((*queue, offset, end))
             going_on[queue] = max(offset, end)
     if deleted:
-        ends = ", ".join(f"{topic}-{queue_id} at offset {offset}" for topic, queue_id, offset, _ in sorted(deleted))
-        report_loss(f"topics were deleted that the stream reads: {ends}", deleted, options, loss_report.DELETED_TOPIC)
+        places = ", ".join(f"{topic}-{queue_id} at offset {offset}" for topic, queue_id, offset, _ in sorted(deleted))
+        report_loss(f"topics were deleted that the stream reads: {places}", deleted, options, loss_report.DELETED_TOPIC)
     if closed:
         report_loss(
             f"readQueueNums was lowered before everything was read: {describe(closed)} are in queues that are not "
@@ -201,7 +204,7 @@ def check_missing(
 
 
 def still_closed(
-    store: StoreReader, position: StreamPosition, ranges: Mapping[Queue, Range], topics: Collection[str]
+    store: QueueSource, position: StreamPosition, ranges: Mapping[Queue, Range], topics: Collection[str]
 ) -> dict[Queue, int]:
     """The closed queues of the position that were neither opened again, nor deleted, nor unsubscribed from."""
     return {

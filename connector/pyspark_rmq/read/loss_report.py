@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-from pyspark_rmq.access.store_location import StoreLocation, location_of
+from pyspark_rmq.access.store_location import LossReport, location_of
 from pyspark_rmq.options.options import SourceOptions
 from pyspark_rmq.position.queue_ids import QueueId, broker_of, number_of
 
@@ -62,43 +62,29 @@ LOSS_SCHEMA = StructType(
 )
 
 
-def record(options: SourceOptions, gone: Sequence[tuple[str, int, int, int]], reasons: Sequence[str]) -> bool:
-    """Record ranges `(topic, queue_id, start, end)` with a reason each. False if all of them were recorded before."""
+def record(options: SourceOptions, gone: Sequence[tuple[str, QueueId, int, int]], reasons: Sequence[str]) -> bool:
+    """Record ranges `(topic, queue_id, start, end)` with a reason each. False if all of them were recorded before.
+    Without a report nobody knows that, so a batch that is repeated logs its losses again.
+    """
     from rmq_store import Loss
 
     query, batch = _query_and_batch()
-    if options.cluster is not None:
-        _log_losses_of_brokers(options, gone, reasons, query, batch)
-        return True
-    new = location_of(options).record_losses(
-        [
-            Loss(topic, queue_id, start, end if end > start else None, reason, options.group, query, batch)
-            for (topic, queue_id, start, end), reason in zip(gone, reasons, strict=True)
-        ]
-    )
-    for loss in new:
-        _log.warning("%s", json.dumps({"store": options.path} | _columns(loss)))
-    return bool(new)
+    location = location_of(options)
+    losses = [
+        Loss(topic, number_of(queue_id), start, end if end > start else None, reason, options.group, query, batch)
+        for (topic, queue_id, start, end), reason in zip(gone, reasons, strict=True)
+    ]
+    if isinstance(location, LossReport):
+        logged: list[dict[str, object]] = [_columns(loss) for loss in location.record_losses(losses)]
+    else:
+        brokers = [broker_of(queue_id) for _, queue_id, _, _ in gone]
+        logged = [{"brokerName": name} | _columns(loss) for name, loss in zip(brokers, losses, strict=True)]
+    for loss in logged:
+        _log.warning("%s", json.dumps(location.in_losses | loss))
+    return bool(logged)
 
 
-def _log_losses_of_brokers(
-    options: SourceOptions,
-    gone: Sequence[tuple[str, QueueId, int, int]],
-    reasons: Sequence[str],
-    query: str | None,
-    batch: int | None,
-) -> None:
-    """There is no directory for a report, so a batch that is repeated logs its losses again."""
-    from rmq_store import Loss
-
-    for (topic, queue_id, start, end), reason in zip(gone, reasons, strict=True):
-        number = number_of(queue_id)
-        loss = Loss(topic, number, start, end if end > start else None, reason, options.group, query, batch)
-        place = {"nameServer": options.place, "brokerName": broker_of(queue_id)}
-        _log.warning("%s", json.dumps(place | _columns(loss)))
-
-
-def loss_rows(location: StoreLocation) -> pa.RecordBatch:
+def loss_rows(location: LossReport) -> pa.RecordBatch:
     """The rows of the report, oldest first, at most 10,000. Raises what `Store.open` raises if there is no store."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema

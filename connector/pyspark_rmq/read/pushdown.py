@@ -34,6 +34,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructType, TimestampType
 
+from pyspark_rmq.access.store_location import location_of
 from pyspark_rmq.options.options import Lookup, SourceOptions
 from pyspark_rmq.position.planning import QueueSlice
 from pyspark_rmq.position.queue_ids import number_of
@@ -88,8 +89,7 @@ class PushingReader(RmqReader):
             if comparison.operation != "In":
                 return
         self._conditions = [*self._conditions, comparison]
-        # Brokers find a limited number of messages.
-        if self._lookup is None and self._options.cluster is None:
+        if self._lookup is None and location_of(self._options).index_is_exact:
             self._lookup = _lookup(comparison)
 
     def _narrow(self, parts: list[QueueSlice]) -> list[QueueSlice]:

@@ -14,8 +14,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
+from pyspark_rmq.access.queue_source import Brokers, QueueSource
 from pyspark_rmq.access.store_location import location_of
-from pyspark_rmq.access.store_reader import StoreReader
 from pyspark_rmq.options.option_values import FROM_LAST, FROM_TIMESTAMP
 from pyspark_rmq.options.options import RETRY_PREFIX, SourceOptions, Subscription
 from pyspark_rmq.position.planning import Range
@@ -36,14 +36,14 @@ _NO_LIST: Final[Mapping[str, object]] = MappingProxyType({})
 Ranges = Mapping[Queue, Range]
 
 
-def require_brokers(store: StoreReader, options: SourceOptions) -> None:
+def require_brokers(store: QueueSource, options: SourceOptions) -> None:
     """Raise `BrokerAwayError` if a broker of requiredBrokers is away."""
-    if options.required_brokers:
+    if options.required_brokers and isinstance(store, Brokers):
         topics = subscribed_topics(store.topics(), options.subscription)
-        location_of(options).require_brokers(store, topics)
+        store.require_brokers(options.required_brokers, topics)
 
 
-def subscribed(store: StoreReader, subscription: Subscription) -> dict[Queue, Range]:
+def subscribed(store: QueueSource, subscription: Subscription) -> dict[Queue, Range]:
     """Return the queues that are read, with their ranges.
 
     Raises:
@@ -105,7 +105,7 @@ def _for_queues(position: Position, ranges: Ranges, option: str) -> Position:
     return replace(position, values=values)
 
 
-def warn_of_unlisted(store: StoreReader, subscription: Subscription) -> None:
+def warn_of_unlisted(store: QueueSource, subscription: Subscription) -> None:
     """Log the topics that a pattern would match if the table of topics had them."""
     from rmq_store import CorruptionError
 
@@ -124,7 +124,7 @@ def warn_of_unlisted(store: StoreReader, subscription: Subscription) -> None:
         )  # fmt: skip
 
 
-def known_topics(store: StoreReader, subscription: Subscription) -> Mapping[str, object]:
+def known_topics(store: QueueSource, subscription: Subscription) -> Mapping[str, object]:
     """Return the topics that exist; empty if nobody lists them, as at RocketMQ's proxy, and none is found by a pattern.
 
     Raises:
@@ -167,7 +167,7 @@ def matching_topics(topics: Collection[str], pattern: str) -> list[str]:
     ]
 
 
-def batch_start(store: StoreReader, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
+def batch_start(store: QueueSource, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
     """Return the queue offset at which a batch starts in each queue; default: the first message that exists.
 
     Raises:
@@ -183,13 +183,13 @@ def batch_start(store: StoreReader, options: SourceOptions, ranges: Ranges) -> d
     return resolve(store, _for_queues(position, ranges, "startingOffsets"), ranges, "startingOffsets")
 
 
-def batch_end(store: StoreReader, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
+def batch_end(store: QueueSource, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
     """Return the queue offset at which a batch ends in each queue, exclusive; default: the end of the queue now."""
     position = _for_queues(options.ending or Position("latest"), ranges, "endingOffsets")
     return resolve(store, position, ranges, "endingOffsets")
 
 
-def stream_start(store: StoreReader, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
+def stream_start(store: QueueSource, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
     """Return the queue offset at which a new query starts in each queue; default without a group: the end of the queue
     now.
 
@@ -218,7 +218,7 @@ def _refuse_future(position: Position, now_ms: int) -> None:
 
 
 def new_queue_start(
-    store: StoreReader, options: SourceOptions, begin: StreamPosition, ranges: Ranges
+    store: QueueSource, options: SourceOptions, begin: StreamPosition, ranges: Ranges
 ) -> dict[Queue, int]:
     """Return the start of queues that appeared behind `begin`, while the query ran: no message of them may be missed
     that is not older than the query (`away_brokers`).
@@ -234,7 +234,7 @@ def new_queue_start(
     return start | late_queue_start(store, options, begin, rest)
 
 
-def resolve(store: StoreReader, position: Position, ranges: Ranges, option: str) -> dict[Queue, int]:
+def resolve(store: QueueSource, position: Position, ranges: Ranges, option: str) -> dict[Queue, int]:
     """Return the offset of `position` in each queue of `ranges`.
 
     Raises:
@@ -252,7 +252,7 @@ def resolve(store: StoreReader, position: Position, ranges: Ranges, option: str)
     return {queue: _resolve_one(store, position, queue, limits, option) for queue, limits in ranges.items()}
 
 
-def _resolve_one(store: StoreReader, position: Position, queue: Queue, limits: Range, option: str) -> int:
+def _resolve_one(store: QueueSource, position: Position, queue: Queue, limits: Range, option: str) -> int:
     offset = position.values.get(queue)
     if position.kind == "earliest" or (position.kind == "offsets" and offset == EARLIEST):
         return limits.min_offset
@@ -266,7 +266,7 @@ def _resolve_one(store: StoreReader, position: Position, queue: Queue, limits: R
     return store.offset_by_time(*queue, position.timestamp_ms if offset is None else offset)
 
 
-def _unknown_group(store: StoreReader, options: SourceOptions) -> str:
+def _unknown_group(store: QueueSource, options: SourceOptions) -> str:
     """The sentence about a group that has no settings, no offsets and no retry topic; "" if it has any of them, or if
     nobody lists groups, as at RocketMQ's proxy.
     """
@@ -275,7 +275,7 @@ def _unknown_group(store: StoreReader, options: SourceOptions) -> str:
     assert options.group is not None  # options checked it
     try:
         retrying = [topic.removeprefix(RETRY_PREFIX) for topic in store.topics() if topic.startswith(RETRY_PREFIX)]
-        known = {*store.groups(), *store.all_committed_offsets(), *retrying}
+        known = {*store.known_groups(), *retrying}
     except MQBrokerError as error:
         if error.response_code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise
@@ -287,7 +287,7 @@ def _unknown_group(store: StoreReader, options: SourceOptions) -> str:
 
 
 def _group_start(
-    store: StoreReader, options: SourceOptions, ranges: Ranges, explicit: Position | None
+    store: QueueSource, options: SourceOptions, ranges: Ranges, explicit: Position | None
 ) -> dict[Queue, int]:
     start = _committed(store, options, ranges)
     if start and explicit is not None:
@@ -310,7 +310,7 @@ def _group_start(
     return start | {queue: consume_from_where(store, options, queue, limits) for queue, limits in rest.items()}
 
 
-def _committed(store: StoreReader, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
+def _committed(store: QueueSource, options: SourceOptions, ranges: Ranges) -> dict[Queue, int]:
     """The group's committed offsets of these queues. A broker writes -1 if there is none."""
     assert options.group is not None  # options checked it
     committed = store.committed_offsets(options.group)
@@ -338,14 +338,14 @@ def _ahead(options: SourceOptions, ranges: Ranges, committed: Mapping[Queue, int
     return {Queue(topic, queue_id) for topic, queue_id, _, _ in gone}
 
 
-def consume_from_where(store: StoreReader, options: SourceOptions, queue: Queue, limits: Range) -> int:
+def consume_from_where(store: QueueSource, options: SourceOptions, queue: Queue, limits: Range) -> int:
     """Return the queue offset at which a group without a committed offset starts in a queue.
 
     RebalancePushImpl.computePullFromWhereWithException decides, but ConsumerManageProcessor.queryConsumerOffset comes
     first: a broker answers 0 for a queue that is complete and hot, and the client takes that as a committed offset.
     """
     assert options.group is not None  # options checked it
-    if limits.min_offset <= 0 and location_of(options).is_young(store, options.group, queue, limits.max_offset):
+    if limits.min_offset <= 0 and store.starts_at_first_message(options.group, queue, limits.max_offset):
         return 0
     retry = queue.topic.startswith(RETRY_PREFIX)
     if options.consume_from_where == FROM_TIMESTAMP:

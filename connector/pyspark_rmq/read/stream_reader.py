@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -30,8 +30,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pyspark_rmq.access.queue_source import DelayedMessages, Pin, Pins, QueueSource, Sizes
 from pyspark_rmq.access.store_location import Identity, location_of
-from pyspark_rmq.access.store_reader import Pin, StoreReader
 from pyspark_rmq.options.options import SourceOptions
 from pyspark_rmq.position import planning
 from pyspark_rmq.position.fingerprint import fingerprints_before
@@ -42,7 +42,7 @@ from pyspark_rmq.query.ending import stop_when_terminated
 from pyspark_rmq.read import away_brokers, loss_detection, starting_offsets
 from pyspark_rmq.read.group import GroupMember, describe_owner
 from pyspark_rmq.read.idle_poll import IdlePoll
-from pyspark_rmq.read.reader import SlicePartition, read_partition
+from pyspark_rmq.read.task import SlicePartition, read_partition
 from pyspark_rmq.schema.schema import source_columns
 from rmq_store.real_time import monotonic
 
@@ -59,16 +59,16 @@ _DELIVERED_AT_ONCE = 100_000
 class _OpenStore(NamedTuple):
     """The store that this process has open; `member` holds the leases of a query that commits for its group."""
 
-    reader: StoreReader
+    reader: QueueSource
     identity: Identity
     member: GroupMember | None
 
 
 class _View(NamedTuple):
-    """The subscribed queues, as they were with this table of topics and this range of the log."""
+    """The subscribed queues, as they were with this table of topics and this version of the source."""
 
     topics: Mapping[str, object]
-    log_range: tuple[int, int]
+    version: Hashable
     ranges: dict[Queue, Range]
 
 
@@ -145,7 +145,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         due_ms = self._deliver_due(store, _DELIVERED_AT_ONCE)
         seen = self._poll_store(store)
         assert self._view is not None  # _look_at has set it
-        idle = IdlePoll(start, seen, self._view.log_range[1], due_ms, now_s)
+        idle = IdlePoll(start, seen, self._view.version, due_ms, now_s)
         if self._idle is not None and self._idle.start == start and self._idle.ranges is seen:
             self._idle = idle
             return start
@@ -174,7 +174,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if plan.has_messages(end):
             self._last_batch_s = monotonic()
         after = fingerprints_before(store, end | closed, plan.begin)
-        store.unpin()
+        _release_files(store)
         position = plan.position(store.identity, end, after, closed)
         self._checked = plan.begin, position
         return position.to_json()
@@ -189,8 +189,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._report is None or self._report[0] is not view.ranges:
             ends = {queue: limits.max_offset for queue, limits in view.ranges.items()}
             options = self._options
-            place = {"path": options.path} if options.cluster is None else {"nameServer": options.place}
-            location = place | ({"group": options.group} if options.group else {})
+            location = location_of(options).in_progress | ({"group": options.group} if options.group else {})
             self._report = view.ranges, StreamPosition(self._store.reader.identity, ends).to_json() | location
         return self._report[1]
 
@@ -208,7 +207,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         back = self._check(store, finish, ranges)
         wanted = batch_slices(begin, finish, back)
         self._unpin()
-        pin = _pin(store, wanted, ranges) if self._options.cluster is None else None
+        pin = _pin(store, wanted, ranges)
         if pin is not None:
             self._pinned = finish, pin
             # What retention took before it was pinned.
@@ -217,9 +216,9 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [SlicePartition(part) for part in planning.split(existing, self._options.min_partitions)]
 
     def _ranges_of(
-        self, store: StoreReader, finish: StreamPosition, queues: Iterable[Queue]
+        self, store: QueueSource, finish: StreamPosition, queues: Iterable[Queue]
     ) -> Mapping[Queue, Range]:
-        return planning.not_behind({queue: store.queue_range(*queue) for queue in queues}, finish.next)
+        return planning.not_behind(store.ranges(queues), finish.next)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. It runs in a worker, and uses only options and schema."""
@@ -250,11 +249,11 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if pinned is not None:
             pinned[1].release()
 
-    def _poll(self) -> tuple[StoreReader, dict[Queue, Range]]:
+    def _poll(self) -> tuple[QueueSource, dict[Queue, Range]]:
         store = self._opened()
         return store, self._poll_store(store)
 
-    def _poll_store(self, store: StoreReader) -> dict[Queue, Range]:
+    def _poll_store(self, store: QueueSource) -> dict[Queue, Range]:
         """Return the subscribed queues as they are now; the group's leases are held from here on.
 
         The same dict as long as neither the log nor the table of topics changed.
@@ -262,9 +261,9 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         store.refresh()
         starting_offsets.require_brokers(store, self._options)
         # In this order: what is written in between is seen at the next look.
-        topics, log = starting_offsets.known_topics(store, self._options.subscription), store.log_range()
+        topics, version = starting_offsets.known_topics(store, self._options.subscription), store.version()
         member = self._member
-        if self._view is not None and topics is self._view.topics and log == self._view.log_range:
+        if self._view is not None and topics is self._view.topics and version == self._view.version:
             if member is not None:
                 member.heartbeat()
             return self._view.ranges
@@ -274,10 +273,10 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # The retry topic's before it exists: a second query of the group is refused now, not at the first failure.
             own = () if subscription.of_group is None else (subscription.of_group,)
             member.claim([*(queue.topic for queue in ranges), *own])
-        self._view = _View(topics, log, ranges)
+        self._view = _View(topics, version, ranges)
         return ranges
 
-    def _opened(self) -> StoreReader:
+    def _opened(self) -> QueueSource:
         if self._store is not None and not self._store.identity.is_unchanged():
             self._forget()
         if self._store is None:
@@ -315,23 +314,23 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("%s, as it was, could not be closed: %s", self._options.place, error)
         self._checked, self._view, self._idle = (), None, None
 
-    def _deliver_due(self, store: StoreReader, limit: int | None) -> int | None:
+    def _deliver_due(self, store: QueueSource, limit: int | None) -> int | None:
         """Returns when the next waiting message is due, if one waits that can be delivered."""
         from rmq_store.errors import StoreFullError
 
-        if self._member is None:
+        if self._member is None or not isinstance(store, DelayedMessages):
             return None
         try:
-            delivery = store.schedule.deliver_due(limit)
+            next_due_ms = store.deliver_due(limit)
             self._is_full = False
-            return delivery.next_due_ms
+            return next_due_ms
         except StoreFullError as error:  # what is there can be read; a broker delivers nothing then, either
             if not self._is_full:
                 _log.warning("delayed messages wait for room: %s", error)
             self._is_full = True
             return None
 
-    def _closed(self, store: StoreReader, begin: StreamPosition, ranges: Mapping[Queue, Range]) -> dict[Queue, int]:
+    def _closed(self, store: QueueSource, begin: StreamPosition, ranges: Mapping[Queue, Range]) -> dict[Queue, int]:
         """The closed queues with the offsets at which they continue; reports other queues that cannot be read any more.
         """
         missing = [queue for queue in begin.next if queue not in ranges]
@@ -356,30 +355,47 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._initial is None and self._options.starting is not None:
             _log.warning("the query goes on from its checkpoint: the starting option is not used")
 
-    def _check(self, store: StoreReader, position: StreamPosition, ranges: Mapping[Queue, Range]) -> dict[Queue, int]:
+    def _check(self, store: QueueSource, position: StreamPosition, ranges: Mapping[Queue, Range]) -> dict[Queue, int]:
         """The offsets at which rolled-back queues continue; reports these queues."""
         # Also those that were compared before: files may be overwritten where they lie.
         compares = position not in self._checked or not loss_detection.has_all(store, position, ranges)
         if compares:
             loss_detection.check_identity(store, position)
         back = loss_detection.check_history(store, position, ranges, self._options, compares=compares)
-        store.unpin()
+        _release_files(store)
         if not back:
             self._checked = (*self._checked[-1:], position)
         return back
 
-    def _end(self, store: StoreReader, plan: StreamPlan, everything: bool) -> dict[Queue, int]:
+    def _end(self, store: QueueSource, plan: StreamPlan, everything: bool) -> dict[Queue, int]:
         return plan.end(
             self._options.limits,
             everything=everything,
             waited_ms=None if self._last_batch_s is None else (monotonic() - self._last_batch_s) * 1000,
-            bytes_between=lambda queue, first, last: store.bytes_between(*queue, first, last),
-            offset_after_bytes=lambda queue, first, last, size: store.offset_after_bytes(*queue, first, last, size),
+            bytes_between=lambda queue, first, last: _sizes(store).bytes_between(*queue, first, last),
+            offset_after_bytes=lambda queue, first, last, size: _sizes(store).offset_after_bytes(
+                *queue, first, last, size
+            ),
         )
 
 
-def _pin(store: StoreReader, wanted: Sequence[QueueSlice], ranges: Mapping[Queue, Range]) -> Pin | None:
-    """Pin the log from the first existing message of these slices to the last one; None if none exists."""
+def _sizes(store: QueueSource) -> Sizes:
+    assert isinstance(store, Sizes)  # without them the options refuse maxBytesPerTrigger
+    return store
+
+
+def _release_files(store: QueueSource) -> None:
+    """Let retention have the files that were looked at."""
+    if isinstance(store, Pins):
+        store.unpin()
+
+
+def _pin(store: QueueSource, wanted: Sequence[QueueSlice], ranges: Mapping[Queue, Range]) -> Pin | None:
+    """Pin the log from the first existing message of these slices to the last one; None if none exists, or if nothing
+    can be pinned.
+    """
+    if not isinstance(store, Pins):
+        return None
     bounds = {queue: (limits.min_offset, limits.max_offset) for queue, limits in ranges.items()}
     log_offsets: list[int] = []
     for part in planning.clip(wanted, bounds):

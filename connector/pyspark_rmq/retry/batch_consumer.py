@@ -27,10 +27,9 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from pyspark_rmq.access import store_writer
 from pyspark_rmq.position.position import refuse
 from pyspark_rmq.query.foreach_batch import BatchFunction, map_in_arrow
-from pyspark_rmq.retry.consumed_from import ConsumedFrom
+from pyspark_rmq.retry.consumed_from import ConsumedFrom, MarkedBatches
 from pyspark_rmq.retry.failure_reason import NO_RESULT
 from pyspark_rmq.retry.flood_breaker import FloodWatch
 from pyspark_rmq.retry.handler_runner import DLQ, REASON_COLUMNS, SUCCESS, HandlerRunner, Mode
@@ -101,7 +100,7 @@ class BatchConsumer(BatchFunction):
             if self._on_results is not None:
                 self._on_results(results, batch_id)
             if counts.failed:
-                value = _marker_value(batch_id, counts.digest) if self._place.has_marker else batch_id
+                value = _marker_value(batch_id, counts.digest) if isinstance(self._place, MarkedBatches) else batch_id
                 self._send_back(results, query_id, value, most)
             if self._watch is not None:
                 self._watch.count(counts.dead, now_ms)
@@ -126,10 +125,10 @@ class BatchConsumer(BatchFunction):
 
     def _was_completed(self, batch: DataFrame, query_id: str, batch_id: int) -> bool:
         """Whether an earlier run has sent this batch's failures back. Only the first batch of a run can be repeated."""
-        if self._run_began or not self._place.has_marker:
+        if self._run_began or not isinstance(self._place, MarkedBatches):
             self._run_began = True
             return False
-        newest = store_writer.last_sent_back(self._place.path, _key(self._group, query_id))
+        newest = self._place.last_sent_back(_key(self._group, query_id))
         found = -1 if newest is None else newest >> _DIGEST_BITS
         if found < batch_id:
             self._run_began = True

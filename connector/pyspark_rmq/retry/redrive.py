@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame
 from pyspark_rmq.options.option_values import group_name
 from pyspark_rmq.options.options import DLQ_PREFIX
 from pyspark_rmq.position.position import refuse
-from pyspark_rmq.retry.redriven_from import RedrivenFrom, redriven_from
+from pyspark_rmq.retry.redriven_from import RedrivenFrom, names_of, redriven_from
 from rmq_store.arguments import instance
 
 # Rows that are handed to the engine at once: one unit.
@@ -89,15 +89,15 @@ def redrive(
         refuse(f"redrive: rate_per_second={rate_per_second!r} is no rate")
     if limit is not None and (type(limit) is not int or limit < 1):
         refuse(f"redrive: limit={limit!r} is no number of messages")
-    columns = _columns(df, place.names)
+    columns = _columns(df, names_of(place))
     limits: dict[str, Any] = {"to_topic": to_topic, "max_replays": max_replays, "parking_topic": parking_topic}
     with place.opened() as letters, tempfile.TemporaryDirectory(prefix="pyspark-rmq-redrive-") as work:
         # Arguments that make no sense are refused before anything is computed.
         schema = letters.plan(group, pa.RecordBatch.from_pylist([], place.schema), **limits).schema
         keys, results = Path(work) / "keys", Path(work) / "results.parquet"
         # One task, sorted: the engine reads dead letters in the order in which they are stored.
-        df.select(*columns).repartition(1).sortWithinPartitions(*place.names).write.parquet(keys.as_uri())
-        row_count = _check(keys, group, place.names)
+        df.select(*columns).repartition(1).sortWithinPartitions(*names_of(place)).write.parquet(keys.as_uri())
+        row_count = _check(keys, group, names_of(place))
         with (
             _progress(row_count, f"{'looking at' if dry_run else 'redriving'} dead letters of {group}") as advance,
             pq.ParquetWriter(results, schema) as writer,
@@ -162,7 +162,7 @@ def _chunks(keys: Path, rate_per_second: float | None, place: RedrivenFrom) -> I
     rows = _CHUNK_ROWS if rate_per_second is None else max(1, int(min(_CHUNK_ROWS, rate_per_second)))
     last: list[object] | None = None
     for batch in _batches(keys, rows):
-        columns = [batch.column(name) for name in place.names]
+        columns = [batch.column(name) for name in names_of(place)]
         again = reduce(pc.and_, (pc.equal(column[1:], column[:-1]) for column in columns))
         is_first = last != [column[0].as_py() for column in columns]
         last = [column[-1].as_py() for column in columns]

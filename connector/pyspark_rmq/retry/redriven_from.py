@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import pyarrow as pa
 
 from pyspark_rmq.access.cluster_pool import give_back, take
-from pyspark_rmq.retry.consumed_from import ConsumedFrom, consumed_from
+from pyspark_rmq.retry.consumed_from import ConsumedStore, consumed_from
 
 if TYPE_CHECKING:
-    from pyspark_rmq.options.cluster_options import ClusterSinkOptions
+    from pyspark_rmq.options.cluster_options import ClusterOptions, ClusterSinkOptions
 
 _KEYS = pa.schema([("queueId", pa.int32()), ("queueOffset", pa.int64()), ("msgId", pa.string())])
 
@@ -46,54 +47,71 @@ class Letters(Protocol):
         """As `DeadLetters.redrive`."""
 
 
-@dataclass(frozen=True)
-class RedrivenFrom:
-    """The place of the letters. `schema`: the columns that name a letter, and its id."""
-
-    place: ConsumedFrom
-    sink: ClusterSinkOptions | None
+class RedrivenFrom(Protocol):
+    """The place of the letters."""
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of rows for `Letters`."""
-        return _KEYS if self.sink is None else pa.schema([("brokerName", pa.string()), *_KEYS])
+        """The columns of rows for `Letters`: those that name a letter, and its id."""
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The columns that name a letter, in the order in which letters are moved."""
-        return tuple(name for name in self.schema.names if name != "msgId")
+    def opened(self) -> AbstractContextManager[Letters]:
+        """The letters, for a `with` block. Raises what `Store.open` raises."""
+
+
+def names_of(place: RedrivenFrom) -> tuple[str, ...]:
+    """The columns that name a letter, in the order in which letters are moved."""
+    return tuple(name for name in place.schema.names if name != "msgId")
+
+
+@dataclass(frozen=True)
+class RedrivenStore:
+    """The store at `path`."""
+
+    path: str
+    schema: ClassVar[pa.Schema] = _KEYS
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Letters]:
-        """The letters, for a `with` block. Raises what `Store.open` raises."""
-        if self.sink is None:
-            from rmq_store import Store
+        """As `RedrivenFrom.opened`."""
+        from rmq_store import Store
 
-            with Store.open(self.place.path) as store:
-                yield store.dead_letters
-            return
+        with Store.open(self.path) as store:
+            yield store.dead_letters
+
+
+@dataclass(frozen=True)
+class RedrivenCluster:
+    """The cluster of `options`, and how letters are sent there."""
+
+    options: ClusterOptions
+    sink: ClusterSinkOptions
+    schema: ClassVar[pa.Schema] = pa.schema([("brokerName", pa.string()), *_KEYS])
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[Letters]:
+        """As `RedrivenFrom.opened`."""
         from rmq_store.cluster import ClusterDeadLetters
 
-        options = self.place.cluster
-        assert options is not None  # there are options of a sink
-        cluster = take(options)
+        cluster = take(self.options)
         try:
             yield ClusterDeadLetters(
                 cluster,
                 settle_ms=self.sink.settle_ms,
                 send_timeout_ms=self.sink.send_timeout_ms,
-                pull_group=options.pull_group,
+                pull_group=self.options.pull_group,
             )
         finally:
-            give_back(options)
+            give_back(self.options)
 
 
 def redriven_from(path: object, options: Mapping[str, str] | None) -> RedrivenFrom:
     """The place that the arguments of `redrive` name. Raises as `consumed_from`."""
     place = consumed_from(path, options, "redrive")
-    if place.cluster is None:
-        return RedrivenFrom(place, None)
+    if isinstance(place, ConsumedStore):
+        return RedrivenStore(place.path)
     from pyspark_rmq.options.options import sink_options
 
     given = {**place.given, "sendBack": "group", "txnAppId": "redrive", "txnVersion": "0"}
-    return RedrivenFrom(place, sink_options(given, "batch write").cluster_sink)
+    sink = sink_options(given, "batch write").cluster_sink
+    assert sink is not None  # of a cluster there are some
+    return RedrivenCluster(place.options, sink)

@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 from rmq_store import failure
 
 if TYPE_CHECKING:
-    from pyspark_rmq.access.store_reader import Redriven
+    from pyspark_rmq.access.queue_source import Redriven
 
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
@@ -89,7 +89,7 @@ class NothingRedriven:
     """The `Redriven` of a queue of which no dead letter was redriven."""
 
     def contains(self, offsets: np.ndarray) -> np.ndarray:
-        """As `store_reader.Redriven.contains`."""
+        """As `queue_source.Redriven.contains`."""
         return np.zeros(len(offsets), bool)
 
 

@@ -10,7 +10,9 @@ import pytest
 
 from helpers.undecodable import KINDS, undecodable
 from pyspark_rmq.access.cluster_reader import ClusterReader
-from pyspark_rmq.position.planning import UnsureRange
+from pyspark_rmq.access.queue_source import SliceRead
+from pyspark_rmq.position.planning import QueueSlice, Range, UnsureRange
+from pyspark_rmq.position.position import Queue
 from pyspark_rmq.position.queue_ids import BrokerQueueId
 from rmq_store.errors import OffsetOutOfRangeError, TopicKindError, UnknownTopicError
 from rmq_store.format.frames import frame_walk
@@ -55,9 +57,13 @@ def reader(net: FakeNet, clock: Clock) -> ClusterReader:
 
 
 def offsets(reader: ClusterReader, queue_id: BrokerQueueId, start: int, end: int, **options: Any) -> list[int]:
-    given = {"columns": ALL, "tags": None, "raw_body": False} | options
-    batches = list(reader.read("Orders", queue_id, start, end, **given))
+    wanted = SliceRead(QueueSlice("Orders", queue_id, start, end), **({"columns": ALL} | options))
+    batches = list(reader.read_slice(wanted))
     return [offset for batch in batches for offset in batch.column("queueOffset").to_pylist()]
+
+
+def range_of(reader: ClusterReader, queue_id: BrokerQueueId) -> Range:
+    return reader.ranges([Queue("Orders", queue_id)])[Queue("Orders", queue_id)]
 
 
 def later(clock: Clock, reader: ClusterReader, by_ms: float = 5_000) -> None:
@@ -67,8 +73,8 @@ def later(clock: Clock, reader: ClusterReader, by_ms: float = 5_000) -> None:
 
 def test_queues_of_all_brokers_are_one_topic(reader: ClusterReader) -> None:
     assert reader.queue_ranges("Orders") == {A0: QueueRange(0, 10), A1: QueueRange(0, 5), B0: QueueRange(0, 10)}
-    assert reader.queue_range("Orders", A1) == QueueRange(0, 5)
-    assert reader.queue_range("Orders", BrokerQueueId("broker-x", 0)) == QueueRange(0, 0)
+    assert range_of(reader, A1) == QueueRange(0, 5)
+    assert range_of(reader, BrokerQueueId("broker-x", 0)) == QueueRange(0, 0)
     assert reader.identity == "cluster:DefaultCluster"
     assert list(reader.topics()) == ["Orders"]
     assert reader.find_topic("Orders") == "Orders" and reader.find_topic("Nope") is None
@@ -86,25 +92,25 @@ def test_one_look_is_one_request_per_broker_and_idle_polls_ask_nobody(
     net.calls.clear()
     later(clock, reader)
     assert net.codes() == [202, 202]
-    end = reader.log_range()[1]
+    end = reader.version()
     for _ in range(50):
         reader.refresh()
-        assert reader.has_not_grown(end)
+        assert reader.is_still(end)
     assert net.codes() == [202, 202]
     clock.now_ms += 21  # 10 ms for each of the two brokers
-    assert not reader.has_not_grown(end)
+    assert not reader.is_still(end)
     reader.refresh()
-    assert net.codes() == [202] * 4 and reader.log_range()[1] == end
+    assert net.codes() == [202] * 4 and reader.version() == end
 
 
 def test_news_are_planned_without_a_second_look(reader: ClusterReader, net: FakeNet, clock: Clock) -> None:
     reader.queue_ranges("Orders")
     later(clock, reader)
-    before = reader.log_range()
+    before = reader.version()
     net.brokers["broker-a"].put("Orders", 0, 3)
     later(clock, reader)
-    assert reader.log_range() > before
-    assert reader.queue_range("Orders", A0).max_offset == 13
+    assert reader.version() != before
+    assert range_of(reader, A0).max_offset == 13
     net.calls.clear()
     clock.now_ms += 90
     reader.refresh()
@@ -117,7 +123,7 @@ def test_news_are_planned_without_a_second_look(reader: ClusterReader, net: Fake
 def test_messages_are_read_in_order_with_the_broker_in_their_rows(reader: ClusterReader, net: FakeNet) -> None:
     net.brokers["broker-a"].put("Orders", 0, 300)
     assert offsets(reader, A0, 4, 300) == list(range(4, 300))
-    (batch,) = reader.read("Orders", A1, 0, 5, columns=ALL, tags=None, raw_body=False)
+    (batch,) = reader.read_slice(SliceRead(QueueSlice("Orders", A1, 0, 5), ALL))
     assert batch.slice(0, 1).to_pylist() == [
         {"topic": "Orders", "queueId": 1, "queueOffset": 0, "brokerName": "broker-a", "body": b"body", "tags": "TagB"}
     ]
@@ -134,7 +140,7 @@ def test_a_body_that_cannot_be_inflated_is_read_as_it_lies(reader: ClusterReader
     frames = net.brokers["broker-a"].queues["Orders", 1].frames
     frames[5] = frames[5][:36] + flags.to_bytes(4, "big") + frames[5][40:]
     net.brokers["broker-a"].put("Orders", 1, 1)
-    (batch,) = reader.read("Orders", A1, 4, 7, columns=["body", "sysFlag"], tags=None, raw_body=False)
+    (batch,) = reader.read_slice(SliceRead(QueueSlice("Orders", A1, 4, 7), ["body", "sysFlag"]))
     assert batch.column("body").to_pylist() == [b"body", body, b"body"]
     assert batch.column("sysFlag").to_pylist() == [0, flags, 0]
 
@@ -161,7 +167,7 @@ def test_a_namespace_is_on_the_wire_only(net: FakeNet) -> None:
     reader = ClusterReader(net.cluster(namespace="tenant"))
     assert reader.queue_ranges("Orders") == {A0: QueueRange(0, 3)}
     assert list(reader.topics()) == ["Orders"]
-    (batch,) = reader.read("Orders", A0, 0, 3, columns=["topic"], tags=None, raw_body=False)
+    (batch,) = reader.read_slice(SliceRead(QueueSlice("Orders", A0, 0, 3), ["topic"]))
     assert batch.column(0).to_pylist() == ["Orders"] * 3
 
 
@@ -206,13 +212,13 @@ def test_a_slave_tells_ends_that_may_be_late(reader: ClusterReader, net: FakeNet
     broker.processes[0].down = True
     broker.processes[1].end = 7
     later(clock, reader)
-    assert reader.queue_range("Orders", A0) == UnsureRange(0, 7)
-    assert reader.queue_range("Orders", B0) == QueueRange(0, 10)
+    assert range_of(reader, A0) == UnsureRange(0, 7)
+    assert range_of(reader, B0) == QueueRange(0, 10)
     assert reader.commit_log_offset_before("Orders", A0, 10) == -1, "not at the slave yet"
     assert reader.commit_log_offset_before("Orders", A0, 5) == 7_000 * 5
     broker.processes[0].down = False
     later(clock, reader, 60_000)
-    assert reader.queue_range("Orders", A0) == QueueRange(0, 10)
+    assert range_of(reader, A0) == QueueRange(0, 10)
 
 
 def test_a_first_look_takes_what_a_slave_has_of_a_topic_that_it_does_not_list_yet(
@@ -265,10 +271,10 @@ def test_a_topic_that_a_broker_loses_has_no_queues_there(reader: ClusterReader, 
 def test_queues_and_topics_that_come_are_noticed(reader: ClusterReader, net: FakeNet, clock: Clock) -> None:
     assert reader.find_topic("%RETRY%cg") is None
     reader.queue_ranges("Orders")
-    topics, before = reader.topics(), reader.log_range()
+    topics, before = reader.topics(), reader.version()
     net.brokers["broker-b"].put("%RETRY%cg", 0, 2)
     later(clock, reader, 5_000)
-    assert reader.log_range() != before and reader.find_topic("%RETRY%cg") is not None
+    assert reader.version() != before and reader.find_topic("%RETRY%cg") is not None
     assert reader.queue_ranges("%RETRY%cg") == {B0: QueueRange(0, 2)}
     net.brokers["broker-a"].put("%RETRY%cg", 0, 1)
     net.brokers["broker-a"].create_topic("Orders", 3)
@@ -314,11 +320,11 @@ def test_the_end_of_a_closed_queue_that_a_slave_tells_may_be_late(
 ) -> None:
     broker = net.brokers["broker-a"]
     broker.topics["Orders"] |= {"read": 1, "write": 1}
-    assert reader.queue_range("Orders", A1) == QueueRange(0, 5)
+    assert range_of(reader, A1) == QueueRange(0, 5)
     broker.processes[0].down, broker.processes[1].end = True, 3
     later(clock, reader)
-    assert reader.queue_range("Orders", A1) == UnsureRange(0, 3)
-    assert reader.queue_range("Orders", BrokerQueueId("broker-b", 7)) == QueueRange(0, 0)
+    assert range_of(reader, A1) == UnsureRange(0, 3)
+    assert range_of(reader, BrokerQueueId("broker-b", 7)) == QueueRange(0, 0)
 
 
 @pytest.mark.parametrize("goes_at", [202, 30])
@@ -338,7 +344,7 @@ def test_ends_that_a_slave_tells_queue_by_queue_may_be_late(
     assert reader.queue_ranges("Orders") == {A0: UnsureRange(0, 7), A1: UnsureRange(0, 5), B0: QueueRange(0, 10)}
     broker.processes[0].down, net.call = False, inner  # type: ignore[method-assign]
     later(clock, reader, 60_000)
-    assert reader.queue_range("Orders", A0) == QueueRange(0, 10)
+    assert range_of(reader, A0) == QueueRange(0, 10)
 
 
 def test_the_second_question_about_a_time_is_asked_for_all_queues_at_once(
@@ -366,7 +372,7 @@ def test_groups_of_other_namespaces_are_nobodys_suggestion(net: FakeNet) -> None
         configs = {wire: SubscriptionGroupConfig(group_name=wire) for wire in ("tenant%g", "other%g2", "g3")}
         groups = SubscriptionGroupTable(subscription_group_table=configs)
         net.brokers[name].processes[0].answers.append(partial(_answer, groups.encode()))
-    assert [*ClusterReader(net.cluster(namespace="tenant")).groups()] == ["g"]
+    assert [*ClusterReader(net.cluster(namespace="tenant")).known_groups()] == ["g"]
 
 
 def test_topics_that_are_kept_in_another_way_are_refused(net: FakeNet) -> None:
@@ -383,26 +389,18 @@ def test_closing_gives_the_cluster_back_once(net: FakeNet) -> None:
     assert closed == [1]
 
 
-def test_damage_and_sizes_are_not_told(reader: ClusterReader) -> None:
-    assert len(reader.lost_offsets("Orders", A0, 0, 5, tags=None)) == 0
-    assert reader.offset_after_bytes("Orders", A0, 0, 5, 1) == 5
-    assert reader.unlisted_topics() == reader.redriven("g") == {}
-    reader.pin(0, 1).release()
-    assert reader.schedule.deliver_due().next_due_ms is None
-
-
 def test_look_ups_ask_each_broker_and_keep_to_the_ranges(
     net: FakeNet, reader: ClusterReader, caplog: pytest.LogCaptureFixture
 ) -> None:
     spans = {A0: (0, 10), A1: (0, 5), B0: (2, 10)}
-    found = reader.query.rows.find("Orders", [f"{3:032X}", f"{1:032X}"], spans, "unique key")
+    found = reader.find("Orders", [f"{3:032X}", f"{1:032X}"], spans, "unique key")
     assert {queue_id: rows.tolist() for queue_id, rows in found.found.items()} == {A0: [1, 3], A1: [1, 3], B0: [3]}
     assert not found.uncovered and not caplog.records
     net.brokers["broker-a"].put("Orders", 0, 100, tags="many")
-    found = reader.query.rows.find("Orders", ["many"], {A0: (0, 200)}, "key")
+    found = reader.find("Orders", ["many"], {A0: (0, 200)}, "key")
     assert len(found.found[A0]) == 64
     assert "broker broker-a gives no more messages for 'many' than these" in caplog.text
-    assert reader.query.rows.find("Orders", ["nothing"], spans, "key").found == {}
+    assert reader.find("Orders", ["nothing"], spans, "key").found == {}
 
 
 def test_an_offset_id_is_asked_only_at_a_broker_of_the_route(net: FakeNet, reader: ClusterReader) -> None:
@@ -410,5 +408,5 @@ def test_an_offset_id_is_asked_only_at_a_broker_of_the_route(net: FakeNet, reade
     reader.queue_ranges("Orders")
     net.calls.clear()
     foreign = "0A0000630000" + "2A9F" + f"{7_000:016X}"
-    assert reader.query.rows.find("Orders", [foreign], {A0: (0, 10)}, "id").found == {}
+    assert reader.find("Orders", [foreign], {A0: (0, 10)}, "id").found == {}
     assert not any(address.startswith("10.0.0.99") for address, _ in net.calls)

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from pyspark_rmq.access import cluster_group, cluster_location
+from pyspark_rmq.access import cluster_location
 from pyspark_rmq.cluster_read.awaited_brokers import KnownBrokers
 from pyspark_rmq.options.options import source_options
 from pyspark_rmq.read.reader import RmqReader
 from pyspark_rmq.read.stream_reader import RmqStreamReader
 from pyspark_rmq.schema.schema import SOURCE_SCHEMA
+from rmq_store.client.group import group_lease
 
 from ...storage.remoting.cluster.fake_cluster import FakeNet
 from ..planned_batches import LIMIT, through_spark
@@ -50,7 +51,7 @@ def in_memory(net: FakeNet, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(cluster_location, "take", lambda options: net.cluster(options.namespace, timer=clock))
     monkeypatch.setattr(cluster_location, "give_back", lambda options: None)
     monkeypatch.setattr(KnownBrokers, "_of_process", {})
-    monkeypatch.setattr(cluster_group, "RENEW_EVERY_S", 3600.0)
+    monkeypatch.setattr(group_lease, "RENEW_EVERY_S", 3600.0)
     make = cluster_reader.ClusterReader.__init__
 
     def with_clock(self: Any, *given: Any, **named: Any) -> None:

@@ -87,7 +87,7 @@ class World:
         self._call = net.call
         net.call = self._forgetful  # type: ignore[method-assign]
         # The one place that knows how a stream gets its lease.
-        monkeypatch.setattr(cluster_reader, "ClusterGroup", partial(self._with_time, cluster_reader.ClusterGroup))
+        monkeypatch.setattr(cluster_reader, "GroupLease", partial(self._with_time, cluster_reader.GroupLease))
 
     def driver(self, position: Position | None = None, **options: str) -> Driver:
         self.drivers.append(Driver(self, position, options))
@@ -123,8 +123,8 @@ class World:
             answer(process, command)
             self._note(broker, command)
 
-    def _with_time(self, kind: Callable[..., Any], *given: Any) -> Any:
-        made = kind(*given, sleep=self.sleep, timer_s=self.now_s)
+    def _with_time(self, kind: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        made = kind(*given, **named, sleep=self.sleep, timer_s=self.now_s)
         assert self.now_plans is not None
         self._renewals.append((self.now_plans, made.renew))
         return made

@@ -23,7 +23,8 @@ from pyspark.serializers import CloudPickleSerializer
 
 from pyspark_rmq.options.options import source_options
 from pyspark_rmq.read import lookup
-from pyspark_rmq.read.reader import RmqReader, SlicePartition
+from pyspark_rmq.read.reader import RmqReader
+from pyspark_rmq.read.task import SlicePartition
 from pyspark_rmq.schema.origin_columns import offset_message_ids
 from pyspark_rmq.schema.schema import READABLE, SOURCE_SCHEMA
 from rmq_store import Message, Store, StoreConfig, recorded_losses

@@ -17,12 +17,14 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
+from pyspark_rmq.access.queue_source import SliceRead
 from pyspark_rmq.options.options import source_options
 from pyspark_rmq.position.planning import QueueSlice
 from pyspark_rmq.position.position import Queue, StreamPosition
 from pyspark_rmq.read.loss_detection import check_missing, existing_within
-from pyspark_rmq.read.reader import RmqReader, SlicePartition
+from pyspark_rmq.read.reader import RmqReader
 from pyspark_rmq.read.stream_reader import RmqStreamReader
+from pyspark_rmq.read.task import SlicePartition
 from pyspark_rmq.schema.schema import SOURCE_SCHEMA
 from pyspark_rmq.source import DefaultSource
 from rmq_store import NotAStoreError, Store, UsageError, recorded_losses
@@ -121,8 +123,8 @@ class ShrinkingStore:
     def __exit__(self, *exc_info: object) -> None:
         pass
 
-    def read(self, topic: str, queue_id: int, start: int, end: int, **wanted: object) -> Iterator[pa.RecordBatch]:
-        self.asked.append((start, end))
+    def read_slice(self, wanted: SliceRead) -> Iterator[pa.RecordBatch]:
+        self.asked.append((wanted.part.start, wanted.part.end))
         script = self.scripts.pop(0)
         delivered = script if isinstance(script, range) else script[0]
         yield pa.record_batch({"queueOffset": pa.array(delivered, pa.int64())})
@@ -133,7 +135,7 @@ class ShrinkingStore:
 def test_what_was_delivered_before_the_loss_is_not_counted_as_lost_nor_read_again(
     one_queue: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pyspark_rmq.read import reader as module
+    from pyspark_rmq.read import task as module
 
     strict, lenient = planned(one_queue), planned(one_queue, failOnDataLoss="false")
     scripts = (range(0, 300), 400, COUNT), (range(400, 500), 700, 900), range(700, 900)
@@ -150,7 +152,7 @@ def test_what_was_delivered_before_the_loss_is_not_counted_as_lost_nor_read_agai
 def test_an_error_that_takes_nothing_away_is_not_tried_for_ever(
     one_queue: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pyspark_rmq.read import reader as module
+    from pyspark_rmq.read import task as module
 
     lenient = planned(one_queue, failOnDataLoss="false")
     store = ShrinkingStore((range(0, 300), 0, COUNT))
@@ -285,9 +287,7 @@ def test_a_lost_segment_is_one_loss_and_its_messages_are_not_tried_one_by_one(
     one_queue: Path, monkeypatch: pytest.MonkeyPatch, how: str, only: str
 ) -> None:
     """A try for each message cost a millisecond: hours for a segment of a gigabyte."""
-    from pyspark_rmq.read import slice_reader as module
-
-    monkeypatch.setattr("pyspark_rmq.read.pieces._PIECE_ROWS", 100)
+    monkeypatch.setattr("pyspark_rmq.read.slice_reader._PIECE_ROWS", 100)
     size = sorted(one_queue.glob("commitlog/*"))[0].stat().st_size
     with Store.open(one_queue) as store:
         places = store.queue_entries("T", 0, 0, COUNT)["commit_log_offset"]
@@ -305,13 +305,13 @@ def test_a_lost_segment_is_one_loss_and_its_messages_are_not_tried_one_by_one(
         part.rows = wanted = np.concatenate([wanted[:50], wanted[lost[0] - 1 :: 2]])
     tries = 0
 
-    def counted(*arguments: Any) -> Iterator[Any]:
+    def counted(*arguments: Any, **named: Any) -> Iterator[Any]:
         nonlocal tries
         tries += 1
-        return sound(*arguments)
+        return messages(*arguments, **named)
 
-    sound = module._sound
-    monkeypatch.setattr(module, "_sound", counted)
+    messages = Store.read
+    monkeypatch.setattr(Store, "read", counted)
     assert read(reader, part) == np.setdiff1d(wanted, [7, *lost]).tolist()
     assert tries < 60
     losses = [(loss.start, loss.end) for loss in recorded_losses(one_queue)]
@@ -324,7 +324,7 @@ def test_a_lost_segment_is_one_loss_and_its_messages_are_not_tried_one_by_one(
 def test_what_is_lost_is_asked_for_a_bounded_number_of_messages_at_once(
     one_queue: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyspark_rmq.read.pieces._LOST_ROWS", 64)
+    monkeypatch.setattr("pyspark_rmq.read.slice_reader._LOST_ROWS", 64)
     asked = Mock(wraps=Store.lost_offsets)
     monkeypatch.setattr(Store, "lost_offsets", lambda *given, **options: asked(*given, **options))
     size = sorted(one_queue.glob("commitlog/*"))[0].stat().st_size
@@ -431,7 +431,7 @@ def test_of_what_retention_takes_while_damage_is_read_around_nothing_is_named_tw
 def test_a_lost_tail_is_named_once_and_nothing_is_read_twice_around_damage(
     one_queue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_rows: int
 ) -> None:
-    monkeypatch.setattr("pyspark_rmq.read.pieces._PIECE_ROWS", piece_rows)
+    monkeypatch.setattr("pyspark_rmq.read.slice_reader._PIECE_ROWS", piece_rows)
     shutil.copytree(one_queue, tmp_path / "backup")
     with Store.open(one_queue) as store:
         store.append(pa.record_batch({"body": pa.array([BODY] * 550)}), "T")

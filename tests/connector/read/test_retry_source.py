@@ -17,7 +17,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from pyspark_rmq.options.options import SinkOptions, Subscription, sink_options, source_options
 from pyspark_rmq.position.position import Queue
 from pyspark_rmq.read import group as group_module
-from pyspark_rmq.read import reader, starting_offsets
+from pyspark_rmq.read import starting_offsets
 from pyspark_rmq.read.reader import RmqReader
 from pyspark_rmq.read.stream_reader import RmqStreamReader
 from pyspark_rmq.schema import origin_columns
@@ -478,13 +478,13 @@ def test_columns_that_nobody_selects_cost_no_look_at_properties(
 ) -> None:
     path, _ = store
     asked: list[list[str]] = []
-    read = reader.read_slice
+    read = Store.read
 
-    def spy(home: Any, options: Any, part: Any, columns: Any, rows: Any) -> Any:
-        asked.append(list(columns))
-        return read(home, options, part, columns, rows)
+    def spy(*given: Any, **named: Any) -> Any:
+        asked.append(list(named["columns"]))
+        return read(*given, **named)
 
-    monkeypatch.setattr(reader, "read_slice", spy)
+    monkeypatch.setattr(Store, "read", spy)
     options = source_options({"path": str(path), "subscribe": "Orders"}, "batch read", 0)
     rows_of(RmqReader(options, StructType([READABLE["body"], READABLE["topic"]])))
     assert asked == [["body", "topic"]]

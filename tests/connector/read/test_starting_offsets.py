@@ -194,7 +194,7 @@ def test_an_error_in_times_per_queue_names_their_own_option(fake_store: Make) ->
 
 def test_a_batch_that_starts_at_an_unknown_group_is_refused_with_the_nearest_name(fake_store: Make) -> None:
     """It would read nothing, and say nothing."""
-    home = fake_store({T0: (0, 10)}, known_groups=("cg_bills",))
+    home = fake_store({T0: (0, 10)}, names_of_groups=("cg_bills",))
     asked = options("batch read", group="cg_bill", startingOffsets="group")
     with pytest.raises(UsageError, match=r"knows no group 'cg_bill'.*did you mean 'cg_bills'"):
         starting_offsets.batch_start(home, asked, starting_offsets.subscribed(home, asked.subscription))
@@ -205,14 +205,14 @@ def test_a_batch_that_starts_at_an_unknown_group_is_refused_with_the_nearest_nam
 def test_a_group_is_known_by_its_offsets_or_its_retry_topic_too(fake_store: Make) -> None:
     asked = options("batch read", group="g", startingOffsets="group")
     for home in (
-        fake_store({T0: (0, 10)}, known_groups=(), committed={T0: 4}),
-        fake_store({T0: (0, 10), RETRY: (0, 1)}, known_groups=()),
+        fake_store({T0: (0, 10)}, names_of_groups=(), committed={T0: 4}),
+        fake_store({T0: (0, 10), RETRY: (0, 1)}, names_of_groups=()),
     ):
         starting_offsets.batch_start(home, asked, starting_offsets.subscribed(home, asked.subscription))
 
 
 def test_a_stream_that_starts_at_an_unknown_group_says_so(fake_store: Make, caplog: pytest.LogCaptureFixture) -> None:
-    home = fake_store({T0: (0, 10)}, known_groups=("cg_bills",))
+    home = fake_store({T0: (0, 10)}, names_of_groups=("cg_bills",))
     with caplog.at_level(logging.WARNING):
         start(home, options(group="cg_bill", startingOffsets="group"))
     assert "knows no group 'cg_bill'" in caplog.text

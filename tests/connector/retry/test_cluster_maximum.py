@@ -12,7 +12,7 @@ from helpers.cluster.simulated import SimulatedCluster
 from helpers.cluster.simulated.retries import SimulatedRetries
 from pyspark_rmq.access import cluster_pool
 from pyspark_rmq.retry.batch_consumer import BatchConsumer
-from pyspark_rmq.retry.consumed_from import ConsumedFrom, consumed_from
+from pyspark_rmq.retry.consumed_from import ConsumedFrom, ConsumedStore, consumed_from
 from rmq_store.cluster import lacks_rights
 from rmq_store.protocol.bodies.groups import SubscriptionGroupConfig
 from rmq_store.protocol.errors import MQBrokerError, RemotingError
@@ -53,7 +53,7 @@ def test_the_setting_of_one_broker_is_not_told_to_the_others(brokers: SimulatedC
 
 
 def test_a_store_is_told_the_setting_of_its_group() -> None:
-    assert sink_options(ConsumedFrom("/data/store"), None, 5)["maxReconsumeTimes"] == "5"
+    assert sink_options(ConsumedStore("/data/store"), None, 5)["maxReconsumeTimes"] == "5"
 
 
 def test_a_broker_that_may_not_tell_its_settings_is_passed_over(brokers: SimulatedCluster) -> None:

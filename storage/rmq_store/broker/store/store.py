@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import Literal, Self
 
 from rmq_store.arguments import checked_methods, local_path
 from rmq_store.broker.metadata.store_config import StoreConfig
@@ -52,7 +52,7 @@ class Store(Reading, Writing):
         on_corruption: Literal["refuse", "keep"] = "refuse",
         rebuild_views: bool | Callable[[int, int, int], None] = False,
         commit_log_paths: str = "",
-    ) -> Store:
+    ) -> Self:
         """Open the store at `path`; with `create`, make one if the directory is missing or empty. A text may be a
         file: URI.
 
@@ -136,7 +136,7 @@ class Store(Reading, Writing):
         else:
             self._log.close()
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -8,19 +8,14 @@ ClientRemotingProcessor.java.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Collection, Mapping
-from dataclasses import field
 from typing import Final
 
 from rmq_store.broker.filter.subscription import Subscription
-from rmq_store.broker.filter.tags import TagFilter
+from rmq_store.client.backend.remote_member import RemoteMember
 from rmq_store.errors import UsageError
-from rmq_store.format.text.hashing import java_hash
 from rmq_store.format.text.names import RETRY_PREFIX
-from rmq_store.late.dataclasses import dataclass
-from rmq_store.protocol.bodies.clients import ConsumerData, HeartbeatData
-from rmq_store.protocol.bodies.groups import ResetOffsetBody, SubscriptionData
+from rmq_store.protocol.bodies.groups import ResetOffsetBody
 from rmq_store.protocol.errors import ClientError, MQClientError, RemotingError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.protocol.wire.command import RemotingCommand
@@ -35,27 +30,12 @@ LITE_PULL_SUFFIX: Final = "@STREAM"
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Member:
-    client_id: str
-    shares: bool
-    # The brokers that know of it.
-    told: set[str] = field(default_factory=set)
-    subscriptions: dict[str, Subscription | None] = field(default_factory=dict)
-    versions: dict[tuple[str, str], int] = field(default_factory=dict)
-
-    def version(self, topic: str, expression: str) -> int:
-        """The version of a subscription. Brokers take one of a higher version for the newer one."""
-        newest = max(self.versions.values(), default=0)
-        return self.versions.setdefault((topic, expression), max(time.time_ns() // 1_000_000, newest + 1))
-
-
 class RemoteMembers:
     """The members that this process has, one in each group."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._members: dict[str, _Member] = {}
+        self._members: dict[str, RemoteMember] = {}
         # Queues that a broker has ordered to reset, and where to. (Group, queue) -> offset.
         self._resets: dict[tuple[str, MessageQueue], int] = {}
 
@@ -76,7 +56,10 @@ class RemoteMembers:
             RemotingError: no broker of the cluster answers.
             MQBrokerError: the broker refuses.
         """
-        member = self._members.setdefault(group, _Member(client_id, shares))
+        pulls = client_id.endswith(LITE_PULL_SUFFIX)
+        member = self._members.setdefault(
+            group, RemoteMember(self._cluster, group, client_id, pulls=pulls, shares=shares)
+        )
         if member.client_id != client_id:
             raise UsageError(
                 f"group {group!r} has the member {member.client_id!r} in this backend: brokers tell members apart by "
@@ -84,8 +67,7 @@ class RemoteMembers:
             )
         member.subscriptions = dict(subscriptions)
         try:
-            groups.heartbeat(self._cluster, self._data(group, member), [broker_name])
-            member.told.add(broker_name)
+            member.heartbeat([broker_name])
         except RemotingError as error:
             if not self._another_answers(broker_name, group):
                 raise
@@ -103,8 +85,7 @@ class RemoteMembers:
         """Leave a group at one broker; does nothing if this process has no such member."""
         member = self._members.get(group)
         if member is not None and member.client_id == client_id:
-            member.told.discard(broker_name)
-            groups.unregister(self._cluster, client_id, consumer_group=group, broker_names=[broker_name])
+            member.leave([broker_name])
             if not member.told:
                 self._members.pop(group, None)
 
@@ -130,7 +111,7 @@ class RemoteMembers:
             raise MQClientError(f"broker {broker_name} has none of the topics of group {group!r}")
         ids = groups.consumer_ids(self._cluster, group, broker_name)
         if member is not None and member.client_id not in ids:
-            groups.heartbeat(self._cluster, self._data(group, member), [broker_name])
+            member.heartbeat([broker_name])
             ids = groups.consumer_ids(self._cluster, group, broker_name)
         return ids
 
@@ -156,33 +137,6 @@ class RemoteMembers:
             _log.warning("group %s: reset of topic %s, ordered by %s", group, header.topic, address)
 
     # -- steps ------------------------------------------------------------------------------------------------------
-
-    def _data(self, group: str, member: _Member) -> HeartbeatData:
-        is_lite = member.client_id.endswith(LITE_PULL_SUFFIX)
-        subscriptions = tuple(
-            self._subscription(member, topic, subscription) for topic, subscription in member.subscriptions.items()
-        )
-        data = ConsumerData(
-            group_name=self._cluster.wire_group(group),
-            consume_type="CONSUME_ACTIVELY" if is_lite else "CONSUME_PASSIVELY",
-            message_model="CLUSTERING" if member.shares else "BROADCASTING",
-            subscription_data_set=subscriptions,
-        )
-        return HeartbeatData(client_id=member.client_id, consumer_data_set=(data,))
-
-    def _subscription(self, member: _Member, topic: str, subscription: Subscription | None) -> SubscriptionData:
-        kind, text = "TAG", "*"
-        if subscription is not None:
-            kind, text = subscription.selector.expression_type, subscription.selector.expression
-        tags = TagFilter.parse(text) if kind == "TAG" else None
-        return SubscriptionData(
-            topic=self._cluster.wire_topic(topic),
-            sub_string=text,
-            tags_set=() if tags is None else tags.tags,
-            code_set=() if tags is None else tuple(java_hash(tag) for tag in tags.tags),
-            sub_version=member.version(topic, f"{kind} {text}"),
-            expression_type=kind,
-        )
 
     def _has_topics(self, broker_name: str, topics: Collection[str]) -> bool:
         routes = [self._cluster.route(topic) for topic in topics if not topic.startswith(RETRY_PREFIX)]

@@ -1,7 +1,6 @@
 """One process at a time moves the dead letters of a group that a broker holds: a lock of the ledger's queue (41).
 
-The lock is one of a group of its own: while the group itself holds locks, brokers of 5.x move what is sent to its retry
-topic to its dead letters. A broker forgets the lock of a dead process after 60 s.
+The lock is one of a group of its own (`remoting/cluster/locks.py`). A broker forgets that of a dead process after 60 s.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from rmq_store.errors import LeaseHeldError, StoreError
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster import locks
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.locks import LOCK_LASTS_S, REDRIVE_SUFFIX
 
-LOCK_SUFFIX: Final = "_rmq_redrive"
-LOCK_LASTS_S: Final = 60.0
 _LOOK_EVERY_S: Final = 1.0
 
 
@@ -46,10 +44,10 @@ class RedriveLock:
 
     def __exit__(self, *exc_info: object) -> None:
         with contextlib.suppress(StoreError):  # a broker that does not answer forgets it by itself
-            locks.unlock(self._cluster, self._group + LOCK_SUFFIX, self._client_id, [self._queue])
+            locks.unlock(self._cluster, self._group + REDRIVE_SUFFIX, self._client_id, [self._queue])
 
     def _is_granted(self) -> bool:
-        return bool(locks.lock(self._cluster, self._group + LOCK_SUFFIX, self._client_id, [self._queue]))
+        return bool(locks.lock(self._cluster, self._group + REDRIVE_SUFFIX, self._client_id, [self._queue]))
 
     def _renew(self) -> None:
         if not self._is_granted():

@@ -1,5 +1,9 @@
 """Locks of queues at the masters: a client's claim, which the broker forgets after 60 s (RebalanceLockManager.java).
 
+A consumer of ordered messages locks the queues of its group. A process that claims anything else of a group locks under
+a group of its own, `<group>_rmq_lease` or `<group>_rmq_redrive`: while a group has locked queues, brokers of 5.x send
+what comes back to it straight to its dead letters.
+
 Slaves grant locks of their own and know nothing of those of their master, so only masters are asked. A lock needs
 neither the group nor the topic to exist.
 """
@@ -9,12 +13,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection
 from functools import partial
+from typing import Final
 
 from rmq_store.protocol.messages import MessageQueue
 from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.gather import BrokerError, Question, gather
 from rmq_store.remoting.questions.answer import checked
 from rmq_store.remoting.questions.groups import ask_lock, ask_unlock, read_lock
+
+LOCK_LASTS_S: Final = 60.0
+"""A master forgets a lock so long after the request that asked for it last."""
+LEASE_SUFFIX: Final = "_rmq_lease"
+REDRIVE_SUFFIX: Final = "_rmq_redrive"
 
 
 def lock(cluster: Cluster, group: str, client_id: str, queues: Collection[MessageQueue]) -> set[MessageQueue]:

@@ -1,4 +1,4 @@
-"""The offsets of a consumer group at the brokers, and those that no master has taken yet. Control plane.
+"""The offsets of a group that one process reads, at the brokers; and those that no master has taken yet.
 
     a master takes the offset        it is committed
     no master answers, or is busy    it is owed, and goes with the next commit, or when the query ends
@@ -6,32 +6,25 @@
     a broker refuses                 an error, behind all other brokers; an owed offset is dropped with a warning
     a lock had lapsed                another client may have committed: the group's offset must not be ahead of ours
 
-Nothing is committed at a slave: its master never learns of that.
+Nothing is committed at a slave: its master never learns of that. Consumers that share a group commit in another way
+(`offset_store`): for them a reset wins, and each of them commits all that it has again and again.
 Source: ConsumerManageProcessor.java.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from pyspark_rmq.position.queue_ids import BrokerQueueId
-from rmq_store.cluster import (
-    Cluster,
-    MessageQueue,
-    MQBrokerError,
-    PullFilter,
-    RemotingError,
-    consume_stats,
-    is_away,
-    pull,
-    query_consumer_offsets,
-    try_update_consumer_offsets,
-)
 from rmq_store.errors import LeaseHeldError
-from rmq_store.real_time import monotonic
+from rmq_store.protocol.answers import is_away
+from rmq_store.protocol.errors import MQBrokerError, RemotingError
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.groups import consume_stats
+from rmq_store.remoting.cluster.offsets import query_consumer_offsets, try_update_consumer_offsets
+from rmq_store.remoting.cluster.pull_request import PullFilter, pull
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +35,7 @@ _TRY_EVERY_S: Final = 0.5
 _Outcome = int | MQBrokerError | RemotingError
 
 
-class GroupOffsets:
+class LeaseOffsets:
     """The offsets of one group, whose name has no namespace.
 
     `hold_at(broker names)`: those of them at which this process may commit now. It raises LeaseHeldError if another
@@ -55,8 +48,8 @@ class GroupOffsets:
         group: str,
         hold_at: Callable[[Collection[str]], Collection[str]],
         *,
-        sleep: Callable[[float], None] = time.sleep,
-        timer_s: Callable[[], float] = monotonic,
+        sleep: Callable[[float], None],
+        timer_s: Callable[[], float],
     ) -> None:
         self._cluster = cluster
         self._group = group
@@ -69,14 +62,14 @@ class GroupOffsets:
         self._asked: Sequence[MessageQueue] = ()
         self._young: dict[MessageQueue, bool] = {}
 
-    def committed(self, queues: Sequence[MessageQueue]) -> dict[tuple[str, BrokerQueueId], int]:
+    def committed(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, int]:
         """The offsets that the group has committed in these queues (14), without queues that have none."""
         self._asked = queues
         found = query_consumer_offsets(self._cluster, self._group, queues, set_zero_if_not_found=False)
         unclear = {queue.topic for queue, given in found.items() if given.may_be_none}
         clear = self._topics_with_offsets() if unclear else set()
         return {
-            (queue.topic, BrokerQueueId(queue.broker_name, queue.queue_id)): given.offset
+            queue: given.offset
             for queue, given in found.items()
             if not given.may_be_none or queue.topic in clear
         }

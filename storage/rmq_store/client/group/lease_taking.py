@@ -1,6 +1,6 @@
-"""The lease of a topic, and how it is taken: its locks at all masters, while nobody else that lives has one.
+"""How the lease of a topic is taken: its locks at all masters, while nobody else that lives has one.
 
-`cluster_group` has the whole of the rule.
+`group_lease` has the whole of the rule.
 """
 
 from __future__ import annotations
@@ -9,27 +9,34 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from pyspark_rmq.access.cluster_lease_locks import LOCK_LASTS_S, RENEW_EVERY_S, Asked, LeaseLocks
-from pyspark_rmq.access.cluster_membership import Membership
-from rmq_store.cluster import Cluster, RemotingError
+from rmq_store.client.backend.remote_member import RemoteMember
+from rmq_store.client.group.lease_locks import Asked, LeaseLocks
 from rmq_store.errors import LeaseHeldError
+from rmq_store.protocol.errors import RemotingError
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.locks import LOCK_LASTS_S
 
 _log = logging.getLogger(__name__)
 
+RENEW_EVERY_S: Final = 20.0
 WATCH_S: Final = RENEW_EVERY_S + 2.0
 LOOK_EVERY_S: Final = 1.0
 
 
 class LeaseTaking:
-    """Takes leases for one group of one process, whose locks and membership these are."""
+    """Takes leases for one group of one process, whose locks and membership these are.
+
+    `instead`: what a user does to read without a lease, for the texts of errors.
+    """
 
     def __init__(
         self,
         cluster: Cluster,
         name: str,
         locks: LeaseLocks,
-        member: Membership,
+        member: RemoteMember,
         *,
+        instead: str,
         sleep: Callable[[float], None],
         timer_s: Callable[[], float],
     ) -> None:
@@ -37,6 +44,7 @@ class LeaseTaking:
         self._cluster = cluster
         self._locks = locks
         self._member = member
+        self._instead = instead
         self._sleep = sleep
         self._timer_s = timer_s
 
@@ -71,6 +79,17 @@ class LeaseTaking:
             else:
                 return asked
 
+    def refuse_others(self, topic: str) -> None:
+        """Raises LeaseHeldError if the group has other living members; it names them."""
+        others = self._member.others()
+        if others:
+            holder = ", ".join(others)
+            raise LeaseHeldError(
+                f"group {self.name!r} has other live members, which read topic {topic!r} or would lose their queues: "
+                f"{holder}. Stop them, or {self._instead} to read beside them",
+                holder,
+            )
+
     def _wait_for_masters(self, topic: str, until_s: float, away: Mapping[str, RemotingError]) -> None:
         """Let a moment pass, or raise RemotingError if the time is over."""
         if self._timer_s() >= until_s:
@@ -78,8 +97,8 @@ class LeaseTaking:
             names = ", ".join(sorted(away)) or "the cluster"
             raise RemotingError(
                 f"group {self.name!r}: no master of {names} has answered for {LOCK_LASTS_S:.0f} s, so the lease of "
-                f"topic {topic!r} cannot be taken: slaves grant no locks. Start a master, or set commitOffsets=false "
-                f"to read from slaves, which commits nothing. Last answer: {last or 'no broker has a process'}"
+                f"topic {topic!r} cannot be taken: slaves grant no locks. Start a master, or {self._instead} to read "
+                f"from slaves, which commits nothing. Last answer: {last or 'no broker has a process'}"
             ) from last
         self._sleep(LOOK_EVERY_S)
 
@@ -92,28 +111,5 @@ class LeaseTaking:
         )  # fmt: skip
         until_s = self._timer_s() + WATCH_S
         while self._timer_s() < until_s:
-            self._member.refuse_others(topic)
+            self.refuse_others(topic)
             self._sleep(LOOK_EVERY_S)
-
-
-class ClusterLease:
-    """The right of one process to consume a topic for a group. It ends 60 s after the process, or when another client
-    is found to have it; masters that are away take it from nobody.
-    """
-
-    def __init__(self, topic: str, holds: Callable[[str], bool], release: Callable[[str], None]) -> None:
-        self._topic = topic
-        self._holds = holds
-        self._release = release
-
-    def heartbeat(self) -> bool:
-        """As `held`: a thread shows that the holder lives."""
-        return self.held()
-
-    def held(self) -> bool:
-        """True until another client is found to have the lease. See `GroupOffsets.commit` for masters that are away."""
-        return self._holds(self._topic)
-
-    def release(self) -> None:
-        """Give it back."""
-        self._release(self._topic)

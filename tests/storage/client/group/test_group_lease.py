@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pyspark_rmq.access import cluster_group
-from pyspark_rmq.access.cluster_group import ClusterGroup
+from rmq_store.client.group import group_lease
+from rmq_store.client.group.group_lease import GroupLease
 from rmq_store.cluster import live_members
 from rmq_store.errors import LeaseHeldError
 from rmq_store.protocol.errors import RemotingError, RemotingTimeoutError
 
-from ...storage.remoting.cluster.fake_cluster import FakeNet
+from ...remoting.cluster.fake_cluster import FakeNet
 from .conftest import A0, A1, B0, Time, ends_renewing
 
 pytestmark = pytest.mark.usefixtures("no_thread")
@@ -97,7 +97,7 @@ def test_the_lock_of_a_dead_holder_is_waited_for(net: FakeNet, make: Any, now: T
         make("x").lease("Orders", "reports")
 
 
-def asked_at(net: FakeNet, group: ClusterGroup, broker_names: list[str]) -> list[int]:
+def asked_at(net: FakeNet, group: GroupLease, broker_names: list[str]) -> list[int]:
     """Codes of the requests that a commit at these brokers makes before it, because their locks may be forgotten."""
     net.calls.clear()
     assert group.hold_at(broker_names) == set(broker_names)
@@ -252,11 +252,11 @@ def test_a_broker_that_comes_back_to_another_holder_ends_the_lease(net: FakeNet,
 
 
 @pytest.fixture
-def disputed(net: FakeNet, make: Any, now: Time) -> ClusterGroup:
+def disputed(net: FakeNet, make: Any, now: Time) -> GroupLease:
     """A query that was started anew while b stood still. Now b goes on, and carries out the old query's requests."""
     b = net.brokers["b"]
     b.processes[0].down = True
-    group: ClusterGroup = make()
+    group: GroupLease = make()
     group.lease("Orders", "reports")
     b.processes[0].down = False
     b.locks["cg_rmq_lease", "Orders", 0] = "reports#old"
@@ -271,7 +271,7 @@ def disputed(net: FakeNet, make: Any, now: Time) -> ClusterGroup:
 
 
 def test_the_lock_of_a_query_that_has_ended_is_waited_for_where_a_broker_comes_back(
-    net: FakeNet, disputed: ClusterGroup, now: Time, caplog: pytest.LogCaptureFixture
+    net: FakeNet, disputed: GroupLease, now: Time, caplog: pytest.LogCaptureFixture
 ) -> None:
     a, b, began_s = net.brokers["a"], net.brokers["b"], now.now_s
     disputed.commit({A0: 3, B0: 4})
@@ -294,7 +294,7 @@ def test_the_lock_of_a_query_that_has_ended_is_waited_for_where_a_broker_comes_b
 
 
 def test_a_lock_elsewhere_that_does_not_go_is_one_of_a_query_that_lives(
-    net: FakeNet, disputed: ClusterGroup, now: Time
+    net: FakeNet, disputed: GroupLease, now: Time
 ) -> None:
     began_s = now.now_s
     with pytest.raises(LeaseHeldError, match="another client has taken the lease of Orders: it has the lock at b"):
@@ -304,7 +304,7 @@ def test_a_lock_elsewhere_that_does_not_go_is_one_of_a_query_that_lives(
 
 
 def test_a_lock_elsewhere_is_one_of_a_query_that_lives_as_soon_as_it_sends_a_heartbeat(
-    net: FakeNet, disputed: ClusterGroup, now: Time
+    net: FakeNet, disputed: GroupLease, now: Time
 ) -> None:
     """Its heartbeats at the broker that came back may be old ones."""
     renews, began_s = now.meanwhile, now.now_s
@@ -320,14 +320,14 @@ def test_a_lock_elsewhere_is_one_of_a_query_that_lives_as_soon_as_it_sends_a_hea
     assert 7 <= now.now_s - began_s < 9
 
 
-def test_members_that_cannot_be_told_end_no_lease(net: FakeNet, disputed: ClusterGroup, now: Time) -> None:
+def test_members_that_cannot_be_told_end_no_lease(net: FakeNet, disputed: GroupLease, now: Time) -> None:
     net.brokers["a"].refused[203] = 2, "[OVERLOAD]"
     assert disputed.hold_at(["a", "b"]) == {"a"}
 
 
 @pytest.mark.parametrize("becomes", ["away", "refusing"])
 def test_a_broker_that_goes_again_is_waited_for_no_more(
-    net: FakeNet, disputed: ClusterGroup, now: Time, becomes: str
+    net: FakeNet, disputed: GroupLease, now: Time, becomes: str
 ) -> None:
     b, began_s = net.brokers["b"], now.now_s
     assert disputed.hold_at(["a", "b"]) == {"a"}
@@ -350,7 +350,7 @@ def test_who_has_no_lock_anywhere_does_not_wait_for_that_of_another(net: FakeNet
     assert now.now_s == began_s
 
 
-def test_the_end_of_a_query_waits_for_no_lock_of_another(net: FakeNet, disputed: ClusterGroup, now: Time) -> None:
+def test_the_end_of_a_query_waits_for_no_lock_of_another(net: FakeNet, disputed: GroupLease, now: Time) -> None:
     disputed.commit({A0: 3, B0: 4})
     began_s = now.now_s
     disputed.leave()
@@ -570,7 +570,7 @@ def test_members_that_join_a_running_query_are_logged_once(
 
 
 def test_the_lease_is_renewed_by_a_thread(net: FakeNet, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_group, "RENEW_EVERY_S", 0.01)
+    monkeypatch.setattr(group_lease, "RENEW_EVERY_S", 0.01)
     group = make()
     group.lease("Orders", "reports")
     net.calls.clear()

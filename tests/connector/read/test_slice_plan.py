@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pyspark_rmq.access.queue_source import SliceRead
 from pyspark_rmq.position.planning import QueueSlice
-from pyspark_rmq.read import pieces as module
-from pyspark_rmq.read.pieces import naming_first, pieces_around_loss
+from pyspark_rmq.read import slice_reader as module
+from pyspark_rmq.read.slice_reader import _naming_first, plan_pieces
 from rmq_store import OffsetOutOfRangeError
 
 
@@ -28,11 +29,14 @@ class Entries:
     def offset_after_bytes(self, topic: str, queue_id: int, start: int, end: int, limit_bytes: int) -> int:
         return min(end, start + limit_bytes // 10)
 
+    def bytes_between(self, topic: str, queue_id: int, start: int, end: int) -> int:
+        return 10 * (end - start)
+
 
 def plan(store: Any, start: int, end: int, rows: Sequence[int] | None = None) -> list[tuple[int, int, list[int]]]:
     wanted = None if rows is None else np.array(rows, np.int64)
-    found = pieces_around_loss(store, QueueSlice("T", 0, start, end), wanted, None)
-    return [(piece.part.start, piece.part.end, piece.lost) for piece in found]
+    found = plan_pieces(store, SliceRead(QueueSlice("T", 0, start, end), ["body"], only=wanted))
+    return [(piece.wanted.part.start, piece.wanted.part.end, piece.missing) for piece in found]
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +77,11 @@ def test_the_entries_are_asked_for_a_bounded_range_at_once(monkeypatch: pytest.M
 
 def test_an_error_at_the_end_of_a_piece_names_the_first_message_that_was_not_read() -> None:
     for requested, named in ((25, 20), (7, 7)):
-        with pytest.raises(OffsetOutOfRangeError) as raised, naming_first(20):
+        with pytest.raises(OffsetOutOfRangeError) as raised, _naming_first(20):
             raise OffsetOutOfRangeError("gone", requested, 0, 22)
         assert raised.value.requested == named
+
+
+def test_a_queue_that_tells_neither_losses_nor_sizes_is_cut_by_rows() -> None:
+    assert plan(object(), 5, 30) == [(5, 15, []), (15, 25, []), (25, 30, [])]
+    assert plan(object(), 0, 100, rows=[3, 4, 50]) == [(3, 13, []), (50, 51, [])]

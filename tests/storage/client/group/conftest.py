@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pyspark_rmq.access import cluster_group
-from pyspark_rmq.access.cluster_group import ClusterGroup
+from rmq_store.client.group import group_lease
+from rmq_store.client.group.group_lease import GroupLease
 from rmq_store.protocol.messages import MessageQueue
 
-from ...storage.remoting.cluster.fake_cluster import FakeNet
+from ...remoting.cluster.fake_cluster import FakeNet
 
 A0, A1, B0 = (MessageQueue("Orders", name, queue_id) for name, queue_id in (("a", 0), ("a", 1), ("b", 0)))
 
@@ -34,7 +34,7 @@ class Time:
 
 @pytest.fixture
 def no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_group, "RENEW_EVERY_S", 3600.0)
+    monkeypatch.setattr(group_lease, "RENEW_EVERY_S", 3600.0)
 
 
 def renewing_threads() -> list[threading.Thread]:
@@ -65,8 +65,11 @@ def now() -> Time:
 
 @pytest.fixture
 def make(net: FakeNet, now: Time, request: pytest.FixtureRequest) -> Any:
-    def make(name: str = "cg") -> ClusterGroup:
-        group = ClusterGroup(net.cluster(timer=lambda: now.now_s * 1000), name, sleep=now.sleep, timer_s=now)
+    def make(name: str = "cg") -> GroupLease:
+        group = GroupLease(
+            net.cluster(timer=lambda: now.now_s * 1000), name,
+            instead="set commitOffsets=false", sleep=now.sleep, timer_s=now,
+        )  # fmt: skip
         request.addfinalizer(group.leave)
         return group
 

@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 
-from pyspark_rmq.access.cluster_group import ClusterGroup
-from pyspark_rmq.position.queue_ids import BrokerQueueId
+from rmq_store.client.group.group_lease import GroupLease
 from rmq_store.protocol.errors import MQBrokerError
 
-from ...storage.remoting.cluster.fake_cluster import FakeNet
+from ...remoting.cluster.fake_cluster import FakeNet
 from .conftest import A0, A1, B0, Time, ends_renewing
 
 pytestmark = pytest.mark.usefixtures("no_thread")
-IDS = {queue: (queue.topic, BrokerQueueId(queue.broker_name, queue.queue_id)) for queue in (A0, A1, B0)}
 
 
 def test_offsets_are_committed_at_the_broker_of_each_queue(net: FakeNet, make: Any) -> None:
@@ -25,7 +23,7 @@ def test_offsets_are_committed_at_the_broker_of_each_queue(net: FakeNet, make: A
     assert group.committed([A0, A1, B0]) == {}
     group.commit({A0: 3, B0: 4})
     assert net.brokers["a"].offsets == {("cg", "Orders", 0): 3} and net.brokers["b"].offsets == {("cg", "Orders", 0): 4}
-    assert group.committed([A0, A1, B0]) == {IDS[A0]: 3, IDS[B0]: 4}
+    assert group.committed([A0, A1, B0]) == {A0: 3, B0: 4}
 
 
 def test_offsets_of_a_dead_master_are_committed_when_it_is_back(
@@ -61,7 +59,7 @@ def test_offsets_of_a_busy_master_are_owed(net: FakeNet, make: Any, code: int) -
     assert b.offsets == {("cg", "Orders", 0): 4}
 
 
-def owed_at_the_end(net: FakeNet, group: ClusterGroup) -> None:
+def owed_at_the_end(net: FakeNet, group: GroupLease) -> None:
     """A stream that has completed a batch while the master of b is away."""
     for broker in net.brokers.values():
         broker.groups.add("cg")
@@ -70,7 +68,7 @@ def owed_at_the_end(net: FakeNet, group: ClusterGroup) -> None:
     group.commit({A0: 3, B0: 4})
 
 
-def lapses_at_b(group: ClusterGroup, now: Time) -> None:
+def lapses_at_b(group: GroupLease, now: Time) -> None:
     """The broker is away for so long that it forgets the lock there."""
     for _ in range(4):
         now.now_s += 20
@@ -253,7 +251,7 @@ def test_a_zero_of_an_old_broker_is_an_offset_only_if_the_group_has_any_in_the_t
             return answer
 
         net.call = call  # type: ignore[method-assign]
-    assert make().committed([A0, B0]) == ({IDS[A0]: 0, IDS[B0]: 0} if has_committed else {})
+    assert make().committed([A0, B0]) == ({A0: 0, B0: 0} if has_committed else {})
 
 
 def test_a_reset_that_waits_is_ended_by_the_query_that_commits(
@@ -274,7 +272,7 @@ def test_a_reset_that_waits_is_ended_by_the_query_that_commits(
 
     net.call = call  # type: ignore[method-assign]
     group = make()
-    assert group.committed([A0]) == {IDS[A0]: 2}
+    assert group.committed([A0]) == {A0: 2}
     group.commit({A0: 7, A1: 5})
     assert pulls == ["cg"]
     assert broker.offsets == {("cg", "Orders", 0): 7, ("cg", "Orders", 1): 5}

@@ -1,7 +1,8 @@
-"""A consumer group at the brokers: its offsets, and the lease of a stream that commits for it. Control plane.
+"""A group that one process of a cluster reads alone, as a stream does: its leases, its membership, its offsets.
 
-The lease of a topic is a lock at each master, which forgets it after 60 s (`cluster_lease_locks`). A holder is also a
-member of the group, so that others see its name, and it takes no lease while others are alive.
+The lease of a topic is a lock at each master, which forgets it after 60 s (`lease_locks`). A holder is also a member of
+the group, so that others see its name, and it takes no lease while others are alive. It has all queues: nothing is
+rebalanced, and what it commits is said by its caller. Consumers that share a group are members by `membership`.
 
     lock, ask for members, heartbeat, ask for members again      by whoever takes the lease
     watch for 22 s, before that                                   if a master is away: it may be the one with the lock
@@ -21,6 +22,7 @@ Sources: RebalanceLockManager.java, ConsumerManager.java.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 import threading
@@ -28,14 +30,16 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from pyspark_rmq.access.cluster_lease_locks import LOCK_LASTS_S, RENEW_EVERY_S, LeaseLocks
-from pyspark_rmq.access.cluster_lease_taking import LOOK_EVERY_S, ClusterLease, LeaseTaking
-from pyspark_rmq.access.cluster_membership import Membership
-from pyspark_rmq.access.cluster_offsets import GroupOffsets
-from pyspark_rmq.position.queue_ids import BrokerQueueId
-from rmq_store.cluster import Cluster, MessageQueue, MQBrokerError, RemotingError
+from rmq_store.client.backend.remote_member import RemoteMember
+from rmq_store.client.group.lease_locks import BrokerLease, LeaseLocks
+from rmq_store.client.group.lease_offsets import LeaseOffsets
+from rmq_store.client.group.lease_taking import LOOK_EVERY_S, RENEW_EVERY_S, LeaseTaking
 from rmq_store.errors import LeaseHeldError, StoreError
+from rmq_store.protocol.errors import MQBrokerError, RemotingError
+from rmq_store.protocol.messages import MessageQueue
 from rmq_store.real_time import monotonic
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.locks import LOCK_LASTS_S
 
 _log = logging.getLogger(__name__)
 
@@ -43,14 +47,18 @@ DISPUTE_LASTS_S: Final = LOCK_LASTS_S + 5.0
 """A broker that goes on carries out what has waited for it within the first of these seconds."""
 
 
-class ClusterGroup:
-    """One group of one process. `name` is the group's, without a namespace."""
+class GroupLease:
+    """The leases of one process for the topics of one group. `name` is the group's, without a namespace.
+
+    `instead`: what a user does to read without a lease, as "set commitOffsets=false", for the texts of errors.
+    """
 
     def __init__(
         self,
         cluster: Cluster,
         name: str,
         *,
+        instead: str,
         sleep: Callable[[float], None] = time.sleep,
         timer_s: Callable[[], float] = monotonic,
     ) -> None:
@@ -59,9 +67,13 @@ class ClusterGroup:
         self._sleep = sleep
         self._timer_s = timer_s
         self._locks = LeaseLocks(cluster, name, timer_s)
-        self._member = Membership(cluster, name)
-        self._taking = LeaseTaking(cluster, name, self._locks, self._member, sleep=sleep, timer_s=timer_s)
+        self._member = RemoteMember(cluster, name, "", pulls=True)
+        self._taking = LeaseTaking(
+            cluster, name, self._locks, self._member, instead=instead, sleep=sleep, timer_s=timer_s
+        )
         self._topics: set[str] = set()
+        # Other members that were logged.
+        self._seen: set[str] = set()
         # Why the lease is lost, if it is.
         self._loss = ""
         self._stopped = threading.Event()
@@ -69,25 +81,29 @@ class ClusterGroup:
         # Held while topics, locks and membership change: two threads do that. The end of the process may come in the
         # midst of it, in the same thread.
         self._lock = threading.RLock()
-        self._offsets = GroupOffsets(cluster, name, self.hold_at, sleep=sleep, timer_s=timer_s)
+        self._offsets = LeaseOffsets(cluster, name, self.hold_at, sleep=sleep, timer_s=timer_s)
 
     # -- offsets ------------------------------------------------------------------------------------------------------
 
-    def committed(self, queues: Sequence[MessageQueue]) -> dict[tuple[str, BrokerQueueId], int]:
-        """See `GroupOffsets.committed`."""
+    def committed(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, int]:
+        """See `LeaseOffsets.committed`."""
         return self._offsets.committed(queues)
 
     def begins_at_first(self, queue: MessageQueue) -> bool:
-        """See `GroupOffsets.begins_at_first`."""
+        """See `LeaseOffsets.begins_at_first`."""
         return self._offsets.begins_at_first(queue)
 
     def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """See `GroupOffsets.commit`: at brokers whose locks are held, if there is a lease at all."""
+        """See `LeaseOffsets.commit`: at brokers whose locks are held, if there is a lease at all."""
         self._offsets.commit(offsets)
 
     # -- the lease ----------------------------------------------------------------------------------------------------
 
-    def lease(self, topic: str, owner: str) -> ClusterLease:
+    def at(self, broker_name: str) -> BrokerLease:
+        """What is known of the lease at a broker."""
+        return self._locks.at(broker_name)
+
+    def lease(self, topic: str, owner: str) -> TopicLease:
         """Take the lease of a topic for `owner`, which is shown to others, and be a member of the group from now on.
 
         A lock whose holder is no living member is waited for, 60 s at most; as long for any master.
@@ -111,16 +127,16 @@ class ClusterGroup:
             self._stopped = threading.Event()
             self._thread = threading.Thread(target=self._keep, args=(self._stopped,), name="rmq-group", daemon=True)
             self._thread.start()
-        return ClusterLease(topic, self.holds, self.release)
+        return TopicLease(topic, self.holds, self.release)
 
     def _take(self, topic: str) -> None:
         asked = self._taking.locked(topic, watches=not self._topics)
-        self._member.refuse_others(topic)
+        self._taking.refuse_others(topic)
         with self._lock:
             self._locks.added(asked.granted, asked.at_s, is_first=not self._topics)
             self._topics.add(topic)
-            self._member.beat(self._topics)
-        self._member.refuse_others(topic)
+            self._beat()
+        self._taking.refuse_others(topic)
 
     def holds(self, topic: str) -> bool:
         """Whether nobody else was found to have the lease. Brokers may have forgotten it: `hold_at` takes it again."""
@@ -136,18 +152,14 @@ class ClusterGroup:
         """
         if not self._topics:
             return set(broker_names)
-        missing = {
-            name
-            for name in broker_names
-            if not self._locks.are_held_at(name) and self._locks.may_be_asked_for_at(name)
-        }
+        missing = self._locks.missing_at(broker_names)
         if missing and not self._loss:
             with self._lock:
                 self._lock_at(missing)
-                self._beat_at({name for name in missing if self._locks.are_held_at(name)})
+                self._beat_at(missing.intersection(self._locks.held_at()))
         if self._loss:
             raise LeaseHeldError(self._loss, "unknown")
-        return {name for name in broker_names if self._locks.are_held_at(name)}
+        return set(broker_names).intersection(self._locks.held_at())
 
     def hold_before_planning(self, broker_names: Collection[str]) -> None:
         """As `hold_at`, but waits for locks of a client that may have ended, 65 s at most. Raises as `hold_at`."""
@@ -176,7 +188,7 @@ class ClusterGroup:
                     "may be one of a query that has ended, and is waited for, %.0f s at most",
                     self.name, ", ".join(sorted(self._topics)), ", ".join(sorted(asked.others)), DISPUTE_LASTS_S,
                 )  # fmt: skip
-        lapsed = [name for name in asked.granted if not self._locks.are_held_at(name)]
+        lapsed = sorted(set(asked.granted).difference(self._locks.held_at()))
         overtaken, failed = self._offsets.overtaken_at(lapsed)
         if overtaken:
             self._locks.unlock(self._topics)
@@ -210,17 +222,22 @@ class ClusterGroup:
         self._loss = f"group {self.name!r}: {why}"
         _log.error("%s", self._loss)
 
+    def _beat(self, broker_names: Collection[str] | None = None) -> None:
+        """Be a member that reads these topics. Raises as `RemoteMember.heartbeat`."""
+        self._member.subscriptions = dict.fromkeys(sorted(self._topics))
+        self._member.heartbeat(broker_names)
+
     def _beat_at(self, broker_names: Collection[str]) -> None:
         """Join the group at brokers. The next renewal tries again where a broker has not taken the member."""
         if broker_names:
             try:
-                self._member.beat(self._topics, broker_names)
+                self._beat(broker_names)
             except (MQBrokerError, RemotingError) as error:
                 _log.warning("group %r: it is not joined now: %s", self.name, error)
 
     def release(self, topic: str) -> None:
         """Give the lease back, and with the last one leave the group. Brokers that do not answer forget by themselves.
-        Offsets that are owed are committed before, see `GroupOffsets.settle`; whatever comes of that.
+        Offsets that are owed are committed before, see `LeaseOffsets.settle`; whatever comes of that.
         """
         try:
             self._offsets.settle()
@@ -249,7 +266,8 @@ class ClusterGroup:
 
     def _end(self) -> None:
         """Be no member any more, and hold nothing."""
-        self._member.leave()
+        with contextlib.suppress(StoreError):
+            self._member.leave()
         self._locks.forget()
         self._offsets.forget()
         self._loss = ""
@@ -276,8 +294,9 @@ class ClusterGroup:
                     "group %r: the lease cannot be renewed now at %s: %s",
                     self.name, ", ".join(sorted(away)), next(iter(away.values())),
                 )  # fmt: skip
-            self._member.beat(self._topics)
-            came = self._member.came()
+            self._beat()
+            came = [other for other in self._member.others() if other not in self._seen]
+            self._seen.update(came)
             if came:
                 _log.warning(
                     "group %r: %s joined while this query reads all queues; messages are consumed twice",
@@ -285,3 +304,26 @@ class ClusterGroup:
                 )  # fmt: skip
         except StoreError as error:
             _log.warning("group %r: lease and membership cannot be renewed now: %s", self.name, error)
+
+
+class TopicLease:
+    """The right of one process to consume a topic for a group. It ends 60 s after the process, or when another client
+    is found to have it; masters that are away take it from nobody.
+    """
+
+    def __init__(self, topic: str, holds: Callable[[str], bool], release: Callable[[str], None]) -> None:
+        self._topic = topic
+        self._holds = holds
+        self._release = release
+
+    def heartbeat(self) -> bool:
+        """As `held`: a thread shows that the holder lives."""
+        return self.held()
+
+    def held(self) -> bool:
+        """True until another client is found to have the lease. See `GroupLease.commit` for masters that are away."""
+        return self._holds(self._topic)
+
+    def release(self) -> None:
+        """Give it back."""
+        self._release(self._topic)

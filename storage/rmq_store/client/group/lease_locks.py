@@ -1,0 +1,137 @@
+"""The locks of a lease: queue 0 of each topic at each master, under a group of their own (41, 42).
+
+What is known of the lease at a broker is one value, `BrokerLease`. Source: RebalanceLockManager.java.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, NamedTuple
+
+from rmq_store.errors import StoreError
+from rmq_store.protocol.errors import MQBrokerError, RemotingError
+from rmq_store.protocol.messages import MessageQueue
+from rmq_store.remoting.cluster import locks
+from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.locks import LEASE_SUFFIX, LOCK_LASTS_S
+
+ASK_AGAIN_S: Final = 1.0
+
+
+class Asked(NamedTuple):
+    """The answers to a request for locks, made at `at_s`: the brokers that granted all of them, those whose masters do
+    not answer, those that refuse (no right, busy), and those at which another client has one of them.
+    """
+
+    at_s: float
+    granted: list[str]
+    away: dict[str, RemotingError]
+    refused: dict[str, MQBrokerError]
+    others: list[str]
+
+
+class BrokerLease(NamedTuple):
+    """What a process knows of its lease at one broker; times are seconds of its timer.
+
+    `locked_s`: when the oldest of the locks was asked for; None: they are not held, or not all of them. `refused_s`:
+    when the broker has not granted one last. `disputed_s`: since when another client has a lock; None: nobody has.
+    """
+
+    locked_s: float | None = None
+    refused_s: float | None = None
+    disputed_s: float | None = None
+
+    def is_held(self, now_s: float) -> bool:
+        """Whether the broker cannot have forgotten the locks."""
+        return self.locked_s is not None and now_s - self.locked_s < LOCK_LASTS_S
+
+    def is_disputed(self, now_s: float, for_s: float = 0.0) -> bool:
+        """Whether another client has had a lock there for so long."""
+        return self.disputed_s is not None and now_s - self.disputed_s >= for_s
+
+    def may_be_asked(self, now_s: float) -> bool:
+        """Whether the broker has not just refused: the ends of queues are looked at many times a second."""
+        return self.refused_s is None or now_s - self.refused_s >= ASK_AGAIN_S
+
+
+class LeaseLocks:
+    """The locks of one process for one group, whose name has no namespace."""
+
+    def __init__(self, cluster: Cluster, group: str, timer_s: Callable[[], float]) -> None:
+        self.client_id = ""
+        self._cluster = cluster
+        self._group = group + LEASE_SUFFIX
+        self._timer_s = timer_s
+        # It is replaced, never changed: one thread may read it while another one renews.
+        self._known: Mapping[str, BrokerLease] = {}
+
+    def at(self, broker_name: str) -> BrokerLease:
+        """The lease at a broker."""
+        return self._known.get(broker_name, BrokerLease())
+
+    def held_at(self) -> list[str]:
+        """The brokers that cannot have forgotten the locks."""
+        now_s = self._timer_s()
+        return [name for name, lease in self._known.items() if lease.is_held(now_s)]
+
+    def missing_at(self, broker_names: Collection[str]) -> set[str]:
+        """Those of these brokers at which the locks are not held, and may be asked for now."""
+        now_s = self._timer_s()
+        known = {name: self.at(name) for name in broker_names}
+        return {name for name, lease in known.items() if not lease.is_held(now_s) and lease.may_be_asked(now_s)}
+
+    def are_disputed_at(self, broker_names: Collection[str], for_s: float = 0.0) -> bool:
+        """Whether another client has had a lock for so long at one of these brokers."""
+        now_s = self._timer_s()
+        return any(self.at(name).is_disputed(now_s, for_s) for name in broker_names)
+
+    def ask(self, topics: Collection[str], broker_names: Collection[str]) -> Asked:
+        """Lock these topics at brokers, or renew the locks. It is noted who refuses, and not where they are held."""
+        at_s = self._timer_s()
+        queues = _lease_queues(topics, broker_names)
+        outcomes = locks.try_lock(self._cluster, self._group, self.client_id, queues)
+        away = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, RemotingError)}
+        refused = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, MQBrokerError)}
+        answered = {name: locked for name, locked in outcomes.items() if isinstance(locked, set)}
+        others = [name for name, locked in answered.items() if len(locked) < len(topics)]
+        self._note({name: self.at(name)._replace(refused_s=at_s) for name in (*refused, *others)})
+        return Asked(at_s, [name for name in answered if name not in others], away, refused, others)
+
+    def renewed(self, broker_names: Collection[str], at_s: float) -> None:
+        """Note that all topics are locked at these brokers."""
+        self._note({name: self.at(name)._replace(locked_s=at_s) for name in broker_names})
+
+    def disputed(self, asked: Asked) -> None:
+        """Note at which of the brokers that were asked another client has a lock, and at which no more."""
+        free = (*asked.granted, *asked.away, *asked.refused)
+        self._note({name: self.at(name)._replace(disputed_s=None) for name in free})
+        new = [name for name in asked.others if self.at(name).disputed_s is None]
+        self._note({name: self.at(name)._replace(disputed_s=asked.at_s) for name in new})
+
+    def added(self, broker_names: Collection[str], at_s: float, *, is_first: bool) -> None:
+        """Note that one more topic is locked at these brokers, and nowhere else. Locks of other topics are as old as
+        before, and where they are not held the next commit or renewal locks all of them.
+        """
+        locked: dict[str, float | None] = dict.fromkeys(self._known)
+        for name in broker_names:
+            before_s = at_s if is_first else self.at(name).locked_s
+            locked[name] = None if before_s is None else min(before_s, at_s)
+        self._note({name: self.at(name)._replace(locked_s=locked_s) for name, locked_s in locked.items()})
+
+    def unlock(self, topics: Collection[str], broker_names: Collection[str] | None = None) -> None:
+        """Release the locks of these topics at brokers, or at all. One that does not answer forgets them by itself."""
+        with contextlib.suppress(StoreError):
+            queues = _lease_queues(topics, self._cluster.broker_names() if broker_names is None else broker_names)
+            locks.unlock(self._cluster, self._group, self.client_id, queues)
+
+    def forget(self) -> None:
+        """Note that they are held nowhere."""
+        self._known = {}
+
+    def _note(self, leases: Mapping[str, BrokerLease]) -> None:
+        self._known = {**self._known, **leases}
+
+
+def _lease_queues(topics: Collection[str], broker_names: Collection[str]) -> list[MessageQueue]:
+    return [MessageQueue(topic, name, 0) for topic in sorted(topics) for name in sorted(broker_names)]
