@@ -72,7 +72,7 @@ def known_groups(cluster: Cluster, answers: Answers) -> set[str]:
     """The groups of all brokers (201), without those of the system."""
     found: set[str] = set()
     commands = [(name, ask_group_configs()) for name in cluster.broker_names()]
-    for table in answers.ask(commands, read_group_configs):
+    for table in answers.ask_together(commands, read_group_configs):
         found.update(cluster.plain_names(table or ()))
     return {name for name in found if not is_system_group(name)}
 
@@ -103,7 +103,7 @@ def progress_of(
         asked = [(group, broker) for group in part for broker in cluster.broker_names()]
         commands = [(broker, ask_consume_stats(cluster, group)) for group, broker in asked]
         queues: dict[str, list[QueueProgress]] = {group: [] for group in part}
-        for (group, broker), stats in zip(asked, answers.ask(commands, read_consume_stats), strict=True):
+        for (group, broker), stats in zip(asked, answers.ask_together(commands, read_consume_stats), strict=True):
             for queue, one in stats.offset_table.items() if stats is not None else ():
                 plain = MessageQueue(cluster.plain_name(queue.topic), broker, queue.queue_id)
                 queues[group].append(QueueProgress(plain, max(one.broker_offset, 0), max(one.consumer_offset, 0)))
