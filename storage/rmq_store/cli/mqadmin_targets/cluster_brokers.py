@@ -44,13 +44,13 @@ class ClusterBrokers:
     def settings(self) -> list[tuple[At, dict[str, Any]]]:
         """The settings of each chosen process, with stars in place of credentials; of a cluster the slaves, too."""
         found = []
-        for process, settings in self._settings(self._scope.with_slaves()):
+        for process, settings in self._settings(self._scope.chosen_and_slaves()):
             role = "" if self._scope.broker_address is not None else "My Slave: " if process.broker_id else "Master: "
             title = f"{role}{process.address}"
             found.append((at(process)._replace(title=title), without_credentials(settings)))
         return found
 
-    def update_setting(self, key: str, value: str, *, with_slaves: bool = False) -> list[tuple[At, dict[str, Any]]]:
+    def update_setting(self, key: str, value: str) -> list[tuple[At, dict[str, Any]]]:
         """Change a setting of the chosen brokers, and of their slaves if these are asked for.
 
         Raises:
@@ -59,13 +59,14 @@ class ClusterBrokers:
         from rmq_store.remoting.questions.answer import checked
         from rmq_store.remoting.questions.brokers import ask_update_broker_config
 
-        processes = self._scope.with_slaves() if with_slaves else self._scope.chosen()
+        scope = self._scope
+        processes = scope.chosen_and_slaves() if scope.with_slaves else scope.chosen()
         settings = dict(self._settings(processes))
         without = [process for process, known in settings.items() if key not in known]
         if without:
             places = ", ".join(f"{process.broker_name} ({process.address})" for process in without)
             raise UsageError(f"broker {places} has no setting {key!r}: nothing is changed at any broker")
-        answers = self._scope.ask_each(settings, ask_update_broker_config(key, value), checked)
+        answers = scope.ask_each(settings, ask_update_broker_config(key, value), checked)
         return [(at(process), {key: value}) for process, _ in answers]
 
     def processes(self) -> list[Process]:

@@ -7,8 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from rmq_store.cli.mqadmin_print.groups import Members
 from rmq_store.cli.mqadmin_print.progress import OFFLINE, GroupProgress, GroupTotal, QueueProgress
 from rmq_store.cli.mqadmin_targets.cluster_scope import Scope, at

@@ -21,13 +21,14 @@ Value = TypeVar("Value")
 
 class Scope(NamedTuple):
     """A cluster, the `report` of one command, and what the command line says of brokers: -b, an address that one of
-    them has registered, or -c, the name of a cluster.
+    them has registered, or -c, the name of a cluster; and whether settings are changed at slaves, too.
     """
 
     cluster: Cluster
     report: ProcessFailureReport
     broker_address: str | None = None
     cluster_name: str | None = None
+    with_slaves: bool = False
 
     def chosen(self) -> list[BrokerProcess]:
         """The process of -b, or the masters of -c, or of the only cluster.
@@ -47,7 +48,7 @@ class Scope(NamedTuple):
         one = self._process()
         return [one] if one is not None else masters(self.cluster, self.cluster_name)
 
-    def with_slaves(self) -> list[BrokerProcess]:
+    def chosen_and_slaves(self) -> list[BrokerProcess]:
         """As `chosen`; of a cluster the slaves, too."""
         from rmq_store.remoting.admin.scope import processes
 

@@ -159,7 +159,7 @@ class ClusterTopics:
     def deletion(self, topic: str) -> ClusterDeletion:
         """Of a topic with its messages at every master of the cluster, and then of its route. The masters that the
         route does not show are told, too, as by mqadmin: a broker may have registered the topic nowhere, or have no
-        master now. Stderr says which brokers do not tell their groups. UnknownTopicError: no broker has the topic.
+        master now. UnknownTopicError: no broker has the topic.
         """
         from rmq_store.cli.target.failure_report import ProcessFailureReport
         from rmq_store.remoting.admin.groups import topic_groups
@@ -173,15 +173,16 @@ class ClusterTopics:
         processes = masters(cluster, name)
         asked = ProcessFailureReport()
         answers = asked.ask_each(processes, lambda one: topic_groups(cluster, [one], topic))
-        asked.report_unknown("groups with members or offsets")
         groups = sorted({group for _, found in answers for group in found})
-        announcement = [
+        announcement = asked.unknown_lines("groups with members or offsets")
+        announcement += [
             f"delete topic {topic} with its messages at broker {one.broker_name} ({one.address})" for one in processes
         ]
         if groups:
             announcement.append(f"groups with members or offsets: {', '.join(groups)}")
         return ClusterDeletion(
-            self._scope, processes, f"Delete topic {printable(topic)}?", announcement, [ask_delete_topic(cluster, topic)],
+            self._scope, processes, f"Delete topic {printable(topic)}?", announcement,
+            [ask_delete_topic(cluster, topic)],
             finish=lambda: delete_route(cluster, topic, name),
             last_lines=[
                 f"delete topic [{topic}] from cluster [{name}] success.",

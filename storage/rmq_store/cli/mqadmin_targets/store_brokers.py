@@ -31,6 +31,7 @@ class StoreBrokers:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._is_polled = False
         self.silent: frozenset[object] = frozenset()
         """A store always answers."""
 
@@ -80,14 +81,16 @@ class StoreBrokers:
         from rmq_store.broker.monitoring.metrics import earliest_message_ms
 
         store = self._store
+        if self._is_polled:
+            store.refresh()
+        self._is_polled = True
         earliest_ms, space = earliest_message_ms(store), _space(store)
         hours = 0.0 if earliest_ms is None else (store.clock() - earliest_ms) / _HOUR_MS
         place = cluster_name(store), store.broker_name, _MASTER_ID, broker_address(store), EMBEDDED
         return [Process(*place, (UNKNOWN,) * 4, hours, space, UNKNOWN)]
 
     def end_poll(self) -> None:
-        """Let the next poll see what others have written."""
-        self._store.refresh()
+        """Nothing is missing in a poll."""
 
     def rates(self, topic: str | None, *, active: bool) -> list[TopicRates]:
         """Messages of each topic, or of one, in the last minute and day, and the lag of its groups; `active`: not of

@@ -117,7 +117,8 @@ class StoreGroups:
         except UsageError:
             require_group(self._store, group)
             raise
-        return StoreDeletion(planned, f"Delete group {printable(group)}?", delete, lambda: require_idle(self._store, group))
+        question = f"Delete group {printable(group)}?"
+        return StoreDeletion(planned, question, delete, lambda: require_idle(self._store, group))
 
 
 def _client(queue: QueueLag, leases: list[LeaseInfo]) -> str | None:

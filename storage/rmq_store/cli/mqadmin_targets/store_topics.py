@@ -109,7 +109,8 @@ class StoreTopics:
         except UnknownTopicError:
             require_topic(self._store, topic)
             raise
-        return StoreDeletion(planned, f"Delete topic {printable(topic)}?", delete, lambda: _require_unused(self._store, topic))
+        question = f"Delete topic {printable(topic)}?"
+        return StoreDeletion(planned, question, delete, lambda: _require_unused(self._store, topic))
 
     def _at(self) -> At:
         return At(broker_address(self._store))

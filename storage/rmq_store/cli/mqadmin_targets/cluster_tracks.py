@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rmq_store.broker.monitoring.message_track import MessageTrack, TrackType, matches, not_online
-from rmq_store.cli.cluster_mqadmin.common import masters_of
+from rmq_store.cli.mqadmin_targets.cluster_scope import masters_of
 from rmq_store.errors import UsageError
 from rmq_store.protocol.errors import MQBrokerError, RemotingError
 from rmq_store.protocol.messages import MessageQueue
