@@ -6,7 +6,7 @@ The parts are `rmq_store.remoting` (calls), `rmq_store.protocol` (values) and `r
 from rmq_store.broker.filter.sql92 import compile_selector
 from rmq_store.broker.filter.tags import TagFilter
 from rmq_store.client.backend.remote import RemoteBackend
-from rmq_store.client.cluster_retry.letters import CLUSTER_RESULT_SCHEMA, CLUSTER_ROWS_SCHEMA
+from rmq_store.client.cluster_retry.dead_letters import CLUSTER_RESULT_SCHEMA, CLUSTER_ROWS_SCHEMA
 from rmq_store.client.cluster_retry.redrive import ClusterDeadLetters
 from rmq_store.client.cluster_retry.send_back_task import SendBackReport, SendBackSettings, SendBackTask
 from rmq_store.client.cluster_sink.pipeline import PipelineSettings
@@ -26,6 +26,7 @@ from rmq_store.protocol.results import QueueRange
 from rmq_store.remoting.admin.required_brokers import parse_broker_names, require_brokers
 from rmq_store.remoting.cluster import locks
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.gather import At, Question, gather
 from rmq_store.remoting.cluster.groups import consume_stats, group_configs, heartbeat, live_members, unregister
 from rmq_store.remoting.cluster.offsets import (
     query_consumer_offsets,
@@ -34,7 +35,15 @@ from rmq_store.remoting.cluster.offsets import (
     try_update_consumer_offsets,
     update_consumer_offsets,
 )
-from rmq_store.remoting.cluster.pull_request import SQL92, PullFilter, evaluates_no_sql92, pull
+from rmq_store.remoting.cluster.pull_request import (
+    SQL92,
+    PullAnswer,
+    PullFilter,
+    PullRequests,
+    answer_of,
+    evaluates_no_sql92,
+    pull,
+)
 from rmq_store.remoting.cluster.pull_source import PullSource
 from rmq_store.remoting.cluster.pulling import walk_range
 from rmq_store.remoting.cluster.queries import (
@@ -56,6 +65,7 @@ __all__ = [
     "NOT_AT_SLAVE",
     "SQL92",
     "AnswerRequest",
+    "At",
     "BatchMemory",
     "BrokerAwayError",
     "BrokerEnds",
@@ -71,8 +81,11 @@ __all__ = [
     "MQBrokerError",
     "MessageQueue",
     "PipelineSettings",
+    "PullAnswer",
     "PullFilter",
+    "PullRequests",
     "PullSource",
+    "Question",
     "QueueRange",
     "RemoteBackend",
     "RemotingError",
@@ -92,6 +105,7 @@ __all__ = [
     "WalkedFrames",
     "WritePart",
     "answer_batches",
+    "answer_of",
     "at_brokers",
     "compile_selector",
     "consume_stats",
@@ -99,6 +113,7 @@ __all__ = [
     "evaluates_no_sql92",
     "frame_columns",
     "frames_of_answer",
+    "gather",
     "group_configs",
     "heartbeat",
     "is_address_server",

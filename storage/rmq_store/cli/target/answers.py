@@ -5,7 +5,6 @@ then.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from typing import TypeVar
 
 import click
@@ -15,6 +14,7 @@ from rmq_store.cli.target.failure_report import FailureReport
 from rmq_store.protocol.errors import MQBrokerError, RemotingConnectError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.remoting.cluster.cluster import Cluster
+from rmq_store.remoting.cluster.gather import At, Question, gather
 from rmq_store.remoting.questions.answer import Given
 
 Value = TypeVar("Value")
@@ -33,11 +33,14 @@ class Answers(FailureReport[str]):
         """Ask (broker, request), all at once; slaves for masters that do not answer. The answers as `read` (of
         `remoting.questions`) reads them; None: no answer, or a refusal.
         """
-        answers = self._cluster.read_all(commands)
-        return [
-            self.ask(broker, partial(read, given, broker))
-            for (broker, _), given in zip(commands, answers, strict=True)
-        ]
+        questions = {place: Question(broker, command, read) for place, (broker, command) in enumerate(commands)}
+        told = gather(self._cluster, questions, At.READABLE).told.values()
+        for one in told:
+            if one.error is None:
+                self.succeeded(one.broker_name)
+            else:
+                self.failed(one.broker_name, one.error)
+        return [one.value for one in told]
 
     def miss_those_that_left(self, known: Collection[str]) -> None:
         """Of these brokers, which have answered before or had queues, those that no name server knows any more."""

@@ -10,13 +10,14 @@ import pytest
 from pyspark_rmq.cluster_read.places import Places
 from rmq_store.client.backend.remote import RemoteBackend
 from rmq_store.client.cluster_retry.originals import OriginalReading, Place
-from rmq_store.client.cluster_sink.outcomes import verdict_of
+from rmq_store.client.delivery.outcome import verdict_of
 from rmq_store.errors import ResponseError, StoreError
 from rmq_store.format.text.host import Host
 from rmq_store.format.text.ids import offset_message_id
 from rmq_store.protocol import answers
 from rmq_store.protocol.errors import MQBrokerError
 from rmq_store.protocol.messages import MessageQueue, PullStatus
+from rmq_store.protocol.wire.command import RemotingCommand, response_to
 from rmq_store.remoting.admin.scope import ask, masters
 from rmq_store.remoting.cluster import groups, queries
 from rmq_store.remoting.cluster.cluster import Cluster
@@ -116,7 +117,24 @@ def test_206_says_that_nobody_is_there_and_no_refusal_does(net: FakeNet, cluster
         assert outcome(cluster, question) is None
     for refusal in [(1, "no such group"), *REFUSALS]:
         net.brokers["broker-a"].refused[code] = refusal
-        assert outcome(cluster, question) == refusal[0], refusal
+        # Of members that answer whoever can. A broker that is busy does not.
+        is_left_out = name == "live members" and refusal[0] == 2
+        assert outcome(cluster, question) == (None if is_left_out else refusal[0]), refusal
+
+
+@pytest.mark.parametrize("code", [2, 14, 215, 1500])
+def test_a_slave_shows_a_message_while_its_master_is_busy(net: FakeNet, cluster: Cluster, code: int) -> None:
+    def busy(command: RemotingCommand) -> RemotingCommand:
+        return response_to(command, code, "not now")
+
+    places, master = Places(cluster, PullFilter()), net.brokers["broker-a"].processes[0]
+    master.answers += [busy] * 2
+    assert places.place(QUEUE, 0) is not None
+    assert not cluster.held_off, "tasks go on at the master, with pauses"
+    places.forget()
+    net.brokers["broker-a"].refused[11] = code, "not now"
+    with pytest.raises(MQBrokerError, match=f"CODE: {code}"):
+        places.place(QUEUE, 0)
 
 
 @pytest.mark.parametrize("code", [2, 14, 17])
