@@ -13,9 +13,8 @@ import click
 
 from rmq_store.cli.messages import trace as store_command
 from rmq_store.cli.messages.trace import named_once, no_record, write_lives
-from rmq_store.cli.mqadmin_targets.cluster_messages import messages_of
+from rmq_store.cli.mqadmin_targets.cluster_messages import ClusterTracker, messages_of
 from rmq_store.cli.mqadmin_targets.cluster_scope import require_route
-from rmq_store.cli.mqadmin_targets.cluster_tracks import ClusterTracker
 from rmq_store.cli.shared.output import printable
 from rmq_store.cli.target.command import cluster_variant_of
 from rmq_store.cli.target.error_text import without_codes
