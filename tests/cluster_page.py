@@ -46,23 +46,28 @@ def methods() -> str:
 
 def command_paths() -> list[str]:
     """Every command of `rmq` for a store, as `topics` and `offsets show`, in the order of the help."""
+    return list(commands_by_path())
+
+
+def commands_by_path() -> dict[str, click.Command]:
+    """The commands of `command_paths`."""
     from rmq_store.cli import commands
 
     commands.add_plugins()
     members = [command for rows in commands.sections.values() for row in rows for command in row.commands]
-    return [" ".join(path) for command in members for path in _paths(command)]
+    return {" ".join(path): found for command in members for path, found in _paths(command)}
 
 
-def _paths(command: click.Command) -> Iterator[tuple[str, ...]]:
+def _paths(command: click.Command) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     name = str(command.name)
     if not isinstance(command, click.Group):
-        yield (name,)
+        yield (name,), command
         return
     context = click.Context(command)
     for inner in command.list_commands(context):
         member = command.get_command(context, inner)
         assert member is not None
-        yield from ((name, *rest) for rest in _paths(member))
+        yield from (((name, *rest), found) for rest, found in _paths(member))
 
 
 def _row(name: str, verdict: str, sentence: str) -> str:

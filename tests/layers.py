@@ -91,7 +91,7 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
     "rmq_store.bridge": ("record_batches", "records", "kafka", "source", "positions", "mirror", "offsets", "letters"),
     "rmq_store.cli": (
         "shared", "target", "checks", "messages", "groups", "dlq", "outbox", "mirror", "maintenance", "mqadmin_print",
-        "mqadmin", "monitoring", "cluster", "cluster_mqadmin", "cluster_dlq", "cluster_checks", "cluster_care", ".",
+        "mqadmin_targets", "mqadmin", "monitoring", "cluster", "cluster_dlq", "cluster_checks", "cluster_care", ".",
     ),
     "pyspark_rmq": (
         "position", "options", "cluster_read", "access", "schema", "query", "lag", "read", "retry", "checkpoint",

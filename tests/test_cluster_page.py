@@ -10,9 +10,10 @@ import pytest
 import pyspark_rmq
 import rmq_store
 from cluster_methods import METHODS, public_methods
-from cluster_page import PAGE, command_paths, page_with_tables
+from cluster_page import PAGE, command_paths, commands_by_path, page_with_tables
 from pyspark_rmq.options.option_table import OPTIONS, Option
 from pyspark_rmq.retry.consumed_from import ConsumedCluster, consumed_from
+from rmq_store.cli.target.command import TargetCommand
 from rmq_store.cli.target.table import COMMANDS, Row, Support
 
 
@@ -72,7 +73,14 @@ def test_each_row_of_a_command_says_how_it_differs(path: str) -> None:
     assert bool(row.sentence) or row.support == Support.SAME
     assert not row.sentence.endswith(".") and "|" not in row.sentence
     assert len(row.sentence.split()) <= 60
-    assert bool(row.home) is (row.support in (Support.DIFFERS, Support.ONLY)) or row.support == Support.SAME
+    assert bool(row.home) or row.support != Support.ONLY
+    assert not row.home or row.support != Support.REFUSED
+
+
+def test_a_command_that_differs_is_declared_for_both_targets_or_has_a_place_of_its_own() -> None:
+    for path, command in commands_by_path().items():
+        if COMMANDS[path].support == Support.DIFFERS:
+            assert isinstance(command, TargetCommand) is not bool(COMMANDS[path].home), path
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)

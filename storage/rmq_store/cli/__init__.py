@@ -232,7 +232,9 @@ _CARE = [
     metrics.metrics,
 ]
 _MQADMIN: dict[str, Sequence[click.Command]] = {
-    "messages": (*message.COMMANDS, *message_flow.COMMANDS, *message_dump.COMMANDS),
+    "messages": (
+        *message.COMMANDS, *message_flow.COMMANDS, message.query_msg_trace_by_id, *message_dump.COMMANDS,
+    ),
     "topics": topic.COMMANDS,
     "consumers": consumer.COMMANDS,
     "offsets": offset.COMMANDS,

@@ -6,7 +6,6 @@ tests/cluster/test_mqadmin.py compares them with the released mqadmin on real br
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
@@ -491,7 +490,7 @@ def test_a_list_that_is_repeated_names_a_broker_once(
             raise KeyboardInterrupt
         step()
 
-    monkeypatch.setattr("rmq_store.cli.cluster_mqadmin.broker.time", SimpleNamespace(sleep=sleep, time=time.time))
+    monkeypatch.setattr("rmq_store.cli.mqadmin.broker.time", SimpleNamespace(sleep=sleep))
     result = ask("clusterList", "-i", "1", "--json")
     assert result.exit_code == 1
     assert result.stdout.count(A) == 3

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.cluster_mqadmin.common import like, require_route
-from rmq_store.cli.cluster_mqadmin.message import messages_of
-from rmq_store.cli.cluster_mqadmin.tracks import ClusterTracker
 from rmq_store.cli.messages import trace as store_command
 from rmq_store.cli.messages.trace import named_once, no_record, write_lives
+from rmq_store.cli.mqadmin_targets.cluster_messages import ClusterTracker, messages_of
+from rmq_store.cli.mqadmin_targets.cluster_scope import require_route
 from rmq_store.cli.shared.output import printable
+from rmq_store.cli.target.command import cluster_variant_of
 from rmq_store.cli.target.error_text import without_codes
 from rmq_store.errors import UsageError
 from rmq_store.format.properties import property_string as keys
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Located = tuple[str, "StoredMessage"]
 
 
-@like(store_command.trace)
+@cluster_variant_of(store_command.trace)
 def trace(
     target: ClusterTarget,
     as_json: bool,

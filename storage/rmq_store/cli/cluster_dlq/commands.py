@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from rmq_store.cli.cluster_mqadmin.common import like
 from rmq_store.cli.dlq import dlq_export, dlq_list
 from rmq_store.cli.dlq.dlq_export import LetterFile
 from rmq_store.cli.dlq.dlq_list import Tally, write_groups, write_letters
@@ -15,9 +14,10 @@ from rmq_store.cli.shared.message_text import rows_of
 from rmq_store.cli.shared.progress import counting_bar
 from rmq_store.cli.shared.times import parse_time
 from rmq_store.cli.target.cluster_target import ClusterTarget
+from rmq_store.cli.target.command import cluster_variant_of
 
 
-@like(dlq_list.list_)
+@cluster_variant_of(dlq_list.list_)
 def list_(target: ClusterTarget, as_json: bool, groups: tuple[str, ...]) -> None:
     """Groups with dead letters at any broker: their number, times, reasons and topics.
 
@@ -45,7 +45,7 @@ def list_(target: ClusterTarget, as_json: bool, groups: tuple[str, ...]) -> None
     answers.report()
 
 
-@like(dlq_list.show)
+@cluster_variant_of(dlq_list.show)
 def show(
     target: ClusterTarget, as_json: bool, group: str, limit: int, reason: str | None, since: str | None, body: str
 ) -> None:
@@ -70,7 +70,7 @@ def show(
     answers.report()
 
 
-@like(dlq_export.export)
+@cluster_variant_of(dlq_export.export)
 def export(
     target: ClusterTarget, as_json: bool, group: str, path: Path, reason: str | None, since: str | None,
     overwrite: bool, raw: bool,

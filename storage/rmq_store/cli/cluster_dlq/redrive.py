@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from rmq_store.cli.cluster_mqadmin.common import like
 from rmq_store.cli.dlq import dlq_redrive, redrive_run
 from rmq_store.cli.dlq.redrive_run import CALL_ROWS, Totals, in_calls
 from rmq_store.cli.shared.progress import counting_bar
 from rmq_store.cli.shared.times import parse_time
 from rmq_store.cli.target.cluster_target import ClusterTarget
+from rmq_store.cli.target.command import cluster_variant_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _PLACES = ("brokerName", "queueId", "queueOffset", "msgId")
 
 
-@like(dlq_redrive.redrive)
+@cluster_variant_of(dlq_redrive.redrive)
 def redrive(
     target: ClusterTarget,
     as_json: bool,

@@ -38,7 +38,7 @@ def metrics(root: Path, queues: bool, destination: Destination) -> None:
 
 def _sample(store: Store, queues: bool) -> list[MetricFamily]:
     from rmq_store.broker.monitoring.metrics import store_metrics
-    from rmq_store.cli.mqadmin.common import cluster_name
+    from rmq_store.cli.mqadmin_targets.store_facts import cluster_name
 
     store.refresh()
     return store_metrics(store, cluster_name(store), queues=queues)

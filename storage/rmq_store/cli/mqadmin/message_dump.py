@@ -1,35 +1,21 @@
-"""Prints records as they are in a file, byte by byte, and the traces that clients left of a message.
-
-Sources: DumpCompactionLogCommand.java; QueryMsgTraceByIdSubCommand.java, TraceDataEncoder.java (client traces are
-messages of RMQ_SYSTRACE_TOPIC: fields separated by %x01, entries by %x02). The layout of a record is in
-`format/frames/frame_check`.
+"""Prints records as they are in a file, byte by byte. Source: DumpCompactionLogCommand.java; the layout of a record is
+in `format/frames/frame_check`.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.mqadmin.common import mqadmin_options
-from rmq_store.cli.mqadmin.message import no_message
-from rmq_store.cli.mqadmin.message_print import PREVIEW_CHARACTERS, java_message, message_json, shown
-from rmq_store.cli.mqadmin_print.lines import date_text, write_line
-from rmq_store.cli.shared.completion import TOPIC
-from rmq_store.cli.shared.name_lookup import require_topic
+from rmq_store.cli.mqadmin_print.lines import date_text
+from rmq_store.cli.mqadmin_print.messages import PREVIEW_CHARACTERS, java_message, message_json, shown
 from rmq_store.cli.shared.output import open_store, printable, wide_option, write_json, write_table
 from rmq_store.cli.shared.parameters import store_options
 from rmq_store.errors import CorruptRecordError, UsageError
 
-if TYPE_CHECKING:
-    from rmq_store import StoredMessage
-
-_TRACE_LINE = "%-10s %-20s %-20s %-20s %-10s %-10s"
-TRACE_TOPIC = "RMQ_SYSTRACE_TOPIC"
-_ENTRY_SEPARATOR, _FIELD_SEPARATOR = "\x02", "\x01"
 _SHOWN_BYTES = 32
 _PREFIX_BYTES = 8  # totalSize, magicCode
 
@@ -183,94 +169,4 @@ def _short_hex(raw: bytes) -> str:
     return raw.hex() if len(raw) <= _SHOWN_BYTES else f"{raw[:_SHOWN_BYTES].hex()}..."
 
 
-@click.command(
-    "queryMsgTraceById",
-    short_help="Trace of a message, written by clients.",
-    epilog="\b\nExample:\n  rmq queryMsgTraceById -i C0000202371F5FFD2B2767134429005D --store /data/rocketmq/store",
-)
-@mqadmin_options("n")
-@click.option("-i", "--msgId", "msg_id", required=True, help="The unique id (UNIQ_KEY).")
-@click.option("-t", "--traceTopic", "topic", type=TOPIC, default=TRACE_TOPIC, show_default=True,
-              help="Topic of the traces.")  # fmt: skip
-@click.option("-b", "--beginTimestamp", "begin_ms", type=int, default=0, help="Traces of this time (ms) or later.")
-@click.option("-e", "--endTimestamp", "end_ms", type=int, default=(1 << 63) - 1,
-              help="Traces of this time (ms) or before.")  # fmt: skip
-@click.option("-c", "--maxNum", "max_num", type=click.IntRange(1, 64), default=64, show_default=True,
-              help="Maximum number of trace messages to read.")  # fmt: skip
-def query_msg_trace_by_id(
-    root: Path, as_json: bool, msg_id: str, topic: str, begin_ms: int, end_ms: int, max_num: int
-) -> None:
-    """Trace of a message that clients with tracing enabled wrote: its sender, the consumers that got it, and how long
-    each took.
-
-    Only clients with tracing write it. `rmq trace` prints the history of a message that the store itself knows, without
-    tracing.
-    """
-    with open_store(root) as store:
-        if topic != TRACE_TOPIC:
-            require_topic(store, topic)
-        found = [
-            view
-            for message in store.query.by_key(topic, msg_id, begin_ms=begin_ms, end_ms=end_ms, max_num=max_num)
-            for view in trace_views(message, msg_id, store.config.max_message_size)
-        ]
-    if not found:
-        raise no_message(
-            "query message by key finished, but no message. No client traced it. The history that the "
-            f"store knows: rmq trace --uniq-key {msg_id}"
-        )
-    write_traces(found, as_json=as_json)
-
-
-def write_traces(found: Sequence[dict[str, Any]], *, as_json: bool) -> None:
-    """Print the entries of `trace_views`, those of the sender first."""
-    if as_json:
-        write_json(found)
-        return
-    published = [view for view in found if view["type"] == "Pub"]
-    groups = dict.fromkeys(view["group"] for view in found if view["type"] == "Sub")
-    for view in published:
-        write_line(_TRACE_LINE, "#Type", "#ProducerGroup", "#ClientHost", "#SendTime", "#CostTimes", "#Status")
-        _write_view(view)
-        click.echo()
-    for group in groups:
-        write_line(_TRACE_LINE, "#Type", "#ConsumerGroup", "#ClientHost", "#ConsumerTime", "#CostTimes", "#Status")
-        for view in found:
-            if (view["type"], view["group"]) == ("Sub", group):
-                _write_view(view)
-        click.echo()
-
-
-def _write_view(view: dict[str, Any]) -> None:
-    write_line(
-        _TRACE_LINE, view["type"], view["group"], view["clientHost"], date_text(view["timestamp"]),
-        f"{view['costTime']}ms", view["status"],
-    )  # fmt: skip
-
-
-def trace_views(message: StoredMessage, msg_id: str, max_message_bytes: int = 0) -> Iterator[dict[str, Any]]:
-    """The entries of one trace message that speak of `msg_id`; entries of other kinds are passed over.
-
-    Pub       timestamp region group topic msgId tags keys storeHost bodyLength costTime msgType [offsetMsgId] success
-    SubAfter  requestId msgId costTime success keys [code timestamp group]
-    """
-    host = str(message.born_host).rpartition(":")[0]
-    text = shown(message, max_message_bytes).body.decode("utf-8", "replace")
-    for entry in text.split(_ENTRY_SEPARATOR):
-        line = entry.split(_FIELD_SEPARATOR)
-        if line[0] == "Pub" and len(line) >= 13 and line[5] == msg_id:
-            ok = line[12 if len(line) == 13 else 13]
-            yield _view("Pub", line[3], host, line[1], line[10], ok)
-        elif line[0] == "SubAfter" and len(line) >= 5 and line[2] == msg_id:
-            timestamp, group = (line[7], line[8]) if len(line) >= 9 else (str(message.born_timestamp_ms), "")
-            yield _view("Sub", group, host, timestamp, line[3], line[4])
-
-
-def _view(kind: str, group: str, host: str, timestamp: str, cost: str, ok: str) -> dict[str, Any]:
-    return {
-        "type": kind, "group": group, "clientHost": host, "timestamp": int(timestamp) if timestamp.isdigit() else 0,
-        "costTime": int(cost) if cost.isdigit() else 0, "status": "success" if ok.strip() == "true" else "failed",
-    }  # fmt: skip
-
-
-COMMANDS = (query_msg_trace_by_id, dump_compaction_log)
+COMMANDS = (dump_compaction_log,)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import click
 
+from rmq_store.cli.mqadmin_print.by_broker import At, write_by_broker
 from rmq_store.cli.mqadmin_print.lines import java_text, write_line
 from rmq_store.cli.shared.output import printable, write_json
 
@@ -22,6 +24,8 @@ _CLUSTER_COLUMNS = (
     "#Cluster Name", "#Broker Name", "#BID", "#Addr", "#Version", "#InTPS(LOAD)", "#OutTPS(LOAD)", "#Timer(Progress)",
     "#PCWait(ms)", "#Hour", "#SPACE", "#ACTIVATED",
 )  # fmt: skip
+_TOTALS_LINE = "%-16s  %-32s %14s %14s %14s %14s"
+_TOTALS_COLUMNS = ("#Cluster Name", "#Broker Name", "#InTotalYest", "#OutTotalYest", "#InTotalToday", "#OutTotalToday")
 _STATS_LINE = "%-64s  %-64s %12s %11s %11s %14s %14s"
 _STATS_COLUMNS = (
     "#Topic", "#Consumer Group", "#Accumulation", "#InTPS", "#OutTPS", "#InMsg24Hour", "#OutMsg24Hour",
@@ -31,13 +35,17 @@ _CQ_RULE = "=" * 38
 _CREDENTIALS = re.compile("password|secret|credential|accesskey|authenticationuser|exporterheader", re.IGNORECASE)
 
 
-def write_state(state: Mapping[str, str], *, as_json: bool) -> None:
-    """Print the figures of a broker."""
+def write_states(rows: Sequence[tuple[At, Mapping[str, str]]], *, as_json: bool, with_address: bool) -> None:
+    """Print the figures of brokers; `with_address`: each line with the address of its broker."""
     if as_json:
-        write_json(state)
+        write_by_broker(rows)
         return
-    for name, value in sorted(state.items()):
-        write_line("%-32s: %s", name, value)
+    for at, state in rows:
+        for name, value in sorted(state.items()):
+            if with_address:
+                write_line("%-24s %-32s: %s", at.address, name, value)
+            else:
+                write_line("%-32s: %s", name, value)
 
 
 def without_credentials(settings: Mapping[str, str]) -> dict[str, str]:
@@ -45,27 +53,61 @@ def without_credentials(settings: Mapping[str, str]) -> dict[str, str]:
     return {name: "***" if value and _CREDENTIALS.search(name) else value for name, value in settings.items()}
 
 
-def write_settings(title: str, settings: Mapping[str, object]) -> None:
-    """Print the settings of a broker under a title."""
-    write_line("%s", f"============{title}============")
-    for name, value in settings.items():
-        write_line("%-50s=  %s", name, java_text(value))
+def write_settings(rows: Sequence[tuple[At, Mapping[str, Any]]], *, as_json: bool) -> None:
+    """Print the settings of brokers, each under its title."""
+    if as_json:
+        of_cluster = [(at, {"brokerId": at.broker_id, "settings": found}) for at, found in rows if at.name is not None]
+        write_by_broker(of_cluster or rows)
+        return
+    for at, settings in rows:
+        write_line("%s", f"============{at.title}============")
+        for name, value in settings.items():
+            write_line("%-50s=  %s", name, java_text(value))
 
 
-def write_cluster_head() -> None:
-    """Print the columns of clusterList."""
-    write_line(_CLUSTER_LINE, *_CLUSTER_COLUMNS)
-
-
-def write_cluster_line(
-    place: tuple[str, str, str, str, str], live: Sequence[str], hours: float, space: float | None, activated: str
-) -> None:
-    """Print one process of a cluster. `place`: cluster, broker, id, address, version; `live`: its rates of messages in
-    and out, its timer and its wait for the page cache; `hours`: the age of its oldest message; `space`: the used part
-    of its disk.
+class Process(NamedTuple):
+    """One process of a cluster. `live`: its rates of messages in and out, its timer, and its wait for the page cache;
+    `hours`: the age of its oldest message; `space`: the used part of its disk; `totals`: messages in and out, of
+    yesterday and of today; `more`: members of the JSON that only one kind of target has.
     """
-    ratio = UNKNOWN if space is None else f"{space:.4f}"
-    write_line(_CLUSTER_LINE, *place, *live, f"{hours:2.2f}", ratio, activated)
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    version: str
+    live: Sequence[str]
+    hours: float
+    space: float | None
+    activated: str
+    totals: Sequence[float] = ()
+    more: Mapping[str, Any] = MappingProxyType({})
+
+
+def write_processes(processes: Sequence[Process], *, as_json: bool) -> None:
+    """Print the processes of a cluster (ClusterListSubCommand#printClusterBaseInfo)."""
+    if as_json:
+        write_json([_process_json(one) for one in processes])
+        return
+    write_line(_CLUSTER_LINE, *_CLUSTER_COLUMNS)
+    for one in processes:
+        place = one.cluster, one.broker_name, str(one.broker_id), one.address, one.version
+        ratio = UNKNOWN if one.space is None else f"{one.space:.4f}"
+        write_line(_CLUSTER_LINE, *place, *one.live, f"{one.hours:2.2f}", ratio, one.activated)
+
+
+def write_totals(processes: Sequence[Process]) -> None:
+    """Print how many messages each process got and gave (ClusterListSubCommand#printClusterMoreStats)."""
+    write_line(_TOTALS_LINE, *_TOTALS_COLUMNS)
+    for one in processes:
+        write_line(_TOTALS_LINE, one.cluster, one.broker_name, *(f"{figure:.0f}" for figure in one.totals))
+
+
+def _process_json(one: Process) -> dict[str, Any]:
+    return {
+        "cluster": one.cluster, "brokerName": one.broker_name, "brokerId": one.broker_id, "address": one.address,
+        **one.more, "hours": round(one.hours, 2), "diskUsedRatio": one.space,
+    }  # fmt: skip
 
 
 class TopicRates(NamedTuple):
@@ -103,11 +145,17 @@ def write_stats(rows: Sequence[TopicRates], *, as_json: bool) -> None:
         write_line(_STATS_LINE, row.topic, row.group or "", row.accumulation, f"{row.in_tps:.2f}", *shown)
 
 
-def write_entries(span: tuple[int, int], index: int, entries: Sequence[Sequence[int]], *, as_json: bool) -> None:
-    """Print entries of a queue's files, (log offset, size, hash of the tag), from queue offset `index` on; `span` is
-    the range of the queue.
-    """
-    low, high = span
+class QueueEntries(NamedTuple):
+    """Entries of a queue's files, (log offset, size, hash of the tag), and the range of the queue."""
+
+    min_offset: int
+    max_offset: int
+    entries: Sequence[Sequence[int]]
+
+
+def write_entries(found: QueueEntries, index: int, *, as_json: bool) -> None:
+    """Print entries of a queue's files, from queue offset `index` on."""
+    low, high, entries = found
     if as_json:
         names = ("commitLogOffset", "size", "tagsCode")
         rows = [{"queueOffset": index + n, **dict(zip(names, entry, strict=True))} for n, entry in enumerate(entries)]

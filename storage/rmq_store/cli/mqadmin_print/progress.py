@@ -50,10 +50,16 @@ class GroupTotal(NamedTuple):
     diff_total: int
 
 
-def write_queue_progress(
-    group: str, queues: Sequence[QueueProgress], *, as_json: bool, show_clients: bool, tps: float = 0.0
-) -> None:
+class GroupProgress(NamedTuple):
+    """A group queue by queue, and how many messages it consumes per second; 0: nobody counts them."""
+
+    queues: Sequence[QueueProgress]
+    tps: float = 0.0
+
+
+def write_queue_progress(group: str, progress: GroupProgress, *, as_json: bool, show_clients: bool) -> None:
     """Print a group queue by queue, and its sums."""
+    queues = progress.queues
     diff, inflight = sum(queue.diff for queue in queues), sum(queue.inflight for queue in queues)
     if as_json:
         rows = [_queue_json(queue, show_clients=show_clients) for queue in queues]
@@ -71,7 +77,7 @@ def write_queue_progress(
         last = date_text(queue.last_timestamp_ms) if queue.last_timestamp_ms else "N/A"
         write_line(line, *place, *client, queue.diff, queue.inflight, last)
     click.echo()
-    write_line("Consume TPS: %.2f", tps)
+    write_line("Consume TPS: %.2f", progress.tps)
     write_line("Consume Diff Total: %d", diff)
     write_line("Consume Inflight Total: %d", inflight)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from rmq_store.cli.mqadmin_print.by_broker import At, write_by_broker
 from rmq_store.cli.mqadmin_print.lines import date_text, java_text, perm_text, write_line
 from rmq_store.cli.shared.output import write_json
 
@@ -50,16 +51,26 @@ class QueueStatus(NamedTuple):
     last_update_ms: int
 
 
-def write_topic_status(rows: Sequence[QueueStatus], *, as_json: bool) -> None:
-    """Print the queues of a topic."""
+class TopicStatus(NamedTuple):
+    """The queues of a topic, and its messages per second; None: nobody counts them."""
+
+    queues: Sequence[QueueStatus]
+    put_tps: float | None = None
+
+
+def write_topic_status(status: TopicStatus, *, as_json: bool) -> None:
+    """Print the queues of a topic, and its rate."""
     if as_json:
         names = ("brokerName", "queueId", "minOffset", "maxOffset", "lastUpdateTimestamp")
-        write_json([dict(zip(names, row, strict=True)) for row in rows])
+        write_json([dict(zip(names, row, strict=True)) for row in status.queues])
         return
     write_line(_STATUS_LINE, "#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated")
-    for row in rows:
+    for row in status.queues:
         updated = date_text(row.last_update_ms, millis=True) if row.last_update_ms > 0 else ""
         write_line(_STATUS_LINE, *row[:4], updated)
+    if status.put_tps is not None:
+        click.echo()
+        write_line("Topic Put TPS: %s", status.put_tps)
 
 
 def write_route(route: Mapping[str, Any], *, as_json: bool, as_list: bool) -> None:
@@ -84,6 +95,44 @@ def write_route(route: Mapping[str, Any], *, as_json: bool, as_list: bool) -> No
         read, written = read + counts[0], written + counts[1]
     write_line("-" * _ROUTE_RULE)
     write_line(_ROUTE_LINE, "Total:", len(route["queueDatas"]), "", read, written, "")
+
+
+class TopicChange(NamedTuple):
+    """The settings of a topic at a broker, and its permissions before a change; None: the topic is new."""
+
+    at: At
+    after: TopicConfig | RemoteTopicConfig
+    perm_before: int | None = None
+    is_changed: bool = True
+
+
+def write_made_topics(changes: Sequence[TopicChange], *, as_json: bool) -> None:
+    """Print topics that were made or changed: the brokers, and the settings, each of them once."""
+    if as_json:
+        _write_changes_json(changes)
+        return
+    for change in changes:
+        write_line("create topic to %s success.", change.at.address)
+    for text in dict.fromkeys(topic_text(change.after) for change in changes):
+        write_line("%s", text)
+
+
+def write_perm_changes(changes: Sequence[TopicChange], *, as_json: bool) -> None:
+    """Print permissions before and after, broker by broker."""
+    if as_json:
+        _write_changes_json(changes)
+        return
+    for at, after, before, is_changed in changes:
+        if not is_changed:
+            where = "" if at.name is None else f" ({at.address})"
+            write_line("%s", f"new perm equals to the old one!{where}")
+        else:
+            write_line("update topic perm from %s to %s in %s success.", before, after.perm, at.address)
+            write_line("%s.", topic_text(after))
+
+
+def _write_changes_json(changes: Sequence[TopicChange]) -> None:
+    write_by_broker([(change.at, topic_json(change.after)) for change in changes])
 
 
 def topic_json(topic: TopicConfig | RemoteTopicConfig) -> dict[str, Any]:

@@ -115,10 +115,9 @@ class FailureReport(Generic[Asked]):
 class ProcessFailureReport(FailureReport["BrokerProcess"]):
     """Of the processes that a command of mqadmin asks: it prints each failure, with the codes, as mqadmin does."""
 
-    def report_unknown(self, what: str) -> None:
-        """Say on stderr, before a question, of which brokers `what` (in the plural) is not known."""
-        for process, error in self.failures:
-            click.echo(printable(f"{what} at {self._name(process)} are not known: {error}"), err=True)
+    def unknown_lines(self, what: str) -> list[str]:
+        """Of which brokers `what` (in the plural) is not known: for stderr, before a question."""
+        return [f"{what} at {self._name(process)} are not known: {error}" for process, error in self.failures]
 
     def _name(self, asked: BrokerProcess) -> str:
         return f"broker {asked.broker_name}" + (f" ({asked.address})" if asked.address else "")

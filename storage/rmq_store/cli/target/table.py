@@ -155,140 +155,112 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType({
     "queryMsgById": differs(
         "Only an address that a broker of the cluster has registered is asked; -g, -d and -s of mqadmin "
         "are refused, -u is ignored",
-        home="cluster_mqadmin.message:query_msg_by_id",
     ),
     "queryMsgByKey": differs(
         "Up to 64 messages of each broker; stderr says so if one has perhaps more",
-        home="cluster_mqadmin.message:query_msg_by_key",
     ),
     "queryMsgByUniqueKey": differs(
         "Up to 32 messages of each broker; -g and -d of mqadmin are refused",
-        home="cluster_mqadmin.message:query_msg_by_unique_key",
     ),
     "queryMsgByOffset": differs(
         "-b names the broker, if several have a queue of this number",
-        home="cluster_mqadmin.message:query_msg_by_offset",
     ),
     "DecodeMessageId": same(_NO_TARGET),
-    "printMsg": same(home="cluster_mqadmin.message_flow:print_msg"),
+    "printMsg": same(),
     "printMsgByQueue": differs(
         "-a names the broker, if several have a queue of this number",
-        home="cluster_mqadmin.message_flow:print_msg_by_queue",
     ),
     "sendMessage": differs(
         "-i needs -b; an empty body is refused; the broker makes a missing topic, if brokers allow that; "
         "-m of mqadmin is ignored",
-        home="cluster_mqadmin.message_flow:send_message",
     ),
-    "consumeMessage": differs("-i needs -b, as with mqadmin", home="cluster_mqadmin.message_flow:consume_message"),
-    "queryMsgTraceById": same(home="cluster_mqadmin.message:query_msg_trace_by_id"),
+    "consumeMessage": differs("-i needs -b, as with mqadmin"),
+    "queryMsgTraceById": same(),
     "dumpCompactionLog": refused(f"{_FILES}; run the command there"),
     # -- mqadmin: topics
-    "topicList": same(home="cluster_mqadmin.topic_show:topic_list"),
+    "topicList": same(),
     "topicStatus": differs(
         "The queues of each master, and the topic's rate of messages (5.x)",
-        home="cluster_mqadmin.topic_show:topic_status",
     ),
-    "topicRoute": same(home="cluster_mqadmin.topic_show:topic_route"),
-    "topicClusterList": same(home="cluster_mqadmin.topic_show:topic_cluster_list"),
+    "topicRoute": same(),
+    "topicClusterList": same(),
     "updateTopic": differs(
         "At the master of -b, or at each master of -c; with `-o true` the name servers get the queues, "
         "too. Settings without an option stay as each broker has them",
-        home="cluster_mqadmin.topic_change:update_topic",
     ),
     "updateTopicPerm": differs(
         "At the master of -b, or at each master of -c that has the topic",
-        home="cluster_mqadmin.topic_change:update_topic_perm",
     ),
     "deleteTopic": differs(
         "Messages are deleted at once, at each master and then at the name servers; consumers that run "
         "are named and do not prevent it",
-        home="cluster_mqadmin.topic_change:delete_topic",
     ),
     # -- mqadmin: consumers
     "consumerProgress": differs(
         "All masters are asked; -s asks the members, by way of the brokers",
-        home="cluster_mqadmin.progress:consumer_progress",
     ),
     "updateSubGroup": differs(
         "At the master of -b, or at each master of -c. Settings without an option stay as each broker has "
         "them",
-        home="cluster_mqadmin.group:update_sub_group",
     ),
     "deleteSubGroup": differs(
         "At the master of -b, or at each master of -c; the %RETRY% and %DLQ% topics go with `-r true` and "
         "without -b only; members that run are named and do not prevent it",
-        home="cluster_mqadmin.group:delete_sub_group",
     ),
     "getConsumerConfig": differs(
         "The settings at each broker that has some",
-        home="cluster_mqadmin.group:get_consumer_config",
     ),
     "consumerConnection": differs(
         "Connected members as all masters know them, with type, model and start; mqadmin asks one broker",
-        home="cluster_mqadmin.group:consumer_connection",
     ),
     # -- mqadmin: offsets
     "resetOffsetByTime": differs(
         "Each master is told (222), so that members may run; a 4.x broker without members gets the "
         "offsets (15). -q needs -b",
-        home="cluster_mqadmin.offset:reset_offset_by_time",
     ),
-    "skipAccumulatedMessage": differs("As `resetOffsetByTime`", home="cluster_mqadmin.offset:skip_accumulated_message"),
+    "skipAccumulatedMessage": differs("As `resetOffsetByTime`"),
     "cloneGroupOffset": differs(
         "A reset that is pending at a broker stays: stderr names the queue, exit code 1; queues in which a 4.x broker "
         "perhaps has no offset are left out, and named; -o of mqadmin is ignored",
-        home="cluster_mqadmin.offset_clone:clone_group_offset",
     ),
     # -- mqadmin: broker
     "clusterList": differs(
         "Every process, slaves too, with its rates; -m shows the messages of today and yesterday",
-        home="cluster_mqadmin.broker:cluster_list",
     ),
     "brokerStatus": differs(
         "All figures of the process of -b, or of each master of -c",
-        home="cluster_mqadmin.broker:broker_status",
     ),
     "getBrokerConfig": differs(
         "All settings of the process of -b, or of all processes of -c, with *** in place of credentials",
-        home="cluster_mqadmin.broker:get_broker_config",
     ),
     "updateBrokerConfig": differs(
         "Any setting that the process of -b, or each master of -c (-a: slaves, too), has: looked up at all of them "
         "before the first change, because brokers answer success for unknown names",
-        home="cluster_mqadmin.broker:update_broker_config",
     ),
     "statsAll": differs(
         "As the brokers have counted since their start, with what groups got",
-        home="cluster_mqadmin.stats:stats_all",
     ),
     "queryCq": differs(
         "-b names the broker, if several have the queue; -g of mqadmin is ignored",
-        home="cluster_mqadmin.stats:query_cq",
     ),
     # -- mqadmin: cleaning
     "cleanExpiredCQ": differs(
         "The process of -b, or each master, also deletes the last file of a queue without messages",
-        home="cluster_mqadmin.stats:clean_expired_cq",
     ),
     "deleteExpiredCommitLog": differs(
         "The process of -b, or each master, decides which files are old; --dry-run names the brokers, not "
         "the files",
-        home="cluster_mqadmin.stats:delete_expired_commit_log",
     ),
     "cleanUnusedTopic": differs(
         "The process of -b, or each master, deletes queues of topics that it does not have; --dry-run "
         "names the brokers",
-        home="cluster_mqadmin.stats:clean_unused_topic",
     ),
     # -- mqadmin: export
     "exportMetadata": differs(
         "Of the master of -b, or of all masters of -c, with the sums of their queues",
-        home="cluster_mqadmin.export:export_metadata",
     ),
     "exportConfigs": differs(
         "The settings of each master, and the numbers of name servers, masters and slaves",
-        home="cluster_mqadmin.export:export_configs",
     ),
 })  # fmt: skip
 """The path of each command, as `offsets show` -> what it is over a cluster."""

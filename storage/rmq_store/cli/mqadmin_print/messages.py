@@ -1,5 +1,6 @@
-"""A message as mqadmin prints it: labels, tracks, table lines, Java's toString. Sources: QueryMsgByIdSubCommand.java
-(printMsg), PrintMessageByQueueCommand.java (printMessage), MessageExt.java.
+"""Messages as mqadmin prints them: labels, tracks, table lines, Java's toString. Sources: QueryMsgByIdSubCommand.java
+(printMsg), PrintMessageByQueueCommand.java (printMessage), SendMessageCommand.java, MessageExt.java. The bytes of a
+body are counted in the MessageExt, not printed as numbers; the text behind BODY is the body.
 
 mqadmin leaves the body of every message it shows in a file below /tmp. Ours are written with --body-dir only; otherwise
 the label stays, and a line with the beginning of the body follows.
@@ -15,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.mqadmin_print.lines import date_text
-from rmq_store.cli.shared.output import printable, time_text
-from rmq_store.errors import UsageError
+from rmq_store.cli.mqadmin_print.lines import date_text, write_line
+from rmq_store.cli.shared.output import printable, time_text, write_json
+from rmq_store.errors import ResponseError, UsageError
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Callable, Sequence
 
-    from rmq_store import StoredMessage
+    from rmq_store import SendResult, StoredMessage
     from rmq_store.broker.monitoring.message_track import MessageTrack
 
 PREVIEW_CHARACTERS = 200
@@ -31,6 +33,20 @@ PREVIEW_CHARACTERS = 200
 _FILE_NAME = re.compile(r"[0-9A-Za-z_-]{1,128}", re.ASCII)
 
 _COMPRESSED = 1
+
+_KEY_LINE = "%-50s %4s %40s"
+_SEND_LINE = "%-32s  %-4s  %-20s    %s"
+RULE = "-" * 56
+"""Behind each queue."""
+
+
+NO_MESSAGE = 208
+"""ResponseCode.java"""
+
+
+def no_message(text: str = "query message by key finished, but no message.") -> ResponseError:
+    """The error of MQAdminImpl#queryMessage."""
+    return ResponseError(NO_MESSAGE, text)
 
 
 def charset(name: str) -> str:
@@ -132,6 +148,71 @@ class MessagePrinter:
         if self._encoding is not None or len(text) <= PREVIEW_CHARACTERS:
             return text
         return f"{text[:PREVIEW_CHARACTERS]}... ({len(body)} bytes)"
+
+
+class MessageLines:
+    """Prints messages, one per line. `max_message_bytes`: as `shown`."""
+
+    def __init__(self, encoding: str, with_body: bool, as_json: bool, max_message_bytes: int) -> None:
+        self._encoding = encoding
+        self._with_body = with_body
+        self._as_json = as_json
+        self._max_message_bytes = max_message_bytes
+
+    def write(self, message: StoredMessage, broker_name: str) -> None:
+        """Print one message as it is `shown`."""
+        message = shown(message, self._max_message_bytes)
+        text = message.body.decode(self._encoding, "backslashreplace") if self._with_body else None
+        if self._as_json:
+            write_json(message_json(message, text), one_line=True)
+            return
+        body = "NOT PRINT BODY" if text is None else text
+        line = f"MSGID: {message.msg_id} {java_message(message, broker_name)} BODY: {body}"
+        click.echo(printable(line))
+
+
+def write_found(
+    printer: MessagePrinter, found: Sequence[StoredMessage], *, as_json: bool, with_offset_id: bool
+) -> None:
+    """Print messages with all their fields and groups."""
+    if as_json:
+        write_json([printer.as_json(message) for message in found])
+        return
+    for message in found:
+        printer.write(message, with_offset_id=with_offset_id)
+
+
+def write_keys(found: Sequence[StoredMessage], *, as_json: bool) -> None:
+    """Print the places of messages that have a key."""
+    if as_json:
+        write_json([message_json(shown(message), None) for message in found])
+        return
+    write_line(_KEY_LINE, "#Message ID", "#QID", "#Offset")
+    for message in found:
+        write_line(_KEY_LINE, message.msg_id, message.queue_id, message.queue_offset)
+
+
+def write_counts(counted: Counter[str], *, as_json: bool) -> None:
+    """Print how many messages have each tag, the most frequent first."""
+    if as_json:
+        write_json(dict(counted.most_common()), one_line=True)
+        return
+    for tag, count in counted.most_common():
+        write_line("Tag: %-30s Count: %s", tag, count)
+
+
+def write_sent(result: SendResult, broker_name: str, *, as_json: bool) -> None:
+    """Print where a message was stored."""
+    if as_json:
+        write_json(
+            {
+                "brokerName": broker_name, "queueId": result.queue_id, "queueOffset": result.queue_offset,
+                "sendStatus": result.status.name, "msgId": result.msg_id,
+            }
+        )  # fmt: skip
+        return
+    write_line(_SEND_LINE, "#Broker Name", "#QID", "#Send Result", "#MsgId")
+    write_line(_SEND_LINE, broker_name, result.queue_id, result.status.name, result.msg_id)
 
 
 def message_json(message: StoredMessage, body: str | None) -> dict[str, Any]:
