@@ -21,7 +21,7 @@ HARNESS := tests/crash tests/fuzz tests/security tests/storage/reliable tests/st
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv interop java spark-classes servers kafka-jars demo cluster-demo test test-long slow compat compat-stores cluster cluster-short harness harness-short kafka kafka-versions crash soak bench bench-peers lint types check clean
+.PHONY: help venv interop java spark-classes servers kafka-jars demo cluster-demo test test-long slow compat compat-stores cluster cluster-short harness harness-short kafka kafka-versions crash soak bench bench-peers lint types check clean seeded-faults
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -100,6 +100,9 @@ kafka-versions: java $(STAMP) ## test all that meets a Kafka with 2.8, 3.6, 3.9 
 	    RMQ_TEST_SERVERS=required RMQ_TEST_KAFKA=$$version $(PY) -m pytest -n 2 --dist worksteal \
 	        -m "kafka_versions and not harness" -o timeout=300 $(KAFKA_TESTS) $(PYTEST_ARGS) || exit 1; \
 	done
+
+seeded-faults: spark-classes ## put a fault in for each row of docs/guarantees.md: a test must notice (half an hour)
+	@PYTHONPATH=tests $(PY) -m seeded
 
 crash: java $(STAMP) ## break stores on purpose for up to an hour, and count what they lost (docs/reliability.md)
 	@PYTHONPATH=tests $(PY) -m crash run --scale crash --teeth --jobs 2 $(CRASH_ARGS)

@@ -376,6 +376,17 @@ def test_reports_of_two_queries_are_never_mixed(make_store: Make, task: Callable
         writer(path).commit([first, second], 0)
 
 
+def test_batches_of_two_queries_are_told_apart_though_their_numbers_are_one(
+    make_store: Make, task: Callable[..., None], bodies: Make
+) -> None:
+    path = make_store()
+    task(0, 1)
+    writer(path).commit([writer(path).write(rows("a"))], 0)
+    TaskContext._getOrCreate()._localProperties["sql.streaming.queryId"] = "q2"
+    writer(path).commit([writer(path).write(rows("b"))], 0)
+    assert sorted(bodies(path, "T")) == ["a", "b"]
+
+
 def test_the_reports_and_the_batch_writer_travel_between_processes(
     make_store: Make, task: Callable[..., None], bodies: Make
 ) -> None:

@@ -1,0 +1,75 @@
+"""Runs the tests of the table in a copy of the tree: first as it is, when they must pass; then with one fault at a
+time, when the fault's test must fail.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from seeded.faults import FAULTS, Fault
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+# Exit codes of pytest. Others (no such test, an error while collecting) prove nothing.
+_FAILED, _PASSED = 1, 0
+_TIMEOUT_S: Final = 600
+
+
+def copy_tree(into: Path) -> Path:
+    """The files that Git knows, and the built extension."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout
+    names = [Path(os.fsdecode(name)) for name in listed.split(b"\0") if name]
+    names += [path.relative_to(ROOT) for path in (ROOT / "storage" / "rmq_store").glob("*.so")]
+    for name in names:
+        if (ROOT / name).is_file():
+            (into / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, into / name)
+    return into
+
+
+def run_tests(tree: Path, tests: Sequence[str], *more: str) -> int:
+    """Pytest's exit code, in `tree`; programs that tests start import that tree, too."""
+    sources = os.pathsep.join(str(tree / name) for name in ("storage", "connector", "tests"))
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *more, *tests]
+    environment = {**os.environ, "PYTHONPATH": sources, "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(
+        command, cwd=tree, env=environment, check=False, timeout=_TIMEOUT_S, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ).returncode  # fmt: skip
+
+
+def is_noticed(tree: Path, fault: Fault) -> bool:
+    """True if the fault's test fails in `tree` with the fault, which is taken out again."""
+    path = tree / fault.module
+    sound = path.read_text(encoding="utf-8")
+    if sound.count(fault.sound) != 1:
+        raise SystemExit(f"{fault.module} has this text {sound.count(fault.sound)} times, not once: {fault.sound!r}")
+    path.write_text(sound.replace(fault.sound, fault.broken), encoding="utf-8")
+    try:
+        return run_tests(tree, [fault.test]) == _FAILED
+    finally:
+        path.write_text(sound, encoding="utf-8")
+
+
+def main(wanted: Sequence[str]) -> int:
+    """Run the faults whose rows begin with one of `wanted`, or all. Returns how many no test notices."""
+    faults = [fault for fault in FAULTS if not wanted or any(fault.row.startswith(start) for start in wanted)]
+    if not faults:
+        raise SystemExit(f"no row begins with {' or '.join(map(repr, wanted))}")
+    unnoticed = 0
+    with tempfile.TemporaryDirectory(prefix="seeded-") as directory:
+        tree = copy_tree(Path(directory))
+        if run_tests(tree, sorted({fault.test for fault in faults})) != _PASSED:
+            raise SystemExit("the tests do not pass without a fault")
+        for number, fault in enumerate(faults, 1):
+            noticed = is_noticed(tree, fault)
+            unnoticed += not noticed
+            sys.stdout.write(f"{number}/{len(faults)} {'noticed' if noticed else 'NOT NOTICED'}: {fault.row}\n")
+            sys.stdout.flush()
+    return unnoticed
