@@ -101,7 +101,7 @@ class GroupLease:
     # -- the lease ----------------------------------------------------------------------------------------------------
 
     def at(self, broker_name: str) -> BrokerLease:
-        """What is known of the lease at a broker."""
+        """The lease at a broker, as far as it is known."""
         return self._locks.at(broker_name)
 
     def lease(self, topic: str, owner: str) -> TopicLease:

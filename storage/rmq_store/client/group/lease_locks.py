@@ -1,6 +1,6 @@
 """The locks of a lease: queue 0 of each topic at each master, under a group of their own (41, 42).
 
-What is known of the lease at a broker is one value, `BrokerLease`. Source: RebalanceLockManager.java.
+The lease at one broker is one value, `BrokerLease`. Source: RebalanceLockManager.java.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Asked(NamedTuple):
 
 
 class BrokerLease(NamedTuple):
-    """What a process knows of its lease at one broker; times are seconds of its timer.
+    """The lease of a process at one broker, as far as it knows; times are seconds of its timer.
 
     `locked_s`: when the oldest of the locks was asked for; None: they are not held, or not all of them. `refused_s`:
     when the broker has not granted one last. `disputed_s`: since when another client has a lock; None: nobody has.
