@@ -313,6 +313,46 @@ def test_offsets_of_a_master_that_is_away_are_owed_and_committed_when_it_is_back
     assert set(b.locks.values()) == driver.ids and driver.ids <= b.members["g"].keys()
 
 
+def test_owed_offsets_ask_a_master_that_hangs_no_more_than_renewals_do(
+    world: World, a: FakeBroker, b: FakeBroker
+) -> None:
+    """Each batch would wait for its time-out. It is asked as soon as it tells its ends again."""
+    driver = world.driver().start()
+    driver.plan()
+    b.put("T", 0, 5)
+    driver.plan()
+    b.processes[0].silent = True
+    began = len(world.net.calls)
+    for _ in range(40):
+        a.put("T", 0, 1)
+        driver.plan()
+    assert committed(a)[0] == 49
+    asked = [command.code for address, command in world.net.calls[began:] if address == b.processes[0].address]
+    assert asked.count(15) == 1, "the batch that meets the hang"
+    assert asked.count(41) <= 200 / RENEWED_EVERY_S + 1
+    b.processes[0].silent = False
+    a.put("T", 0, 1)
+    driver.plan()
+    assert committed(b) == {0: 15} and set(b.locks.values()) == driver.ids
+
+
+def test_owed_offsets_are_committed_with_the_first_plan_that_a_master_answers(
+    world: World, a: FakeBroker, b: FakeBroker
+) -> None:
+    """A hang of some seconds: no renewal comes in between."""
+    world.sleep(1)
+    driver = world.driver().start()
+    b.put("T", 0, 5)
+    driver.plan()
+    b.processes[0].silent = True
+    a.put("T", 0, 1)
+    driver.plan()
+    assert (committed(a)[0], committed(b)) == (10, {0: 10})
+    b.processes[0].silent = False
+    driver.plan()
+    assert (committed(a)[0], committed(b)) == (11, {0: 15})
+
+
 @pytest.mark.parametrize("is_back", [True, False])
 def test_what_is_owed_is_committed_or_named_when_the_query_ends(
     world: World, a: FakeBroker, b: FakeBroker, is_back: bool, caplog: pytest.LogCaptureFixture

@@ -11,6 +11,7 @@ rebalanced, and what it commits is said by its caller. Consumers that share a gr
     wait for 65 s, and plan nothing                               where a client that is no member has the lock
     compare the group's offsets with our own                      where a lock had lapsed: another one may have had it
     nothing; what is read is owed to the group                    while no master answers
+    ask a master no more that has not answered a commit           until it tells its ends, or a renewal finds it
 
 So a lock at each broker protects the queues of that broker. A holder that lives is seen by its heartbeats, because it
 sends them every 20 s to each master that answers. Two queries may hold leases only while neither reaches a master that
@@ -81,7 +82,7 @@ class GroupLease:
         # Held while topics, locks and membership change: two threads do that. The end of the process may come in the
         # midst of it, in the same thread.
         self._lock = threading.RLock()
-        self._offsets = LeaseOffsets(cluster, name, self.hold_at, sleep=sleep, timer_s=timer_s)
+        self._offsets = LeaseOffsets(cluster, name, self, sleep=sleep, timer_s=timer_s)
 
     # -- offsets ------------------------------------------------------------------------------------------------------
 
@@ -100,7 +101,7 @@ class GroupLease:
     # -- the lease ----------------------------------------------------------------------------------------------------
 
     def at(self, broker_name: str) -> BrokerLease:
-        """What is known of the lease at a broker."""
+        """The lease at a broker, as far as it is known."""
         return self._locks.at(broker_name)
 
     def lease(self, topic: str, owner: str) -> TopicLease:
@@ -161,8 +162,20 @@ class GroupLease:
             raise LeaseHeldError(self._loss, "unknown")
         return set(broker_names).intersection(self._locks.held_at())
 
+    def hold_to_commit(self, broker_names: Collection[str], *, is_last: bool) -> set[str]:
+        """See `Holder.hold_to_commit`. A master that hangs would keep each batch waiting: the next renewal asks it."""
+        ask_all = is_last or not self._topics
+        return self.hold_at(broker_names if ask_all else self._locks.those_not_away(broker_names))
+
+    def are_away(self, broker_names: Collection[str]) -> None:
+        """See `Holder.are_away`."""
+        self._locks.away(broker_names)
+
     def hold_before_planning(self, broker_names: Collection[str]) -> None:
-        """As `hold_at`, but waits for locks of a client that may have ended, 65 s at most. Raises as `hold_at`."""
+        """As `hold_at`, at brokers whose masters have just told their ends; but waits for locks of a client that may
+        have ended, 65 s at most. Raises as `hold_at`.
+        """
+        self._locks.answered(broker_names)
         self.hold_at(broker_names)
         while self._locks.are_disputed_at(broker_names):
             self._sleep(LOOK_EVERY_S)

@@ -1,11 +1,12 @@
 """The locks of a lease: queue 0 of each topic at each master, under a group of their own (41, 42).
 
-What is known of the lease at a broker is one value, `BrokerLease`. Source: RebalanceLockManager.java.
+The lease at one broker is one value, `BrokerLease`. Source: RebalanceLockManager.java.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
@@ -17,6 +18,8 @@ from rmq_store.remoting.cluster.cluster import Cluster
 from rmq_store.remoting.cluster.locks import LEASE_SUFFIX, LOCK_LASTS_S
 
 ASK_AGAIN_S: Final = 1.0
+AWAY_AGAIN_S: Final = 20.0
+"""As often as locks are renewed, by a thread that keeps no batch waiting."""
 
 
 class Asked(NamedTuple):
@@ -32,15 +35,17 @@ class Asked(NamedTuple):
 
 
 class BrokerLease(NamedTuple):
-    """What a process knows of its lease at one broker; times are seconds of its timer.
+    """The lease of a process at one broker, as far as it knows; times are seconds of its timer.
 
     `locked_s`: when the oldest of the locks was asked for; None: they are not held, or not all of them. `refused_s`:
     when the broker has not granted one last. `disputed_s`: since when another client has a lock; None: nobody has.
+    `away_s`: when its master did not answer, if it has not answered since.
     """
 
     locked_s: float | None = None
     refused_s: float | None = None
     disputed_s: float | None = None
+    away_s: float | None = None
 
     def is_held(self, now_s: float) -> bool:
         """Whether the broker cannot have forgotten the locks."""
@@ -49,6 +54,10 @@ class BrokerLease(NamedTuple):
     def is_disputed(self, now_s: float, for_s: float = 0.0) -> bool:
         """Whether another client has had a lock there for so long."""
         return self.disputed_s is not None and now_s - self.disputed_s >= for_s
+
+    def is_away(self, now_s: float) -> bool:
+        """Whether its master has not answered a moment ago: who asks again waits for a time-out."""
+        return self.away_s is not None and now_s - self.away_s < AWAY_AGAIN_S
 
     def may_be_asked(self, now_s: float) -> bool:
         """Whether the broker has not just refused: the ends of queues are looked at many times a second."""
@@ -63,8 +72,10 @@ class LeaseLocks:
         self._cluster = cluster
         self._group = group + LEASE_SUFFIX
         self._timer_s = timer_s
-        # It is replaced, never changed: one thread may read it while another one renews.
+        # It is replaced, never changed: a thread that plans reads and notes while another one renews. Nobody waits for
+        # an answer under this lock; the end of the process may come while it is held.
         self._known: Mapping[str, BrokerLease] = {}
+        self._noting = threading.RLock()
 
     def at(self, broker_name: str) -> BrokerLease:
         """The lease at a broker."""
@@ -86,6 +97,19 @@ class LeaseLocks:
         now_s = self._timer_s()
         return any(self.at(name).is_disputed(now_s, for_s) for name in broker_names)
 
+    def those_not_away(self, broker_names: Collection[str]) -> list[str]:
+        """Those of these brokers whose masters may answer at once."""
+        now_s = self._timer_s()
+        return [name for name in broker_names if not self.at(name).is_away(now_s)]
+
+    def away(self, broker_names: Collection[str]) -> None:
+        """Note that their masters have not answered."""
+        self._note(broker_names, away_s=self._timer_s())
+
+    def answered(self, broker_names: Collection[str]) -> None:
+        """Note that their masters have answered, whatever they were asked."""
+        self._note([name for name in broker_names if self.at(name).away_s is not None], away_s=None)
+
     def ask(self, topics: Collection[str], broker_names: Collection[str]) -> Asked:
         """Lock these topics at brokers, or renew the locks. It is noted who refuses, and not where they are held."""
         at_s = self._timer_s()
@@ -95,29 +119,28 @@ class LeaseLocks:
         refused = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, MQBrokerError)}
         answered = {name: locked for name, locked in outcomes.items() if isinstance(locked, set)}
         others = [name for name, locked in answered.items() if len(locked) < len(topics)]
-        self._note({name: self.at(name)._replace(refused_s=at_s) for name in (*refused, *others)})
+        self.away(away)
+        self.answered([*refused, *answered])
+        self._note([*refused, *others], refused_s=at_s)
         return Asked(at_s, [name for name in answered if name not in others], away, refused, others)
 
     def renewed(self, broker_names: Collection[str], at_s: float) -> None:
         """Note that all topics are locked at these brokers."""
-        self._note({name: self.at(name)._replace(locked_s=at_s) for name in broker_names})
+        self._note(broker_names, locked_s=at_s)
 
     def disputed(self, asked: Asked) -> None:
         """Note at which of the brokers that were asked another client has a lock, and at which no more."""
-        free = (*asked.granted, *asked.away, *asked.refused)
-        self._note({name: self.at(name)._replace(disputed_s=None) for name in free})
-        new = [name for name in asked.others if self.at(name).disputed_s is None]
-        self._note({name: self.at(name)._replace(disputed_s=asked.at_s) for name in new})
+        self._note([*asked.granted, *asked.away, *asked.refused], disputed_s=None)
+        self._note([name for name in asked.others if self.at(name).disputed_s is None], disputed_s=asked.at_s)
 
     def added(self, broker_names: Collection[str], at_s: float, *, is_first: bool) -> None:
         """Note that one more topic is locked at these brokers, and nowhere else. Locks of other topics are as old as
         before, and where they are not held the next commit or renewal locks all of them.
         """
-        locked: dict[str, float | None] = dict.fromkeys(self._known)
-        for name in broker_names:
-            before_s = at_s if is_first else self.at(name).locked_s
-            locked[name] = None if before_s is None else min(before_s, at_s)
-        self._note({name: self.at(name)._replace(locked_s=locked_s) for name, locked_s in locked.items()})
+        before = {name: at_s if is_first else self.at(name).locked_s for name in broker_names}
+        self._note(self._known, locked_s=None)
+        for name, locked_s in before.items():
+            self._note([name], locked_s=None if locked_s is None else min(locked_s, at_s))
 
     def unlock(self, topics: Collection[str], broker_names: Collection[str] | None = None) -> None:
         """Release the locks of these topics at brokers, or at all. One that does not answer forgets them by itself."""
@@ -129,8 +152,9 @@ class LeaseLocks:
         """Note that they are held nowhere."""
         self._known = {}
 
-    def _note(self, leases: Mapping[str, BrokerLease]) -> None:
-        self._known = {**self._known, **leases}
+    def _note(self, broker_names: Collection[str], **changes: float | None) -> None:
+        with self._noting:
+            self._known = {**self._known, **{name: self.at(name)._replace(**changes) for name in broker_names}}
 
 
 def _lease_queues(topics: Collection[str], broker_names: Collection[str]) -> list[MessageQueue]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from rmq_store.errors import LeaseHeldError
 from rmq_store.protocol.answers import is_away
@@ -35,25 +35,33 @@ _TRY_EVERY_S: Final = 0.5
 _Outcome = int | MQBrokerError | RemotingError
 
 
-class LeaseOffsets:
-    """The offsets of one group, whose name has no namespace.
+class Holder(Protocol):
+    """The lease under which offsets are committed."""
 
-    `hold_at(broker names)`: those of them at which this process may commit now. It raises LeaseHeldError if another
-    one may.
-    """
+    def hold_to_commit(self, broker_names: Collection[str], *, is_last: bool) -> Collection[str]:
+        """Those of these brokers at which this process may commit now. Masters that have just not answered are asked
+        only if it is the last time. LeaseHeldError: another process may commit.
+        """
+
+    def are_away(self, broker_names: Collection[str]) -> None:
+        """Hear that the masters of these brokers have not answered a commit."""
+
+
+class LeaseOffsets:
+    """The offsets of one group, whose name has no namespace, as `lease` allows to commit them."""
 
     def __init__(
         self,
         cluster: Cluster,
         group: str,
-        hold_at: Callable[[Collection[str]], Collection[str]],
+        lease: Holder,
         *,
         sleep: Callable[[float], None],
         timer_s: Callable[[], float],
     ) -> None:
         self._cluster = cluster
         self._group = group
-        self._hold_at = hold_at
+        self._lease = lease
         self._sleep = sleep
         self._timer_s = timer_s
         self._owed: dict[MessageQueue, int] = {}
@@ -102,10 +110,15 @@ class LeaseOffsets:
             MQBrokerError: a broker refuses some of `offsets`; all others are committed or owed.
             LeaseHeldError: another client may commit now; nothing was committed.
         """
+        self._commit(offsets, is_last=False)
+
+    def _commit(self, offsets: Mapping[MessageQueue, int], *, is_last: bool) -> None:
         owed_before = self._owed
         self._owed = owed_before | dict(offsets)
         failure: MQBrokerError | None = None
-        for queue, outcome in self._tried().items():
+        outcomes = self._tried(is_last=is_last)
+        self._lease.are_away({queue.broker_name for queue, told in outcomes.items() if isinstance(told, RemotingError)})
+        for queue, outcome in outcomes.items():
             if isinstance(outcome, int):
                 self._own[queue] = self._owed[queue]
                 del self._owed[queue]
@@ -159,7 +172,7 @@ class LeaseOffsets:
         until_s = self._timer_s() + LAST_TRIES_S
         while self._owed:
             try:
-                self.commit({})
+                self._commit({}, is_last=True)
             except LeaseHeldError as error:
                 _log.warning("%s", error)
                 break
@@ -175,9 +188,9 @@ class LeaseOffsets:
                 self._group, shown,
             )  # fmt: skip
 
-    def _tried(self) -> dict[MessageQueue, _Outcome]:
+    def _tried(self, *, is_last: bool) -> dict[MessageQueue, _Outcome]:
         """Try to commit what is owed: of each queue the offset that stands now, or the error. Some may be left out."""
-        held = self._hold_at({queue.broker_name for queue in self._owed})
+        held = self._lease.hold_to_commit({queue.broker_name for queue in self._owed}, is_last=is_last)
         offsets = {queue: offset for queue, offset in self._owed.items() if queue.broker_name in held}
         outcomes = try_update_consumer_offsets(self._cluster, self._group, offsets)
         again: dict[MessageQueue, int] = {}

@@ -11,6 +11,7 @@ import pytest
 
 from rmq_store.client.group import group_lease
 from rmq_store.client.group.group_lease import GroupLease
+from rmq_store.client.group.lease_locks import BrokerLease
 from rmq_store.cluster import live_members
 from rmq_store.errors import LeaseHeldError
 from rmq_store.protocol.errors import RemotingError, RemotingTimeoutError
@@ -142,10 +143,12 @@ def test_a_lease_outlives_masters_that_are_away(
         group.commit({A0: offset, B0: offset})
     assert a.offsets == {("cg", "Orders", 0): 1}
     a.processes[0].down = False
+    now.now_s += 20
     group.commit({A0: 6, B0: 6})
     assert (a.offsets, b.offsets) == ({("cg", "Orders", 0): 6}, {("cg", "Orders", 0): 1})
     assert [a.locks["cg_rmq_lease", "Orders", 0]] == list(a.members["cg"])
     b.processes[0].down = False
+    now.now_s += 20
     b.locks["cg_rmq_lease", "Orders", 0] = "thief#1"
     a.members["cg"]["thief#1"] = {}
     with pytest.raises(LeaseHeldError, match="another client has taken the lease of Orders: it has the lock at b"):
@@ -219,7 +222,7 @@ def test_a_lease_is_taken_while_a_master_is_away_if_nobody_holds_it(net: FakeNet
 
 
 def test_a_broker_that_comes_back_is_locked_and_joined_before_anything_is_committed_there(
-    net: FakeNet, make: Any
+    net: FakeNet, make: Any, now: Time
 ) -> None:
     b = net.brokers["b"]
     b.processes[0].down = True
@@ -227,19 +230,21 @@ def test_a_broker_that_comes_back_is_locked_and_joined_before_anything_is_commit
     group.lease("Orders", "reports")
     assert group.hold_at(["a", "b"]) == {"a"}
     b.processes[0].down = False
+    now.now_s += 20
     net.calls.clear()
     group.commit({B0: 4})
     assert net.codes() == [41, 34, 15], "without the heartbeat a broker of 5.x does not know the group"
     assert b.offsets == {("cg", "Orders", 0): 4} and group.hold_at(["a", "b"]) == {"a", "b"}
 
 
-def test_a_broker_that_comes_back_to_another_holder_ends_the_lease(net: FakeNet, make: Any) -> None:
+def test_a_broker_that_comes_back_to_another_holder_ends_the_lease(net: FakeNet, make: Any, now: Time) -> None:
     b = net.brokers["b"]
     b.groups.add("cg")
     b.processes[0].down = True
     group = make()
     lease = group.lease("Orders", "reports")
     b.processes[0].down = False
+    now.now_s += 20
     b.locks["cg_rmq_lease", "Orders", 0] = "thief#1"
     net.brokers["a"].members["cg"]["thief#1"] = {}
     for _ in range(2):
@@ -259,6 +264,7 @@ def disputed(net: FakeNet, make: Any, now: Time) -> GroupLease:
     group: GroupLease = make()
     group.lease("Orders", "reports")
     b.processes[0].down = False
+    now.now_s += 20
     b.locks["cg_rmq_lease", "Orders", 0] = "reports#old"
     b.members["cg"]["reports#old"] = {}
 
@@ -469,6 +475,53 @@ def test_a_broker_that_does_not_tell_the_offsets_after_a_lapse_is_owed_them(
     net.call = inner  # type: ignore[method-assign]
     group.commit({A0: 7})
     assert (a.offsets, b.offsets) == ({("cg", "Orders", 0): 7}, {("cg", "Orders", 0): 6})
+
+
+def test_what_is_known_of_the_lease_at_a_broker_is_one_value(net: FakeNet, make: Any, now: Time) -> None:
+    group, b = make(), net.brokers["b"]
+    assert group.at("a") == BrokerLease()
+    group.lease("Orders", "reports")
+    assert group.at("a") == group.at("b") == BrokerLease(locked_s=1000)
+    b.processes[0].down = True
+    now.now_s += 20
+    group.renew()
+    assert group.at("a") == BrokerLease(locked_s=1020) and group.at("b") == BrokerLease(locked_s=1000, away_s=1020)
+    assert group.at("b").is_held(1059.9) and not group.at("b").is_held(1060)
+    assert group.at("b").is_away(1039.9) and not group.at("b").is_away(1040)
+    now.now_s += 20
+    group.renew()
+    b.processes[0].down = False
+    now.now_s += 20
+    b.locks["cg_rmq_lease", "Orders", 0] = "other"
+    assert group.hold_at(["a", "b"]) == {"a"}
+    assert group.at("b") == BrokerLease(locked_s=1000, refused_s=1060, disputed_s=1060), "and it has answered"
+    group.leave()
+    assert group.at("b") == BrokerLease()
+
+
+def test_a_renewal_that_waits_for_a_broker_keeps_no_plan_waiting(net: FakeNet, make: Any) -> None:
+    group = make()
+    group.lease("Orders", "reports")
+    is_renewing, may_go_on, inner = threading.Event(), threading.Event(), net.call
+
+    def slow(address: str, command: Any, timeout_ms: int) -> Any:
+        if command.code == 34:
+            is_renewing.set()
+            assert may_go_on.wait(10)
+        return inner(address, command, timeout_ms)
+
+    net.call = slow  # type: ignore[method-assign]
+    renewal = threading.Thread(target=group.renew)
+    renewal.start()
+    try:
+        assert is_renewing.wait(10)
+        planning = threading.Thread(target=group.hold_before_planning, args=(["a", "b"],))
+        planning.start()
+        planning.join(10)
+        assert not planning.is_alive()
+    finally:
+        may_go_on.set()
+        renewal.join(10)
 
 
 @pytest.mark.parametrize("away_at", [1, 2])

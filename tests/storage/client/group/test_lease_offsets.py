@@ -157,6 +157,7 @@ def test_a_broker_that_refuses_its_locks_or_a_member_keeps_no_other_from_a_commi
     owed_at_the_end(net, group)
     lapses_at_b(group, now)
     b.processes[0].down, b.refused[code] = False, (2, "[OVERLOAD]")
+    now.now_s += 20
     group.commit({A0: 5})
     assert a.offsets == {("cg", "Orders", 0): 5}
     net.calls.clear()
