@@ -1,6 +1,6 @@
 """JSON as fastjson writes it: keys may stand without quotes. A recursive descent over the tokens.
 
-What numbers, strings and keys become is said by the reader of each kind of text:
+The reader of each kind of text says what numbers, strings and keys become:
 
     config files   format/tables/config_json.py   integers as keys; spelling is kept: the file is written again
     bodies         protocol/bodies/java_json.py   integers, words and objects as keys; spelling does not matter

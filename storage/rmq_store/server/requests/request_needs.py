@@ -1,4 +1,4 @@
-"""What a right is about, and how the rights that a request needs are read from its fields or its body."""
+"""The rights that a request needs, and how they are read from its fields or its body."""
 
 from __future__ import annotations
 

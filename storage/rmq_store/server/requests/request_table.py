@@ -97,7 +97,7 @@ class Change(Enum):
 
 
 class Rights(NamedTuple):
-    """Who may make a request; without needs every user."""
+    """The rights that a request needs (none: it is for every user), and whether it is a change."""
 
     needs: Needs = ()
     change: Change = Change.NO
