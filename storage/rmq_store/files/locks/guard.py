@@ -16,6 +16,7 @@ import _thread
 import contextlib
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
+from typing import Self
 
 from rmq_store import real_time
 from rmq_store.errors import UsageError
@@ -27,11 +28,7 @@ class _Lock(_thread.RLock):  # type: ignore[misc]  # final for the type checker 
     def _is_own(self) -> bool:
         return bool(self._is_owned())  # type: ignore[attr-defined]
 
-
-class Guard(_Lock):  # type: ignore[misc]
-    """A lock for steps that do not call back; `with guard.entered():`."""
-
-    def entered(self) -> Guard:
+    def entered(self) -> Self:
         """Hold the lock for the block of a `with` statement.
 
         Raises:
@@ -43,6 +40,10 @@ class Guard(_Lock):  # type: ignore[misc]
                 "Call it after the handler has returned"
             )
         return self
+
+
+class Guard(_Lock):  # type: ignore[misc]
+    """A lock for steps that do not call back; `with guard.entered():`."""
 
 
 class Condition(_Lock):  # type: ignore[misc]

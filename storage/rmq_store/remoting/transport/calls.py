@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Final
 
 from rmq_store import real_time
+from rmq_store.files.locks.guard import Event
 from rmq_store.protocol.errors import (
     RemotingConnectError,
     RemotingError,
@@ -109,7 +109,7 @@ class Arrivals:
     """Lets one thread wait for its calls: it is woken once for all answers that come together."""
 
     def __init__(self) -> None:
-        self._arrived = threading.Event()
+        self._arrived = Event()
 
     def notice(self, _: Call) -> None:
         """A call has ended: the `done` of each call that is waited for."""

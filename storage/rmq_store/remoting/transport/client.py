@@ -13,12 +13,11 @@ from typing import Final, Self
 
 from rmq_store import real_time
 from rmq_store.errors import StoreError, UsageError
-from rmq_store.protocol.errors import RemotingConnectError, RemotingTimeoutError
+from rmq_store.protocol.errors import RemotingConnectError
 from rmq_store.protocol.wire.command import ONEWAY_FLAG, RemotingCommand
 from rmq_store.protocol.wire.frames import encode_command
-from rmq_store.protocol.wire.request_codes import request_name
 from rmq_store.protocol.wire.signature import UNIQUE_KEY_QUERY, V4_9_3, sign
-from rmq_store.remoting.transport.calls import SLACK_S, Call, Request
+from rmq_store.remoting.transport.calls import Arrivals, Call, Request
 from rmq_store.remoting.transport.io_loop import Counters, IoLoop
 from rmq_store.remoting.transport.secrets import Credentials
 from rmq_store.remoting.transport.server_requests import Handler, ServerRequests
@@ -62,7 +61,7 @@ class RemotingClient:
             RemotingError: see the class.
             UsageError: the client is closed, or a secret cannot be resolved.
         """
-        return self._result(address, request, self.submit(address, request, timeout_ms), timeout_ms)
+        return self._answer(address, request, timeout_ms)
 
     def submit(self, address: str, request: RemotingCommand, timeout_ms: int | None = None) -> Future[RemotingCommand]:
         """Send a request; the future has the answer, or the error that `call` would raise.
@@ -103,7 +102,7 @@ class RemotingClient:
             UsageError: as `call`.
         """
         oneway = replace(request, flag=request.flag | ONEWAY_FLAG)
-        self._result(address, oneway, self.submit(address, oneway, timeout_ms), timeout_ms)
+        self._answer(address, oneway, timeout_ms)
 
     def on_request(self, code: int, handler: Handler) -> None:
         """Answer a server's requests of one code. A handler gets the address and the request.
@@ -139,16 +138,14 @@ class RemotingClient:
     def __reduce__(self) -> tuple[type[Self], tuple[ClusterSettings]]:
         return type(self), (self.settings,)
 
-    def _result(
-        self, address: str, request: RemotingCommand, future: Future[RemotingCommand], timeout_ms: int | None
-    ) -> RemotingCommand:
-        timeout_ms = self.settings.timeout_ms if timeout_ms is None else timeout_ms
-        try:
-            return future.result(timeout_ms / 1000 + SLACK_S)
-        except TimeoutError:
-            raise RemotingTimeoutError(
-                f"{address}: no answer to {request_name(request.code)} within {timeout_ms} ms, nor an end of the call"
-            ) from None
+    def _answer(self, address: str, request: RemotingCommand, timeout_ms: int | None) -> RemotingCommand:
+        """Not by a future: its lock, left taken where a signal handler came, would keep the I/O loop from the answer to
+        what the handler sends.
+        """
+        arrivals = Arrivals()
+        (call,) = self.submit_all(address, [request], arrivals.notice, timeout_ms)
+        arrivals.wait(call)
+        return call.answer()
 
     def _loop(self) -> IoLoop:
         """The loop of this process. One inherited by a fork is left alone but for the descriptors."""

@@ -2,14 +2,13 @@
 
 Callers write themselves as long as the socket takes bytes; the thread of the I/O loop writes the rest and reads. The
 socket never blocks, so that the lock, under which both happen, is held for moments only: an SSL object must not be used
-by two threads at once.
+by two threads at once. A signal handler that comes in such a moment of its own thread is refused with UsageError.
 """
 
 from __future__ import annotations
 
 import socket
 import ssl
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from rmq_store import real_time
+from rmq_store.files.locks.guard import Condition
 from rmq_store.protocol.errors import RemotingCommandError, RemotingError, RemotingTooMuchRequestError
 from rmq_store.protocol.wire.command import RemotingCommand
 from rmq_store.protocol.wire.frames import FrameDecoder
@@ -79,8 +79,7 @@ class Connection:
         self.read_at = now
         self.next_deadline = float("inf")
         self._attention = attention
-        self._lock = threading.Lock()
-        self._space = threading.Condition(self._lock)
+        self._lock = Condition()
         self._frames: deque[_Frame] = deque()
         self._waiting_bytes = 0
         self._pending: dict[int, Call] = {}
@@ -95,8 +94,11 @@ class Connection:
         `encode` makes the frame of a call, with its opaque. `wait`: for space in the buffer, until the deadline; only
         the first call does so. A call ends with RemotingTooMuchRequestError if there is no space, or if too many wait
         for answers, and with RemotingCommandError if its frame cannot be made.
+
+        Raises:
+            UsageError: a signal handler came in the middle of this; nothing was sent.
         """
-        with self._lock:
+        with self._lock.entered():
             for call in calls:
                 call.opaque = self._free_opaque()
         frames: list[tuple[Call, _Frame]] = []
@@ -107,7 +109,7 @@ class Connection:
             except RemotingCommandError as error:
                 failed.append((call, error))
         left: list[Call] = []
-        with self._lock:
+        with self._lock.entered():
             now = self.used_at = real_time.monotonic()
             earliest = self.next_deadline
             for number, (call, frame) in enumerate(frames):
@@ -151,12 +153,12 @@ class Connection:
                     f"{self.name}: {call.name} was not sent within {call.timeout_ms if wait else 0} ms: "
                     f"{self._waiting_bytes} bytes wait for the server already"
                 )
-            self._space.wait(left)
+            self._lock.wait(left)
         return False
 
     def send_answer(self, data: bytes) -> bool:
         """Send an answer to the server's request; False if there is no space, or no connection."""
-        with self._lock:
+        with self._lock.entered():
             if self.socket is None or self._waiting_bytes + len(data) > WRITE_BUFFER_BYTES_MAX:
                 return False
             self._frames.append(_Frame(data, None))
@@ -188,7 +190,7 @@ class Connection:
                 return
             self._waiting_bytes -= sent
             self._count(sent)
-        self._space.notify_all()
+        self._lock.notify_all()
 
     def _count(self, sent: int) -> None:
         """Drop the bytes that the socket took from the frames that wait."""
@@ -273,7 +275,7 @@ class Connection:
         with self._lock:
             if self.state is State.OPEN:
                 self.state = State.LEAVING
-            self._space.notify_all()
+            self._lock.notify_all()
 
     def is_empty(self) -> bool:
         """Whether nothing waits, neither to be written nor for an answer."""
@@ -304,7 +306,7 @@ class Connection:
             kept = [frame for frame in self._frames if frame.call not in unsent]
             self._frames = deque(kept)
             self._waiting_bytes = sum(len(frame.view) for frame in kept)
-            self._space.notify_all()
+            self._lock.notify_all()
 
     def close(self) -> list[Call]:
         """End the connection and return the calls that have no answer."""
@@ -314,7 +316,7 @@ class Connection:
             self._pending.clear()
             self._frames.clear()
             self._waiting_bytes = 0
-            self._space.notify_all()
+            self._lock.notify_all()
             open_socket, self.socket = self.socket, None
         if open_socket is not None:
             with suppress(OSError):

@@ -6,7 +6,6 @@ import logging
 import selectors
 import socket
 import ssl
-import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +13,8 @@ from typing import Final, NamedTuple
 
 from rmq_store import real_time
 from rmq_store.errors import StoreError, UsageError
+from rmq_store.files.locks.background import Background
+from rmq_store.files.locks.guard import Guard
 from rmq_store.protocol.errors import (
     RemotingCommandError,
     RemotingConnectError,
@@ -62,7 +63,7 @@ class IoLoop:
         self._context = context
         self._server_requests = server_requests
         self._resubmit = resubmit
-        self._lock = threading.Lock()
+        self._lock = Guard()
         self._connections: dict[str, Connection] = {}
         self._pauses: dict[str, ReconnectPause] = {}
         self._connectors: dict[Connection, Connector] = {}
@@ -78,7 +79,7 @@ class IoLoop:
             end.setblocking(False)
         self._selector.register(self._wakened, selectors.EVENT_READ)
         self._buffer = memoryview(bytearray(READ_BYTES))
-        self._thread = threading.Thread(target=self._run, name="rmq-remoting", daemon=True)
+        self._thread = Background(self._run, "rmq-remoting")
         self._thread.start()
 
     # -- any thread
@@ -90,7 +91,7 @@ class IoLoop:
             RemotingConnectError: the address is malformed, or the pause after a failure has not passed.
             UsageError: the client is closed, or a secret cannot be resolved.
         """
-        with self._lock:
+        with self._lock.entered():
             if self._closed:
                 raise UsageError("the client is closed")
             found = self._connections.get(address)
@@ -110,7 +111,7 @@ class IoLoop:
             self._connections[address] = made
             self._all.add(made)
             connector = self._connectors[made] = Connector(address, self._settings, self._context)
-        threading.Thread(target=self._connect, args=(made, connector), name="rmq-connect", daemon=True).start()
+        Background(lambda: self._connect(made, connector), "rmq-connect").start()
         return made
 
     def counters(self) -> Counters:
@@ -120,11 +121,11 @@ class IoLoop:
 
     def in_loop(self) -> bool:
         """Whether the caller is the thread of the loop, which must never wait."""
-        return threading.current_thread() is self._thread
+        return self._thread.is_current()
 
     def close(self) -> None:
         """End all connections; calls without an answer fail. Returns when the thread has ended, or after 5 s."""
-        with self._lock:
+        with self._lock.entered():
             self._closed = True
         self._wake()
         if not self.in_loop():
