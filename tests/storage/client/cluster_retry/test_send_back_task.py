@@ -222,6 +222,16 @@ def test_a_broker_that_the_first_attempt_did_not_reach_is_not_read(
     assert report == SendBackReport(1, 1, 0, {})
 
 
+def test_a_broker_that_no_row_of_the_repetition_names_is_not_read(
+    cluster: Cluster, retries: list[SimulatedRetries], tmp_path: Path
+) -> None:
+    first, second = failed(retries[0], 1), failed(retries[1], 2)
+    run(cluster, rows((retries[0], first), (retries[1], second)), tmp_path)
+    retries[1].broker.refuse(RequestCode.PULL_MESSAGE, 1)
+    retries[1].broker.refuse(RequestCode.GET_MAX_OFFSET, 16)
+    assert run(cluster, rows((retries[0], first)), tmp_path) == SendBackReport(0, 1, 0, {})
+
+
 def test_a_repetition_finds_a_copy_in_a_queue_of_the_retry_topic_that_is_not_written_any_more(
     brokers: SimulatedCluster, cluster: Cluster, retries: list[SimulatedRetries], tmp_path: Path
 ) -> None:
