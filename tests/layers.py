@@ -85,8 +85,8 @@ FOLDERS: Final[dict[str, tuple[str, ...]]] = {
     "rmq_store.reliable": ("database", "outbox", "inbox", "relay", "desk"),
     "rmq_store.bridge": ("record_batches", "records", "kafka", "source", "positions", "mirror", "offsets", "letters"),
     "rmq_store.cli": (
-        "shared", "target", "checks", "messages", "groups", "dlq", "outbox", "mirror", "maintenance", "mqadmin_print",
-        "mqadmin", "monitoring", "cluster", "cluster_mqadmin", "cluster_dlq", "cluster_checks", "cluster_care", ".",
+        "shared", "mqadmin_print", "target", "checks", "messages", "groups", "dlq", "outbox", "mirror", "maintenance",
+        "mqadmin", "monitoring", "cluster_mqadmin", "cluster_checks", "cluster_care", ".",
     ),
     "pyspark_rmq": (
         "position", "options", "cluster_read", "access", "schema", "query", "lag", "read", "retry", "checkpoint",
